@@ -1,0 +1,45 @@
+# Every target installs what it needs into .venv first; nothing has to be there but Python 3.11+ (and Java 17+ for Spark).
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+ARGS   ?=
+
+.PHONY: help demo test check bench chaos simulate install format clean
+help:            ## this list
+	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## *' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+demo: $(STAMP)   ## flights through three hosts, one killed, into Spark; checked against the raw data
+	@$(BIN)/actorproc demo $(ARGS)
+
+test: $(STAMP)   ## the whole suite; ARGS="-k name" narrows it
+	@$(BIN)/pytest -n 2 --dist worksteal $(ARGS)
+
+check: $(STAMP)  ## format, lint, types, import floors
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(STAMP) ## let ruff mend what it can
+	@$(BIN)/ruff check --fix-only --quiet . ; $(BIN)/ruff format .
+
+bench: $(STAMP)  ## speed and cost, as tables; ARGS="speed" picks one
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+chaos: $(STAMP)  ## two minutes of kill -9, SIGSTOP, stops and starts on real processes
+	@$(BIN)/python -m tests.chaos $(ARGS)
+
+simulate: $(STAMP) ## the cluster in virtual time, seed after seed
+	@$(BIN)/python -m actorproc.testing $(ARGS)
+
+install: $(STAMP) ## only the environment
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "actorproc needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Point PYTHON= at one.")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.8,<1'
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[dev]'
+	@touch $@
+
+clean:           ## remove the environment and everything built
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache demo-data

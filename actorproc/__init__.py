@@ -1,0 +1,3 @@
+"""actorproc: a partition processor. Leases in a bucket, one actor per partition, output exactly once."""
+
+from __future__ import annotations

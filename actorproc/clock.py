@@ -1,0 +1,54 @@
+"""Time, randomness and threads: the one place that touches them, so that a simulation can replace all three."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TypeVar
+
+import anyio
+import anyio.to_thread
+
+T = TypeVar("T")
+
+
+class Clock:
+    """The machine's own clock. Subclass it to simulate.
+
+    `monotonic()` and `sleep()` share the event loop's time base, so anyio's deadlines agree with both.
+    """
+
+    def __init__(self, seed: int | None = None) -> None:
+        self.random = random.Random(seed)  # noqa: S311 (jitter and put-ids; nothing here is a secret)
+
+    def monotonic(self) -> float:
+        """Seconds on a clock that never jumps. Comparable within this process only."""
+        return anyio.current_time()
+
+    def wall(self) -> float:
+        """Seconds since 1970. For people and for records, never for decisions."""
+        return time.time()
+
+    def now(self) -> datetime:
+        """`wall()` as an aware datetime in UTC."""
+        return datetime.fromtimestamp(self.wall(), UTC)
+
+    def nonce(self) -> str:
+        """16 hex digits that no other call returned."""
+        return f"{self.random.getrandbits(64):016x}"
+
+    def jitter(self, seconds: float, share: float = 0.1) -> float:
+        """`seconds`, give or take `share` of it, so that hosts started together drift apart."""
+        return seconds * self.random.uniform(1 - share, 1 + share)
+
+    async def sleep(self, seconds: float) -> None:
+        await anyio.sleep(seconds)
+
+    async def offload(self, work: Callable[..., T], *args: object) -> T:
+        """Run blocking or CPU-heavy `work` off the event loop. A cancelled caller still waits for the thread to end."""
+        return await anyio.to_thread.run_sync(work, *args)
+
+
+SYSTEM = Clock()

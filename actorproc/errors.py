@@ -1,0 +1,92 @@
+"""The error tree, by what the reader of the error has to do.
+
+ActorprocError
+  UsageError             fix the call, the setting, the handler or the URL; nothing was touched
+    SettingsError        a setting is unknown, malformed or contradicts another
+    HandlerDefinitionError   the handler class cannot be used as it is
+    SchemaError          an output schema does not parse, or does not fit what is already stored
+  StoreError
+    StoreUnavailable     try again later; a write that ended so may or may not have been applied
+    StoreRefused         fix the bucket, the credentials or the rights; trying again will not help
+    StoreUnsafe          use another store (or version): this one does not keep its conditions
+    ConditionFailed      a conditional write found the object otherwise than it was told
+  CorruptObject          look at the named object: it is not what was written there
+  SourceError            the source could not be read
+  Fenced                 stop: another owner runs this partition (or this host name)
+  HandlerError           the user's code failed, or a record of it did
+    TooManyDeadLetters   look at the dead letters: the partition stopped instead of draining into them
+    PartitionStuck       the handler made no progress for `max_process_time`
+"""
+
+from __future__ import annotations
+
+
+class ActorprocError(Exception):
+    """Base of everything that actorproc raises on purpose."""
+
+
+class UsageError(ActorprocError):
+    """The call was wrong; the message names what, and what is allowed."""
+
+
+class SettingsError(UsageError):
+    """A setting is unknown, malformed, or contradicts another."""
+
+
+class HandlerDefinitionError(UsageError):
+    """The handler class cannot be used as it is."""
+
+
+class SchemaError(UsageError):
+    """An output schema does not parse, or does not fit what is already stored."""
+
+
+class StoreError(ActorprocError):
+    """Something between us and the store."""
+
+
+class StoreUnavailable(StoreError):
+    """The store did not answer, or asked to be left alone. A write that ended so may have been applied."""
+
+
+class StoreRefused(StoreError):
+    """The store said no for good: no such bucket, wrong credentials, no right, no space."""
+
+
+class StoreUnsafe(StoreError):
+    """The store does not keep a property on which safety rests; the message names it."""
+
+
+class ConditionFailed(StoreError):
+    """The condition of a conditional write did not hold when the store looked.
+
+    After a lost reply it may be the caller's own write that made it false: `Store.create` and `Store.swap` settle that.
+    """
+
+
+class CorruptObject(ActorprocError):
+    """An object is not what was written there (torn, truncated, or somebody else's)."""
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(f"{key}: {why}")
+        self.key = key
+
+
+class SourceError(ActorprocError):
+    """The source could not be read."""
+
+
+class Fenced(ActorprocError):
+    """Somebody else owns what this worker thought it owned. It stops; nothing is lost."""
+
+
+class HandlerError(ActorprocError):
+    """The user's code failed; the cause is chained."""
+
+
+class TooManyDeadLetters(HandlerError):
+    """More than `dead_letter_limit` of the latest records failed: the partition stops instead of draining into dead letters."""
+
+
+class PartitionStuck(HandlerError):
+    """The handler made no progress for `max_process_time`."""

@@ -1,0 +1,107 @@
+"""Names of the objects in a container and in a log, and the characters allowed in them."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote, unquote
+
+from actorproc.errors import UsageError
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+DIGITS = 20  # of a number in a key: any 64-bit number, and keys sort as numbers do
+
+
+def checked_name(kind: str, value: str) -> str:
+    """`value`, if it can stand in a key as it is.
+
+    Raises:
+        UsageError: it cannot; names the kind, the value and what is allowed.
+    """
+    if not _NAME.fullmatch(value):
+        raise UsageError(
+            f"{kind} {value!r} is not usable: 1 to 128 letters, digits, '.', '_' or '-', and the first a letter or digit"
+        )
+    return value
+
+
+def numbered(number: int, suffix: str) -> str:
+    return f"{number:0{DIGITS}d}{suffix}"
+
+
+def number_of(key: str) -> int:
+    """The number in a numbered key: the digits of its last part. Raises ValueError when there are none."""
+    return int(key.rpartition("/")[2].partition(".")[0])
+
+
+def partition_dir(partition: str) -> str:
+    return f"partition={quote(partition, safe='')}/"
+
+
+def partition_of(key: str) -> str:
+    """The partition whose folder stands in `key`. Raises ValueError when there is none."""
+    for part in key.split("/"):
+        if part.startswith("partition="):
+            return unquote(part.removeprefix("partition="))
+    raise ValueError(f"no partition in key {key!r}")
+
+
+class ProcessorLayout:
+    """Keys of one processor, relative to its container."""
+
+    def __init__(self, processor: str) -> None:
+        root = checked_name("processor name", processor) + "/"
+        self.hosts = root + "hosts/"
+        self.group = root + "group.json"
+        self.checkpoints = root + "checkpoints/"
+        self.output = root + "output/"
+        self.dead_letters = root + "dead-letters/"
+        self.boundaries = root + "boundaries/"
+        self.schema = root + "schema.json"
+        self.probe = root + "probe/"
+
+    def host(self, host: str, incarnation: str) -> str:
+        """Heartbeat of one incarnation. The incarnation is in the key, so that one LIST tells who is there
+        and a DELETE or PUT that lands late can only touch the incarnation that sent it."""
+        return f"{self.hosts}{host}~{incarnation}.json"
+
+    def checkpoint(self, partition: str) -> str:
+        return f"{self.checkpoints}{quote(partition, safe='')}.json"
+
+    def boundary(self, partition: str) -> str:
+        return f"{self.boundaries}{quote(partition, safe='')}.json"
+
+    def output_dir(self, partition: str) -> str:
+        return self.output + partition_dir(partition)
+
+    def output_file(self, partition: str, number: int) -> str:
+        return self.output_dir(partition) + numbered(number, ".parquet")
+
+    def dead_letter_dir(self, partition: str) -> str:
+        return self.dead_letters + partition_dir(partition)
+
+    def dead_letter_file(self, partition: str, number: int) -> str:
+        return self.dead_letter_dir(partition) + numbered(number, ".jsonl")
+
+
+def host_of(key: str) -> tuple[str, str]:
+    """(host, incarnation) of a heartbeat key. Raises ValueError for any other key."""
+    host, tilde, incarnation = key.rpartition("/")[2].removesuffix(".json").rpartition("~")
+    if not tilde:
+        raise ValueError(f"{key!r} is no heartbeat")
+    return host, incarnation
+
+
+LOG_META = "log.json"
+LOG_HEADS = "heads/"
+
+
+def log_head(producer: str) -> str:
+    return f"{LOG_HEADS}{producer}.json"
+
+
+def log_dir(partition: str) -> str:
+    return partition_dir(partition)
+
+
+def log_file(partition: str, base: int) -> str:
+    return log_dir(partition) + numbered(base, ".parquet")

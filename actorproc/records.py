@@ -1,0 +1,214 @@
+"""Records and batches: what a source reads and a handler sees. Columns inside, records only where one asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from itertools import repeat
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, overload
+
+import orjson
+import pyarrow as pa
+
+Headers = tuple[tuple[str, bytes], ...]
+
+RECORD_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", pa.list_(pa.struct([pa.field("key", pa.string(), False), pa.field("value", pa.binary())]))),
+        pa.field("timestamp", pa.timestamp("us", "UTC")),
+    ]
+)
+"""Columns of a batch, and of a file of the built-in log."""
+
+SEQUENCE = pa.field("_sequence", pa.int64(), nullable=False)
+"""Column that ties an output row to its record."""
+
+
+class Record(tuple[int, "bytes | None", "Batch", int]):
+    """One record of a batch.
+
+    A tuple underneath, because a batch makes ten thousand of them and nothing in Python is made faster.
+    """
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:  # the tuple's own items, read in C
+
+        @property
+        def sequence(self) -> int:
+            """Place in the partition: grows from record to record, with gaps."""
+
+        @property
+        def value(self) -> bytes | None:
+            """The payload, or None (a tombstone)."""
+    else:
+        sequence = property(itemgetter(0), doc="Place in the partition: grows from record to record, with gaps.")
+        value = property(itemgetter(1), doc="The payload, or None (a tombstone).")
+
+    @property
+    def key(self) -> bytes | None:
+        return self[2].keys[self[3]]
+
+    @property
+    def headers(self) -> Headers:
+        return self[2].headers[self[3]]
+
+    @property
+    def timestamp(self) -> datetime | None:
+        """When it happened or was sent, in UTC."""
+        return self[2].timestamps[self[3]]
+
+    @property
+    def partition(self) -> str:
+        return self[2].partition
+
+    def json(self) -> Any:
+        """The value parsed as JSON. Raises `orjson.JSONDecodeError` (a ValueError) if it is none."""
+        return orjson.loads(self[1])  # type: ignore[arg-type]  # None: orjson says so, and the record fails
+
+    @property
+    def text(self) -> str:
+        """The value as UTF-8. Raises UnicodeDecodeError if it is not, ValueError if there is no value."""
+        if self[1] is None:
+            raise ValueError("the record has no value")
+        return self[1].decode()
+
+    def __repr__(self) -> str:
+        value = self[1]
+        shown = repr(value) if value is None or len(value) <= 60 else f"{value[:60]!r}... ({len(value)} bytes)"
+        return f"Record({self.partition}:{self.sequence}, {shown})"
+
+
+_record = partial(tuple.__new__, Record)
+
+
+class Batch:
+    """Records of one partition, in order; a sequence of `Record`, and columns.
+
+    Args:
+        partition: where they are from.
+        data: columns `key`, `value`, `headers`, `timestamp` as in `RECORD_SCHEMA`.
+        sequences: int64, growing, one for each record.
+    """
+
+    def __init__(self, partition: str, data: pa.RecordBatch, sequences: pa.Int64Array) -> None:
+        if data.num_rows != len(sequences):
+            raise ValueError(f"{data.num_rows} records but {len(sequences)} sequences")
+        self.partition = partition
+        self.data = data
+        self.sequence_array = sequences
+        self.reached = -1
+        """Index of the record that was handed out last by iterating: the first suspect when a handler fails."""
+
+    @classmethod
+    def of(
+        cls,
+        partition: str,
+        values: Sequence[bytes | None],
+        sequences: Sequence[int] | range,
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Iterable[tuple[str, bytes]]] | None = None,
+        timestamps: Sequence[datetime | None] | None = None,
+    ) -> Batch:
+        """A batch from Python values, for sources and tests; a column that is not given is null."""
+        n = len(values)
+        given_headers = (
+            [[{"key": k, "value": v} for k, v in h] or None for h in headers] if headers is not None else [None] * n
+        )
+        columns = [
+            keys if keys is not None else [None] * n,
+            values,
+            given_headers,
+            timestamps if timestamps is not None else [None] * n,
+        ]
+        data = pa.record_batch(
+            [pa.array(column, field.type) for column, field in zip(columns, RECORD_SCHEMA, strict=True)],
+            schema=RECORD_SCHEMA,
+        )
+        return cls(partition, data, pa.array(sequences, pa.int64()))
+
+    def __len__(self) -> int:
+        return int(self.data.num_rows)
+
+    def __iter__(self) -> Iterator[Record]:
+        records = map(_record, zip(self.sequences, self.values, repeat(self), range(len(self)), strict=False))
+        for self.reached, record in enumerate(records):
+            yield record
+        self.reached = -1
+
+    @overload
+    def __getitem__(self, at: int) -> Record: ...
+    @overload
+    def __getitem__(self, at: slice) -> Batch: ...
+    def __getitem__(self, at: int | slice) -> Record | Batch:
+        if isinstance(at, slice):
+            start, stop, step = at.indices(len(self))
+            if step != 1:
+                raise ValueError("a batch is sliced in order, step 1")
+            size = max(0, stop - start)
+            return Batch(self.partition, self.data.slice(start, size), self.sequence_array.slice(start, size))
+        index = range(len(self))[at]
+        return _record((self.sequences[index], self.values[index], self, index))
+
+    @property
+    def first(self) -> int:
+        """Sequence of the first record."""
+        return int(self.sequence_array[0].as_py())
+
+    @property
+    def last(self) -> int:
+        """Sequence of the last record."""
+        return int(self.sequence_array[-1].as_py())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the columns take in memory."""
+        return int(self.data.nbytes)
+
+    @cached_property
+    def sequences(self) -> list[int]:
+        return self.sequence_array.to_numpy().tolist()  # type: ignore[no-any-return]
+
+    @cached_property
+    def values(self) -> list[bytes | None]:
+        """The payloads."""
+        return _objects(self.data.column("value"))
+
+    @cached_property
+    def keys(self) -> list[bytes | None]:
+        return _objects(self.data.column("key"))
+
+    @cached_property
+    def timestamps(self) -> list[datetime | None]:
+        return [t and t.replace(tzinfo=UTC) for t in self.data.column("timestamp").cast(pa.timestamp("us")).to_pylist()]
+
+    @cached_property
+    def headers(self) -> list[Headers]:
+        column = self.data.column("headers")
+        if column.null_count == len(column):
+            return [()] * len(column)
+        return [tuple((h["key"], h["value"]) for h in hs) if hs else () for hs in column.to_pylist()]
+
+    def json(self) -> list[Any]:
+        """The values parsed as JSON, in order. Raises `orjson.JSONDecodeError` (a ValueError) at the first that is none."""
+        return [record.json() for record in self]
+
+    def to_arrow(self) -> pa.Table:
+        """The columns as a table: `_sequence`, `key`, `value`, `headers`, `timestamp`. No copy."""
+        return pa.Table.from_arrays(
+            [self.sequence_array, *self.data.columns], schema=pa.schema([SEQUENCE, *RECORD_SCHEMA])
+        )
+
+    def __repr__(self) -> str:
+        span = f", {self.first}..{self.last}" if len(self) else ""
+        return f"Batch({self.partition!r}{span}, {len(self)} records)"
+
+
+def _objects(column: pa.Array) -> list[bytes | None]:
+    """A binary column as Python bytes. Through NumPy, which makes them about twice as fast as `to_pylist`."""
+    return column.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]

@@ -1,0 +1,215 @@
+"""Every setting of a processor: name, default, reason, limits; read from keywords, `ACTORPROC_*` and `actorproc.toml`."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from actorproc.errors import SettingsError
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+_NUMBER_UNIT = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([A-Za-z]*)\s*")
+
+
+def seconds(value: object) -> object:
+    """A duration as seconds: a number, or text with a unit ('500ms', '13s', '2m', '1h', '7d')."""
+    if not isinstance(value, str):
+        return value
+    match = _NUMBER_UNIT.fullmatch(value)
+    unit = match[2].lower() or "s" if match else ""
+    if not match or unit not in _SECONDS:
+        raise ValueError("write seconds, or a number with ms, s, m, h or d, such as '500ms'")
+    return float(match[1]) * _SECONDS[unit]
+
+
+def size(value: object) -> object:
+    """A size as bytes: a number, or text with a unit ('64MiB', '10kB')."""
+    if not isinstance(value, str):
+        return value
+    match = _NUMBER_UNIT.fullmatch(value)
+    if not match or match[2].lower() not in _BYTES:
+        raise ValueError("write bytes, or a number with kB, MB, GB, KiB, MiB or GiB, such as '64MiB'")
+    return int(float(match[1]) * _BYTES[match[2].lower()])
+
+
+Seconds = Annotated[float, BeforeValidator(seconds), Field(gt=0, allow_inf_nan=False)]
+Size = Annotated[int, BeforeValidator(size), Field(gt=0)]
+Count = Annotated[int, Field(gt=0)]
+
+_file: ContextVar[dict[str, Any]] = ContextVar("_file")  # what `load` read, for pydantic to find
+
+
+class Settings(BaseSettings):
+    """One name for each setting, in the keyword, in `ACTORPROC_<NAME>` and in `actorproc.toml`.
+
+    Times are in seconds, or text with a unit ('500ms'); sizes in bytes, or text with a unit ('64MiB').
+    A keyword beats the environment, the environment beats the file.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="ACTORPROC_", extra="forbid", frozen=True, validate_default=True)
+
+    # Group
+    lease_acquire_interval: Seconds = Field(
+        17, description="How often a host looks at the group, give or take a tenth."
+    )
+    lease_renew_interval: Seconds = Field(13, description="How often a host writes its heartbeat.")
+    lease_expiration_interval: Seconds = Field(
+        60,
+        description="A host whose heartbeat has not changed for so long is dead; more than twice the renew interval.",
+    )
+    rebalance_delay: Seconds = Field(
+        5,
+        description="Live leases move only after the membership has been quiet for so long: a rolling restart settles first.",
+    )
+    max_handoff_time: Seconds = Field(
+        30, description="How long an owner may finish its batch before a lease that should move is taken from it."
+    )
+    nudge_host: str | None = Field(
+        None,
+        description="Address under which other hosts can send this one a 'look now' datagram; found by itself if unset.",
+    )
+    partition_refresh_interval: Seconds = Field(300, description="How often the source is asked for new partitions.")
+
+    # Reading
+    poll_interval: Seconds = Field(1, description="How often an idle source is asked for news, once per host.")
+    read_ahead_batches: Count = Field(2, description="Batches read before the handler asks for them, per partition.")
+    read_ahead_bytes: Size = Field(
+        256 * 2**20,
+        description="Bytes read ahead over all partitions of a host: what bounds memory whatever the backlog.",
+    )
+    max_batch_records: Count = Field(10_000, description="Most records in a batch.")
+    max_batch_bytes: Size = Field(
+        16 * 2**20, description="Most bytes of values in a batch; a larger record comes alone."
+    )
+
+    # Handling
+    delivery: Literal["at-least-once", "at-most-once"] = Field(
+        "at-least-once",
+        description="Whether a batch is committed after or before the handler sees it. Output: always exactly once.",
+    )
+    max_attempts: Count = Field(3, description="How often a failing batch is tried before its bad records are sought.")
+    retry_backoff: Seconds = Field(
+        0.2, description="Wait after the first failed attempt; doubled after each further one."
+    )
+    retry_backoff_max: Seconds = Field(30, description="Longest wait between attempts.")
+    dead_letter_limit: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="Share of the latest `dead_letter_window` records beyond which the partition stops.",
+    )
+    dead_letter_window: Count = Field(1_000, description="Over how many of the latest records the share is taken.")
+    max_process_time: Seconds = Field(
+        300, description="A handler that makes no progress for so long is reported as stuck, cancelled and restarted."
+    )
+    restart_backoff: Seconds = Field(
+        0.5, description="Wait before a failed partition is started again; doubled each time."
+    )
+    restart_backoff_max: Seconds = Field(60, description="Longest wait before a failed partition is started again.")
+    loop_block_warning: Seconds = Field(1, description="An event loop blocked for so long is logged with its stack.")
+    handler_threads: Count = Field(16, description="Threads for plain `def process` handlers, per host.")
+
+    # Committing
+    auto_commit: bool = Field(True, description="Off: only `await ctx.commit()` commits.")
+    commit_interval: Seconds = Field(5, description="Rows are committed at least so often.")
+    idle_commit_interval: Seconds = Field(60, description="A position that moved without rows is committed so often.")
+    commit_rows: Count = Field(1_000_000, description="Rows after which a commit is due at once.")
+    commit_bytes: Size = Field(64 * 2**20, description="Bytes of rows (as Arrow) after which a commit is due at once.")
+    commit_dead_letter_bytes: Size = Field(
+        2**20, description="Bytes of dead letters after which a commit is due at once: they ride in the file's footer."
+    )
+
+    # Store
+    store_timeout: Seconds = Field(15, description="Deadline of one request.")
+    store_patience: Seconds = Field(60, description="How long a request is tried again before it counts as failed.")
+    store_concurrency: Count = Field(64, description="Requests under way at once, per host and store.")
+    s3_endpoint: str | None = Field(None, description="URL of an S3 server other than AWS, such as a MinIO.")
+    s3_region: str | None = Field(None, description="Region; else what the AWS profile says, else us-east-1.")
+    s3_access_key: str | None = Field(None, description="Else what the usual AWS chain finds.")
+    s3_secret_key: str | None = Field(None, description="Belongs to `s3_access_key`.", repr=False)
+    s3_path_style: bool | None = Field(
+        None, description="bucket in the path, as MinIO wants; default: with an own endpoint."
+    )
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        renew, expire = self.lease_renew_interval, self.lease_expiration_interval
+        if expire <= 2 * renew:
+            raise ValueError(
+                f"lease_expiration_interval ({expire:g} s) must be more than twice lease_renew_interval ({renew:g} s), "
+                "or one lost heartbeat would cost a live host its leases"
+            )
+        if (self.s3_access_key is None) != (self.s3_secret_key is None):
+            raise ValueError("s3_access_key and s3_secret_key come together or not at all")
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, _TomlFile(settings_cls)
+
+    @classmethod
+    def load(cls, config: str | Path | None = None, **keywords: Any) -> Settings:
+        """Settings from keywords, environment and a file.
+
+        Args:
+            config: a TOML file; without it `actorproc.toml` in the working directory, if there is one. Its table
+                `[options]` belongs to the handler and is passed over here.
+            keywords: settings by name; None counts as not given.
+
+        Raises:
+            SettingsError: names each setting that is wrong, its value and what is allowed.
+        """
+        given = {name: value for name, value in keywords.items() if value is not None}
+        token = _file.set(read_config(config))
+        try:
+            return cls(**given)
+        except ValidationError as error:
+            raise SettingsError(explain(error)) from None
+        finally:
+            _file.reset(token)
+
+
+def read_config(config: str | Path | None) -> dict[str, Any]:
+    """The tables of a configuration file; {} if none is named and `actorproc.toml` is not here."""
+    path = Path(config or "actorproc.toml")
+    if config is None and not path.is_file():
+        return {}
+    try:
+        return tomllib.loads(path.read_text())
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"cannot read the settings file {path}: {error}") from None
+
+
+def explain(error: ValidationError) -> str:
+    """What pydantic found, a line each: the field, the value, what is allowed."""
+    lines = []
+    for item in error.errors():
+        name = ".".join(map(str, item["loc"]))
+        message = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "extra_forbidden":
+            message = "there is no such setting"
+        lines.append(f"{name} = {item['input']!r}: {message}" if name else message)
+    return "\n".join(lines)
+
+
+class _TomlFile(PydanticBaseSettingsSource):
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        raise NotImplementedError  # pydantic asks for it; __call__ answers for all fields
+
+    def __call__(self) -> dict[str, Any]:
+        return {name: value for name, value in _file.get({}).items() if not isinstance(value, dict)}

@@ -1,0 +1,69 @@
+"""The source protocol: what a stream must offer so that a processor can read it. Write your own in thirty lines."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from actorproc.records import Batch
+
+Start = Literal["earliest", "latest"] | datetime
+"""Where to begin when there is no checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of a partition. `next`: position from which reading goes on after it, opaque to everybody but the source.
+
+    An empty batch says "nothing more for now": the reader is at the end.
+    """
+
+    batch: Batch
+    next: str
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of a partition as it is now: the position at which a reader who has read everything stands, and the
+    sequence of the newest record (None: there is none, or the source cannot tell)."""
+
+    position: str
+    sequence: int | None
+
+
+class Source(ABC):
+    """A stream with partitions.
+
+    One instance serves all partitions of a host. Positions are opaque strings; sequences are integers that grow within
+    a partition (gaps are fine). After a restart `read` gets a position that it handed out before, and may yield records
+    that were seen: the processor drops those up to the committed sequence. So a position per page is enough.
+    """
+
+    async def open(self) -> None:
+        """Connect. Called once, before anything else."""
+
+    async def close(self) -> None:
+        """Let go of connections."""
+
+    @abstractmethod
+    async def partitions(self) -> Sequence[str]:
+        """Names of the partitions. Asked again now and then; partitions may appear, none may vanish."""
+
+    @abstractmethod
+    async def start(self, partition: str, at: Start) -> str:
+        """The position of the first record ('earliest'), after the last ('latest'), or of the first at or after a time."""
+
+    @abstractmethod
+    async def end(self, partition: str) -> End:
+        """Where the partition ends now."""
+
+    @abstractmethod
+    def read(self, partition: str, position: str) -> AsyncIterator[Chunk]:
+        """Records from `position` on, for ever; waits for news by itself. An async generator.
+
+        Yields an empty chunk whenever it has reached the end and is about to wait.
+        Chunks may be of any size: the processor cuts them into batches.
+        """

@@ -1,0 +1,233 @@
+"""The store contract: what a backend must do, and what is built once above every backend.
+
+A backend is five verbs (`Backend`). `Store` adds what must be the same everywhere: a deadline for each request,
+bounded concurrency, retries, request counts, and conditional writes whose outcome is known although replies get lost.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
+
+import anyio
+import structlog
+
+from actorproc.clock import SYSTEM, Clock
+from actorproc.errors import ConditionFailed, StoreUnavailable
+from actorproc.retry import Backoff
+
+T = TypeVar("T")
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An object as it was read. `body` is its end only where a tail was asked for; `size` is always of the whole."""
+
+    body: bytes
+    tag: str
+    size: int
+
+
+class Entry(NamedTuple):
+    """A line of a listing. `modified`: seconds since 1970 by the store's own clock."""
+
+    key: str
+    tag: str
+    size: int
+    modified: float
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """`entries` in key order; `now`: the store's own clock when it answered, so ages need no clock of ours."""
+
+    entries: list[Entry]
+    now: float
+
+
+class NotModified(Exception):
+    """The object still has the tag that the reader has. An answer, not an error."""
+
+
+class Backend(ABC):
+    """Five verbs over flat keys. Small and dumb: one try each, no retry, no knowledge of what is stored.
+
+    Every method raises StoreUnavailable where the outcome is unknown or may change by trying again, and StoreRefused
+    where it is final. A conditional write raises ConditionFailed where the store said that the condition does not
+    hold; it must reach the store at most once per call. Reads see every write acknowledged before (strong consistency).
+    """
+
+    url: str
+    """Where this backend keeps its objects, as the user would write it."""
+
+    @abstractmethod
+    async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
+        """The object, or None. With `unless`, raises NotModified if its tag is still that.
+        With `tail`, only its last `tail` bytes (all of it if shorter)."""
+
+    @abstractmethod
+    async def put(self, key: str, body: bytes) -> str:
+        """Write unconditionally; durable on return. Returns the tag."""
+
+    @abstractmethod
+    async def put_if_absent(self, key: str, body: bytes) -> str:
+        """Write if there is no such object. Returns the tag."""
+
+    @abstractmethod
+    async def put_if_match(self, key: str, body: bytes, tag: str) -> str:
+        """Write if the object is there and its tag is `tag`. Returns the new tag."""
+
+    @abstractmethod
+    async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Listing:
+        """Objects whose key starts with `prefix` and sorts after `after` (a whole key); at most `limit` where given."""
+
+    @abstractmethod
+    async def delete(self, key: str) -> None:
+        """Remove the object; nothing happens if it is not there."""
+
+    async def open(self) -> None:
+        """Connect. Raises StoreRefused if the place does not exist or may not be used."""
+
+    async def close(self) -> None:
+        """Let go of connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLimits:
+    """`timeout`: seconds for one request. `patience`: seconds over which a request is tried again.
+    `concurrency`: requests under way at once."""
+
+    timeout: float = 15.0
+    patience: float = 60.0
+    concurrency: int = 64
+    backoff: Backoff = field(default_factory=lambda: Backoff(0.1, 5.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """The object is the caller's. `tag` as stored."""
+
+    tag: str
+
+
+class Conflict(Exception):
+    """The object is not as the caller knew it. `stored`: as it is now, or None if it is gone."""
+
+    def __init__(self, key: str, stored: Stored | None) -> None:
+        super().__init__(key)
+        self.key, self.stored = key, stored
+
+
+class Store:
+    """A backend with deadlines, retries, request counts and conditional writes whose outcome is known.
+
+    Bodies of conditional writes must be unique (carry a put-id), because a doubt is settled by reading back and
+    comparing: after a lost reply, a 412 may be the answer to one's own write.
+    """
+
+    def __init__(self, backend: Backend, *, limits: StoreLimits | None = None, clock: Clock = SYSTEM) -> None:
+        self.backend = backend
+        self.limits = limits or StoreLimits()
+        self.clock = clock
+        self.requests: Counter[str] = Counter()
+        """How often each verb was sent, retries included."""
+        self._slots = anyio.Semaphore(self.limits.concurrency)
+
+    @property
+    def url(self) -> str:
+        return self.backend.url
+
+    async def __aenter__(self) -> Store:
+        await self.backend.open()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        with anyio.CancelScope(shield=True), anyio.move_on_after(5):
+            await self.backend.close()
+
+    async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
+        """See `Backend.get`; tried again while the store is unavailable."""
+        return await self._persist("get", key, lambda: self.backend.get(key, unless=unless, tail=tail))
+
+    async def put(self, key: str, body: bytes) -> str:
+        """Write unconditionally; tried again while the store is unavailable."""
+        return await self._persist("put", key, lambda: self.backend.put(key, body))
+
+    async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Listing:
+        """See `Backend.list`; tried again while the store is unavailable."""
+        return await self._persist("list", prefix, lambda: self.backend.list(prefix, after, limit))
+
+    async def delete(self, key: str) -> None:
+        """Remove the object; tried again while the store is unavailable."""
+        await self._persist("delete", key, lambda: self.backend.delete(key))
+
+    async def create(self, key: str, body: bytes) -> Created:
+        """Create the object, once, whatever becomes of the replies.
+
+        Raises:
+            Conflict: another body is there; it rides along as `stored`.
+            StoreUnavailable: not settled within `limits.patience`; the write may still land.
+        """
+        return await self._settle(key, body, None, lambda: self.backend.put_if_absent(key, body), "put_if_absent")
+
+    async def swap(self, key: str, body: bytes, tag: str) -> Created:
+        """Replace the version `tag` of the object, once, whatever becomes of the replies.
+
+        Raises:
+            Conflict: the object is another version, or gone; it rides along as `stored`. If one's own write was
+                applied and overwritten before it could be read back, that is a conflict too.
+            StoreUnavailable: not settled within `limits.patience`; the write may still land.
+        """
+        return await self._settle(key, body, tag, lambda: self.backend.put_if_match(key, body, tag), "put_if_match")
+
+    async def _settle(
+        self, key: str, body: bytes, expected: str | None, send: Callable[[], Awaitable[str]], verb: str
+    ) -> Created:
+        """Send; on any answer but yes read back. `expected`: the tag under which the write has not been applied yet."""
+        give_up = self.clock.monotonic() + self.limits.patience
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return Created(await self._once(verb, send))
+            except ConditionFailed:
+                doubt = None
+            except StoreUnavailable as error:
+                doubt = error
+            stored = await self.get(key)
+            if stored is not None and stored.body == body:
+                return Created(stored.tag)
+            untouched = stored is None if expected is None else stored is not None and stored.tag == expected
+            if not untouched:
+                raise Conflict(key, stored)
+            # Not there (yet): an earlier try may still land, so the same bytes are sent again, never others.
+            if self.clock.monotonic() >= give_up:
+                raise doubt or StoreUnavailable(f"{self.url}: {verb} of {key!r} is refused and undone by turns")
+            await self.clock.sleep(self.limits.backoff.delay(attempt, self.clock.random))
+
+    async def _persist(self, verb: str, key: str, send: Callable[[], Awaitable[T]]) -> T:
+        give_up = self.clock.monotonic() + self.limits.patience
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return await self._once(verb, send)
+            except StoreUnavailable as error:
+                delay = self.limits.backoff.delay(attempt, self.clock.random)
+                if self.clock.monotonic() + delay >= give_up:
+                    raise
+                log.debug("store.retry", verb=verb, key=key, attempt=attempt, delay=delay, error=str(error))
+            await self.clock.sleep(delay)
+
+    async def _once(self, verb: str, send: Callable[[], Awaitable[T]]) -> T:
+        async with self._slots:
+            self.requests[verb] += 1
+            try:
+                with anyio.fail_after(self.limits.timeout):
+                    return await send()
+            except TimeoutError:
+                raise StoreUnavailable(f"{self.url}: no answer to {verb} within {self.limits.timeout:g} s") from None
