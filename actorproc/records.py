@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 from functools import cached_property, partial
 from itertools import repeat
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
+import numpy as np
 import orjson
 import pyarrow as pa
 
@@ -86,6 +87,17 @@ class Record(tuple[int, "bytes | None", "Batch", int]):
 _record = partial(tuple.__new__, Record)
 
 
+class Cursor(NamedTuple):
+    """How far a partition has been processed: read from `position`, pass over records up to `sequence`.
+
+    The position alone may lie before the last record (a source need only give one per page); sequences grow, so they
+    also tell which of two cursors is further. `sequence` is -1 before the first record.
+    """
+
+    position: str
+    sequence: int = -1
+
+
 class Batch:
     """Records of one partition, in order; a sequence of `Record`, and columns.
 
@@ -154,6 +166,17 @@ class Batch:
             return Batch(self.partition, self.data.slice(start, size), self.sequence_array.slice(start, size))
         index = range(len(self))[at]
         return _record((self.sequences[index], self.values[index], self, index))
+
+    def take(self, indices: Sequence[int]) -> Batch:
+        """The records at `indices` (growing), as a batch of their own."""
+        chosen = pa.array(indices, pa.int64())
+        return Batch(self.partition, self.data.take(chosen), self.sequence_array.take(chosen))
+
+    def after(self, sequence: int) -> Batch:
+        """The records beyond `sequence`."""
+        if not len(self) or self.first > sequence:
+            return self
+        return self[int(np.searchsorted(self.sequence_array.to_numpy(), sequence, side="right")) :]
 
     @property
     def first(self) -> int:

@@ -1,0 +1,196 @@
+"""What a handler holds while it works on a batch: where it runs, and what it emits, fails and commits."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, TypeVar
+
+import anyio
+import pyarrow as pa
+
+from actorproc.errors import HandlerError
+from actorproc.records import Batch, Record
+
+T = TypeVar("T")
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a handler runs, the same for all its batches."""
+
+    processor: str
+    host: str
+    partition: str
+    epoch: int
+    """Grows with each change of owner: send it along with side effects, so that a later owner fences an earlier one."""
+    options: Any = None
+    """The handler's `Options`, filled."""
+    shared: Any = None
+    """What the handler class's `shared` gave, the same object for all partitions of the host."""
+    log: Any = None
+    """A structlog logger with processor, host, partition and epoch bound."""
+
+
+@dataclass(slots=True)
+class Emitted:
+    """What one attempt has produced so far."""
+
+    rows: list[Row] = field(default_factory=list)
+    sequences: list[int] = field(default_factory=list)
+    tables: list[pa.Table] = field(default_factory=list)
+    letters: dict[int, str] = field(default_factory=dict)
+    """Sequence -> reason, of records that the handler gave up itself."""
+    failures: dict[int, Exception] = field(default_factory=dict)
+    """Sequence -> error, of records that failed alone."""
+
+    def __len__(self) -> int:
+        return len(self.rows) + len(self.tables) + len(self.letters) + len(self.failures)
+
+
+class PartitionContext:
+    """One attempt at one batch.
+
+    `async def process` uses it on the event loop; a plain `def process` uses it in its worker thread (where
+    `anyio.from_thread.run(ctx.commit)` commits). After `process` has returned or failed it takes nothing more.
+    """
+
+    def __init__(
+        self, site: Site, batch: Batch, *, attempt: int, commit: Callable[[PartitionContext, int], Awaitable[None]]
+    ) -> None:
+        self._site = site
+        self._batch = batch
+        self._commit = commit
+        self._emitted = Emitted()
+        self._rows = self._emitted.rows
+        self._sequences = self._emitted.sequences
+        self.attempt = attempt
+        """Number of this attempt at these records, from 1."""
+
+    # Where
+
+    @property
+    def processor(self) -> str:
+        return self._site.processor
+
+    @property
+    def host(self) -> str:
+        return self._site.host
+
+    @property
+    def partition(self) -> str:
+        return self._site.partition
+
+    @property
+    def epoch(self) -> int:
+        """Grows with each change of owner: send it along with side effects to fence an earlier owner's."""
+        return self._site.epoch
+
+    @property
+    def options(self) -> Any:
+        """The handler's `Options`, filled."""
+        return self._site.options
+
+    @property
+    def shared(self) -> Any:
+        """What the handler class's `shared` gave, the same object for all partitions of the host."""
+        return self._site.shared
+
+    @property
+    def log(self) -> Any:
+        """A structlog logger with processor, host, partition and epoch bound."""
+        return self._site.log
+
+    # What
+
+    def emit(self, record: Record, row: Row) -> None:
+        """Add an output row that came from `record`. A row that does not fit `output_schema` is that record's failure."""
+        self._rows.append(row)
+        self._sequences.append(record[0])
+
+    def emit_many(self, record: Record, rows: Iterable[Row]) -> None:
+        """Add any number of output rows that came from `record`."""
+        before = len(self._rows)
+        self._rows.extend(rows)
+        self._sequences.extend([record[0]] * (len(self._rows) - before))
+
+    def emit_arrow(self, table: pa.Table | pa.RecordBatch) -> None:
+        """Add output rows as columns. `_sequence` must be among them, as `batch.to_arrow()` gave it."""
+        if isinstance(table, pa.RecordBatch):
+            table = pa.Table.from_batches([table])
+        self._emitted.tables.append(table)
+
+    def dead_letter(self, record: Record, reason: str) -> None:
+        """Give this record up: it becomes a dead letter with `reason`, and rows emitted for it are dropped."""
+        self._emitted.letters[record.sequence] = reason
+
+    def fail(self, record: Record, error: Exception) -> None:
+        """Say that this record alone failed: it is retried and in the end dead-lettered, the others go on."""
+        self._emitted.failures[record.sequence] = error
+
+    async def map(
+        self, batch: Iterable[Record], work: Callable[[Record], Awaitable[T]], *, concurrency: int = 32
+    ) -> list[T | None]:
+        """Await `work` for many records at once.
+
+        Returns:
+            The results in record order. Where `work` raised, that record has failed, alone (see `fail`), its result is
+            None, and rows emitted for it are dropped.
+        """
+        if concurrency < 1:
+            raise ValueError(f"concurrency = {concurrency}: at least 1")
+        records = list(batch)
+        results: list[T | None] = [None] * len(records)
+        todo = iter(enumerate(records))
+
+        async def worker() -> None:
+            for index, record in todo:
+                try:
+                    results[index] = await work(record)
+                except Exception as error:  # noqa: BLE001  # the user's code; whatever it is, it is this record's failure
+                    self.fail(record, error)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(min(concurrency, len(records))):
+                tasks.start_soon(worker)
+        return results
+
+    async def commit(self, upto: Record | None = None) -> None:
+        """Make position and output durable together, now: up to `upto`, or to the end of this batch.
+
+        Whatever fails later in this attempt, what was committed is not processed again.
+
+        Raises:
+            Fenced: another host runs this partition; nothing was committed.
+            HandlerError: a row emitted so far does not fit, or a record up to there has failed.
+        """
+        await self._commit(self, self._batch.last if upto is None else upto.sequence)
+
+    # For the core
+
+    def _close(self) -> Emitted:
+        """Take what was emitted; from now on nothing can be added."""
+        emitted, self._emitted = self._emitted, _Closed()
+        self._rows = self._sequences = _CLOSED_LIST
+        return emitted
+
+
+class _ClosedList(list[Any]):
+    def _refuse(self, *_: object) -> NoReturn:
+        raise HandlerError("emitted after process() had returned: await the work before returning (ctx.map does)")
+
+    append = extend = __setitem__ = _refuse
+
+
+class _ClosedDict(dict[int, Any]):
+    def __setitem__(self, key: int, value: Any) -> NoReturn:
+        _ClosedList()._refuse()
+
+
+_CLOSED_LIST = _ClosedList()
+
+
+class _Closed(Emitted):
+    def __init__(self) -> None:
+        super().__init__(_CLOSED_LIST, _CLOSED_LIST, _CLOSED_LIST, _ClosedDict(), _ClosedDict())

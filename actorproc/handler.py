@@ -1,0 +1,118 @@
+"""What users subclass: `PartitionHandler`, the delegate that a partition actor calls."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from enum import Enum
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict
+
+from actorproc.context import PartitionContext, Site
+from actorproc.errors import HandlerDefinitionError
+from actorproc.records import Batch
+
+
+class Decision(Enum):
+    """What `on_error` may say of a failed attempt."""
+
+    RETRY = "retry"
+    """Try again, for ever, with back-off: the cause lies outside (a database is down)."""
+    DEAD_LETTER = "dead-letter"
+    """Do not try again: find the bad records and dead-letter them."""
+    SKIP = "skip"
+    """Do not try again: find the bad records and pass over them. They leave no trace but a count and a log line."""
+    STOP = "stop"
+    """Stop the partition; it is started again with back-off, from its checkpoint."""
+
+
+class CloseReason(Enum):
+    """Why a partition ends on this host."""
+
+    STOPPING = "stopping"
+    """The host stops; everything processed is committed."""
+    HANDOFF = "handoff"
+    """The lease moves to another host; everything processed is committed."""
+    LOST = "lost"
+    """Another host has the lease already; what was not committed is processed again there."""
+    FAILED = "failed"
+    """An error; the partition is started again here."""
+
+
+class NoOptions(BaseModel):
+    """A handler without options."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class PartitionHandler:
+    """Processes the batches of one partition. One instance per partition: its attributes need no locks.
+
+    Subclass it and write `process`, `async def` or plain `def` (which then runs in a worker thread).
+    """
+
+    output_schema: ClassVar[str | pa.Schema | None] = None
+    """Columns of the emitted rows: Spark DDL such as `"carrier string, minutes double"`, or a pyarrow schema.
+    None: this handler emits nothing."""
+
+    Options: ClassVar[type[BaseModel]] = NoOptions
+    """A pydantic model: `--option name=value`, `ACTORPROC_OPTION_<NAME>` and `[options]` of the file fill it."""
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        """Work on a batch: emit rows, dead-letter records, call other systems.
+
+        What it raises fails the attempt: rows emitted in it are dropped, the batch is tried again, and after
+        `max_attempts` the records that fail alone are found and dead-lettered.
+        """
+        raise NotImplementedError
+
+    async def opened(self, ctx: Site) -> None:
+        """The partition starts on this host. Called once, before any batch."""
+
+    async def closing(self, ctx: Site, reason: CloseReason) -> None:
+        """The partition ends on this host. Called once after `opened`, whatever the reason."""
+
+    def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
+        """Choose what happens after an attempt has failed. None: the default (retry, then dead-letter).
+
+        Args:
+            error: what `process` raised, or the failure of a single record.
+            failed: the records of the attempt.
+            attempt: its number, from 1.
+        """
+        return None
+
+    @classmethod
+    @asynccontextmanager
+    async def shared(cls, options: Any) -> AsyncIterator[Any]:
+        """What the partitions of a host share (a connection pool, a client): entered once per host, given as `ctx.shared`."""
+        yield None
+
+
+def checked_handler(handler: object) -> type[PartitionHandler]:
+    """`handler`, if it can be used as one.
+
+    Raises:
+        HandlerDefinitionError: names what is missing or wrong.
+    """
+    if not inspect.isclass(handler):
+        raise HandlerDefinitionError(f"{handler!r} is no class; give a subclass of actorproc.PartitionHandler")
+    if not issubclass(handler, PartitionHandler):
+        raise HandlerDefinitionError(f"{handler.__name__} must subclass actorproc.PartitionHandler")
+    if handler.process is PartitionHandler.process:
+        raise HandlerDefinitionError(f"{handler.__name__} has no process(self, batch, ctx)")
+    if not callable(handler.process):
+        raise HandlerDefinitionError(f"{handler.__name__}.process is no method")
+    try:
+        inspect.signature(handler.process).bind(None, None, None)
+    except TypeError:
+        raise HandlerDefinitionError(
+            f"{handler.__name__}.process takes {inspect.signature(handler.process)}; it must take (self, batch, ctx)"
+        ) from None
+    if getattr(handler, "__abstractmethods__", None):
+        missing = ", ".join(sorted(handler.__abstractmethods__))  # type: ignore[attr-defined]
+        raise HandlerDefinitionError(f"{handler.__name__} is abstract: it has no {missing}")
+    return handler
