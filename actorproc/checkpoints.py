@@ -1,0 +1,135 @@
+"""Checkpoints: how far a partition is, claimed and moved by compare-and-swap. One small document per partition."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Self
+
+import orjson
+
+from actorproc.errors import CorruptObject, Fenced
+from actorproc.layout import ProcessorLayout
+from actorproc.records import Cursor
+from actorproc.store import Conflict, Store, Stored
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What a partition has done since its first record."""
+
+    records: int = 0
+    rows: int = 0
+    dead_letters: int = 0
+    skipped: int = 0
+
+    def __add__(self, other: Totals) -> Totals:
+        return Totals(*(a + b for a, b in zip(asdict(self).values(), asdict(other).values(), strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """`number`: the output file to write next, as far as is known here: the walk goes on from it."""
+
+    epoch: int
+    number: int
+    cursor: Cursor
+    totals: Totals = field(default_factory=Totals)
+    host: str = ""
+    time: float = 0.0
+    """Seconds since 1970 by the host's clock: for people."""
+    put_id: str = ""
+
+    def to_json(self) -> bytes:
+        document: dict[str, Any] = {"version": 1, **asdict(self), "cursor": list(self.cursor)}
+        return orjson.dumps(document)
+
+    @classmethod
+    def from_json(cls, key: str, body: bytes) -> Self:
+        try:
+            document = orjson.loads(body)
+            if document.pop("version") != 1:
+                raise CorruptObject(key, "was written by a newer version of actorproc")
+            position, sequence = document.pop("cursor")
+            return cls(
+                **document | {"cursor": Cursor(str(position), int(sequence)), "totals": Totals(**document["totals"])}
+            )
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CorruptObject(
+                key, f"is no checkpoint ({error}); it is written whole or not at all, so look who did"
+            ) from None
+
+
+class CheckpointKeeper:
+    """The checkpoint of one partition in the hands of one owner.
+
+    Between `claim` and the first refusal nobody else has moved it: the owner's put-id is in it.
+    """
+
+    def __init__(self, store: Store, layout: ProcessorLayout, partition: str, *, host: str, epoch: int) -> None:
+        self._store = store
+        self._key = layout.checkpoint(partition)
+        self._host = host
+        self._epoch = epoch
+        self._tag = ""
+        self.current = Checkpoint(epoch, 0, Cursor(""))
+
+    async def claim(self, start: Callable[[], Awaitable[str]]) -> Checkpoint:
+        """Put the own epoch into the checkpoint. From here on every earlier owner's write of it is refused.
+
+        Args:
+            start: asked for the position to begin at, if there is no checkpoint yet.
+
+        Raises:
+            Fenced: a later epoch is there.
+        """
+        while True:
+            stored = await self._store.get(self._key)
+            try:
+                if stored is None:
+                    self.current = self._signed(Checkpoint(self._epoch, 0, Cursor(await start())))
+                    self._tag = (await self._store.create(self._key, self.current.to_json())).tag
+                else:
+                    found = Checkpoint.from_json(self._key, stored.body)
+                    if found.epoch > self._epoch:
+                        raise Fenced(f"{self._key}: epoch {found.epoch} of {found.host} is past ours, {self._epoch}")
+                    self.current = self._signed(found)
+                    self._tag = (await self._store.swap(self._key, self.current.to_json(), stored.tag)).tag
+            except Conflict:
+                continue
+            return self.current
+
+    async def advance(self, number: int, cursor: Cursor, totals: Totals) -> None:
+        """Write how far we are.
+
+        Raises:
+            Fenced: somebody else wrote it since; this worker is not the owner any more.
+        """
+        moved = self._signed(replace(self.current, number=number, cursor=cursor, totals=totals))
+        try:
+            self._tag = (await self._store.swap(self._key, moved.to_json(), self._tag)).tag
+        except Conflict as conflict:
+            raise Fenced(f"{self._key}: {_owner(self._key, conflict.stored)} has it now") from None
+        self.current = moved
+
+    def _signed(self, checkpoint: Checkpoint) -> Checkpoint:
+        clock = self._store.clock
+        return replace(checkpoint, epoch=self._epoch, host=self._host, time=clock.wall(), put_id=clock.nonce())
+
+
+def _owner(key: str, stored: Stored | None) -> str:
+    if stored is None:
+        return "nobody (it was deleted)"
+    found = Checkpoint.from_json(key, stored.body)
+    return f"{found.host} with epoch {found.epoch}"
+
+
+async def read_checkpoint(store: Store, layout: ProcessorLayout, partition: str) -> Checkpoint | None:
+    """The checkpoint as it is stored: a hint, files beyond its number may be committed.
+
+    Raises:
+        CorruptObject: it is torn or no checkpoint.
+    """
+    key = layout.checkpoint(partition)
+    stored = await store.get(key)
+    return Checkpoint.from_json(key, stored.body) if stored else None

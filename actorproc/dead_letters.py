@@ -1,0 +1,113 @@
+"""Dead letters: records that could not be processed, kept with their cause, one JSON line each."""
+
+from __future__ import annotations
+
+import base64
+import traceback
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+
+from actorproc.clock import Clock
+from actorproc.context import Site
+from actorproc.errors import CorruptObject
+from actorproc.layout import ProcessorLayout, number_of
+from actorproc.records import Record
+from actorproc.store import Store
+
+TRACEBACK_LIMIT = 16 * 2**10
+"""Characters of a traceback that are kept: its end, where the user's code stands."""
+
+
+def render_letter(record: Record, error: BaseException | str, attempts: int, site: Site, clock: Clock) -> bytes:
+    """The record and its cause as a JSON line, newline included.
+
+    Args:
+        error: what the handler raised, or the reason that it gave itself.
+    """
+    cause: dict[str, Any]
+    if isinstance(error, str):
+        cause = {"type": "DeadLetter", "message": error, "traceback": None}
+    else:
+        trace = "".join(traceback.format_exception(error))
+        cause = {"type": type(error).__qualname__, "message": str(error), "traceback": trace[-TRACEBACK_LIMIT:]}
+    value, encoding = _text(record.value)
+    key, key_encoding = _text(record.key)
+    letter = {
+        "partition": record.partition,
+        "sequence": record.sequence,
+        "key": key,
+        **({"key_encoding": key_encoding} if key_encoding else {}),
+        "value": value,
+        **({"encoding": encoding} if encoding else {}),
+        "headers": [_header(name, content) for name, content in record.headers],
+        "timestamp": record.timestamp,
+        "error": cause,
+        "attempts": attempts,
+        "host": site.host,
+        "epoch": site.epoch,
+        "time": clock.now(),
+    }
+    return orjson.dumps(letter, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z)
+
+
+def decoded(text: str | None, encoding: str | None) -> bytes | None:
+    """The bytes that a letter shows as `text`."""
+    if text is None:
+        return None
+    return base64.b64decode(text) if encoding == "base64" else text.encode()
+
+
+def _text(content: bytes | None) -> tuple[str | None, str | None]:
+    """The content as text and None, or in base64 and that word."""
+    if content is None:
+        return None, None
+    try:
+        return content.decode(), None
+    except UnicodeDecodeError:
+        return base64.b64encode(content).decode(), "base64"
+
+
+def _header(name: str, content: bytes) -> dict[str, Any]:
+    value, encoding = _text(content)
+    return {"key": name, "value": value, **({"encoding": encoding} if encoding else {})}
+
+
+async def letter_files(store: Store, layout: ProcessorLayout, partition: str | None = None) -> list[str]:
+    """Keys of the published dead-letter files, by partition and number, without those that were purged."""
+    prefix = layout.dead_letters if partition is None else layout.dead_letter_dir(partition)
+    return [entry.key for entry in (await store.list(prefix)).entries if entry.size]
+
+
+async def read_letters(store: Store, key: str) -> list[dict[str, Any]]:
+    """The dead letters in one file.
+
+    Raises:
+        CorruptObject: it is not what was written there.
+    """
+    stored = await store.get(key)
+    try:
+        return [orjson.loads(line) for line in stored.body.splitlines()] if stored else []
+    except orjson.JSONDecodeError as error:
+        raise CorruptObject(key, f"is no file of dead letters ({error})") from None
+
+
+async def dead_letters(
+    store: Store, layout: ProcessorLayout, partition: str | None = None
+) -> AsyncIterator[dict[str, Any]]:
+    """All published dead letters, by partition and sequence."""
+    for key in await letter_files(store, layout, partition):
+        for letter in await read_letters(store, key):
+            yield letter
+
+
+async def purge(store: Store, key: str, *, below: int) -> bool:
+    """Forget the dead letters of one file; false if its commit is not below number `below`, the checkpoint's, yet.
+
+    An empty object stays under the name: a worker that slept could publish the letters again into a gap.
+    """
+    if number_of(key) >= below:
+        return False
+    await store.put(key, b"")
+    return True

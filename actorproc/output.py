@@ -1,0 +1,143 @@
+"""The commit chain of a partition: numbered Parquet files, each of which is a commit of rows, position and dead letters.
+
+Protocol and its invariants: docs/protocol.md; as a model that tries every interleaving: tests/protocol/commit_model.py.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import asdict, dataclass, field
+from typing import Self
+
+import orjson
+import pyarrow as pa
+
+from actorproc.checkpoints import Totals
+from actorproc.errors import CorruptObject, Fenced
+from actorproc.layout import ProcessorLayout
+from actorproc.parquet import Footer, read_footer, write_parquet
+from actorproc.records import Cursor
+from actorproc.store import Conflict, Store
+
+_COMMIT = "actorproc.commit"
+_LETTERS = "actorproc.dead_letters"
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What the footer of an output file says: the step from `first` to `next`, decided for good once the file is there."""
+
+    put_id: str
+    host: str
+    epoch: int
+    first: Cursor
+    next: Cursor
+    totals: Totals
+    """Of the partition, this commit included."""
+    time: float
+    """Seconds since 1970 by the host's clock: for people."""
+    rows: int = 0
+    letters: bytes = field(default=b"", repr=False)
+    """Dead letters of this step as JSON lines. Committed here, published under the same number right after."""
+
+    def metadata(self) -> dict[str, str]:
+        document = asdict(self) | {"version": 1, "first": list(self.first), "next": list(self.next)}
+        letters = document.pop("letters")
+        document["letters_size"] = len(letters)
+        entries = {_COMMIT: orjson.dumps(document).decode()}
+        if letters:
+            entries[_LETTERS] = base64.b64encode(pa.compress(letters, codec="zstd", asbytes=True)).decode()
+        return entries
+
+    @classmethod
+    def from_footer(cls, key: str, footer: Footer) -> Self:
+        try:
+            document = orjson.loads(footer.metadata[_COMMIT])
+            if document.pop("version") != 1:
+                raise CorruptObject(key, "was written by a newer version of actorproc")
+            size = document.pop("letters_size")
+            letters = b""
+            if size:
+                packed = base64.b64decode(footer.metadata[_LETTERS])
+                letters = pa.decompress(packed, decompressed_size=size, codec="zstd", asbytes=True)
+            return cls(
+                **document
+                | {
+                    "first": Cursor(*document["first"]),
+                    "next": Cursor(*document["next"]),
+                    "totals": Totals(**document["totals"]),
+                    "letters": letters,
+                }
+            )
+        except (ValueError, TypeError, KeyError, pa.ArrowException) as error:
+            raise CorruptObject(key, f"is no output file of actorproc ({error!r})") from None
+
+
+def encode_commit(table: pa.Table, commit: Commit) -> bytes:
+    """The output file: `table`'s rows and the commit in its footer. CPU-heavy: run it off the loop."""
+    return write_parquet(table, commit.metadata())
+
+
+class OutputChain:
+    """Reads, extends and publishes the chain of one partition."""
+
+    def __init__(self, store: Store, layout: ProcessorLayout, partition: str) -> None:
+        self._store = store
+        self._layout = layout
+        self._partition = partition
+
+    async def read(self, number: int) -> Commit | None:
+        """Commit `number`, or None if it has not been made (yet: only creating it settles that).
+
+        Raises:
+            CorruptObject: the file is not what was written there.
+        """
+        key = self._layout.output_file(self._partition, number)
+        footer = await read_footer(self._store, key)
+        return Commit.from_footer(key, footer) if footer else None
+
+    async def create(self, number: int, body: bytes) -> None:
+        """Decide commit `number`.
+
+        Raises:
+            Fenced: somebody else decided it; nothing of ours is in the chain.
+            StoreUnavailable: not settled; it may still land.
+        """
+        key = self._layout.output_file(self._partition, number)
+        try:
+            await self._store.create(key, body)
+        except Conflict:
+            raise Fenced(f"{key}: another host has committed it") from None
+
+    async def publish(self, number: int, commit: Commit) -> None:
+        """Copy the dead letters of commit `number` to their own place. Doing it twice does nothing.
+
+        Raises:
+            Fenced: the commit lies below the boundary: it was trimmed before this worker woke up, and is void.
+        """
+        if not commit.letters:
+            return
+        if number < await self.boundary():
+            raise Fenced(f"commit {number} of partition {self._partition} was trimmed meanwhile")
+        try:
+            await self._store.create(self._layout.dead_letter_file(self._partition, number), commit.letters)
+        except Conflict:
+            return  # published before, and purged since
+
+    async def boundary(self) -> int:
+        """The lowest number that belongs to the dataset; 0 if nothing was ever trimmed."""
+        key = self._layout.boundary(self._partition)
+        stored = await self._store.get(key)
+        if stored is None:
+            return 0
+        try:
+            return int(orjson.loads(stored.body)["lowest"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise CorruptObject(key, f"is no boundary ({error!r})") from None
+
+    async def newest(self, number: int) -> tuple[int, Commit | None]:
+        """Walk from `number` to the end of the chain: the first number that is free, and the commit before it (if passed)."""
+        last = None
+        while (commit := await self.read(number)) is not None:
+            number, last = number + 1, commit
+        return number, last
