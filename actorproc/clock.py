@@ -46,9 +46,18 @@ class Clock:
     async def sleep(self, seconds: float) -> None:
         await anyio.sleep(seconds)
 
-    async def offload(self, work: Callable[..., T], *args: object) -> T:
-        """Run blocking or CPU-heavy `work` off the event loop. A cancelled caller still waits for the thread to end."""
-        return await anyio.to_thread.run_sync(work, *args)
+    async def offload(
+        self,
+        work: Callable[..., T],
+        *args: object,
+        abandon: bool = False,
+        limiter: anyio.CapacityLimiter | None = None,
+    ) -> T:
+        """Run blocking or CPU-heavy `work` off the event loop.
+
+        A cancelled caller still waits for the thread to end, unless it may `abandon` it. `limiter` bounds the threads.
+        """
+        return await anyio.to_thread.run_sync(work, *args, abandon_on_cancel=abandon, limiter=limiter)
 
 
 SYSTEM = Clock()
