@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from actorproc.records import Batch
+from actorproc.records import Batch, Cursor
 
 Start = Literal["earliest", "latest"] | datetime
 """Where to begin when there is no checkpoint."""
@@ -61,9 +61,13 @@ class Source(ABC):
         """Where the partition ends now."""
 
     @abstractmethod
-    def read(self, partition: str, position: str) -> AsyncIterator[Chunk]:
+    def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
         """Records from `position` on, for ever; waits for news by itself. An async generator.
 
         Yields an empty chunk whenever it has reached the end and is about to wait.
         Chunks may be of any size: the processor cuts them into batches.
         """
+
+    def reached(self, cursor: Cursor, end: End) -> bool:
+        """Whether a reader at `cursor` has read up to `end`. Override it if positions compare otherwise than by equality."""
+        return cursor.position == end.position or (end.sequence is not None and cursor.sequence >= end.sequence)

@@ -1,0 +1,49 @@
+"""The schema of a processor's output: one object that all its hosts, old and new, agree on."""
+
+from __future__ import annotations
+
+import orjson
+import pyarrow as pa
+
+from actorproc.errors import CorruptObject
+from actorproc.layout import ProcessorLayout
+from actorproc.schema import check_change, parse_schema, schema_to_ddl
+from actorproc.store import Conflict, Store
+
+
+async def agree_on_schema(store: Store, layout: ProcessorLayout, schema: pa.Schema) -> None:
+    """Record `schema`, or check that it may follow the one recorded (added nullable columns), and record it then.
+
+    Raises:
+        SchemaError: it may not; names the column, its old and new type, and the ways out.
+    """
+    while True:
+        stored = await store.get(layout.schema)
+        if stored is not None:
+            old = _parse(layout.schema, stored.body)
+            if old.equals(schema):
+                return
+            check_change(old, schema)
+        document = {"version": 1, "ddl": schema_to_ddl(schema), "put_id": store.clock.nonce()}
+        body = orjson.dumps(document, option=orjson.OPT_INDENT_2)
+        try:
+            if stored is None:
+                await store.create(layout.schema, body)
+            else:
+                await store.swap(layout.schema, body, stored.tag)
+        except Conflict:
+            continue
+        return
+
+
+async def read_schema(store: Store, layout: ProcessorLayout) -> pa.Schema | None:
+    """The recorded schema, without `_sequence`; None if the processor has not run yet."""
+    stored = await store.get(layout.schema)
+    return _parse(layout.schema, stored.body) if stored else None
+
+
+def _parse(key: str, body: bytes) -> pa.Schema:
+    try:
+        return parse_schema(orjson.loads(body)["ddl"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise CorruptObject(key, f"is no schema ({error!r})") from None

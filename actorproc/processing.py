@@ -1,0 +1,346 @@
+"""One batch through the handler: attempts, back-off, finding the records that fail alone, dead letters, rows as Arrow."""
+
+from __future__ import annotations
+
+import inspect
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TypeVar
+
+import anyio
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from actorproc.clock import Clock
+from actorproc.context import Emitted, PartitionContext, Site
+from actorproc.dead_letters import render_letter
+from actorproc.errors import HandlerError, TooManyDeadLetters
+from actorproc.handler import Decision, PartitionHandler
+from actorproc.records import SEQUENCE, Batch
+from actorproc.retry import Backoff
+from actorproc.rows import RowEncoder
+from actorproc.settings import Settings
+
+T = TypeVar("T")
+
+_SMALL = 256  # rows that are encoded on the loop: a hop to a thread would cost more
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of records: rows, dead letters by sequence, and how many were passed over."""
+
+    tables: list[pa.Table] = field(default_factory=list)
+    letters: dict[int, bytes] = field(default_factory=dict)
+    skipped: int = 0
+
+
+@dataclass(slots=True)
+class _Part:
+    """Records still to be processed together. `isolating`: a bad one among them is being sought, nothing is retried."""
+
+    batch: Batch
+    attempt: int = 1
+    isolating: bool = False
+    verdict: Decision = Decision.DEAD_LETTER
+
+
+class Interrupted(Exception):
+    """A drain came while waiting to try again: the batch is left to the next owner."""
+
+
+class BatchProcessor:
+    """Calls a handler with batches, one at a time.
+
+    Args:
+        save: called by `ctx.commit` with the batch, what is finished of it, and up to which sequence; makes it durable.
+        draining: set when the partition should end soon: waiting to try again is then cut short.
+        threads: bounds plain `def` handlers at work on this host.
+    """
+
+    def __init__(
+        self,
+        handler: PartitionHandler,
+        site: Site,
+        schema: pa.Schema,
+        settings: Settings,
+        clock: Clock,
+        *,
+        save: Callable[[Batch, Outcome, int], Awaitable[None]],
+        draining: anyio.Event,
+        threads: anyio.CapacityLimiter,
+    ) -> None:
+        self._handler = handler
+        self._site = site
+        self._settings = settings
+        self._clock = clock
+        self._save = save
+        self._draining = draining
+        self._threads = threads
+        self._rows = RowEncoder(schema)
+        self._threaded = not inspect.iscoroutinefunction(handler.process)
+        self._chooses = type(handler).on_error is not PartitionHandler.on_error
+        self._backoff = Backoff(settings.retry_backoff, settings.retry_backoff_max)
+        # At most once: nothing is shown to the handler again, so what fails is given up, and a limit could only lose it.
+        self._once = settings.delivery == "at-most-once"
+        share = 1.0 if self._once else settings.dead_letter_limit
+        self._limit = _LetterLimit(share, settings.dead_letter_window)
+        self._parts: deque[_Part] = deque()
+        self._done = Outcome()
+        self._whole: Batch | None = None
+        self._current: PartitionContext | None = None
+        self._saved = -1  # sequence up to which this batch was committed by the handler itself
+        self.wanted = -1
+        """Sequence up to which the handler asked for a commit in the last batch."""
+
+    async def process(self, batch: Batch) -> Outcome:
+        """Everything that came of the batch and was not committed by the handler itself.
+
+        Raises:
+            HandlerError: the handler's `on_error` said stop, or too many records failed. Nothing of the batch counts.
+            Interrupted: a drain came while waiting to try again.
+        """
+        self._whole, self._done, self._saved, self.wanted = batch, Outcome(), -1, -1
+        self._parts = deque([_Part(batch)])
+        while self._parts:
+            await self._attempt(self._parts.popleft())
+        self._limit.passed(len(batch))
+        if len(self._done.tables) > 1:
+            self._done.tables = [_in_order(pa.concat_tables(self._done.tables))]
+        return self._done
+
+    @property
+    def progress(self) -> tuple[object, ...] | None:
+        """Changes whenever the handler gets on; None while it has nothing to do."""
+        ctx = self._current
+        return None if ctx is None else (id(ctx), ctx._batch.reached, len(ctx._emitted), self._saved)
+
+    async def _attempt(self, part: _Part) -> None:
+        ctx = PartitionContext(self._site, part.batch, attempt=part.attempt, commit=self._commit)
+        self._current = ctx
+        part.batch.reached = -1
+        error: Exception | None = None
+        try:
+            if self._threaded:
+                await self._clock.offload(  # type: ignore[unused-coroutine]
+                    self._handler.process, part.batch, ctx, abandon=True, limiter=self._threads
+                )
+            else:
+                await self._handler.process(part.batch, ctx)
+            table, failures = await self._encode(part.batch, ctx._emitted)
+        except Exception as raised:  # noqa: BLE001  # the user's code may raise anything
+            error = raised
+        finally:
+            self._current = None
+            emitted = ctx._close()
+        if error is not None:
+            suspect = part.batch.reached
+            rest = part.batch.after(self._saved)
+            part.batch, suspect = rest, suspect - (len(part.batch) - len(rest))
+            failures = self._open(emitted.failures)
+            if failures:  # they may be why it raised: the others get a chance of their own
+                self._set_apart(part, failures)
+                await self._failed_alone(part, failures)
+            elif len(rest):
+                await self._failed(part, error, suspect)
+            return
+        if table is not None:
+            self._done.tables.append(table)
+        for sequence, reason in self._open(emitted.letters).items():
+            if sequence not in failures:
+                self._give_up(part.batch, sequence, reason, part.attempt, Decision.DEAD_LETTER)
+        if failures:
+            await self._failed_alone(part, failures)
+
+    # What an attempt produced
+
+    def _open(self, by_sequence: dict[int, T]) -> dict[int, T]:
+        """Without the records that the handler has committed already."""
+        return {s: what for s, what in by_sequence.items() if s > self._saved}
+
+    async def _encode(self, batch: Batch, emitted: Emitted) -> tuple[pa.Table | None, dict[int, Exception]]:
+        """Rows of the records that neither failed nor were given up, and the failures, rows that do not fit among them."""
+        rows, sequences = emitted.rows, emitted.sequences
+        failures = self._open(emitted.failures)
+        unwanted = failures.keys() | emitted.letters.keys()
+        tables = []
+        if rows:
+            encode = self._rows.encode
+            encoded, misfits = (
+                encode(rows, sequences) if len(rows) <= _SMALL else await self._clock.offload(encode, rows, sequences)
+            )
+            failures.update(misfits)
+            unwanted |= misfits.keys()
+            tables.append(pa.Table.from_batches([encoded]))
+        tables += [self._rows.encode_table(table) for table in emitted.tables]
+        if not tables:
+            return None, failures
+        table = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+        self._check_origin(batch, table)
+        if unwanted or self._saved >= 0:
+            column = table[SEQUENCE.name]
+            keep = pc.and_(
+                pc.greater(column, self._saved),
+                pc.invert(pc.is_in(column, value_set=pa.array(sorted(unwanted), pa.int64()))),
+            )
+            table = table.filter(keep)
+        return _in_order(table), failures
+
+    def _check_origin(self, batch: Batch, table: pa.Table) -> None:
+        if table.num_rows == 0:
+            return
+        span = pc.min_max(table[SEQUENCE.name]).as_py()
+        if span["min"] < batch.first or span["max"] > batch.last:
+            raise HandlerError(
+                f"rows with _sequence {span['min']}..{span['max']} were emitted for a batch of {batch.first}..{batch.last}: "
+                "a row belongs to a record of the batch at hand"
+            )
+
+    async def _commit(self, ctx: PartitionContext, upto: int) -> None:
+        """`ctx.commit`: save what is finished without a gap, up to `upto` at most."""
+        self.wanted = max(self.wanted, upto)
+        table, failures = await self._encode(ctx._batch, ctx._emitted)
+        open_elsewhere = [part.batch.first for part in self._parts]
+        limit = min([upto, *(s - 1 for s in failures), *(s - 1 for s in open_elsewhere)])
+        if limit <= self._saved:
+            return
+        for sequence, reason in ctx._emitted.letters.items():
+            if self._saved < sequence <= limit:
+                self._give_up(ctx._batch, sequence, reason, ctx.attempt, Decision.DEAD_LETTER)
+        done = self._done
+        tables = done.tables if table is None else [*done.tables, table]
+        everything = _in_order(pa.concat_tables(tables)) if tables else None
+        now, later = Outcome(skipped=done.skipped), Outcome()
+        if everything is not None:
+            cut = pc.less_equal(everything[SEQUENCE.name], limit)
+            now.tables = [everything.filter(cut)]
+        for table in done.tables:
+            later.tables.append(table.filter(pc.greater(table[SEQUENCE.name], limit)))
+        for sequence, letter in done.letters.items():
+            (now if sequence <= limit else later).letters[sequence] = letter
+        self._saved, self._done = limit, later
+        _forget(ctx._emitted, limit)
+        if self._whole is not None:
+            await self._save(self._whole, now, limit)
+
+    # What failed
+
+    async def _failed(self, part: _Part, error: Exception, suspect: int) -> None:
+        """The attempt as a whole failed; `suspect`: index of the record at which the handler was, or -1."""
+        decision = self._decide(error, part.batch, part.attempt)
+        say = self._site.log.debug if part.isolating else self._site.log.warning
+        say("partition.attempt_failed", attempt=part.attempt, records=len(part.batch), first=part.batch.first, error=repr(error))
+        if decision is Decision.STOP:
+            raise HandlerError(f"on_error said stop: {error!r}") from error
+        if self._again(decision, part):
+            await self._pause(part.attempt)
+            part.attempt += 1
+            self._parts.appendleft(part)
+            return
+        part.verdict = decision or part.verdict
+        if len(part.batch) == 1 or self._once:
+            for sequence in part.batch.sequences:
+                self._give_up(part.batch, sequence, error, part.attempt, part.verdict)
+            return
+        n = len(part.batch)
+        cuts = [suspect, suspect + 1] if 0 <= suspect < n else [n // 2]
+        edges = [0, *cuts, n]
+        pieces = [part.batch[a:b] for a, b in pairwise(edges) if b > a]
+        for piece in reversed(pieces):
+            alone = len(piece) == 1
+            self._parts.appendleft(_Part(piece, part.attempt + alone, isolating=True, verdict=part.verdict))
+
+    def _set_apart(self, part: _Part, failures: dict[int, Exception]) -> None:
+        others = [index for index, sequence in enumerate(part.batch.sequences) if sequence not in failures]
+        if others:
+            self._parts.appendleft(
+                _Part(part.batch.take(others), part.attempt, isolating=part.isolating, verdict=part.verdict)
+            )
+
+    async def _failed_alone(self, part: _Part, failures: dict[int, Exception]) -> None:
+        """Some records failed, each on its own: they are tried again together, or given up."""
+        again: list[int] = []
+        for index, sequence in enumerate(part.batch.sequences):
+            if (error := failures.get(sequence)) is None:
+                continue
+            decision = self._decide(error, part.batch[index : index + 1], part.attempt)
+            if decision is Decision.STOP:
+                raise HandlerError(f"on_error said stop: {error!r}") from error
+            if self._again(decision, part):
+                again.append(index)
+            else:
+                self._give_up(part.batch, sequence, error, part.attempt, decision or part.verdict)
+        if again:
+            await self._pause(part.attempt)
+            retry = _Part(part.batch.take(again), part.attempt + 1, isolating=part.isolating, verdict=part.verdict)
+            self._parts.appendleft(retry)
+
+    def _again(self, decision: Decision | None, part: _Part) -> bool:
+        if self._once or decision is Decision.RETRY:
+            return not self._once
+        return decision is None and not part.isolating and part.attempt < self._settings.max_attempts
+
+    def _decide(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
+        return self._handler.on_error(error, failed, attempt) if self._chooses else None
+
+    def _give_up(self, batch: Batch, sequence: int, error: Exception | str, attempts: int, verdict: Decision) -> None:
+        record = batch[bisect_left(batch.sequences, sequence)]
+        if verdict is Decision.SKIP:
+            self._done.skipped += 1
+            self._site.log.warning("partition.record_skipped", sequence=sequence, error=repr(error))
+            return
+        self._done.letters[sequence] = render_letter(record, error, attempts, self._site, self._clock)
+        if self._whole is not None:
+            index = int(np.searchsorted(self._whole.sequence_array.to_numpy(), sequence))
+            self._limit.failed(index, error)
+
+    async def _pause(self, attempt: int) -> None:
+        with anyio.move_on_after(self._backoff.delay(attempt, self._clock.random)):
+            await self._draining.wait()
+            raise Interrupted
+
+
+class _LetterLimit:
+    """Counts dead letters over the latest records."""
+
+    def __init__(self, share: float, window: int) -> None:
+        self._most = share * window
+        self._share, self._window = share, window
+        self._seen = 0
+        self._failed: deque[int] = deque()
+
+    def passed(self, records: int) -> None:
+        self._seen += records
+
+    def failed(self, index: int, error: Exception | str) -> None:
+        """Record `index` after those that passed is a dead letter. Raises TooManyDeadLetters."""
+        at = self._seen + index
+        self._failed.append(at)
+        while self._failed[0] <= at - self._window:
+            self._failed.popleft()
+        if len(self._failed) > self._most:
+            cause = error if isinstance(error, Exception) else None
+            raise TooManyDeadLetters(
+                f"{len(self._failed)} of the latest {self._window} records failed, more than dead_letter_limit = "
+                f"{self._share:g} allows; nothing of this batch was committed. The last error: {error!r}"
+            ) from cause
+
+
+def _forget(emitted: Emitted, upto: int) -> None:
+    """Drop rows up to a sequence, in place: the context holds the same lists."""
+    keep = [index for index, sequence in enumerate(emitted.sequences) if sequence > upto]
+    emitted.rows[:] = [emitted.rows[index] for index in keep]
+    emitted.sequences[:] = [emitted.sequences[index] for index in keep]
+    emitted.tables[:] = [table.filter(pc.greater(table[SEQUENCE.name], upto)) for table in emitted.tables]
+
+
+def _in_order(table: pa.Table) -> pa.Table:
+    """Rows by `_sequence`; those of one record stay as they were emitted."""
+    column = table[SEQUENCE.name].combine_chunks().to_numpy()
+    if len(column) < 2 or bool(np.all(column[1:] >= column[:-1])):
+        return table
+    return table.take(pc.sort_indices(pa.array(column)))

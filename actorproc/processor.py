@@ -1,0 +1,257 @@
+"""`Processor`: puts source, store, group, supervisor and handler together; what applications embed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import anyio
+import anyio.abc
+import structlog
+
+from actorproc.actor import first_cause
+from actorproc.budget import ByteBudget
+from actorproc.checkpoints import read_checkpoint
+from actorproc.clock import SYSTEM, Clock
+from actorproc.errors import UsageError
+from actorproc.group import Group
+from actorproc.handler import PartitionHandler, checked_handler
+from actorproc.layout import ProcessorLayout, checked_name
+from actorproc.nudge import Nudges, UdpNudges
+from actorproc.options import load_options
+from actorproc.output_schema import agree_on_schema
+from actorproc.partition import Shared
+from actorproc.probe import ensure_safe
+from actorproc.schema import parse_schema
+from actorproc.settings import Settings
+from actorproc.sources import open_source
+from actorproc.sources.protocol import End, Source, Start
+from actorproc.store import Store
+from actorproc.stores import open_store
+from actorproc.supervisor import Supervisor, SupervisorStatistics
+from actorproc.watchdog import loop_watchdog
+
+log = structlog.get_logger(__name__)
+
+END_POLL = 0.5
+"""Seconds between looks at partitions of other hosts, when running until the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """A snapshot of one processor on one host."""
+
+    processor: str
+    host: str
+    running: bool
+    supervisor: SupervisorStatistics | None
+    store_requests: dict[str, int]
+    """How often each verb was sent to the container's store."""
+    read_ahead_bytes: int
+
+
+def default_host() -> str:
+    """This machine's name and the process id: two processes on one machine are two hosts."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).strip("-._") or "host"
+    return f"{name}-{os.getpid()}"
+
+
+class Processor:
+    """One host of a processor: shares the partitions of a source with the other hosts, and runs a handler on its own.
+
+    Args:
+        handler: the delegate; one instance is made for each partition.
+        source: URL of a built-in log, or a `Source`.
+        container: URL of the store under which the processor keeps everything it owns, or an opened `Store`.
+        name: of the processor, the same on all hosts; default: the handler's name.
+        host: name of this host, unique; default: machine and process id. A second one of the same name replaces the first.
+        start: where to begin without a checkpoint: 'earliest', 'latest' or an aware datetime.
+        options: of the handler.
+        config: a TOML file of settings and options; default: `actorproc.toml`, if it is here.
+        settings: all of them, instead of reading file and environment.
+        keywords: settings by name.
+
+    Raises:
+        UsageError: something is wrong with these; nothing was touched yet.
+    """
+
+    def __init__(
+        self,
+        handler: type[PartitionHandler],
+        *,
+        source: str | Source,
+        container: str | Store,
+        name: str | None = None,
+        host: str | None = None,
+        start: Start = "earliest",
+        options: Mapping[str, object] | None = None,
+        config: str | Path | None = None,
+        settings: Settings | None = None,
+        clock: Clock = SYSTEM,
+        nudges: Nudges | None = None,
+        **keywords: Any,
+    ) -> None:
+        self.handler = checked_handler(handler)
+        self.schema = parse_schema(self.handler.output_schema)
+        self.settings = settings if settings is not None and not keywords else Settings.load(config, **keywords)
+        if settings is not None and keywords:
+            raise UsageError(f"give settings or {', '.join(keywords)}, not both")
+        self.options = load_options(self.handler, options, config)
+        self.name = name or self.handler.__name__
+        self.layout = ProcessorLayout(self.name)
+        self.host = checked_name("host name", host or default_host())
+        self.start = start
+        self.clock = clock
+        self._source = open_source(source, settings=self.settings, clock=clock)
+        self._store = container if isinstance(container, Store) else open_store(container, self.settings, clock=clock)
+        self._owns_store = not isinstance(container, Store)
+        self._nudges = nudges
+        self._budget = ByteBudget(self.settings.read_ahead_bytes)
+        self._supervisor: Supervisor | None = None
+        self._stack: AsyncExitStack | None = None
+        self._log = log.bind(processor=self.name, host=self.host)
+
+    async def __aenter__(self) -> Self:
+        """Run in the background until the block ends; then drain and leave. Never touches signals."""
+        self._stack = stack = AsyncExitStack()
+        await stack.__aenter__()
+        try:
+            supervisor = await stack.enter_async_context(self._assembled({}))
+            tasks = await stack.enter_async_context(anyio.create_task_group())
+        except BaseException:
+            await stack.aclose()
+            raise
+        tasks.start_soon(supervisor.run)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> bool | None:
+        stack, self._stack = self._stack, None
+        if stack is None:
+            return None
+        if kind is None or issubclass(kind, Exception):
+            await self.stop()
+        try:
+            return await stack.__aexit__(kind, error, trace)
+        except ExceptionGroup as group:
+            raise first_cause(group) from None
+
+    async def run(self, *, until_end: bool = False, signals: bool = False) -> None:
+        """Run until stopped.
+
+        Args:
+            until_end: stop when every partition has reached the end it had at the start, and all of it is committed.
+            signals: SIGTERM and SIGINT drain and stop; a second one aborts with `Aborted`.
+
+        Raises:
+            Fenced: another host of the same name has taken over.
+            StoreError: the store cannot be used.
+            UsageError: what the handler emits does not go with what is stored.
+        """
+        try:
+            async with AsyncExitStack() as stack:
+                ends: dict[str, End] = {}
+                supervisor = await stack.enter_async_context(self._assembled(ends))
+                tasks = await stack.enter_async_context(anyio.create_task_group())
+                if signals:
+                    tasks.start_soon(self._obey_signals)
+                if until_end:
+                    ends.update(await self._find_ends())
+                    tasks.start_soon(self._stop_at_end, supervisor, ends)
+                await supervisor.run()
+                tasks.cancel_scope.cancel()
+        except ExceptionGroup as group:
+            raise first_cause(group) from None
+
+    async def stop(self) -> None:
+        """Drain, commit, hand the leases over; `run` then returns."""
+        if self._supervisor is not None:
+            await self._supervisor.stop()
+
+    def statistics(self) -> Statistics:
+        """What this host is doing now."""
+        supervisor = self._supervisor
+        return Statistics(
+            processor=self.name,
+            host=self.host,
+            running=supervisor is not None,
+            supervisor=supervisor.statistics() if supervisor else None,
+            store_requests=dict(self._store.requests),
+            read_ahead_bytes=self._budget.used,
+        )
+
+    @asynccontextmanager
+    async def _assembled(self, ends: Mapping[str, End]) -> AsyncIterator[Supervisor]:
+        """Everything connected and checked, and a supervisor that is ready to run."""
+        settings, clock = self.settings, self.clock
+        async with AsyncExitStack() as stack:
+            if self._owns_store:
+                await stack.enter_async_context(self._store)
+            await ensure_safe(self._store, self.layout.probe)
+            await agree_on_schema(self._store, self.layout, self.schema)
+            await self._source.open()
+            stack.push_async_callback(self._source.close)
+            shared = await stack.enter_async_context(self.handler.shared(self.options))
+            nudges = self._nudges or UdpNudges(self._store.url, settings, self.name, clock=clock)
+            if clock is SYSTEM:
+                await stack.enter_async_context(loop_watchdog(settings.loop_block_warning))
+            common = Shared(
+                processor=self.name, host=self.host, handler=self.handler, schema=output_schema(self.schema),
+                source=self._source, store=self._store, layout=self.layout, settings=settings, clock=clock,
+                start=self.start, options=self.options, shared=shared, budget=self._budget,
+                threads=anyio.CapacityLimiter(settings.handler_threads),
+            )  # fmt: skip
+            group = Group(self._store, self.layout, self.host, settings, clock=clock, nudges=nudges)
+            self._supervisor = Supervisor(group, common, ends=ends)
+            await stack.enter_async_context(nudges.listening(self._supervisor.nudge))
+            self._log.info("processor.started", source=str(self._source), container=self._store.url)
+            try:
+                yield self._supervisor
+            finally:
+                self._supervisor.close()
+                self._supervisor = None
+                self._log.info("processor.stopped")
+
+    async def _obey_signals(self) -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            asked = False
+            async for number in signals:
+                if asked:
+                    raise Aborted(f"{signal.Signals(number).name} came twice: aborted; what was not committed is processed again")
+                asked = True
+                self._log.info("processor.stopping", signal=signal.Signals(number).name)
+                await self.stop()
+
+    async def _find_ends(self) -> dict[str, End]:
+        ends: dict[str, End] = {}
+
+        async def find(partition: str) -> None:
+            ends[partition] = await self._source.end(partition)
+
+        async with anyio.create_task_group() as tasks:
+            for partition in await self._source.partitions():
+                tasks.start_soon(find, partition)
+        return ends
+
+    async def _stop_at_end(self, supervisor: Supervisor, ends: Mapping[str, End]) -> None:
+        """Stop when every partition has reached its end, here (the supervisor says so) or elsewhere (its checkpoint does)."""
+        left = set(ends)
+        while left:
+            await self.clock.sleep(END_POLL)
+            left -= supervisor.reached
+            for partition in left - supervisor.partitions:
+                checkpoint = await read_checkpoint(self._store, self.layout, partition)
+                if checkpoint is not None and self._source.reached(checkpoint.cursor, ends[partition]):
+                    supervisor.reached.add(partition)
+        self._log.info("processor.reached_end", partitions=len(ends))
+        await supervisor.stop()
+
+
+class Aborted(Exception):
+    """A second signal came while draining."""

@@ -1,0 +1,307 @@
+"""The supervisor actor, one per host: lease timers, and starting, draining and stopping partition actors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+import anyio
+import anyio.abc
+import structlog
+
+from actorproc.actor import Actor, RestartPolicy, Restarts, keep_running
+from actorproc.clock import Clock
+from actorproc.errors import ActorprocError, PartitionStuck, SourceError, StoreError, StoreRefused
+from actorproc.group import Group, View, WrittenOut
+from actorproc.partition import PartitionActor, PartitionStatistics, Shared
+from actorproc.retry import Backoff
+from actorproc.settings import Settings
+from actorproc.sources.protocol import End
+
+log = structlog.get_logger(__name__)
+
+HAND_OVER_PAUSE = 0.05
+"""Seconds over which drained partitions are gathered, so that many are handed over in one write."""
+
+
+class Note(Enum):
+    """What the supervisor is told. Nothing but "look": every cycle decides from what is."""
+
+    LOOK = auto()
+    RELEASED = auto()
+    STOP = auto()
+
+
+@dataclass(slots=True)
+class Running:
+    """A partition on this host."""
+
+    partition: str
+    epoch: int
+    scope: anyio.CancelScope
+    restarts: Restarts
+    actor: PartitionActor | None = None
+    draining: bool = False
+    released: bool = False
+    """Drained, committed, and not handed over yet."""
+    progress: tuple[object, ...] | None = None
+    progress_at: float = 0.0
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class SupervisorStatistics:
+    """A snapshot: what this host runs, and how the group looks from here."""
+
+    host: str
+    incarnation: str
+    fenced: bool
+    members: list[str]
+    partitions: list[PartitionStatistics]
+
+
+class Supervisor(Actor[Note]):
+    """Renews, looks, and makes what runs here equal to the leases that this host holds.
+
+    Args:
+        ends: where each partition should get to, if anywhere.
+    """
+
+    def __init__(self, group: Group, common: Shared, *, ends: Mapping[str, End] | None = None) -> None:
+        super().__init__(mailbox=16)
+        self._group = group
+        self._common = common
+        self._settings: Settings = common.settings
+        self._clock: Clock = common.clock
+        self._ends = ends or {}
+        self._running: dict[str, Running] = {}
+        self._partitions: Sequence[str] = ()
+        self._partitions_at = float("-inf")
+        self._members: list[str] = []
+        self._stopping = False
+        self._fenced = False
+        self._renewed = anyio.Event()
+        self._log = log.bind(processor=common.processor, host=common.host)
+        self._policy = RestartPolicy(Backoff(self._settings.restart_backoff, self._settings.restart_backoff_max))
+        self.reached: set[str] = set()
+        """Partitions that got here to where `ends` says, and are committed up to there."""
+
+    def nudge(self) -> None:
+        """Look at the group now."""
+        self.tell(Note.LOOK)
+
+    async def stop(self) -> None:
+        """Drain every partition, hand the leases over, leave the group; `run` then returns."""
+        await self.send(Note.STOP)
+
+    def statistics(self) -> SupervisorStatistics:
+        """What this host runs now, by partition."""
+        running = [self._running[partition] for partition in sorted(self._running)]
+        own = [replace(r.actor.statistics, error=r.error) for r in running if r.actor is not None]
+        return SupervisorStatistics(self._common.host, self._group.incarnation, self._fenced, list(self._members), own)
+
+    @property
+    def partitions(self) -> set[str]:
+        """Partitions that run on this host now."""
+        return set(self._running)
+
+    async def run(self) -> None:
+        """Join the group, run partitions, and leave when told to stop.
+
+        Raises:
+            Fenced: another host with the same name has taken over.
+            StoreRefused: the container may not be written.
+        """
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            await self._renew()
+            tasks.start_soon(self._renew_for_ever)
+            tasks.start_soon(self._fence_in_time)
+            tasks.start_soon(self._watch_progress)
+            await self._serve()
+            await self._leave()
+            tasks.cancel_scope.cancel()
+
+    # Timers
+
+    async def _renew(self) -> None:
+        with anyio.move_on_after(self._settings.lease_renew_interval):
+            await self._group.renew({"partitions": len(self._running)})
+        if self._clock.monotonic() < self._group.valid_until():
+            self._renewed.set()
+            self._renewed = anyio.Event()
+
+    async def _renew_for_ever(self) -> None:
+        interval = self._settings.lease_renew_interval
+        while True:
+            await self._clock.sleep(interval)
+            interval = self._settings.lease_renew_interval
+            try:
+                await self._renew()
+            except StoreError as error:
+                self._log.warning("supervisor.renew_failed", error=str(error))
+                interval /= 4
+
+    async def _fence_in_time(self) -> None:
+        """Stop everything before others may take this host for dead, until the next heartbeat is written."""
+        while True:
+            left = self._group.valid_until() - self._clock.monotonic()
+            if left > 0:
+                if self._fenced:
+                    self._fenced = False
+                    self._log.warning("supervisor.renewed")
+                    self.nudge()
+                await self._clock.sleep(left)
+                continue
+            if not self._fenced:
+                self._fenced = True
+                self._log.error("supervisor.fenced_itself", partitions=len(self._running), why="no heartbeat was written in time")
+                for running in list(self._running.values()):
+                    running.scope.cancel()
+            await self._renewed.wait()
+
+    async def _watch_progress(self) -> None:
+        """Cancel a handler that makes no progress; its partition is started again."""
+        most = self._settings.max_process_time
+        while True:
+            await self._clock.sleep(min(self._settings.lease_renew_interval, most / 4))
+            now = self._clock.monotonic()
+            for running in self._running.values():
+                actor = running.actor
+                progress = None if actor is None else actor.progress
+                if progress is None or progress != running.progress:
+                    running.progress, running.progress_at = progress, now
+                elif actor is not None and now - running.progress_at >= most:
+                    running.progress = None
+                    actor.abort(PartitionStuck(f"the handler made no progress for max_process_time = {most:g} s"))
+
+    # Looking
+
+    async def _serve(self) -> None:
+        look_at = self._clock.monotonic()
+        while True:
+            note = await self.receive(look_at - self._clock.monotonic())
+            if note is Note.STOP:
+                return
+            if note is Note.RELEASED:
+                await self._hand_over()
+            else:
+                look_at = self._clock.monotonic() + await self._look()
+
+    async def _look(self) -> float:
+        """One cycle; in how many seconds the next is due."""
+        try:
+            view = await self._group.look(await self._known_partitions())
+        except WrittenOut:
+            self._log.warning("supervisor.written_out", why="the others took this host for dead; it joins again")
+            for running in list(self._running.values()):
+                running.scope.cancel()
+            self._group.rejoin()
+            await self._renew()
+            return 0.0
+        except StoreRefused:
+            raise
+        except (StoreError, SourceError) as error:
+            self._log.warning("supervisor.look_failed", error=str(error))
+            return self._clock.jitter(self._settings.lease_acquire_interval / 4)
+        self._members = sorted(view.members)
+        self._apply(view)
+        await self._hand_over()
+        return view.look_again_in or self._clock.jitter(self._settings.lease_acquire_interval)
+
+    async def _known_partitions(self) -> Sequence[str]:
+        now = self._clock.monotonic()
+        if now - self._partitions_at >= self._settings.partition_refresh_interval:
+            self._partitions, self._partitions_at = await self._common.source.partitions(), now
+        return self._partitions
+
+    def _apply(self, view: View) -> None:
+        """Start, drain and stop until what runs is what the leases say."""
+        if self._fenced:
+            return
+        for running in list(self._running.values()):
+            lease = view.mine.get(running.partition)
+            if lease is None or lease.epoch != running.epoch:
+                running.scope.cancel()
+                self._running.pop(running.partition)
+        for partition, lease in view.mine.items():
+            now_running = self._running.get(partition)
+            if lease.next is None and not self._stopping:
+                if now_running is not None and now_running.released:  # the move was called off
+                    self._running.pop(partition)
+                    now_running = None
+                if now_running is None:
+                    self._start(partition, lease.epoch)
+            elif now_running is None:
+                self._running[partition] = self._new(partition, lease.epoch, released=True)
+            elif not now_running.draining:
+                now_running.draining = True
+                self._tasks.start_soon(self._drain, now_running)
+
+    def _new(self, partition: str, epoch: int, *, released: bool = False) -> Running:
+        restarts = Restarts(self._policy, self._clock)
+        return Running(partition, epoch, anyio.CancelScope(), restarts, draining=released, released=released)
+
+    def _start(self, partition: str, epoch: int) -> None:
+        running = self._running[partition] = self._new(partition, epoch)
+        self._tasks.start_soon(self._run_partition, running)
+
+    async def _run_partition(self, running: Running) -> None:
+        partition = running.partition
+
+        def make() -> PartitionActor:
+            end = None if partition in self.reached else self._ends.get(partition)
+            running.actor = PartitionActor(
+                partition, running.epoch, self._common,
+                end=end, reached=self.reached.add, stopping=lambda: self._stopping,
+            )  # fmt: skip
+            return running.actor
+
+        def failed(error: Exception, delay: float) -> None:
+            running.actor, running.error = None, f"{type(error).__name__}: {error}"
+            expected = isinstance(error, (ActorprocError, OSError))
+            self._log.error("partition.failed", partition=partition, epoch=running.epoch, again_in=round(delay, 3),
+                            error=running.error, exc_info=None if expected else error)  # fmt: skip
+
+        with running.scope:
+            await keep_running(make, running.restarts, self._clock, failed=failed)
+        running.actor = None
+        if self._running.get(partition) is not running:
+            return  # the lease is gone
+        if running.draining and not self._fenced:
+            running.released = True
+            self.tell(Note.RELEASED)
+        else:
+            self._running.pop(partition)
+
+    async def _drain(self, running: Running) -> None:
+        """Let the actor finish, for a while; then end it where it is."""
+        deadline = self._clock.monotonic() + self._settings.max_handoff_time
+        if running.actor is None:
+            running.scope.cancel()
+            return
+        running.actor.drain()
+        await self._clock.sleep(deadline - self._clock.monotonic())
+        if not running.released:
+            self._log.warning("partition.drain_timed_out", partition=running.partition)
+            running.scope.cancel()
+
+    async def _hand_over(self) -> None:
+        """Give the leases of drained partitions to their next owners, many in one write."""
+        if not any(running.released for running in self._running.values()):
+            return
+        await self._clock.sleep(HAND_OVER_PAUSE)
+        released = [partition for partition, running in self._running.items() if running.released]
+        try:
+            await self._group.hand_over(released)
+        except StoreError as error:
+            self._log.warning("supervisor.hand_over_failed", error=str(error), partitions=len(released))
+            return  # the next look tries again
+        for partition in released:
+            self._running.pop(partition, None)
+
+    # Leaving
+
+    async def _leave(self) -> None:
+        """Drain everything, hand it over, and say so. Bounded: what takes too long is left to expire."""

@@ -1,0 +1,54 @@
+"""Notices a blocked event loop, from a thread, and logs where it hangs."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import structlog
+
+log = structlog.get_logger(__name__)
+
+
+@asynccontextmanager
+async def loop_watchdog(warn_after: float) -> AsyncIterator[None]:
+    """While inside, log the stack of this thread whenever the event loop did not run for `warn_after` seconds.
+
+    The stack is the one at that moment: the line of the handler that blocks.
+    """
+    beat = time.monotonic()  # noqa: TID251  # real time: a simulated loop cannot block
+    stop = threading.Event()
+    thread = threading.get_ident()
+
+    def watch() -> None:
+        warned = 0.0
+        while not stop.wait(warn_after / 4):
+            silent = time.monotonic() - beat  # noqa: TID251
+            if silent < warn_after or warned == beat:
+                continue
+            warned = beat  # once for each time it blocks
+            frame = sys._current_frames().get(thread)
+            stack = "".join(traceback.format_stack(frame)[-8:]) if frame else None
+            log.warning("loop.blocked", seconds=round(silent, 1), stack=stack, hint="await, or write a plain `def process`")
+
+    async def tick() -> None:
+        nonlocal beat
+        while True:
+            beat = time.monotonic()  # noqa: TID251
+            await anyio.sleep(warn_after / 4)  # noqa: TID251
+
+    watcher = threading.Thread(target=watch, name="actorproc-watchdog", daemon=True)
+    watcher.start()
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(tick)
+            yield
+            tasks.cancel_scope.cancel()
+    finally:
+        stop.set()
+        watcher.join()
