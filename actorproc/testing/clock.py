@@ -1,0 +1,51 @@
+"""The clock of a simulated host: its time is the virtual loop's, its randomness is seeded, its threads run in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TypeVar
+
+import anyio
+import anyio.lowlevel
+
+from actorproc.clock import Clock
+from actorproc.testing.loop import current_loop
+
+T = TypeVar("T")
+
+EPOCH = 1_700_000_000.0
+"""Wall time, seconds since 1970, at which the clock of a loop would show 0."""
+
+
+class VirtualClock(Clock):
+    """A clock for one incarnation of one host.
+
+    Args:
+        seed: of its random numbers. Put-ids come from them, so no two clocks of a run may have the same.
+        offset: seconds by which its wall time is ahead of the world's. May be changed at any time, as people do.
+        delay: most seconds that `offload` takes, as if a thread had to wait for its turn.
+    """
+
+    def __init__(self, seed: object, *, offset: float = 0.0, delay: float = 0.0) -> None:
+        super().__init__()
+        self.random = Random(f"{seed}/clock")  # noqa: S311
+        self.offset = offset
+        self._delay = delay
+
+    def wall(self) -> float:
+        return EPOCH + current_loop().time() + self.offset
+
+    async def offload(
+        self,
+        work: Callable[..., T],
+        *args: object,
+        abandon: bool = False,
+        limiter: anyio.CapacityLimiter | None = None,
+    ) -> T:
+        """Run `work` on the loop: time stands still meanwhile. So `anyio.from_thread` does not work in it."""
+        await anyio.lowlevel.checkpoint()
+        async with limiter or anyio.CapacityLimiter(1):
+            with anyio.CancelScope(shield=not abandon):
+                await self.sleep(self.random.uniform(0, self._delay))
+            return work(*args)

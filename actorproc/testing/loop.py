@@ -1,0 +1,376 @@
+"""An event loop in virtual time: seeded order of callbacks, and hosts that pause, crash and have clocks of their own.
+
+Nothing in the program under test changes: what it awaits, however it sleeps, runs on this loop as on any other. Time
+jumps to the next timer when nothing is left to do, so an hour costs what its callbacks cost. There are no threads and
+no sockets here: a program reaches the world through what the simulation hands to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import heapq
+import math
+import struct
+import zlib
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import Context, ContextVar, copy_context
+from enum import Enum
+from itertools import count
+from random import Random
+from types import FrameType
+from typing import Any, NoReturn, TypeVar, TypeVarTuple, Unpack
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+START = 1_000.0
+"""Virtual seconds when a loop is new. Not 0: a real monotonic clock is not, and nobody may take 0 for never."""
+
+STANDSTILL = 1_000_000
+"""Callbacks at one instant after which the loop takes it that time will never move again."""
+
+_COLLECT_EVERY = 100_000  # callbacks between collections of cyclic garbage
+_TEARDOWN_LIMIT = 3_600.0  # virtual seconds that cancelled tasks may take to end
+
+_host: ContextVar[Host | None] = ContextVar("_host", default=None)
+
+
+class SimulationError(Exception):
+    """The simulated program cannot go on, or left something undone."""
+
+
+class Deadlock(SimulationError):
+    """Nothing is ready and no timer is set: what is awaited can never happen."""
+
+
+class _State(Enum):
+    RUNNING = "running"
+    PAUSED = "paused"
+    CRASHED = "crashed"
+
+
+class Host:
+    """A machine in the simulation: tasks started on it, and all that those start, live and die with it.
+
+    Made by `VirtualLoop.host`. Once crashed it stays so: a restart is another `Host`, of the same name if you like.
+    """
+
+    def __init__(self, loop: VirtualLoop, name: str, rate: float, offset: float) -> None:
+        self.name = name
+        self.rate = rate
+        """Its seconds per second of the loop: 1.02 runs two percent fast."""
+        self.offset = offset
+        self._loop = loop
+        self._state = _State.RUNNING
+        self._parked: list[asyncio.Handle] = []
+
+    @property
+    def alive(self) -> bool:
+        """Not crashed. A paused host is alive. When the simulation ends nobody is, and what is still tried must be refused."""
+        return self._state is not _State.CRASHED and not self._loop.ending
+
+    @property
+    def running(self) -> bool:
+        return self._state is _State.RUNNING
+
+    def time(self) -> float:
+        """What its monotonic clock shows, paused or not."""
+        return self.offset + self.rate * self._loop.now
+
+    def start(self, coroutine: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
+        """Run `coroutine` on this host."""
+        return self._loop.create_task(coroutine, name=name, context=self._context())
+
+    def pause(self) -> None:
+        """Stop it as SIGSTOP does: nothing of it runs until `resume`; its clock goes on, and so does the world."""
+        if self._state is not _State.RUNNING:
+            raise SimulationError(f"host {self.name} is {self._state.value}: only a running host can be paused")
+        self._state = _State.PAUSED
+
+    def resume(self) -> None:
+        """Go on after `pause`; whatever fell due meanwhile runs now."""
+        if self._state is not _State.PAUSED:
+            raise SimulationError(f"host {self.name} is {self._state.value}: only a paused host can be resumed")
+        self._state = _State.RUNNING
+        self._release()
+
+    def crash(self) -> None:
+        """End it as SIGKILL does: nothing of it ever runs again, no `finally`, no `except`."""
+        self._state = _State.CRASHED
+
+    def _context(self) -> Context:
+        context = copy_context()
+        context.run(_host.set, self)
+        return context
+
+    def _true_time(self, when: float) -> float:
+        """The loop's time at which this host's clock shows `when`, or the least bit more: never a timer too early."""
+        true = (when - self.offset) / self.rate
+        while self.offset + self.rate * true < when:
+            true = math.nextafter(true, math.inf)
+        return true
+
+    def _release(self) -> None:
+        self._loop._ready.extend(self._parked)
+        self._parked.clear()
+
+    def __repr__(self) -> str:
+        return f"Host({self.name!r}, {self._state.value})"
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """The event loop. `time()` answers by the clock of the host that asks; `now` is the time of the world.
+
+    Args:
+        seed: decides the order of callbacks that are ready together. Same seed, same program: same run.
+    """
+
+    # What is used of asyncio's own loop; the same in Python 3.11 to 3.14.
+    _ready: deque[asyncio.Handle]
+    _stopping: bool
+
+    def __init__(self, seed: object = 0) -> None:
+        super().__init__()
+        self.seed = seed
+        self.now = START
+        """Seconds, by the clock of the world."""
+        self.fingerprint = 0
+        """Changes with every callback that runs and with its time: equal fingerprints, equal runs."""
+        self.failures: list[BaseException] = []
+        """What nobody caught: errors of callbacks, and of tasks whose result nobody took."""
+        self.ending = False
+        """The run has been judged; what is left is being cancelled."""
+        self._random = Random(f"{seed}/order")  # noqa: S311
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timer_numbers = count()
+        # Strong references: a task of a crashed host must not be finalized midway.
+        self._tasks: dict[asyncio.Task[Any], tuple[int, Host | None]] = {}
+        self._task_numbers = count()
+        self._sweep_at = 1_000
+        self._hosts: list[Host] = []
+        self._ran = 0
+        self._ran_now = 0
+
+    def host(self, name: str, *, rate: float = 1.0, offset: float = 0.0) -> Host:
+        """A new host.
+
+        Args:
+            rate: its seconds per second of the loop.
+            offset: seconds its monotonic clock is ahead.
+        """
+        host = Host(self, name, rate, offset)
+        self._hosts.append(host)
+        return host
+
+    # What asyncio and anyio ask of a loop
+
+    def time(self) -> float:
+        """Seconds on the monotonic clock of the current host; of the world outside of all hosts."""
+        host = _host.get()
+        return self.now if host is None else host.time()
+
+    def call_at(
+        self, when: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        host = _host.get()
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        due = when if host is None else host._true_time(when)
+        heapq.heappush(self._timers, (due, next(self._timer_numbers), timer))
+        return timer
+
+    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        task = super().create_task(coro, **options)
+        context = options.get("context")
+        self._tasks[task] = next(self._task_numbers), _host.get() if context is None else context.get(_host)
+        if len(self._tasks) > self._sweep_at:
+            self._sweep()
+        return task
+
+    def run_in_executor(self, executor: object, func: object, *args: object) -> NoReturn:
+        raise SimulationError(f"no threads in virtual time: run {func!r} through `clock.offload`")
+
+    async def _refuse_socket(self, *args: object, **options: object) -> NoReturn:
+        raise SimulationError("no sockets in virtual time: give the program something in memory instead")
+
+    create_connection = create_server = create_datagram_endpoint = _refuse_socket
+
+    def _write_to_self(self) -> None:
+        """Asked to wake up: this loop never sleeps."""
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """A timer was cancelled: it is passed over when it comes up."""
+
+    def _run_once(self) -> None:
+        if not self._ready and not self._stopping:
+            self._advance()
+        for handle in self._take_ready():
+            if handle.cancelled():
+                continue
+            host: Host | None = handle._context.get(_host)  # type: ignore[attr-defined]
+            if host is not None and not host.running and not self.ending:
+                host._parked.append(handle)
+                continue
+            self._ran_now += 1
+            self.fingerprint = zlib.crc32(struct.pack("dq", self.now, self._number(handle)), self.fingerprint)
+            handle._run()
+        if self._ran_now > STANDSTILL:
+            raise Deadlock(f"{STANDSTILL:,} callbacks ran while time stood still at {self.now:.3f} s{self._waiting()}")
+
+    # How
+
+    def _advance(self) -> None:
+        """Move to the next timer, and make ready all that are due then."""
+        timers = self._timers
+        while timers and timers[0][2].cancelled():
+            heapq.heappop(timers)
+        if not timers:
+            raise Deadlock(f"nothing is ready and no timer is set at {self.now:.3f} s{self._waiting()}")
+        if timers[0][0] > self.now:
+            self.now = timers[0][0]
+            self._ran += self._ran_now
+            self._ran_now = 0
+            if self._ran > _COLLECT_EVERY:
+                self._ran = 0
+                gc.collect()
+        while timers and timers[0][0] <= self.now:
+            self._ready.append(heapq.heappop(timers)[2])
+
+    def _take_ready(self) -> list[asyncio.Handle]:
+        """What is ready, in an order that the seed decides."""
+        batch = list(self._ready)
+        self._ready.clear()
+        if len(batch) > 1:
+            # anyio cancels the tasks of a scope in the order of a set, by address: sort, so that only the seed decides.
+            batch.sort(key=self._number)
+            self._random.shuffle(batch)
+        return batch
+
+    def _number(self, handle: asyncio.Handle) -> int:
+        """Number of the task whose step it is; -1 for other callbacks."""
+        owner = getattr(handle._callback, "__self__", None)  # type: ignore[attr-defined]
+        return self._tasks[owner][0] if isinstance(owner, asyncio.Task) and owner in self._tasks else -1
+
+    def _sweep(self) -> None:
+        self._tasks = {task: known for task, known in self._tasks.items() if not task.done()}
+        self._sweep_at = 2 * len(self._tasks) + 1_000
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Keep what nobody caught: it fails the run."""
+        if not self.ending:
+            self.failures.append(context.get("exception") or SimulationError(context["message"]))
+
+    def _waiting(self) -> str:
+        """Where each unfinished task stands, a line each."""
+        lines = [
+            f"\n  {task.get_name()}{f' on {host!r}' if host else ''} waits in {_innermost(task)}"
+            for task, (_, host) in self._tasks.items()
+            if not task.done()
+        ]
+        more = f"\n  and {len(lines) - 30} more" if len(lines) > 30 else ""
+        return ":" + "".join(lines[:30]) + more
+
+    def settle(self) -> None:
+        """Find the failures of tasks that have ended and that nobody asked."""
+        self._sweep()
+        gc.collect()
+
+    def tear_down(self) -> None:
+        """Cancel what is left, crashed hosts included, so that nothing is finalized at some later time; then close.
+
+        Raises:
+            SimulationError: a task does not end although it was cancelled.
+        """
+        self.ending = True
+        try:
+            for host in self._hosts:
+                host._release()
+            self.run_until_complete(self._cancel_all())
+            self.run_until_complete(self.shutdown_asyncgens())
+        finally:
+            self.close()
+
+    async def _cancel_all(self) -> None:
+        this, give_up = asyncio.current_task(), self.now + _TEARDOWN_LIMIT
+        while left := [task for task in self._tasks if not task.done() and task is not this]:
+            if self.now > give_up:
+                raise SimulationError(f"tasks go on although they were cancelled{self._waiting()}")
+            for task in left:
+                task.cancel()
+            await asyncio.wait(left, timeout=_TEARDOWN_LIMIT / 10)
+
+
+def _innermost(task: asyncio.Task[Any]) -> str:
+    """File, line and name of the coroutine that the task waits in; those of asyncio and anyio only if there is no other."""
+    inner: Any = task.get_coro()
+    places: list[str] = []
+    while inner is not None:
+        frame: FrameType | None = getattr(inner, "cr_frame", None) or getattr(inner, "ag_frame", None)
+        if frame is not None and not (places and frame.f_globals["__name__"].startswith(("asyncio.", "anyio."))):
+            places.append(f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_qualname}")
+        inner = getattr(inner, "cr_await", None) or getattr(inner, "ag_await", None)
+    return places[-1] if places else "nothing: it has not begun"
+
+
+def current_loop() -> VirtualLoop:
+    """The virtual loop that runs the caller.
+
+    Raises:
+        SimulationError: it runs on another loop, or none.
+    """
+    with suppress(RuntimeError):
+        loop = asyncio.get_running_loop()
+        if isinstance(loop, VirtualLoop):
+            return loop
+    raise SimulationError("this works in virtual time only: run it by actorproc.testing.run")
+
+
+def current_host() -> Host | None:
+    """The host on which the caller runs; None in the world outside."""
+    return _host.get()
+
+
+def start_outside(coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Run `coroutine` in the world, whichever host asks: it goes on when that one pauses or dies. For networks and stores."""
+    context = copy_context()
+    context.run(_host.set, None)
+    return asyncio.get_running_loop().create_task(coroutine, context=context)
+
+
+def run(main: Coroutine[Any, Any, T], *, seed: object = 0) -> T:
+    """Run `main` in virtual time, in the world outside of all hosts, and cancel what is left when it returns.
+
+    Raises:
+        Deadlock: it can never go on.
+        ExceptionGroup: a task or callback failed and nobody took note.
+    """
+    loop = VirtualLoop(seed)
+    with _collecting_by_count():
+        try:
+            result = loop.run_until_complete(main)
+            loop.settle()
+        except BaseException:
+            with suppress(SimulationError):
+                loop.tear_down()
+            raise
+        loop.tear_down()
+    if loop.failures:
+        raise BaseExceptionGroup("nobody caught this in the simulation", loop.failures)
+    return result
+
+
+@contextmanager
+def _collecting_by_count() -> Iterator[None]:
+    """Collect cyclic garbage only where the loop says so: finalizers run program code, and must run at the same time each time."""
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if enabled:
+            gc.enable()
