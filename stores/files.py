@@ -1,0 +1,378 @@
+"""Objects as files under a folder of a POSIX file system; keys are paths. Safe among processes that share the folder.
+
+How each promise is kept:
+
+create-if-absent
+    The body is written and synced as a draft under a name of its own, then linked to its key: `link` fails if the name
+    is taken, and no reader ever meets half a file.
+match
+    Writes and deletes of one key exclude each other by `flock` on one of a fixed number of lock files. Only comparing
+    and renaming happen under the lock, so a process that is stopped hardly ever holds one; if it does, the others
+    ask again until their deadline instead of hanging.
+tag
+    Time of modification, inode and size: what `stat` tells, so a listing opens no file. The digits of the time below
+    the millisecond are a nonce, and a file that replaces another gets a later time in any case: no two versions of a
+    key share a tag, however fast they follow one another.
+durable
+    A write returns when the file and the folders changed for it are synced. (Syncs under way at the same time share a
+    commit of the file system's journal, so nothing is gained by grouping them here.)
+ages
+    Times are the file system's own, also in `Listing.now`; the clocks of hosts that share a network folder do not count.
+    Such a folder must be consistent at once: NFS caches names and attributes unless mounted `noac,lookupcache=none`.
+
+Everything that is no object lives in the hidden folder `.actorproc`. A writer that is killed leaves its draft there,
+which a later one sweeps.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from stat import S_ISREG
+from typing import NamedTuple, TypeVar
+from zlib import crc32
+
+import anyio
+
+from actorproc.clock import SYSTEM, Clock
+from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, UsageError
+from actorproc.store import Backend, Entry, Listing, NotModified, Stored
+
+T = TypeVar("T")
+
+HIDDEN = ".actorproc"
+_LOCKS = 256  # a lock file is empty and stays; the more, the fewer keys wait for each other
+_THREADS = 16  # measured: with more, creates per second fall again
+_LEFTOVER = 3600.0  # seconds after which a draft is nobody's
+_LOCK_WAIT = 0.02  # seconds between two tries for a taken lock
+_MILLISECOND = 1_000_000  # nanoseconds
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_RIGHTS = {errno.EACCES, errno.EPERM, errno.EROFS}
+_SHAPE = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EILSEQ}
+
+
+class _Locked(Exception):
+    """Another write of this key (or of one that shares its lock) is just being put in place."""
+
+
+class _Draft(NamedTuple):
+    """A body that is durable, but has no key yet."""
+
+    path: str
+    tag: str
+    modified_ns: int
+
+
+class Files(Backend):
+    """Objects under `root`, which comes into being with the first write."""
+
+    def __init__(self, root: str | Path, *, clock: Clock = SYSTEM) -> None:
+        self._root = os.path.abspath(Path(root).expanduser())
+        self.url = f"file://{self._root}"
+        self._clock = clock
+        self._drafts = f"{self._root}/{HIDDEN}/drafts"
+        self._locks = f"{self._root}/{HIDDEN}/locks"
+        self._time = f"{self._root}/{HIDDEN}/clock"
+        self._prepared = False
+        self._limiter = anyio.CapacityLimiter(_THREADS)
+
+    async def open(self) -> None:
+        await self._do(self._look)
+
+    async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
+        return await self._do(self._read, self._path(key), unless, tail)
+
+    async def put(self, key: str, body: bytes) -> str:
+        return await self._write(key, body, None)
+
+    async def put_if_absent(self, key: str, body: bytes) -> str:
+        return await self._do(self._create, self._path(key), body)
+
+    async def put_if_match(self, key: str, body: bytes, tag: str) -> str:
+        return await self._write(key, body, tag)
+
+    async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Listing:
+        return await self._do(self._list, prefix, after, limit)
+
+    async def delete(self, key: str) -> None:
+        await self._do_locked(self._remove, self._path(key))
+
+    async def _write(self, key: str, body: bytes, tag: str | None) -> str:
+        path = self._path(key)
+        draft = await self._do(self._draft_for, path, body, tag)
+        try:
+            return await self._do_locked(self._replace, path, draft, tag)
+        finally:
+            with suppress(OSError):  # it is in its place, or the sweep gets it
+                os.unlink(draft.path)
+
+    async def _do(self, work: Callable[..., T], *args: object) -> T:
+        return await self._clock.offload(self._guarded, work, *args, limiter=self._limiter)
+
+    async def _do_locked(self, work: Callable[..., T], *args: object) -> T:
+        while True:
+            try:
+                return await self._do(work, *args)
+            except _Locked:
+                await self._clock.sleep(self._clock.jitter(_LOCK_WAIT, 0.5))
+
+    # From here on: in a thread.
+
+    def _guarded(self, work: Callable[..., T], *args: object) -> T:
+        try:
+            return work(*args)
+        except OSError as error:
+            self._prepared = False  # whatever it was: look at the ground again before the next write
+            where = f"{self.url}: {error.strerror}" + (f": {error.filename}" if error.filename else "")
+            if error.errno in _FULL:
+                raise StoreUnavailable(
+                    f"{where}: make room on this disk; writes go on as soon as there is some"
+                ) from error
+            if error.errno in _RIGHTS:
+                raise StoreRefused(f"{where}: user {os.geteuid()} must be able to read and write there") from error
+            if error.errno in _SHAPE:
+                raise StoreRefused(f"{where}: this key cannot be a file beside the ones that are there") from error
+            raise StoreUnavailable(where) from error
+
+    def _path(self, key: str) -> str:
+        parts = key.split("/")
+        if not {"", ".", ".."}.isdisjoint(parts) or parts[0] == HIDDEN or "\0" in key:
+            raise UsageError(
+                f"{self.url}: {key!r} cannot name a file: no part may be empty, '.' or '..', nor the first {HIDDEN!r}"
+            )
+        return f"{self._root}/{key}"
+
+    def _look(self) -> None:
+        with suppress(FileNotFoundError), os.scandir(self._root):
+            pass
+
+    def _read(self, path: str, unless: str | None, tail: int | None) -> Stored | None:
+        try:
+            with open(path, "rb", buffering=0) as file:
+                status = os.fstat(file.fileno())
+                tag = _tag(status)
+                if tag == unless:
+                    raise NotModified
+                if tail is not None:
+                    file.seek(max(0, status.st_size - tail))
+                return Stored(file.readall(), tag, status.st_size)
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            return None
+
+    def _create(self, path: str, body: bytes) -> str:
+        if os.path.lexists(path):
+            raise self._exists(path)  # before the work of writing it
+        draft = self._draft(body)
+        try:
+            self._place(os.link, draft.path, path)
+        except FileExistsError:
+            raise self._exists(path) from None
+        finally:
+            os.unlink(draft.path)
+        _sync_folder(path)
+        return draft.tag
+
+    def _exists(self, path: str) -> Exception:
+        if os.path.isdir(path):
+            return IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        return ConditionFailed(f"{self.url}: {path} exists")
+
+    def _draft_for(self, path: str, body: bytes, tag: str | None) -> _Draft:
+        if tag is not None:
+            self._compare(path, tag)  # before the work of writing it; what counts is the same question under the lock
+        return self._draft(body)
+
+    def _replace(self, path: str, draft: _Draft, tag: str | None) -> str:
+        new = draft.tag
+        with self._lock(path):
+            status = self._compare(path, tag)
+            if status is not None and status.st_mtime_ns >= draft.modified_ns:
+                later = status.st_mtime_ns + 1
+                os.utime(draft.path, ns=(later, later))
+                new = _tag(os.stat(draft.path))
+            self._place(os.rename, draft.path, path)
+        _sync_folder(path)
+        return new
+
+    def _compare(self, path: str, tag: str | None) -> os.stat_result | None:
+        status = _stat(path)
+        found = None if status is None else _tag(status)
+        if tag is not None and found != tag:
+            raise ConditionFailed(f"{self.url}: {path} is {found}, not {tag}")
+        return status
+
+    def _remove(self, path: str) -> None:
+        if _stat(path) is None:
+            return
+        with self._lock(path), suppress(FileNotFoundError):
+            os.unlink(path)
+        _sync_folder(path)
+
+    def _draft(self, body: bytes) -> _Draft:
+        """Write `body` down durably. Its name is unique among processes: `x` refuses one that is taken."""
+        if not self._prepared:
+            self._prepare()
+        path = f"{self._drafts}/{os.getpid()}-{self._clock.nonce()}"
+        try:
+            with open(path, "xb") as file:
+                file.write(body)
+                file.flush()
+                handle = file.fileno()
+                now = os.fstat(handle).st_mtime_ns
+                modified = now - now % _MILLISECOND + self._clock.random.randrange(_MILLISECOND)
+                os.utime(handle, ns=(modified, modified))
+                _sync(handle)
+                return _Draft(path, _tag(os.fstat(handle)), modified)
+        except FileExistsError:
+            raise
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(path)
+            raise
+
+    def _place(self, move: Callable[[str, str], None], draft: str, path: str) -> None:
+        try:
+            move(draft, path)
+        except FileNotFoundError:
+            _make_folders(os.path.dirname(path))
+            move(draft, path)
+
+    @contextmanager
+    def _lock(self, path: str) -> Iterator[None]:
+        if not self._prepared:
+            self._prepare()
+        slot = crc32(path.removeprefix(self._root).encode()) % _LOCKS
+        handle = os.open(f"{self._locks}/{slot}", os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError:
+            raise _Locked from None
+        finally:
+            os.close(handle)  # and so unlocks
+
+    def _prepare(self) -> None:
+        """Make the hidden folder, prove that the file system can do what is needed, sweep what dead writers left."""
+        _make_folders(self._drafts)
+        _make_folders(self._locks)
+        probe = f"{self._drafts}/{os.getpid()}-{self._clock.nonce()}"
+        with open(probe, "xb") as file:
+            try:
+                os.utime(file.fileno(), ns=(123_456_789, 123_456_789))
+                if os.fstat(file.fileno()).st_mtime_ns != 123_456_789:
+                    raise StoreRefused(
+                        f"{self.url}: this file system keeps no nanoseconds; use ext4, XFS, Btrfs or APFS"
+                    )
+                self._prove_links(probe)
+            finally:
+                os.unlink(probe)
+        with open(self._time, "ab"):
+            pass
+        self._sweep()
+        self._prepared = True
+
+    def _prove_links(self, probe: str) -> None:
+        try:
+            os.link(probe, probe + "+")
+        except OSError as error:
+            raise StoreRefused(
+                f"{self.url}: this file system has no hard links ({error.strerror}); use ext4, XFS, Btrfs or APFS"
+            ) from error
+        os.unlink(probe + "+")
+
+    def _sweep(self) -> None:
+        oldest = self._now() - _LEFTOVER
+        with os.scandir(self._drafts) as drafts:
+            for draft in drafts:
+                with suppress(FileNotFoundError):
+                    if draft.stat().st_mtime < oldest:
+                        os.unlink(draft.path)
+
+    def _now(self) -> float:
+        try:
+            os.utime(self._time)
+            return os.stat(self._time).st_mtime
+        except OSError:  # nothing was ever written here, or this process may only read
+            return self._clock.wall()
+
+    def _list(self, prefix: str, after: str, limit: int | None) -> Listing:
+        now = self._now()
+        entries: list[Entry] = []
+        base = prefix[: prefix.rfind("/") + 1]
+        if {"", ".", ".."}.isdisjoint(base.split("/")[:-1]):
+            for key, file in self._walk(base, prefix, after):
+                if len(entries) == limit:
+                    break
+                with suppress(FileNotFoundError):  # deleted meanwhile
+                    status = file.stat(follow_symlinks=False)
+                    entries.append(Entry(key, _tag(status), status.st_size, status.st_mtime))
+        return Listing(entries, now)
+
+    def _walk(self, base: str, prefix: str, after: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+        """Files in key order. A folder sorts as its name with the '/' that follows in the keys."""
+        found: list[tuple[str, os.DirEntry[str]]] = []
+        try:
+            with os.scandir(f"{self._root}/{base}") as items:
+                for item in items:
+                    key = base + item.name
+                    if item.is_dir(follow_symlinks=False):
+                        key += "/"
+                        wanted = (key.startswith(prefix) or prefix.startswith(key)) and (
+                            key > after or after.startswith(key)
+                        )
+                        if wanted and key != HIDDEN + "/":
+                            found.append((key, item))
+                    elif key > after and key.startswith(prefix) and item.is_file(follow_symlinks=False):
+                        found.append((key, item))
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        found.sort(key=lambda pair: pair[0])
+        for key, item in found:
+            if key.endswith("/"):
+                yield from self._walk(key, prefix, after)
+            else:
+                yield key, item
+
+
+def _tag(status: os.stat_result) -> str:
+    return f"{status.st_mtime_ns:x}-{status.st_ino:x}-{status.st_size:x}"
+
+
+def _stat(path: str) -> os.stat_result | None:
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status if S_ISREG(status.st_mode) else None
+
+
+def _sync(handle: int) -> None:
+    if hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync alone stops at the drive's cache
+        fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
+    else:
+        os.fsync(handle)
+
+
+def _sync_folder(path: str) -> None:
+    """Make the name at `path` as durable as its file."""
+    handle = os.open(os.path.dirname(path), os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _make_folders(folder: str) -> None:
+    missing = []
+    while not os.path.isdir(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
+    for path in reversed(missing):
+        with suppress(FileExistsError):
+            os.mkdir(path)
+        _sync_folder(path)
