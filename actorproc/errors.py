@@ -13,6 +13,7 @@ ActorprocError
   CorruptObject          look at the named object: it is not what was written there
   SourceError            the source could not be read
   Fenced                 stop: another owner runs this partition (or this host name)
+  WrittenOut             stop the partitions, then join again: the group took this host for dead
   HandlerError           the user's code failed, or a record of it did
     TooManyDeadLetters   look at the dead letters: the partition stopped instead of draining into them
     PartitionStuck       the handler made no progress for `max_process_time`
@@ -78,6 +79,10 @@ class SourceError(ActorprocError):
 
 class Fenced(ActorprocError):
     """Somebody else owns what this worker thought it owned. It stops; nothing is lost."""
+
+
+class WrittenOut(ActorprocError):
+    """The group took this host for dead and gave its leases away. It stops its partitions and joins again."""
 
 
 class HandlerError(ActorprocError):

@@ -1,0 +1,178 @@
+"""Who runs which partition: a pure function from members and leases to what should change, with a reason for each move."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Member(NamedTuple):
+    """A host in the group. Its leases belong to its incarnation: another one of the same name does not inherit them."""
+
+    incarnation: str
+    leaving: bool = False
+
+
+class Lease(NamedTuple):
+    """The right to run a partition. `epoch` grows with each change of owner; `next`: the owner shall hand it over to."""
+
+    owner: str | None
+    epoch: int
+    next: str | None = None
+
+
+class Move(NamedTuple):
+    """A lease that changes, and why. `target` has it now, or (the source being alive) as soon as it is handed over.
+
+    `target` None: nobody is there to take it. `target` equal to `source`: a planned move is called off.
+    """
+
+    partition: str
+    source: str | None
+    target: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The group as it should be, and the moves that lead there."""
+
+    members: dict[str, Member]
+    leases: dict[str, Lease]
+    moves: list[Move]
+    changed: bool
+    """Whether members or leases differ from what the plan was made for."""
+
+
+def plan(
+    members: Mapping[str, Member],
+    leases: Mapping[str, Lease],
+    *,
+    partitions: Iterable[str] = (),
+    joining: Mapping[str, str] | None = None,
+    leaving: Collection[str] = (),
+    gone: Mapping[str, str] | None = None,
+    ready: Mapping[str, str] | None = None,
+    may_move: bool = True,
+) -> Plan:
+    """What to change so that every partition has one live owner and their counts differ by at most one.
+
+    Deterministic: equal arguments, equal plans, in whatever order they come. Sticky: as few leases move as can be,
+    none when balanced, so the plan of a plan is empty. Leases without a live owner are given away at once; those of
+    live owners get a `next` and change hands when they are `ready`.
+
+    Args:
+        partitions: those of the source; new ones are added. Leases of others stay: another host may know more.
+        joining: host -> incarnation to write in; replaces an older incarnation of that name.
+        leaving: members that want no leases any more; theirs are marked for others whatever `may_move` says.
+        gone: members to write out -> why, a clause such as "b is dead".
+        ready: partition -> why; its lease changes hands now, if it is to change hands at all.
+        may_move: whether leases may be taken from live owners that stay, for the sake of balance.
+    """
+    gone, ready = gone or {}, ready or {}
+    now = {host: member for host, member in members.items() if host not in gone}
+    now.update((host, now[host]._replace(leaving=True)) for host in leaving if host in now)
+    now.update((host, Member(incarnation)) for host, incarnation in (joining or {}).items())
+    stays = {host for host in now if host in members and members[host].incarnation == now[host].incarnation}
+    wanted = _Targets(host for host, member in now.items() if not member.leaving)
+
+    table = dict(leases)
+    table.update((partition, Lease(None, 0)) for partition in partitions if partition not in leases)
+    for partition in sorted(table):
+        owner, _, following = table[partition]
+        wanted.note(partition, owner if owner in stays else None, following)
+    held = dict(wanted.counts)
+    if may_move:
+        wanted.level()
+    wanted.fill()
+
+    after: dict[str, Lease] = {}
+    moves: list[Move] = []
+    for partition, lease in table.items():
+        owner, epoch, following = lease
+        target = wanted.target.get(partition)
+        if owner is None or owner not in stays:
+            new = Lease(target, epoch + 1) if target else Lease(None, epoch)
+            why = "it has no owner" if owner is None else gone.get(owner, f"{owner} started anew")
+        elif partition in ready and target != owner:
+            new = Lease(target, epoch + 1) if target else Lease(None, epoch)
+            why = ready[partition]
+        elif target is None or target == owner:
+            new = Lease(owner, epoch)
+            why = "the counts are even without it" if following in wanted.hosts else f"{following} cannot take it"
+        else:
+            new = Lease(owner, epoch, target)
+            leaves = now[owner].leaving
+            why = f"{owner} is leaving" if leaves else f"{owner} holds {held[owner]}, {target} holds {held[target]}"
+        if partition in leases or new.owner:
+            after[partition] = new
+        if new != lease:
+            moves.append(Move(partition, owner, new.next or new.owner, why))
+    return Plan(now, after, sorted(moves), now != dict(members) or after != dict(leases))
+
+
+class _Targets:
+    """Where each lease should end up, level by level: as it is, without what is too much, with what has no place."""
+
+    def __init__(self, hosts: Iterable[str]) -> None:
+        self.hosts = frozenset(hosts)
+        self.target: dict[str, str] = {}
+        self.counts: dict[str, int] = dict.fromkeys(sorted(self.hosts), 0)
+        self._owner: dict[str, str] = {}  # those owners alone that may keep theirs
+        self._of: dict[str, list[str]] = {host: [] for host in self.counts}
+        self._free: list[str] = []
+
+    def note(self, partition: str, owner: str | None, following: str | None) -> None:
+        """A lease as it is. `owner`: its live owner."""
+        if owner is not None and owner in self.hosts:
+            self._owner[partition] = owner
+        target = following if following in self.hosts else self._owner.get(partition)
+        if target is None:
+            self._free.append(partition)
+        else:
+            self._place(partition, target)
+
+    def level(self) -> None:
+        """Take from each host what is beyond its share; the larger shares go to those that hold most."""
+        if not self.hosts:
+            return
+        least, larger = divmod(len(self.target) + len(self._free), len(self.hosts))
+        owned = Counter(self._owner.values())
+        by_load = sorted(self.counts, key=lambda host: (-self.counts[host], -owned[host], host))
+        share = {host: least + (rank < larger) for rank, host in enumerate(by_load)}
+        taken = []
+        for host in by_load:
+            excess = self.counts[host] - share[host]
+            if excess > 0:
+                # Leases still on their way here go first: sending them elsewhere moves nothing twice.
+                arriving = [p for p in self._of[host] if self._owner.get(p) != host]
+                settled = [p for p in self._of[host] if self._owner.get(p) == host]
+                taken += (settled + arriving)[-excess:]
+        for partition in taken:
+            self.counts[self.target.pop(partition)] -= 1
+        for partition in taken:
+            owner = self._owner.get(partition)
+            if owner is not None and self.counts[owner] < share[owner]:
+                self._place(partition, owner)  # it has not left yet: calling the move off costs nothing
+            else:
+                self._free.append(partition)
+
+    def fill(self) -> None:
+        """Give each lease without a place to the host that has fewest."""
+        if not self.hosts:
+            return
+        heap = [(count, host) for host, count in self.counts.items()]
+        heapq.heapify(heap)
+        for partition in sorted(self._free):
+            count, host = heap[0]
+            self._place(partition, host)
+            heapq.heapreplace(heap, (count + 1, host))
+        self._free.clear()
+
+    def _place(self, partition: str, host: str) -> None:
+        self.target[partition] = host
+        self.counts[host] += 1
+        self._of[host].append(partition)

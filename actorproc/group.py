@@ -1,0 +1,370 @@
+"""The group as one host sees and changes it: heartbeat, members and leases in one document, without a coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import anyio
+import structlog
+
+from actorproc.assignment import Lease, Member, Move, Plan, plan
+from actorproc.clock import SYSTEM, Clock
+from actorproc.errors import Fenced, WrittenOut
+from actorproc.heartbeat import Incarnation, Pulse
+from actorproc.layout import ProcessorLayout
+from actorproc.liveness import Watch
+from actorproc.membership import GroupDocument
+from actorproc.nudge import NoNudges, Nudges
+from actorproc.peers import Peers
+from actorproc.retry import Backoff
+from actorproc.settings import Settings
+from actorproc.store import Conflict, NotModified, Store, Stored
+
+log = structlog.get_logger(__name__)
+
+_RIVALRY = Backoff(0.05, 2.0)  # between two tries at a document that others write as well
+_SWEEP = 10  # abandoned heartbeats removed per look
+_REMEMBERED = 1_000  # members written out that are not written in again
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The group after a look."""
+
+    mine: Mapping[str, Lease]
+    """Leases of this host, by partition. With a `next` they are to be drained and handed over."""
+    members: Mapping[str, Member]
+    leases: Mapping[str, Lease]
+    moves: Sequence[Move]
+    """What this look changed itself."""
+    look_again_in: float | None
+    """Seconds; None: the usual interval will do."""
+
+
+class Group:
+    """One host's part in the group of a processor.
+
+    An idle group costs a PUT for each `renew`, a LIST and a GET (not modified) for each `look`, whatever the number of
+    partitions. Every look decides from what is, for everybody: nothing rests on a message or on a former decision.
+    `look`, `hand_over` and `leave` may overlap: they wait for one another.
+
+    Args:
+        host: name of this host; nobody else may have it.
+        nudges: open already, or opened later: its address is read at each `renew`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        layout: ProcessorLayout,
+        host: str,
+        settings: Settings,
+        *,
+        clock: Clock = SYSTEM,
+        nudges: Nudges | None = None,
+    ) -> None:
+        self.host = host
+        self._store = store
+        self._layout = layout
+        self._settings = settings
+        self._clock = clock
+        self._nudges = nudges or NoNudges()
+        self._peers = Peers(store, layout, self._nudges)
+        self._log = log.bind(host=host)
+        self._lock = anyio.Lock()
+        self._watch = Watch(settings.lease_expiration_interval)
+        self._pulse = Pulse(store, layout, host, settings, clock)
+        self._joined = False  # this incarnation has been a member
+        self._was_in = False  # this or an earlier one has
+        self._retiring = False
+
+        self._document = GroupDocument()
+        self._tag: str | None = None
+        self._mine: dict[str, Lease] | None = None
+        self._quiet_since = clock.monotonic()
+        self._marks: dict[str, tuple[Lease, float]] = {}  # leases with a `next`, and since when they are seen so
+        self._written_out: dict[Incarnation, None] = {}
+        self._settled_for: object = None  # circumstances under which there was nothing to change
+        self._balance_awaited = False
+
+    # Heartbeat
+
+    @property
+    def incarnation(self) -> str:
+        """Which life of the host this is: another one after each start and each `rejoin`."""
+        return self._pulse.incarnation
+
+    async def renew(self, statistics: Mapping[str, object]) -> None:
+        """Write the heartbeat, which renews every lease of this host.
+
+        Args:
+            statistics: a few numbers for whoever asks how the group is.
+
+        Raises:
+            StoreUnavailable: not written within the renew interval; due again at once.
+        """
+        await self._pulse.renew(self._nudges.address, statistics)
+
+    def valid_until(self) -> float:
+        """Until when, on `clock.monotonic`, nobody may take this host for dead."""
+        return self._pulse.valid_until
+
+    def fenced(self) -> bool:
+        """Whether others may take this host for dead: it must run nothing until it has renewed."""
+        return self._clock.monotonic() >= self._pulse.valid_until
+
+    # The cycle
+
+    async def look(self, partitions: Sequence[str]) -> View:
+        """See who is there and who runs what, and bring it in order if it is not: for everybody, in one write.
+
+        Args:
+            partitions: of the source, as far as known; new ones are added to the group.
+
+        Raises:
+            Fenced: another host with this name has joined later. Final.
+            WrittenOut: the others took this host for dead. Its partitions must stop; then `rejoin`.
+            CorruptObject: `group.json` is not what we wrote.
+            StoreError: the store failed; nothing is known to have changed, the next look starts over.
+        """
+        wanted = tuple(partitions)
+        async with self._lock:
+            attempt = 0
+            while True:
+                asked = self._clock.monotonic()
+                await self._refresh()
+                await self._observe()
+                self._check_membership()
+                proposal, circumstances = self._propose(wanted, asked)
+                if proposal is None or not proposal.changed:
+                    break
+                attempt += 1
+                if await self._write(proposal, attempt):
+                    break
+            if proposal is not None:
+                self._balance_awaited = self._is_balance_awaited(wanted)
+                self._settled_for = None if proposal.changed else circumstances
+            if proposal is None or not proposal.changed:
+                await self._sweep()
+            moves = proposal.moves if proposal is not None else []
+            return View(self._own(), self._document.members, self._document.leases, moves, self._pause())
+
+    async def hand_over(self, partitions: Collection[str]) -> None:
+        """Give drained partitions to their next owners, in one write, and nudge those.
+
+        Leases whose move has been called off stay. While `retire`d, leases without a next owner go to whoever has
+        fewest, or to nobody if nobody else is there.
+
+        Raises:
+            StoreError: the store failed; the leases may or may not have changed hands.
+        """
+
+        def propose() -> Plan | None:
+            ready = {partition: f"{self.host} handed it over" for partition in partitions if partition in self._own()}
+            return plan(*self._state(), leaving=self._leaving(), ready=ready, may_move=False) if ready else None
+
+        async with self._lock:
+            await self._change(propose)
+
+    def retire(self) -> None:
+        """From the next look on: want no leases. They are marked for others at once, to be drained and handed over."""
+        self._retiring = True
+
+    async def leave(self) -> None:
+        """Write this host out; what it still holds goes to the others. Nothing else may be called after it.
+
+        Raises:
+            StoreError: the store failed; what is left of this host expires.
+        """
+
+        def propose() -> Plan | None:
+            if not self._is_in():
+                return None
+            return plan(*self._state(), gone={self.host: f"{self.host} left"}, may_move=False)
+
+        self._pulse.end()
+        async with self._lock:
+            # First: whoever finds this host written out must not find its heartbeat, and take it for a newcomer.
+            await self._peers.remove([(self.host, self.incarnation)])
+            await self._change(propose)
+
+    def rejoin(self) -> None:
+        """After WrittenOut: be a new incarnation, which joins with its first `renew` and `look`."""
+        self._pulse.restart()
+        self._joined = False
+
+    # Reading
+
+    async def _refresh(self) -> None:
+        with suppress(NotModified):
+            self._adopt(await self._store.get(self._layout.group, unless=self._tag))
+
+    async def _observe(self) -> None:
+        asked = self._clock.monotonic()
+        listing = await self._store.list(self._layout.hosts)
+        self._watch.observe(listing, self._document.incarnations(), asked=asked, answered=self._clock.monotonic())
+
+    def _adopt(self, stored: Stored | None) -> None:
+        """Take over the document as it is stored."""
+        if stored is not None:
+            document = GroupDocument.from_json(self._layout.group, stored.body)
+            self._tag = stored.tag
+        else:
+            # Never written, or deleted under a running group: then all join anew, and epochs must not start over.
+            leases = {partition: Lease(None, lease.epoch) for partition, lease in self._document.leases.items()}
+            document, self._tag = GroupDocument({}, leases), None
+        self._note(document)
+
+    def _note(self, document: GroupDocument) -> None:
+        before, self._document, self._mine, self._settled_for = self._document, document, None, None
+        now = self._clock.monotonic()
+        if document.members != before.members:
+            self._quiet_since = now
+            present = document.incarnations()
+            self._written_out.update(dict.fromkeys(before.incarnations() - present))
+            for who in list(self._written_out)[:-_REMEMBERED]:
+                del self._written_out[who]
+            self._peers.keep(present)
+        seen = self._marks
+        self._marks = {}
+        for partition, lease in document.leases.items():
+            if lease.next is not None:
+                old = seen.get(partition)
+                self._marks[partition] = old if old is not None and old[0] == lease else (lease, now)
+
+    def _check_membership(self) -> None:
+        member = self._document.members.get(self.host)
+        if member is None:
+            if self._joined:
+                raise WrittenOut(f"{self._layout.group}: the others took host {self.host} for dead")
+        elif member.incarnation == self.incarnation:
+            self._joined = self._was_in = True
+        elif self._was_in and member.incarnation not in self._pulse.past:
+            raise Fenced(
+                f"{self._layout.group}: another host named {self.host!r} has joined and replaced this one; "
+                "each host needs a name of its own"
+            )
+
+    def _is_in(self) -> bool:
+        member = self._document.members.get(self.host)
+        return member is not None and member.incarnation == self.incarnation
+
+    def _own(self) -> dict[str, Lease]:
+        if self._mine is None:
+            leases = self._document.leases.items() if self._is_in() else ()
+            self._mine = {partition: lease for partition, lease in leases if lease.owner == self.host}
+        return self._mine
+
+    def _state(self) -> tuple[Mapping[str, Member], Mapping[str, Lease]]:
+        return self._document.members, self._document.leases
+
+    def _leaving(self) -> list[str]:
+        return [self.host] if self._retiring and self._is_in() else []
+
+    # Deciding
+
+    def _propose(self, partitions: tuple[str, ...], asked: float) -> tuple[Plan | None, object]:
+        """What to change, and the circumstances that say so; no plan if they are those under which nothing was."""
+        members = self._document.members
+        gone = {
+            host: why
+            for host, member in members.items()
+            if host != self.host and (why := self._watch.why_dead((host, member.incarnation)))
+        }
+        joining = {
+            host: incarnation
+            for host, incarnation in self._watch.newcomers(members).items()
+            if host != self.host and (host, incarnation) not in self._written_out
+        }
+        if not (self._is_in() or self._retiring or self.fenced()):
+            joining[self.host] = self.incarnation  # an older incarnation of this name is replaced by the newer alone
+        patience = self._settings.max_handoff_time + self._settings.lease_acquire_interval
+        ready = {
+            partition: f"{lease.owner} has not handed it over for {asked - since:.0f} s"
+            for partition, (lease, since) in self._marks.items()
+            if asked - since > patience
+        }
+        may_move = not gone and not joining and self._quiet_for() >= self._settings.rebalance_delay
+        leaving = self._leaving()
+        circumstances = (
+            partitions,
+            frozenset(gone),
+            tuple(sorted(joining.items())),
+            leaving,
+            frozenset(ready),
+            may_move,
+        )
+        if circumstances == self._settled_for:
+            return None, circumstances
+        proposal = plan(
+            members,
+            self._document.leases,
+            partitions=partitions,
+            joining=joining,
+            leaving=leaving,
+            gone=gone,
+            ready=ready,
+            may_move=may_move,
+        )
+        return proposal, circumstances
+
+    def _quiet_for(self) -> float:
+        return self._clock.monotonic() - self._quiet_since
+
+    def _is_balance_awaited(self, partitions: tuple[str, ...]) -> bool:
+        """Whether leases will move as soon as the membership has been quiet for long enough."""
+        if self._quiet_for() >= self._settings.rebalance_delay:
+            return False
+        return plan(*self._state(), partitions=partitions, may_move=True).changed
+
+    def _pause(self) -> float | None:
+        if not self._balance_awaited:
+            return None
+        delay = self._settings.rebalance_delay
+        return max(0.0, delay - self._quiet_for()) + 0.1 * delay * self._clock.random.random()
+
+    # Changing
+
+    async def _change(self, propose: Callable[[], Plan | None]) -> None:
+        """Write what `propose` makes of the document, however often others write it meanwhile."""
+        attempt = 0
+        while (proposal := propose()) is not None and proposal.changed:
+            attempt += 1
+            if await self._write(proposal, attempt):
+                return
+            await self._refresh()
+
+    async def _write(self, proposal: Plan, attempt: int) -> bool:
+        """Swap the document, then tell those whom it concerns. False, after a pause: others were first."""
+        before = self._document
+        put_id = f"{self.host}/{self.incarnation}/{self._clock.nonce()}"
+        document = GroupDocument(proposal.members, proposal.leases, put_id)
+        body = document.to_json()
+        try:
+            if self._tag is None:
+                self._tag = (await self._store.create(self._layout.group, body)).tag
+            else:
+                self._tag = (await self._store.swap(self._layout.group, body, self._tag)).tag
+        except Conflict:
+            await self._clock.sleep(_RIVALRY.delay(attempt, self._clock.random))
+            return False
+        self._note(document)
+        if self._is_in():
+            self._joined = self._was_in = True
+        was, now = before.incarnations(), document.incarnations()
+        joined, out = now - was, was - now - {(self.host, self.incarnation)}
+        self._log.info("group.written", joined=sorted(joined), out=sorted(out), moves=len(proposal.moves))
+        for move in proposal.moves:
+            self._log.debug("group.move", **move._asdict())
+        concerned = {host for move in proposal.moves for host in (move.source, move.target)}
+        await self._peers.tell((who for who in now if who[0] in concerned and who[0] != self.host), out)
+        return True
+
+    async def _sweep(self) -> None:
+        """Remove what is left of this host's earlier incarnations and, being first by name, of crashed newcomers."""
+        stale = [(self.host, past) for past in self._pulse.past if (self.host, past) in self._watch.listed]
+        if self.host == min(self._document.members, default=None):
+            stale += self._watch.litter(self._document.incarnations())[:_SWEEP]
+        await self._peers.remove(stale)

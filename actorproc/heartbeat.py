@@ -1,0 +1,164 @@
+"""Heartbeats: how a host says that it lives, for how long it may rely on that, and how others read it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import anyio
+import orjson
+
+from actorproc.actor import first_cause
+from actorproc.clock import Clock
+from actorproc.errors import CorruptObject, StoreUnavailable
+from actorproc.layout import ProcessorLayout, host_of
+from actorproc.settings import Settings
+from actorproc.store import Entry, Store
+
+Incarnation = tuple[str, str]
+"""A host, and which of its lives."""
+
+TRUST = 0.8
+"""Share of the expiration for which a host relies on its own heartbeat: the rest is for clocks that run unevenly."""
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """What one incarnation of a host says of itself, now and then. `time`, `started`: seconds since 1970, by its clock."""
+
+    host: str
+    incarnation: str
+    address: str | None
+    """Where it listens for nudges."""
+    pid: int
+    started: float
+    time: float
+    beat: int
+    """Grows with each renewal, so that no two have the same content and with it the same tag."""
+    statistics: Mapping[str, object]
+
+    def to_json(self) -> bytes:
+        document: dict[str, Any] = {"version": _VERSION, **asdict(self)}
+        return orjson.dumps(document)
+
+    @classmethod
+    def from_json(cls, key: str, body: bytes) -> Self:
+        """The heartbeat in `body`, which was read from `key`.
+
+        Raises:
+            CorruptObject: it is none, or of a newer version.
+        """
+        try:
+            document: dict[str, Any] = orjson.loads(body)
+            version = document.pop("version")
+            if version != _VERSION:
+                raise CorruptObject(key, f"has version {version}, this host knows {_VERSION}: update actorproc here")
+            return cls(**document)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CorruptObject(key, f"is no heartbeat ({error})") from None
+
+
+class Pulse:
+    """The heartbeat of this host: one object for each incarnation, rewritten at every renewal."""
+
+    def __init__(self, store: Store, layout: ProcessorLayout, host: str, settings: Settings, clock: Clock) -> None:
+        self._store = store
+        self._layout = layout
+        self._host = host
+        self._settings = settings
+        self._clock = clock
+        self._beat = 0
+        self._under_way: set[anyio.CancelScope] = set()
+        self._ended = False
+        self.past: set[str] = set()
+        """Earlier incarnations of this host in this process."""
+        self._begin()
+
+    def _begin(self) -> None:
+        self.incarnation = self._clock.nonce()
+        self.valid_until = float("-inf")
+        """Until when, on `clock.monotonic`, nobody may take this host for dead."""
+        self._started = self._clock.wall()
+
+    async def renew(self, address: str | None, statistics: Mapping[str, object]) -> None:
+        """Write it. What it is worth counts from before the request: the store may have had it no later.
+
+        Raises:
+            StoreUnavailable: not written within the renew interval; due again at once.
+        """
+        if self._ended:
+            return
+        self._beat += 1
+        incarnation = self.incarnation
+        heartbeat = Heartbeat(
+            host=self._host,
+            incarnation=incarnation,
+            address=address,
+            pid=os.getpid(),
+            started=self._started,
+            time=self._clock.wall(),
+            beat=self._beat,
+            statistics=statistics,
+        )
+        within = self._settings.lease_renew_interval
+        asked = self._clock.monotonic()
+        with anyio.move_on_after(within) as scope:  # trying for longer would make `asked` too old to be of use
+            self._under_way.add(scope)
+            try:
+                await self._store.put(self._layout.host(self._host, incarnation), heartbeat.to_json())
+            finally:
+                self._under_way.discard(scope)
+        if scope.cancelled_caught and not self._ended:
+            raise StoreUnavailable(f"{self._store.url}: no heartbeat written within {within:g} s")
+        if incarnation == self.incarnation and not self._ended:
+            trusted = TRUST * self._settings.lease_expiration_interval
+            self.valid_until = max(self.valid_until, asked + trusted)
+
+    def restart(self) -> None:
+        """Be another incarnation from now on; the next `renew` is its first."""
+        self.past.add(self.incarnation)
+        self._begin()
+
+    def end(self) -> None:
+        """Write no more, not even what is under way."""
+        self._ended = True
+        self.valid_until = float("-inf")
+        for scope in self._under_way:
+            scope.cancel()
+
+
+async def read_heartbeats(store: Store, layout: ProcessorLayout) -> list[tuple[Heartbeat, float]]:
+    """Every heartbeat, by key, with its age in seconds by the store's own clock. One LIST, and one GET for each.
+
+    Raises:
+        CorruptObject: one is not what we wrote.
+        StoreError: one could not be read.
+    """
+    listing = await store.list(layout.hosts)
+    found: dict[str, tuple[Heartbeat, float]] = {}
+
+    async def read(entry: Entry) -> None:
+        stored = await store.get(entry.key)
+        if stored is not None:
+            found[entry.key] = Heartbeat.from_json(entry.key, stored.body), listing.now - entry.modified
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            for entry in listing.entries:
+                if incarnation_of(entry.key):
+                    tasks.start_soon(read, entry)
+    except ExceptionGroup as group:
+        raise first_cause(group) from None
+    return [found[key] for key in sorted(found)]
+
+
+def incarnation_of(key: str) -> Incarnation | None:
+    """Whose heartbeat the key names; None for any other key."""
+    try:
+        return host_of(key)
+    except ValueError:
+        return None

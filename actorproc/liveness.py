@@ -1,0 +1,96 @@
+"""Who is alive: judged from listings of heartbeats, by this host's own clock; the clocks of hosts are never compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from actorproc.heartbeat import Incarnation, incarnation_of
+from actorproc.store import Listing
+
+_TICK = 1.0  # seconds: how coarse a store's own clock may be, in LastModified and in Date
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A heartbeat as observed from here. `since`: when the reply that first showed this tag had come."""
+
+    tag: str | None
+    since: float
+    age: float
+    """Seconds, by the store's own clock, at the latest listing that showed it."""
+    modified: float
+    changed: bool
+    """Whether it was seen to change: from then on only this host's own clock counts."""
+
+
+class Watch:
+    """Memory of which heartbeat changed when.
+
+    Silence runs from after the reply that first showed a tag to before the request that still shows it: so however
+    slow a request is, and however long this host is stopped in the middle of one, silence is never overrated.
+    A heartbeat that is missing from a listing is a silent one, no more: listings of some stores skip what is being
+    rewritten, and who leaves in good order writes itself out.
+
+    Args:
+        expire: seconds of silence after which a member is dead.
+    """
+
+    def __init__(self, expire: float) -> None:
+        self._expire = expire
+        self._seen: dict[Incarnation, _Seen] = {}
+        self.listed: set[Incarnation] = set()
+        """Whose heartbeats the latest listing showed."""
+        self._asked = float("-inf")
+
+    def observe(self, listing: Listing, members: Iterable[Incarnation], *, asked: float, answered: float) -> None:
+        """Take note of a listing, and of who should be in it. `asked`, `answered`: when, on this host's clock."""
+        before, self._seen, self._asked = self._seen, {}, asked
+        for entry in listing.entries:
+            who, age = incarnation_of(entry.key), listing.now - entry.modified
+            if who is None:
+                continue
+            old = before.get(who)
+            if old is None or old.tag != entry.tag:
+                self._seen[who] = _Seen(entry.tag, answered, age, entry.modified, old is not None)
+            else:
+                old.age, old.modified = age, entry.modified
+                self._seen[who] = old
+        self.listed = set(self._seen)
+        for who in members:
+            if who not in self._seen:
+                self._seen[who] = before.get(who) or _Seen(None, answered, 0.0, 0.0, changed=False)
+
+    def silence(self, who: Incarnation) -> float:
+        """Seconds for which its heartbeat has certainly not changed."""
+        seen = self._seen.get(who)
+        return 0.0 if seen is None else max(0.0, self._asked - seen.since)
+
+    def why_dead(self, who: Incarnation) -> str | None:
+        """Why a member must be taken for dead, as a clause; None while it may live."""
+        seen, silent = self._seen.get(who), self.silence(who)
+        if silent > self._expire:
+            return f"{who[0]} has not renewed for {silent:.0f} s"
+        if seen is not None and not seen.changed and seen.age > 2 * self._expire + _TICK:
+            return f"{who[0]} has not renewed for {seen.age:.0f} s by the store's clock"
+        return None
+
+    def alive(self, who: Incarnation) -> bool:
+        """Whether it certainly was alive a short while ago: what a host must be to be written in by others."""
+        if who not in self.listed or self.silence(who) > self._expire / 2:
+            return False
+        seen = self._seen[who]
+        return seen.changed or seen.age <= self._expire / 2 + _TICK
+
+    def newcomers(self, members: Iterable[str]) -> dict[str, str]:
+        """Hosts that are alive and not among `members`, with their incarnation; of several the latest."""
+        known = set(members)
+        alive = [who for who in self.listed if who[0] not in known and self.alive(who)]
+        return dict(sorted(alive, key=lambda who: (who[0], self._seen[who].modified, who[1])))
+
+    def litter(self, members: Iterable[Incarnation]) -> list[Incarnation]:
+        """Heartbeats that nobody has renewed for long and that belong to no member: what crashes leave behind."""
+        long, known = 10 * self._expire + _TICK, set(members)
+        return sorted(
+            who for who in self.listed - known if self.silence(who) > self._expire and self._seen[who].age > long
+        )

@@ -1,0 +1,159 @@
+"""Nudges: one datagram that says "look now". Never needed, only quicker: timers do the same a little later."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import urlsplit
+
+import structlog
+
+from actorproc.clock import SYSTEM, Clock
+from actorproc.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+INTERVAL = 0.2
+"""Seconds between two calls of `on_nudge` at least: a flood of datagrams costs a few looks a second, no more."""
+
+_MAGIC = b"actorproc look "
+_SOMEWHERE = "192.0.2.1"  # reserved for documentation (RFC 5737): routed like any outside address, and owned by nobody
+_LOOPBACK = "127.0.0.1"
+
+
+class Nudges(ABC):
+    """How hosts of a group tell one another to look at once. A nudge carries no facts, and may be lost or repeated."""
+
+    address: str | None = None
+    """Where this host can be nudged, while it listens; for the other hosts' `send`. None: it cannot."""
+
+    @abstractmethod
+    async def open(self, on_nudge: Callable[[], None]) -> None:
+        """Listen, and call `on_nudge` on the event loop when told to look. Never fails: without it, timers do."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Stop listening."""
+
+    @abstractmethod
+    def send(self, address: str) -> None:
+        """Tell the host at `address` to look. Returns at once and never fails."""
+
+    @asynccontextmanager
+    async def listening(self, on_nudge: Callable[[], None]) -> AsyncIterator[None]:
+        """`open` and `close` around a block."""
+        await self.open(on_nudge)
+        try:
+            yield
+        finally:
+            await self.close()
+
+
+class NoNudges(Nudges):
+    """Leaves it to the timers."""
+
+    async def open(self, on_nudge: Callable[[], None]) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+    def send(self, address: str) -> None:
+        pass
+
+
+class UdpNudges(Nudges):
+    """Nudges as UDP datagrams. Those without our magic and the name of our processor are ignored.
+
+    Args:
+        container: URL of the container: it tells through which of this machine's addresses the other hosts come.
+        processor: name of the processor.
+    """
+
+    def __init__(self, container: str, settings: Settings, processor: str, *, clock: Clock = SYSTEM) -> None:
+        self._container = container
+        self._settings = settings
+        self._datagram = _MAGIC + processor.encode()
+        self._clock = clock
+        self._transport: asyncio.DatagramTransport | None = None
+
+    async def open(self, on_nudge: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            host = await self._clock.offload(_own_address, self._container, self._settings)
+            receiver = _Receiver(self._datagram, on_nudge)
+            try:
+                transport, _ = await loop.create_datagram_endpoint(lambda: receiver, local_addr=(host, 0))
+            except OSError:  # the given address is a translated one (NAT): listen on all, advertise that one
+                everywhere = "::" if ":" in host else "0.0.0.0"  # noqa: S104
+                transport, _ = await loop.create_datagram_endpoint(lambda: receiver, local_addr=(everywhere, 0))
+        except OSError as error:
+            log.warning("nudge.off", error=str(error), what_to_do="set nudge_host to an address of this machine")
+            return
+        self._transport = transport
+        self.address = _joined(host, transport.get_extra_info("sockname")[1])
+
+    async def close(self) -> None:
+        transport, self._transport, self.address = self._transport, None, None
+        if transport is not None:
+            transport.close()
+
+    def send(self, address: str) -> None:
+        if self._transport is None:
+            return
+        with suppress(ValueError, OSError):  # malformed, or of a family or network that we cannot reach
+            self._transport.sendto(self._datagram, _parted(address))
+
+
+class _Receiver(asyncio.DatagramProtocol):
+    """Calls back for each datagram that is ours; those that come too fast share one call, which is late but not lost."""
+
+    def __init__(self, expected: bytes, on_nudge: Callable[[], None]) -> None:
+        self._expected = expected
+        self._on_nudge = on_nudge
+        self._loop = asyncio.get_running_loop()
+        self._earliest = float("-inf")
+        self._pending: asyncio.TimerHandle | None = None
+
+    def datagram_received(self, data: bytes, addr: object) -> None:
+        if data == self._expected and self._pending is None:
+            self._pending = self._loop.call_at(max(self._earliest, self._loop.time()), self._tell)
+
+    def error_received(self, exc: Exception) -> None:
+        """A datagram of ours met nobody: that host is gone or will be soon, and timers do the rest."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._pending is not None:
+            self._pending.cancel()
+
+    def _tell(self) -> None:
+        self._pending = None
+        self._earliest = self._loop.time() + INTERVAL
+        self._on_nudge()
+
+
+def _own_address(container: str, settings: Settings) -> str:
+    """The address, in numbers, at which other hosts of the group reach this machine. May ask the resolver: blocks."""
+    if settings.nudge_host is not None:
+        return str(socket.getaddrinfo(settings.nudge_host, None, type=socket.SOCK_DGRAM)[0][4][0])
+    if urlsplit(container).scheme != "s3":
+        return _LOOPBACK
+    target = urlsplit(settings.s3_endpoint).hostname if settings.s3_endpoint else _SOMEWHERE
+    family, kind, protocol, _, place = socket.getaddrinfo(target, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(place)  # sends nothing: asks the routing table only
+        return str(probe.getsockname()[0])
+
+
+def _joined(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _parted(address: str) -> tuple[str, int]:
+    """Host and port. Raises ValueError unless both are numbers: a name would have to be resolved, which blocks."""
+    host, _, port = address.rpartition(":")
+    return str(ipaddress.ip_address(host.strip("[]"))), int(port)
