@@ -12,8 +12,8 @@ import structlog
 
 from actorproc.actor import Actor, RestartPolicy, Restarts, keep_running
 from actorproc.clock import Clock
-from actorproc.errors import ActorprocError, PartitionStuck, SourceError, StoreError, StoreRefused
-from actorproc.group import Group, View, WrittenOut
+from actorproc.errors import ActorprocError, PartitionStuck, SourceError, StoreError, StoreRefused, WrittenOut
+from actorproc.group import Group, View
 from actorproc.partition import PartitionActor, PartitionStatistics, Shared
 from actorproc.retry import Backoff
 from actorproc.settings import Settings
@@ -23,6 +23,10 @@ log = structlog.get_logger(__name__)
 
 HAND_OVER_PAUSE = 0.05
 """Seconds over which drained partitions are gathered, so that many are handed over in one write."""
+
+
+LEAVING_TIME = 5.0
+"""Seconds that a stopping host takes for the group, beyond what its partitions take to drain."""
 
 
 class Note(Enum):
@@ -126,11 +130,9 @@ class Supervisor(Actor[Note]):
     # Timers
 
     async def _renew(self) -> None:
-        with anyio.move_on_after(self._settings.lease_renew_interval):
-            await self._group.renew({"partitions": len(self._running)})
-        if self._clock.monotonic() < self._group.valid_until():
-            self._renewed.set()
-            self._renewed = anyio.Event()
+        await self._group.renew({"partitions": len(self._running)})
+        self._renewed.set()
+        self._renewed = anyio.Event()
 
     async def _renew_for_ever(self) -> None:
         interval = self._settings.lease_renew_interval
@@ -156,7 +158,9 @@ class Supervisor(Actor[Note]):
                 continue
             if not self._fenced:
                 self._fenced = True
-                self._log.error("supervisor.fenced_itself", partitions=len(self._running), why="no heartbeat was written in time")
+                self._log.error(
+                    "supervisor.fenced_itself", partitions=len(self._running), why="no heartbeat was written in time"
+                )
                 for running in list(self._running.values()):
                     running.scope.cancel()
             await self._renewed.wait()
@@ -197,8 +201,10 @@ class Supervisor(Actor[Note]):
             self._log.warning("supervisor.written_out", why="the others took this host for dead; it joins again")
             for running in list(self._running.values()):
                 running.scope.cancel()
-            self._group.rejoin()
-            await self._renew()
+            self._running.clear()
+            if not self._stopping:
+                self._group.rejoin()
+                await self._renew()
             return 0.0
         except StoreRefused:
             raise
@@ -208,7 +214,8 @@ class Supervisor(Actor[Note]):
         self._members = sorted(view.members)
         self._apply(view)
         await self._hand_over()
-        return view.look_again_in or self._clock.jitter(self._settings.lease_acquire_interval)
+        soon = view.look_again_in
+        return self._clock.jitter(self._settings.lease_acquire_interval) if soon is None else soon
 
     async def _known_partitions(self) -> Sequence[str]:
         now = self._clock.monotonic()
@@ -305,3 +312,22 @@ class Supervisor(Actor[Note]):
 
     async def _leave(self) -> None:
         """Drain everything, hand it over, and say so. Bounded: what takes too long is left to expire."""
+        self._stopping = True
+        self._log.info("supervisor.leaving", partitions=len(self._running))
+        self._group.retire()
+        with anyio.move_on_after(self._settings.max_handoff_time + LEAVING_TIME):
+            look_at = self._clock.monotonic()
+            while True:
+                if self._clock.monotonic() >= look_at:
+                    look_at = self._clock.monotonic() + await self._look() / 4
+                if not self._running:
+                    break
+                if await self.receive(look_at - self._clock.monotonic()) is Note.RELEASED:
+                    await self._hand_over()
+        for running in list(self._running.values()):
+            running.scope.cancel()
+        with anyio.move_on_after(LEAVING_TIME):
+            try:
+                await self._group.leave()
+            except StoreError as error:
+                self._log.warning("supervisor.leave_failed", error=str(error), why="what is left of this host expires")
