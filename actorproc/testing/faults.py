@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from random import Random
 from typing import NoReturn, TypeVar
@@ -42,6 +43,22 @@ class Faults:
     """How long a caller without an answer waits before its connection is given up, if it does not give up earlier."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Who sent a request. `view`: its name; `sent`: seconds, by the clock of the world."""
+
+    view: str
+    sent: float
+
+
+_sender: ContextVar[Sender | None] = ContextVar("_sender", default=None)
+
+
+def current_sender() -> Sender | None:
+    """For the store behind a FaultyBackend: whose request it serves right now."""
+    return _sender.get()
+
+
 CALM = Faults(slow=0, lost_request=0, lost_reply=0, late_write=0, busy=0)
 """Latency, nothing else."""
 
@@ -76,7 +93,7 @@ class FaultyBackend(Backend):
         self._name = name
         world.views[name] += 1
         self._random = Random(f"{world.seed}/store/{name}/{world.views[name]}")  # noqa: S311
-        self._cut_until = 0.0
+        self._cut_until, self._cut_prefix = 0.0, ""
         self.url = world.truth.url
 
     def view(self, name: str) -> FaultyBackend:
@@ -109,9 +126,9 @@ class FaultyBackend(Backend):
         self._world.outage_until = max(self._world.outage_until, current_loop().now + seconds)
         self.injected["outage"] += 1
 
-    def cut(self, seconds: float) -> None:
-        """This view does not reach the store for so long."""
-        self._cut_until = max(self._cut_until, current_loop().now + seconds)
+    def cut(self, seconds: float, *, prefix: str = "") -> None:
+        """This view does not reach the store for so long, or only its keys that start with `prefix`."""
+        self._cut_until, self._cut_prefix = current_loop().now + seconds, prefix
         self.injected["cut"] += 1
 
     def heal(self) -> None:
@@ -119,30 +136,32 @@ class FaultyBackend(Backend):
         self._world.outage_until = self._world.busy_until = self._cut_until = 0.0
 
     async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
-        return await self._send("get", lambda truth: truth.get(key, unless=unless, tail=tail))
+        return await self._send("get", key, lambda truth: truth.get(key, unless=unless, tail=tail))
 
     async def put(self, key: str, body: bytes) -> str:
-        return await self._send("put", lambda truth: truth.put(key, body), writes=True)
+        return await self._send("put", key, lambda truth: truth.put(key, body), writes=True)
 
     async def put_if_absent(self, key: str, body: bytes) -> str:
-        return await self._send("put_if_absent", lambda truth: truth.put_if_absent(key, body), writes=True)
+        return await self._send("put_if_absent", key, lambda truth: truth.put_if_absent(key, body), writes=True)
 
     async def put_if_match(self, key: str, body: bytes, tag: str) -> str:
-        return await self._send("put_if_match", lambda truth: truth.put_if_match(key, body, tag), writes=True)
+        return await self._send("put_if_match", key, lambda truth: truth.put_if_match(key, body, tag), writes=True)
 
     async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Listing:
-        return await self._send("list", lambda truth: truth.list(prefix, after, limit))
+        return await self._send("list", prefix, lambda truth: truth.list(prefix, after, limit))
 
     async def delete(self, key: str) -> None:
-        await self._send("delete", lambda truth: truth.delete(key), writes=True)
+        await self._send("delete", key, lambda truth: truth.delete(key), writes=True)
 
-    async def _send(self, verb: str, request: Request[T], *, writes: bool = False) -> T:
+    async def _send(self, verb: str, key: str, request: Request[T], *, writes: bool = False) -> T:
         """Decide the fate of a request, let it go, and wait for what comes back."""
         host = current_host()
         if host is not None and not host.alive:
             raise StoreUnavailable(f"{self.url}: the simulated host {host.name} is dead")
         faults = self._world.faults
-        if max(self._cut_until, self._world.outage_until) > current_loop().now:
+        now = current_loop().now
+        _sender.set(Sender(self._name, now))
+        if now < self._world.outage_until or (now < self._cut_until and key.startswith(self._cut_prefix)):
             await self._no_answer(verb)
         if self._turned_away():
             await SYSTEM.sleep(self._between(faults.latency))

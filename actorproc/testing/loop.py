@@ -84,6 +84,10 @@ class Host:
         """Run `coroutine` on this host."""
         return self._loop.create_task(coroutine, name=name, context=self._context())
 
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        """Call it on this host, as something that arrives there: after a pause if it is paused, never if it is dead."""
+        self._loop.call_soon(callback, context=self._context())
+
     def pause(self) -> None:
         """Stop it as SIGSTOP does: nothing of it runs until `resume`; its clock goes on, and so does the world."""
         if self._state is not _State.RUNNING:

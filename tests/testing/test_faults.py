@@ -13,7 +13,7 @@ from actorproc.errors import ConditionFailed, StoreUnavailable
 from actorproc.store import Conflict, NotModified, Store
 from actorproc.stores.memory import Memory
 from actorproc.testing.clock import VirtualClock
-from actorproc.testing.faults import CALM, Faults, FaultyBackend
+from actorproc.testing.faults import CALM, Faults, FaultyBackend, current_sender
 from actorproc.testing.loop import START, current_loop, run
 
 
@@ -166,9 +166,31 @@ async def test_a_busy_store_turns_requests_away_without_applying_them() -> None:
             outcomes.append(False)
     assert len((await store.truth.list("")).entries) == sum(outcomes)
     assert 0 < sum(outcomes) < 25
-    with pytest.raises(StoreUnavailable, match="503 SlowDown to get"):
-        for _ in range(50):
-            await store.get("a")
+
+
+@simulated
+async def test_a_cut_may_hit_some_keys_only() -> None:
+    store = faulty()
+    store.cut(60, prefix="hosts/")
+    await store.put("a", b"")
+    await refused(store.put("hosts/a", b""))
+
+
+@simulated
+async def test_the_store_learns_who_sends_and_when_also_if_it_lands_late() -> None:
+    seen: list[tuple[str, float]] = []
+
+    class Curious(Memory):
+        async def put(self, key: str, body: bytes) -> str:
+            sender = current_sender()
+            assert sender is not None
+            seen.append((sender.view, sender.sent))
+            return await super().put(key, body)
+
+    store = FaultyBackend(Curious(clock=VirtualClock("store")), replace(CALM, late_write=1))
+    await refused(store.view("east").put("a", b""))
+    await SYSTEM.sleep(100)
+    assert seen == [("east", START)]
 
 
 @simulated
