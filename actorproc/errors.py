@@ -15,6 +15,7 @@ ActorprocError
   Fenced                 stop: another owner runs this partition (or this host name)
   WrittenOut             stop the partitions, then join again: the group took this host for dead
   HandlerError           the user's code failed, or a record of it did
+    Misfit               a row does not fit `output_schema`: fix the handler, or the schema
     TooManyDeadLetters   look at the dead letters: the partition stopped instead of draining into them
     PartitionStuck       the handler made no progress for `max_process_time`
 """
@@ -87,6 +88,14 @@ class WrittenOut(ActorprocError):
 
 class HandlerError(ActorprocError):
     """The user's code failed; the cause is chained."""
+
+
+class Misfit(HandlerError):
+    """A row does not fit `output_schema`; the message names the column, the value and what is allowed."""
+
+    def __init__(self, column: str, why: str) -> None:
+        super().__init__(f"column {column!r}: {why}" if column else why)
+        self.column = column
 
 
 class TooManyDeadLetters(HandlerError):

@@ -1,0 +1,146 @@
+"""Fitting Arrow columns to an output schema: lossless casts only, and which rows do not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+SHOWN = 80
+"""Characters of a value that a message shows."""
+
+
+class Unfit(NamedTuple):
+    """Why a row does not fit: the column, the value in it, and what is wrong with it."""
+
+    column: str
+    value: str
+    why: str
+
+
+def shown(value: object) -> str:
+    """The value as a message shows it."""
+    text = repr(value)
+    return text if len(text) <= SHOWN else text[:SHOWN] + "..."
+
+
+def castable(source: pa.DataType, target: pa.DataType, *, nested: bool = False) -> bool:
+    """Can columns of type `source` become `target` with nothing lost, unless single values stand against it?"""
+    if source == target or pt.is_null(source):
+        return True
+    if pt.is_dictionary(source):
+        return castable(source.value_type, target, nested=nested)
+    if pt.is_integer(target):
+        return bool(pt.is_integer(source) or pt.is_floating(source))
+    if pt.is_floating(target):  # the overflow of a double is looked for in plain columns only, see `cast`
+        overflows = nested and pt.is_float64(source) and pt.is_float32(target)
+        return bool(pt.is_integer(source) or (pt.is_floating(source) and not overflows))
+    if pt.is_string(target):
+        return bool(pt.is_large_string(source) or pt.is_string_view(source))
+    if pt.is_binary(target):
+        return bool(pt.is_large_binary(source) or pt.is_binary_view(source) or pt.is_fixed_size_binary(source))
+    if pt.is_date(target):
+        return bool(pt.is_date(source))
+    if pt.is_timestamp(target):
+        return bool(pt.is_timestamp(source) and (source.tz is None) == (target.tz is None))
+    if pt.is_decimal(target):
+        return bool(pt.is_decimal(source) or (pt.is_uint64(source) and target == pa.decimal128(20, 0)))
+    if pt.is_map(target):
+        return bool(
+            pt.is_map(source)
+            and castable(source.key_type, target.key_type, nested=True)
+            and castable(source.item_type, target.item_type, nested=True)
+        )
+    if pt.is_list(target):  # list views are left out: Arrow 26 casts them to empty lists
+        lists = pt.is_list(source) or pt.is_large_list(source) or pt.is_fixed_size_list(source)
+        return bool(lists and castable(source.value_type, target.value_type, nested=True))
+    if pt.is_struct(target) and pt.is_struct(source):  # fields that only the target has become null
+        places = [target.get_field_index(field.name) for field in source]
+        return all(at >= 0 for at in places) and all(
+            castable(field.type, target[at].type, nested=True) for field, at in zip(source, places, strict=True)
+        )
+    return False
+
+
+def fit_columns(table: pa.Table, schema: pa.Schema) -> tuple[pa.Table, dict[int, Unfit]]:
+    """The rows that fit, as `schema` says.
+
+    Args:
+        table: columns as in `schema`, in that order, of types that Arrow can cast to its types.
+
+    Returns:
+        The rows that fit, in order, and why each other row does not, by its index in `table`.
+    """
+    columns: list[pa.ChunkedArray] = []
+    unfit: dict[int, Unfit] = {}
+    for column, field in zip(table.columns, schema, strict=True):
+        fitted, why = _fit(column, field)
+        columns.append(fitted)
+        for index, reason in why.items():
+            unfit.setdefault(index, Unfit(field.name, _scalar(column[index]), reason))
+    if not unfit:
+        return pa.Table.from_arrays(columns, schema=schema), {}
+    keep = np.ones(table.num_rows, dtype=bool)
+    keep[list(unfit)] = False
+    fitting, _ = fit_columns(table.filter(pa.array(keep)), schema)
+    return fitting, unfit
+
+
+def _scalar(value: pa.Scalar) -> str:
+    try:
+        return shown(value.as_py())
+    except ValueError:  # nanoseconds, which Python's datetime has not
+        return str(value)
+
+
+def _fit(column: pa.ChunkedArray, field: pa.Field) -> tuple[pa.ChunkedArray, dict[int, str]]:
+    """The column as the field's type, or why single values are against it, by index."""
+    try:
+        fitted = cast(column, field.type)
+    except pa.ArrowInvalid:
+        return column, _search(column, lambda part: cast(part, field.type))
+    nulls = {} if field.nullable or not fitted.null_count else pc.indices_nonzero(fitted.is_null()).to_pylist()
+    return fitted, dict.fromkeys(nulls, "the column is NOT NULL")
+
+
+def _search(column: pa.ChunkedArray, check: Callable[[pa.ChunkedArray], object], start: int = 0) -> dict[int, str]:
+    """Values that `check` refuses, by index: halves until they stand alone."""
+    try:
+        check(column)
+    except pa.ArrowInvalid as error:
+        if len(column) == 1:
+            return {start: str(error)}
+        half = len(column) // 2
+        return _search(column[:half], check, start) | _search(column[half:], check, start + half)
+    return {}
+
+
+def cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """The column as `kind`, checked: nothing rounded (but to the precision of a float), no null where none may be.
+
+    Raises:
+        pa.ArrowInvalid: a value does not fit.
+    """
+    loose = relaxed(kind)
+    if column.type != loose:
+        strict, column = column, column.cast(loose)
+        if pt.is_float32(loose) and pt.is_float64(strict.type):
+            lost = pc.and_(pc.is_inf(column), pc.is_finite(strict))
+            if pc.any(lost).as_py():
+                raise pa.ArrowInvalid("out of range for float")
+    return column if loose == kind else column.cast(kind)
+
+
+def relaxed(kind: pa.DataType) -> pa.DataType:
+    """The type with every field of its structs nullable. Arrow checks nulls on the way from it to `kind` only."""
+    if pt.is_struct(kind):
+        return pa.struct([pa.field(field.name, relaxed(field.type)) for field in kind])
+    if pt.is_map(kind):
+        return pa.map_(relaxed(kind.key_type), relaxed(kind.item_type))
+    if pt.is_list(kind):
+        return pa.list_(pa.field("element", relaxed(kind.value_type)))
+    return kind

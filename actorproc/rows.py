@@ -1,0 +1,208 @@
+"""Output rows as Arrow, by the handler's schema: fast where everything fits, and exact about the rows that do not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from actorproc.columns import cast, castable, fit_columns, relaxed, shown
+from actorproc.ddl import type_ddl
+from actorproc.errors import HandlerError, Misfit
+from actorproc.records import SEQUENCE
+from actorproc.schema import output_schema
+from actorproc.values import coercer, plain, unknown_name
+
+Row = Mapping[str, Any]
+
+_DICT = frozenset({dict})
+
+
+class _Column:
+    """Encodes the values of one column."""
+
+    def __init__(self, field: pa.Field) -> None:
+        self.name: str = field.name
+        self._kind = field.type
+        self._required = not field.nullable
+        self._nested_required = relaxed(field.type) != field.type
+        self._plain = plain(field.type)
+        self._coerce = coercer(field.type, required=self._required)
+
+    def encode(self, values: list[Any]) -> tuple[pa.Array, dict[int, str]]:
+        """The values as an array, with null for those that do not fit, and why these do not, by index."""
+        try:
+            if self._plain(values):
+                array = self._array(values)
+                if not (self._required and array.null_count):
+                    return array, {}
+        except (pa.ArrowException, ArithmeticError, TypeError, ValueError):
+            pass  # a value is against it: which one, is found below
+        fitting, unfit = [], {}
+        for index, value in enumerate(values):
+            try:
+                fitting.append(self._coerce(value))
+            except ValueError as error:
+                fitting.append(None)
+                unfit[index] = str(error)
+        return self._array(fitting), unfit
+
+    def _array(self, values: list[Any]) -> pa.Array:
+        array = pa.array(values, self._kind)
+        if isinstance(array, pa.ChunkedArray):
+            raise HandlerError(f"column {self.name!r} has more than 2 GiB in one batch; lower max_batch_records")
+        if self._nested_required:
+            cast(pa.chunked_array([array]), self._kind)  # only for its check of nulls
+        return array
+
+
+class RowEncoder:
+    """Makes output rows of what a handler emits.
+
+    Args:
+        schema: the declared columns (see `parse_schema`); `_sequence` may stand at their end.
+
+    Attributes:
+        schema: of the rows that it makes: the declared columns, then `_sequence` (int64, NOT NULL).
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        if SEQUENCE.name in schema.names:
+            schema = schema.remove(schema.get_field_index(SEQUENCE.name))
+        self.schema = output_schema(schema)
+        self._declared = schema
+        self._names = frozenset(schema.names)
+        self._columns = [_Column(field) for field in schema]
+
+    def encode(self, rows: Sequence[Row], sequences: Sequence[int]) -> tuple[pa.RecordBatch, dict[int, Misfit]]:
+        """The rows that fit, by `_sequence` (those of one record as they were given), and why others do not.
+
+        A missing column is null; a column that the schema does not have is refused, as it may be a typo. Nothing is
+        rounded, cut or guessed: a float with a fraction is no int, a str no number, a datetime without a zone no instant.
+
+        Args:
+            sequences: of the record that each row came from.
+
+        Returns:
+            The batch (columns as in `schema`), and the first misfit of each record that has one, by sequence. Such a
+            record's other rows are in the batch: whoever fails the record drops them.
+        """
+        values = self._values(rows)
+        if values is None:
+            misshapen = self._misshapen(rows)
+            others = [index for index in range(len(rows)) if index not in misshapen]
+            batch, misfits = self.encode(
+                [dict(rows[index]) for index in others], [sequences[index] for index in others]
+            )
+            return batch, misfits | {sequences[index]: misshapen[index] for index in sorted(misshapen, reverse=True)}
+        columns = []
+        unfit: dict[int, Misfit] = {}
+        for column, its_values in zip(self._columns, values, strict=True):
+            array, reasons = column.encode(its_values)
+            columns.append(array)
+            for index, why in reasons.items():
+                unfit.setdefault(index, Misfit(column.name, why))
+        batch = pa.RecordBatch.from_arrays([*columns, pa.array(sequences, pa.int64())], schema=self.schema)
+        if unfit:
+            keep = np.ones(len(rows), dtype=bool)
+            keep[list(unfit)] = False
+            batch = batch.filter(pa.array(keep))
+        return _in_order(batch), {sequences[index]: unfit[index] for index in sorted(unfit, reverse=True)}
+
+    def encode_table(self, table: pa.Table) -> tuple[pa.Table, dict[int, Misfit]]:
+        """The rows of a table that fit, by `_sequence`, and why others do not, by sequence.
+
+        Columns may come in any order and in types that become the schema's without loss; missing ones are null.
+
+        Raises:
+            HandlerError: the table as a whole does not fit: `_sequence` or a NOT NULL column is missing, or a column is
+                unknown, given twice, or of another type.
+        """
+        table = self._arranged(table)
+        fitting, unfit = fit_columns(table, self.schema)
+        if not unfit:
+            return _in_order(fitting), {}
+        sequences = table.column(SEQUENCE.name).take(pa.array(sorted(unfit), pa.int64())).to_pylist()
+        misfits: dict[int, Misfit] = {}
+        for sequence, index in zip(sequences, sorted(unfit), strict=True):
+            column, value, why = unfit[index]
+            misfits.setdefault(sequence, Misfit(column, f"{value} does not fit: {why}"))
+        return _in_order(fitting), misfits
+
+    # Rows
+
+    def _values(self, rows: Sequence[Row]) -> list[list[Any]] | None:
+        """The values of each column; None if a row is no dict or has an unknown column."""
+        if not self._columns or not _DICT.issuperset(map(type, rows)):
+            return None if rows else [[] for _ in self._columns]
+        values = []
+        whole = frozenset({len(self._columns)}).issuperset(map(len, rows))
+        for column in self._columns:
+            try:
+                values.append(list(map(itemgetter(column.name), rows)))
+            except KeyError:
+                whole = False
+                values.append([row.get(column.name) for row in rows])
+        # A row that has every column, and as many keys as there are columns, has no other key.
+        return values if whole or self._names.issuperset(chain.from_iterable(rows)) else None
+
+    def _misshapen(self, rows: Sequence[object]) -> dict[int, Misfit]:
+        """Rows that are none, or have columns that the schema has not, by index."""
+        misfits = {}
+        for index, row in enumerate(rows):
+            if not isinstance(row, Mapping):
+                why = f"a row is a dict of column to value, not {shown(row)} ({type(row).__name__})"
+                misfits[index] = Misfit("", why)
+            elif not self._columns:
+                misfits[index] = Misfit("", "a row was emitted, but the handler declares no output_schema")
+            elif unknown := [name for name in row if name not in self._names]:
+                misfits[index] = Misfit(str(unknown[0]), unknown_name(unknown[0], self._declared.names, "column"))
+        return misfits
+
+    # Tables
+
+    def _arranged(self, table: pa.Table) -> pa.Table:
+        """The table with the schema's columns, in their order, each of a type that can become the schema's."""
+        names = table.column_names
+        if SEQUENCE.name not in names:
+            raise HandlerError(
+                f"emit_arrow: the table has no column {SEQUENCE.name}; keep the one that batch.to_arrow() gave, so that each "
+                f"row is known to belong to a record. It has: {', '.join(names)}"
+            )
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise HandlerError(f"emit_arrow: the table has {', '.join(map(repr, twice))} more than once")
+        for name in names:
+            if name not in self._names and name != SEQUENCE.name:
+                raise HandlerError(f"emit_arrow: {unknown_name(name, self._declared.names, 'column')}")
+        columns = []
+        for field in self.schema:
+            if field.name in names:
+                column = table.column(field.name)
+                if not castable(column.type, field.type):
+                    raise HandlerError(
+                        f"emit_arrow: column {field.name!r} is {column.type}, the schema says {type_ddl(field.type)}; "
+                        "cast it in the handler"
+                    )
+            elif field.nullable:
+                column = pa.chunked_array([pa.nulls(table.num_rows, field.type)])
+            else:
+                raise HandlerError(f"emit_arrow: column {field.name!r} is NOT NULL, but the table has it not")
+            columns.append(column)
+        if columns[-1].null_count or not pt.is_integer(columns[-1].type):
+            raise HandlerError(f"emit_arrow: {SEQUENCE.name} must be int64 without nulls, as batch.to_arrow() gave it")
+        return pa.Table.from_arrays(columns, names=self.schema.names)
+
+
+def _in_order(rows: Any) -> Any:
+    """Rows of a table or batch by `_sequence`; those of one record stay as they are."""
+    column = rows.column(SEQUENCE.name)
+    sequences = column.to_numpy()
+    if bool(np.all(sequences[1:] >= sequences[:-1])):
+        return rows
+    return rows.take(pc.sort_indices(pa.array(sequences)))

@@ -1,0 +1,164 @@
+"""Output schemas: what a handler may declare, as Arrow types that Spark reads, and which changes may follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from actorproc.ddl import COMMENT, parse_ddl, to_ddl, type_ddl
+from actorproc.errors import SchemaError
+from actorproc.records import SEQUENCE
+
+RESERVED = ("_sequence", "_partition")
+"""No column may start so: actorproc and its readers add such columns themselves."""
+
+PARTITION_COLUMN = "partition"
+"""Spark makes this column from the folder name `partition=<p>`, and drops one of the same name from the file without a word."""
+
+_AS_SPARK_READS = {  # Arrow type id -> the type that Spark reads in its place, without loss
+    kind.id: normal
+    for normal, kinds in {
+        pa.bool_(): [],
+        pa.int8(): [],
+        pa.int16(): [pa.uint8()],
+        pa.int32(): [pa.uint16()],
+        pa.int64(): [pa.uint32()],
+        pa.decimal128(20, 0): [pa.uint64()],
+        pa.float32(): [pa.float16()],
+        pa.float64(): [],
+        pa.string(): [pa.large_string(), pa.string_view()],
+        pa.binary(): [pa.large_binary(), pa.binary_view(), pa.binary(1)],
+        pa.date32(): [pa.date64()],
+    }.items()
+    for kind in (kinds if pt.is_decimal(normal) else [normal, *kinds])
+}
+
+
+def parse_schema(declared: str | pa.Schema | None) -> pa.Schema:
+    """The columns that a handler declares, as Spark maps them to Arrow; None and "" declare no columns.
+
+    Args:
+        declared: Spark DDL ("carrier string, minutes double NOT NULL"), or a pyarrow schema, whose types are replaced by
+            those that Spark reads (no large strings, dictionaries, unsigned integers; timestamps in microseconds).
+
+    Raises:
+        SchemaError: it does not parse, or a column cannot be stored; names the column (or position) and what is allowed.
+    """
+    if declared is None:
+        fields = []
+    elif isinstance(declared, str):
+        fields = parse_ddl(declared)
+    elif isinstance(declared, pa.Schema):
+        fields = [_normal_field(field, field.name) for field in declared]
+    else:
+        raise SchemaError(
+            f"output_schema is {declared!r}; give Spark DDL such as 'carrier string', or a pyarrow schema"
+        )
+    for field in fields:
+        name = field.name.lower()
+        if name.startswith(RESERVED):
+            raise SchemaError(f"column {field.name!r}: names that start with {' or '.join(RESERVED)} are reserved")
+        if name == PARTITION_COLUMN:
+            raise SchemaError(
+                f"column {field.name!r}: readers get a column 'partition' from the output's folders; choose another name"
+            )
+    _check_names(fields, "")
+    return pa.schema(fields)
+
+
+def schema_to_ddl(schema: pa.Schema) -> str:
+    """The schema as Spark DDL; `parse_schema` makes the same schema of it."""
+    return to_ddl(list(schema))
+
+
+def output_schema(schema: pa.Schema) -> pa.Schema:
+    """What the files of the output hold: the declared columns, and `_sequence` after them."""
+    return schema.append(SEQUENCE)
+
+
+def check_change(old: pa.Schema, new: pa.Schema) -> None:
+    """May `new` follow `old` in one dataset? Only nullable columns may come in; comments may change.
+
+    Raises:
+        SchemaError: no; names each column, its old and new type, and the ways out.
+    """
+    wrong = [f"column {field.name!r}, {_describe(field)}, is gone" for field in old if field.name not in new.names]
+    wrong += [
+        f"column {field.name!r} was {_describe(field)}, is now {_describe(now)}"
+        for field in old
+        if field.name in new.names and not field.equals(now := new.field(field.name))
+    ]
+    if len(old):  # else no row was ever written
+        wrong += [
+            f"column {field.name!r} is new and NOT NULL, but stored rows have nothing in it"
+            for field in new
+            if field.name not in old.names and not field.nullable
+        ]
+    kept = [name for name in new.names if name in old.names]
+    if not wrong and kept != old.names:
+        wrong.append(f"the columns {', '.join(old.names)} now come in the order {', '.join(kept)}")
+    if wrong:
+        raise SchemaError(
+            f"output_schema does not go with the stored output: {'; '.join(wrong)}. Ways out: leave stored columns as "
+            "they are and add nullable ones under new names; or run under a new processor name, which starts a new output"
+        )
+
+
+def _describe(field: pa.Field) -> str:
+    return type_ddl(field.type) + ("" if field.nullable else " NOT NULL")
+
+
+def _check_names(fields: Iterable[pa.Field], within: str) -> None:
+    seen: dict[str, str] = {}
+    for field in fields:
+        path = within + field.name
+        if not field.name:
+            raise SchemaError(f"a column{f' in {within[:-1]!r}' if within else ''} has no name")
+        if (other := seen.setdefault(field.name.lower(), path)) is not path:
+            raise SchemaError(
+                f"columns {other!r} and {path!r}: names must differ in more than case, which Spark ignores"
+            )
+        for part, nested in _children(field.type, path):
+            _check_names(part, nested)
+
+
+def _children(kind: pa.DataType, path: str) -> list[tuple[list[pa.Field], str]]:
+    """Every struct right below a type: its fields, and their path."""
+    if pt.is_struct(kind):
+        return [(list(kind), path + ".")]
+    inner = [kind.key_type, kind.item_type] if pt.is_map(kind) else [kind.value_type] if pt.is_list(kind) else []
+    return [child for each in inner for child in _children(each, path)]
+
+
+def _normal_field(field: pa.Field, path: str) -> pa.Field:
+    comment = (field.metadata or {}).get(COMMENT)
+    metadata = {COMMENT: comment} if comment else None
+    return pa.field(field.name, _normal(field.type, path), field.nullable, metadata)
+
+
+def _normal(kind: pa.DataType, path: str) -> pa.DataType:
+    """The type that Spark reads in place of `kind`."""
+    if kind.id in _AS_SPARK_READS:
+        return _AS_SPARK_READS[kind.id]
+    if pt.is_dictionary(kind):
+        return _normal(kind.value_type, path)
+    if pt.is_timestamp(kind):
+        return pa.timestamp("us", "UTC" if kind.tz else None)
+    if pt.is_decimal(kind) and kind.precision <= 38 and 0 <= kind.scale <= kind.precision:
+        return pa.decimal128(kind.precision, kind.scale)
+    if pt.is_struct(kind) and kind.num_fields:
+        return pa.struct([_normal_field(field, f"{path}.{field.name}") for field in kind])
+    if pt.is_map(kind) and kind.item_field.nullable:
+        return pa.map_(_normal(kind.key_type, path), _normal(kind.item_type, path))
+    if _is_list(kind) and kind.value_field.nullable:
+        return pa.list_(pa.field("element", _normal(kind.value_type, path)))
+    if _is_list(kind) or pt.is_map(kind):
+        raise SchemaError(f"column {path!r} is {kind}: make its elements nullable; Spark's DDL cannot say otherwise")
+    raise SchemaError(f"column {path!r} is {kind}, which Spark does not read from Parquet; use another type")
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    lists = (pt.is_list, pt.is_large_list, pt.is_fixed_size_list, pt.is_list_view, pt.is_large_list_view)
+    return any(is_list(kind) for is_list in lists)

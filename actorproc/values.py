@@ -1,0 +1,340 @@
+"""Fitting Python values to Arrow types, strictly: what would lose something or be a guess is refused, with the reason.
+
+Two ways that agree. `plain` tells at the speed of C whether a whole column is of types that Arrow converts rightly by
+itself; where it is not, `coercer` looks at each value. Arrow alone would turn 1.5 into 1, a datetime into its date, an
+int into a date, and drop the fields that a struct does not have.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation, localcontext
+from difflib import get_close_matches
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from actorproc.columns import shown
+from actorproc.ddl import type_ddl
+
+Plain = Callable[[list[Any]], bool]
+Coerce = Callable[[Any], Any]
+
+_NONE = type(None)
+
+
+def unknown_name(name: object, known: Sequence[str], what: str) -> str:
+    """Message for a column or field that is not there, with the one that may be meant."""
+    near = get_close_matches(str(name), known, 1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return (
+        f"there is no {what} {name!r}; {hint}there are: {', '.join(known) or 'none, as output_schema is not declared'}"
+    )
+
+
+# Whole columns
+
+
+def plain(kind: pa.DataType) -> Plain:
+    """A test whether all values of a list are of types that `pyarrow.array(values, kind)` converts, or refuses, rightly."""
+    if pt.is_timestamp(kind):
+        return _plain_timestamps(aware=kind.tz is not None)
+    if pt.is_float32(kind):
+        return _plain_floats
+    if pt.is_struct(kind):
+        return _plain_structs(kind)
+    if pt.is_map(kind):
+        return _plain_maps(kind)
+    if pt.is_list(kind):
+        return _plain_lists(kind)
+    types = _plain_types(kind)
+    return lambda values: types.issuperset(map(type, values))
+
+
+def _plain_types(kind: pa.DataType) -> frozenset[type]:
+    if pt.is_boolean(kind):
+        return frozenset({bool, _NONE})
+    if pt.is_integer(kind):
+        return frozenset({int, _NONE})
+    if pt.is_floating(kind):
+        return frozenset({float, int, _NONE})
+    if pt.is_string(kind):
+        return frozenset({str, _NONE})
+    if pt.is_binary(kind):
+        return frozenset({bytes, _NONE})
+    if pt.is_date(kind):
+        return frozenset({date, _NONE})
+    if pt.is_decimal(kind):
+        return frozenset({Decimal, int, _NONE})
+    raise TypeError(f"no output type: {kind}")  # parse_schema lets none through
+
+
+def _plain_timestamps(*, aware: bool) -> Plain:
+    types = frozenset({datetime, _NONE})
+    zone = operator.attrgetter("tzinfo")
+
+    def test(values: list[Any]) -> bool:
+        if not types.issuperset(map(type, values)):
+            return False
+        zones = set(map(zone, filter(None, values)))
+        return None not in zones if aware else zones <= {None}
+
+    return test
+
+
+def _plain_floats(values: list[Any]) -> bool:
+    if not frozenset({float, int, _NONE}).issuperset(map(type, values)):
+        return False
+    wide = pa.array(values, pa.float64())
+    return bool(pc.equal(pc.sum(pc.is_inf(wide)), pc.sum(pc.is_inf(wide.cast(pa.float32())))).as_py() is not False)
+
+
+def _plain_structs(kind: pa.StructType) -> Plain:
+    types = frozenset({dict, _NONE})
+    names = frozenset(field.name for field in kind)
+    children = [(field.name, plain(field.type)) for field in kind]
+
+    def test(values: list[Any]) -> bool:
+        if not types.issuperset(map(type, values)):
+            return False
+        given = list(filter(None, values))
+        return names.issuperset(chain.from_iterable(given)) and all(
+            child([value.get(name) for value in given]) for name, child in children
+        )
+
+    return test
+
+
+def _plain_maps(kind: pa.MapType) -> Plain:
+    types = frozenset({dict, _NONE})
+    keys, items = plain(kind.key_type), plain(kind.item_type)
+
+    def test(values: list[Any]) -> bool:
+        if not types.issuperset(map(type, values)):
+            return False
+        given = list(filter(None, values))
+        return keys(list(chain.from_iterable(given))) and items(list(chain.from_iterable(map(dict.values, given))))
+
+    return test
+
+
+def _plain_lists(kind: pa.ListType) -> Plain:
+    types = frozenset({list, tuple, _NONE})
+    items = plain(kind.value_type)
+
+    def test(values: list[Any]) -> bool:
+        return types.issuperset(map(type, values)) and items(list(chain.from_iterable(filter(None, values))))
+
+    return test
+
+
+# Single values
+
+
+def coercer(kind: pa.DataType, *, required: bool = False) -> Coerce:
+    """A function from a value to one that `plain` accepts and Arrow converts without loss; it raises ValueError with the reason."""
+    name = type_ddl(kind)
+    convert = _conversion(kind, name)
+
+    def coerce(value: Any) -> Any:
+        if value is None:
+            if required:
+                raise ValueError("it is NOT NULL")
+            return None
+        return convert(value)
+
+    return coerce
+
+
+def _conversion(kind: pa.DataType, name: str) -> Coerce:
+    if pt.is_integer(kind):
+        return _integer(name, kind.bit_width)
+    if pt.is_floating(kind):
+        return _floating(name, single=pt.is_float32(kind))
+    if pt.is_timestamp(kind):
+        return _timestamp(aware=kind.tz is not None)
+    if pt.is_decimal(kind):
+        return _decimal(name, kind.precision, kind.scale)
+    if pt.is_struct(kind):
+        return _struct(kind)
+    if pt.is_map(kind):
+        return _map(kind)
+    if pt.is_list(kind):
+        return _list(kind)
+    return {pa.bool_(): _boolean, pa.string(): _string, pa.binary(): _binary, pa.date32(): _date}[kind]
+
+
+def _no(value: Any, kind: str, allowed: str) -> ValueError:
+    return ValueError(f"{shown(value)} ({type(value).__name__}) is no {kind}; give {allowed}")
+
+
+def _boolean(value: Any) -> bool:
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    raise _no(value, "boolean", "True or False")
+
+
+def _integer(name: str, bits: int) -> Coerce:
+    low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+
+    def convert(value: Any) -> int:
+        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        if not whole and isinstance(value, float | np.floating | Decimal):
+            whole = math.isfinite(value) and value == int(value)
+        if not whole:
+            raise _no(value, name, "an int, or a float without a fraction")
+        number = int(value)
+        if not low <= number <= high:
+            raise ValueError(f"{shown(value)} is out of range for {name} ({low} to {high})")
+        return number
+
+    return convert
+
+
+def _floating(name: str, *, single: bool) -> Coerce:
+    def convert(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+            raise _no(value, name, "a float or an int")
+        exact = isinstance(value, int | np.integer)
+        if exact and abs(int(value)) > (2**24 if single else 2**53):
+            raise ValueError(
+                f"{shown(value)} is an int that {name} cannot hold exactly; convert it with float() if it may be rounded"
+            )
+        number = float(value)
+        with np.errstate(over="ignore"):
+            if single and math.isfinite(number) and np.isinf(np.float32(number)):
+                raise ValueError(f"{shown(value)} is out of range for {name}")
+        return number
+
+    return convert
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):
+        raise _no(value, "string", "a str" + (", as bytes.decode() makes one" if isinstance(value, bytes) else ""))
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{shown(value)} is no text: {error.reason}") from None
+    return str.__str__(value)
+
+
+def _binary(value: Any) -> bytes:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise _no(value, "binary", "bytes" + (", as str.encode() makes them" if isinstance(value, str) else ""))
+
+
+def _date(value: Any) -> date:
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return value
+    raise _no(value, "date", "a date" + (", as datetime.date() makes one" if isinstance(value, datetime) else ""))
+
+
+def _timestamp(*, aware: bool) -> Coerce:
+    name = "timestamp" if aware else "timestamp_ntz"
+    wanted = "a datetime with a zone (tzinfo)" if aware else "a datetime without a zone"
+
+    def convert(value: Any) -> datetime:
+        if not isinstance(value, datetime) or value != value:  # pandas' NaT is a datetime
+            raise _no(value, name, wanted)
+        if getattr(value, "nanosecond", 0):
+            raise ValueError(f"{shown(value)} has nanoseconds; {name} holds microseconds")
+        if (value.utcoffset() is not None) != aware:
+            instead = "; or declare the column timestamp_ntz" if aware else "; or declare the column timestamp"
+            raise _no(value, name, wanted + instead)
+        plain_value = datetime.combine(value.date(), value.timetz())
+        try:
+            return plain_value.astimezone(UTC) if aware else plain_value
+        except OverflowError:
+            raise ValueError(f"{shown(value)} is out of range for {name}") from None
+
+    return convert
+
+
+def _decimal(name: str, precision: int, scale: int) -> Coerce:
+    unit = Decimal(1).scaleb(-scale)
+
+    def convert(value: Any) -> Decimal:
+        if not isinstance(value, Decimal | int | np.integer) or isinstance(value, bool):
+            raise _no(
+                value,
+                name,
+                "a Decimal or an int" + (" (Decimal(str(x)) keeps what is shown)" if isinstance(value, float) else ""),
+            )
+        number = value if isinstance(value, Decimal) else Decimal(int(value))
+        if not number.is_finite():
+            raise ValueError(f"{number} is not finite, as every {name} is")
+        try:
+            with localcontext(prec=precision):
+                fitted = number.quantize(unit)
+        except InvalidOperation:
+            raise ValueError(f"{shown(value)} is out of range for {name}") from None
+        if fitted != number:
+            raise ValueError(f"{shown(value)} has more than {scale} digits after the point, too many for {name}")
+        return fitted
+
+    return convert
+
+
+def _struct(kind: pa.StructType) -> Coerce:
+    fields = {field.name: coercer(field.type, required=not field.nullable) for field in kind}
+
+    def convert(value: Any) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise _no(value, "struct", "a dict")
+        for name in value:
+            if name not in fields:
+                raise ValueError(unknown_name(name, list(fields), "field"))
+        return {name: _at(f".{name}", coerce, value.get(name)) for name, coerce in fields.items()}
+
+    return convert
+
+
+def _map(kind: pa.MapType) -> Coerce:
+    keys, items = coercer(kind.key_type, required=True), coercer(kind.item_type)
+
+    def convert(value: Any) -> list[tuple[Any, Any]]:
+        if not isinstance(value, Mapping):
+            raise _no(value, "map", "a dict")
+        return [(_at(f" key {key!r}", keys, key), _at(f"[{key!r}]", items, item)) for key, item in value.items()]
+
+    return convert
+
+
+def _list(kind: pa.ListType) -> Coerce:
+    items = coercer(kind.value_type)
+
+    def convert(value: Any) -> list[Any]:
+        values: Iterable[Any] = value
+        if isinstance(value, np.ndarray):
+            values = value.tolist()
+        elif not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray | memoryview):
+            raise _no(value, "array", "a list")
+        return [_at(f"[{index}]", items, item) for index, item in enumerate(values)]
+
+    return convert
+
+
+class _Within(ValueError):
+    """A part of a value does not fit; `place` tells which."""
+
+    def __init__(self, place: str, why: str) -> None:
+        super().__init__(f"{place}: {why}".lstrip())
+        self.place, self.why = place, why
+
+
+def _at(place: str, coerce: Coerce, value: Any) -> Any:
+    try:
+        return coerce(value)
+    except _Within as error:
+        raise _Within(place + error.place, error.why) from None
+    except ValueError as error:
+        raise _Within(place, str(error)) from None
