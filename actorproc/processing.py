@@ -166,21 +166,23 @@ class BatchProcessor:
         """Rows of the records that neither failed nor were given up, and the failures, rows that do not fit among them."""
         rows, sequences = emitted.rows, emitted.sequences
         failures = self._open(emitted.failures)
-        unwanted = failures.keys() | emitted.letters.keys()
-        tables = []
+        tables: list[pa.Table] = []
         if rows:
             encode = self._rows.encode
             encoded, misfits = (
                 encode(rows, sequences) if len(rows) <= _SMALL else await self._clock.offload(encode, rows, sequences)
             )
             failures.update(misfits)
-            unwanted |= misfits.keys()
             tables.append(pa.Table.from_batches([encoded]))
-        tables += [self._rows.encode_table(table) for table in emitted.tables]
+        for given in emitted.tables:
+            table, misfits = await self._clock.offload(self._rows.encode_table, given)
+            failures.update(misfits)
+            tables.append(table)
         if not tables:
             return None, failures
         table = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
         self._check_origin(batch, table)
+        unwanted = failures.keys() | emitted.letters.keys()
         if unwanted or self._saved >= 0:
             column = table[SEQUENCE.name]
             keep = pc.and_(

@@ -29,7 +29,7 @@ from actorproc.options import load_options
 from actorproc.output_schema import agree_on_schema
 from actorproc.partition import Shared
 from actorproc.probe import ensure_safe
-from actorproc.schema import parse_schema
+from actorproc.schema import output_schema, parse_schema
 from actorproc.settings import Settings
 from actorproc.sources import open_source
 from actorproc.sources.protocol import End, Source, Start
@@ -223,7 +223,9 @@ class Processor:
             asked = False
             async for number in signals:
                 if asked:
-                    raise Aborted(f"{signal.Signals(number).name} came twice: aborted; what was not committed is processed again")
+                    raise Aborted(
+                        f"{signal.Signals(number).name} came twice: aborted; what was not committed is processed again"
+                    )
                 asked = True
                 self._log.info("processor.stopping", signal=signal.Signals(number).name)
                 await self.stop()

@@ -1,0 +1,69 @@
+"""A stream in memory, for tests: append records, read them as any source."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from datetime import UTC, datetime
+
+import anyio
+
+from actorproc.records import Batch
+from actorproc.sources.protocol import Chunk, End, Source, Start
+
+
+class MemorySource(Source):
+    """Partitions held in memory. Positions are indices; sequences are `step` apart, to show that they need not be dense.
+
+    Args:
+        partitions: how many; they are named "0", "1", ...
+        page: records in one chunk.
+    """
+
+    def __init__(self, partitions: int = 1, *, page: int = 1000, step: int = 1) -> None:
+        self._values: dict[str, list[bytes | None]] = {str(p): [] for p in range(partitions)}
+        self._keys: dict[str, list[bytes | None]] = {name: [] for name in self._values}
+        self._times: dict[str, list[datetime]] = {name: [] for name in self._values}
+        self._news = anyio.Event()
+        self._page, self._step = page, step
+
+    def append(
+        self,
+        partition: str,
+        values: Sequence[bytes | None],
+        *,
+        key: bytes | None = None,
+        timestamp: datetime | None = None,
+    ) -> None:
+        """Add records to the end of a partition and wake its readers."""
+        self._values[partition] += values
+        self._keys[partition] += [key] * len(values)
+        self._times[partition] += [timestamp or datetime(2026, 1, 1, tzinfo=UTC)] * len(values)
+        self._news.set()
+        self._news = anyio.Event()
+
+    async def partitions(self) -> Sequence[str]:
+        return list(self._values)
+
+    async def start(self, partition: str, at: Start) -> str:
+        if at == "earliest":
+            return "0"
+        times = self._times[partition]
+        if at == "latest":
+            return str(len(times))
+        return str(next((i for i, time in enumerate(times) if time >= at), len(times)))
+
+    async def end(self, partition: str) -> End:
+        count = len(self._values[partition])
+        return End(str(count), (count - 1) * self._step if count else None)
+
+    async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+        values, keys, times = self._values[partition], self._keys[partition], self._times[partition]
+        at = int(position)
+        while True:
+            news, stop = self._news, min(len(values), at + self._page)
+            sequences = range(at * self._step, stop * self._step, self._step)
+            batch = Batch.of(partition, values[at:stop], sequences, keys=keys[at:stop], timestamps=times[at:stop])
+            yield Chunk(batch, str(stop))
+            if at == stop:
+                await news.wait()
+            at = stop

@@ -1,0 +1,304 @@
+"""The partition actor on a store: what is committed, what a new owner finds, what the loser of a race does."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing
+from typing import Any
+
+import anyio
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from actorproc import errors
+from actorproc.actor import first_cause
+from actorproc.budget import ByteBudget
+from actorproc.checkpoints import Checkpoint
+from actorproc.clock import Clock
+from actorproc.context import PartitionContext, Site
+from actorproc.handler import CloseReason, PartitionHandler
+from actorproc.layout import ProcessorLayout
+from actorproc.output import OutputChain
+from actorproc.partition import PartitionActor, Shared
+from actorproc.records import Batch
+from actorproc.schema import output_schema, parse_schema
+from actorproc.settings import Settings
+from actorproc.sources.protocol import End
+from actorproc.store import Store
+from actorproc.stores.memory import Memory
+from actorproc.testing.source import MemorySource
+
+
+class Numbers(PartitionHandler):
+    """A row for each even number, a failure for each that ends in 5, silence for the others."""
+
+    output_schema = "n long"
+    closed: list[CloseReason] = []
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        for record in batch:
+            number = record.json()
+            if number % 10 == 5:
+                ctx.dead_letter(record, "a five")
+            elif number % 2 == 0:
+                ctx.emit(record, {"n": number})
+
+    async def closing(self, ctx: Site, reason: CloseReason) -> None:
+        self.closed.append(reason)
+
+
+class World:
+    """One source and one store, on which partition actors come and go."""
+
+    def __init__(self, handler: type[PartitionHandler] = Numbers, page: int = 1000, **settings: Any) -> None:
+        self.source = MemorySource(1, page=page, step=3)
+        self.store = Store(Memory())
+        self.layout = ProcessorLayout("p")
+        self.handler = handler
+        self.settings = Settings.load(**{"commit_interval": 1000, "idle_commit_interval": 1000, **settings})
+        self.end: End | None = None
+        self.fed = 0
+
+    def feed(self, count: int) -> None:
+        self.source.append("0", [str(n).encode() for n in range(self.fed, self.fed + count)])
+        self.fed += count
+
+    def actor(
+        self, epoch: int, end: End | None = None, reached: Callable[[str], None] = lambda _: None
+    ) -> PartitionActor:
+        common = Shared(
+            "p", f"host-{epoch}", self.handler, output_schema(parse_schema(self.handler.output_schema)), self.source,
+            self.store, self.layout, self.settings, Clock(epoch), "earliest", None, None,
+            ByteBudget(2**20), anyio.CapacityLimiter(1),
+        )  # fmt: skip
+        return PartitionActor("0", epoch, common, end=end, reached=reached)
+
+    async def until_end(self, epoch: int) -> PartitionActor:
+        """Run a new owner until everything there is now is committed, and drain it."""
+        done = anyio.Event()
+        actor = self.actor(epoch, await self.source.end("0"), lambda _: done.set())
+        with closing(actor):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(actor.run)
+                with anyio.fail_after(20):
+                    await done.wait()
+                actor.drain()
+        return actor
+
+    @asynccontextmanager
+    async def running(self, epoch: int) -> AsyncIterator[PartitionActor]:
+        actor = self.actor(epoch)
+        with closing(actor):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(actor.run)
+                yield actor
+                tasks.cancel_scope.cancel()
+
+    async def rows(self) -> list[int]:
+        found: list[int] = []
+        for entry in (await self.store.list(self.layout.output)).entries:
+            stored = await self.store.get(entry.key)
+            assert stored is not None
+            table = pq.read_table(io.BytesIO(stored.body))
+            assert [s // 3 for s in table["_sequence"].to_pylist()] == table["n"].to_pylist()
+            found += table["n"].to_pylist()
+        return found
+
+    async def letters(self) -> list[int]:
+        entries = (await self.store.list(self.layout.dead_letters)).entries
+        bodies = [await self.store.get(entry.key) for entry in entries]
+        return [int(orjson.loads(line)["value"]) for stored in bodies if stored for line in stored.body.splitlines()]
+
+    async def checkpoint(self) -> Checkpoint:
+        stored = await self.store.get(self.layout.checkpoint("0"))
+        assert stored is not None
+        return Checkpoint.from_json("c", stored.body)
+
+    async def check(self) -> None:
+        assert await self.rows() == [n for n in range(self.fed) if n % 2 == 0]
+        assert await self.letters() == [n for n in range(self.fed) if n % 10 == 5]
+        number, previous = 0, -1
+        chain = OutputChain(self.store, self.layout, "0")
+        while (commit := await chain.read(number)) is not None:
+            assert commit.first.sequence >= previous
+            number, previous = number + 1, commit.next.sequence
+
+
+async def eventually(what: Callable[[], Awaitable[object]]) -> None:
+    with anyio.fail_after(20):
+        while not await what():
+            await anyio.sleep(0.001)
+
+
+async def test_every_record_ends_as_rows_a_dead_letter_or_silence_and_the_checkpoint_says_how_far() -> None:
+    world = World(max_batch_records=7)
+    world.feed(100)
+    await world.until_end(1)
+    await world.check()
+    checkpoint = await world.checkpoint()
+    assert (checkpoint.cursor.sequence, checkpoint.number) == (99 * 3, 1)
+    assert (checkpoint.totals.records, checkpoint.totals.rows, checkpoint.totals.dead_letters) == (100, 50, 10)
+    assert Numbers.closed[-1] is CloseReason.HANDOFF
+
+
+async def test_owner_after_owner_goes_on_where_the_last_one_stopped() -> None:
+    world = World(page=10, max_batch_records=3)
+    for epoch in range(1, 6):
+        world.feed(33)
+        await world.until_end(epoch)
+    await world.check()
+    assert (await world.checkpoint()).totals.records == 165
+
+
+async def test_a_killed_owner_loses_nothing_and_the_next_one_repeats_no_row() -> None:
+    world = World(page=5, commit_rows=1, max_batch_records=4)
+    world.feed(100)
+    for epoch in range(1, 5):
+        async with world.running(epoch) as actor:
+            await eventually(lambda actor=actor: _at_least(actor.statistics.commits, 2))  # type: ignore[misc]
+    await world.until_end(9)
+    await world.check()
+
+
+async def _at_least(count: int, least: int) -> bool:
+    return count >= least
+
+
+async def test_of_two_owners_at_once_one_learns_at_its_next_commit_that_it_lost_and_leaves_nothing() -> None:
+    world = World(commit_rows=1)
+    lost: list[Exception] = []
+
+    async def run(actor: PartitionActor) -> None:
+        try:
+            await actor.run()
+        except Exception as error:  # noqa: BLE001
+            lost.append(first_cause(error))
+
+    old, new = world.actor(1), world.actor(2)
+    with closing(old), closing(new):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run, old)
+            world.feed(10)
+            await eventually(lambda: _at_least(old.statistics.commits, 1))
+            tasks.start_soon(run, new)
+            await eventually(lambda: _at_least(new.statistics.state == "running", True))
+            while not lost:
+                commits = old.statistics.commits + new.statistics.commits
+                world.feed(10)
+                await eventually(
+                    lambda: _at_least(old.statistics.commits + new.statistics.commits + len(lost), commits + 1)
+                )  # noqa: B023
+            tasks.cancel_scope.cancel()
+    assert [type(error) for error in lost] == [errors.Fenced]
+    await world.until_end(3)
+    await world.check()
+
+
+async def test_an_earlier_epoch_is_refused_at_the_door() -> None:
+    world = World()
+    world.feed(1)
+    await world.until_end(5)
+    actor = world.actor(4)
+    with pytest.raises(errors.Fenced, match="epoch 5"):
+        await actor.run()
+    actor.close()
+
+
+async def test_dead_letters_of_a_commit_whose_owner_died_before_publishing_are_published_by_the_next() -> None:
+    world = World(commit_rows=1)
+    world.feed(10)
+    await world.until_end(1)
+    for entry in (await world.store.list(world.layout.dead_letters)).entries:
+        await world.store.delete(entry.key)
+    stored = await world.store.get(world.layout.checkpoint("0"))
+    assert stored is not None
+    document = orjson.loads(stored.body) | {"number": 0, "cursor": ["0", -1]}
+    await world.store.put(world.layout.checkpoint("0"), orjson.dumps(document))
+    world.feed(10)
+    await world.until_end(2)
+    await world.check()
+
+
+async def test_silence_moves_the_checkpoint_alone() -> None:
+    class Silent(Numbers):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            pass
+
+    world = World(Silent, idle_commit_interval=0.01)
+    world.feed(10)
+    async with world.running(1):
+        await eventually(lambda: _moved(world))
+    assert await world.rows() == []
+
+
+async def _moved(world: World) -> bool:
+    try:
+        return (await world.checkpoint()).cursor.sequence == 27
+    except AssertionError:
+        return False
+
+
+async def test_without_auto_commit_only_the_handler_commits() -> None:
+    class Manual(Numbers):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            await super().process(batch, ctx)
+            if batch.last >= 60:
+                await ctx.commit()
+
+    world = World(Manual, page=5, auto_commit=False, commit_interval=0.001, commit_rows=1)
+    world.feed(10)
+    async with world.running(1) as actor:
+        await eventually(lambda: _at_least(actor.statistics.records, 10))
+        await anyio.sleep(0.02)
+        assert await world.rows() == []
+        world.feed(11)
+        await eventually(lambda: _at_least(actor.statistics.committed.sequence, 60))
+        assert await world.rows() == [n for n in range(21) if n % 2 == 0]
+
+
+async def test_a_commit_up_to_a_record_is_where_the_next_owner_goes_on() -> None:
+    class Manual(Numbers):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            await super().process(batch, ctx)
+            await ctx.commit(batch[3])
+            await anyio.sleep_forever()
+
+    world = World(Manual)
+    world.feed(10)
+    async with world.running(1) as actor:
+        await eventually(lambda: _at_least(actor.statistics.commits, 1))
+    assert await world.rows() == [0, 2]
+    world.handler = Numbers
+    await world.until_end(2)
+    await world.check()
+
+
+async def test_at_most_once_shows_no_record_to_a_second_owner() -> None:
+    seen: list[int] = []
+
+    class Once(Numbers):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            seen.extend(record.json() for record in batch)
+            await anyio.sleep_forever()
+
+    world = World(Once, max_batch_records=4, delivery="at-most-once")
+    world.feed(12)
+    for epoch in (1, 2, 3):
+        async with world.running(epoch):
+            await eventually(lambda epoch=epoch: _at_least(len(seen), 4 * epoch))  # type: ignore[misc]
+    assert seen == list(range(12))
+
+
+async def test_output_written_by_one_commit_is_one_file_with_rows_in_order() -> None:
+    world = World(max_batch_records=3)
+    world.feed(50)
+    await world.until_end(1)
+    entries = (await world.store.list(world.layout.output)).entries
+    assert [entry.key for entry in entries] == ["p/output/partition=0/00000000000000000000.parquet"]
+    stored = await world.store.get(entries[0].key)
+    assert stored is not None
+    schema = pq.read_schema(io.BytesIO(stored.body))
+    assert schema.remove_metadata().equals(pa.schema([("n", pa.int64()), pa.field("_sequence", pa.int64(), False)]))

@@ -1,0 +1,356 @@
+"""One batch through a handler: attempts, isolation, dead letters, decisions, commits from within."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import orjson
+import pyarrow as pa
+import pytest
+import structlog
+
+from actorproc import errors
+from actorproc.clock import Clock
+from actorproc.context import PartitionContext, Site
+from actorproc.handler import Decision, PartitionHandler
+from actorproc.processing import BatchProcessor, Interrupted, Outcome
+from actorproc.records import Batch, Record
+from actorproc.schema import parse_schema
+from actorproc.settings import Settings
+
+SITE = Site("p", "h", "0", 1, None, None, structlog.get_logger())
+QUICK = Settings(retry_backoff=0.001, retry_backoff_max=0.002)
+
+
+class Doubler(PartitionHandler):
+    """Emits a row per number; what `bad` names raises; keeps count of what it saw."""
+
+    output_schema = "n long, attempt int"
+    bad: frozenset[int] = frozenset()
+
+    def __init__(self) -> None:
+        self.seen: list[list[int]] = []
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        self.seen.append([record.json() for record in batch])
+        for record in batch:
+            number = record.json()
+            if number in self.bad:
+                raise ValueError(f"{number} is bad")
+            ctx.emit(record, {"n": number, "attempt": ctx.attempt})
+
+
+def numbers(*values: int | bytes) -> Batch:
+    return Batch.of(
+        "0", [v if isinstance(v, bytes) else str(v).encode() for v in values], range(100, 100 + len(values))
+    )
+
+
+class Run:
+    """A handler on one batch after another, and what was saved from within."""
+
+    def __init__(self, handler: PartitionHandler, settings: Settings = QUICK) -> None:
+        self.saved: list[tuple[list[int], list[int], int]] = []
+        self.draining = anyio.Event()
+        self.processor = BatchProcessor(
+            handler, SITE, parse_schema(handler.output_schema), settings, Clock(1),
+            save=self.save, draining=self.draining, threads=anyio.CapacityLimiter(2),
+        )  # fmt: skip
+
+    async def save(self, batch: Batch, outcome: Outcome, upto: int) -> None:
+        self.saved.append((column(outcome, "n"), sorted(outcome.letters), upto))
+
+    async def __call__(self, batch: Batch) -> Outcome:
+        return await self.processor.process(batch)
+
+
+def column(outcome: Outcome, name: str) -> list[Any]:
+    return pa.concat_tables(outcome.tables)[name].to_pylist() if outcome.tables else []
+
+
+def letters(outcome: Outcome) -> dict[int, dict[str, Any]]:
+    return {sequence: orjson.loads(line) for sequence, line in outcome.letters.items()}
+
+
+async def test_rows_carry_the_sequence_of_their_record() -> None:
+    outcome = await Run(Doubler())(numbers(7, 8))
+    assert column(outcome, "_sequence") == [100, 101]
+    assert column(outcome, "n") == [7, 8]
+
+
+async def test_records_that_fail_alone_become_dead_letters_and_all_others_are_processed_in_order() -> None:
+    class Handler(Doubler):
+        bad = frozenset({3, 4, 9})
+
+    outcome = await Run(Handler())(numbers(*range(20)))
+    assert column(outcome, "n") == [n for n in range(20) if n not in Handler.bad]
+    assert {s: (x["value"], x["error"]["type"], x["error"]["message"]) for s, x in letters(outcome).items()} == {
+        100 + n: (str(n), "ValueError", f"{n} is bad") for n in Handler.bad
+    }
+    assert "is bad" in letters(outcome)[103]["error"]["traceback"]
+
+
+async def test_a_handler_that_does_not_iterate_is_bisected() -> None:
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            self.seen.append(batch.sequences)
+            documents = [orjson.loads(value or b"") for value in batch.values]
+            if 13 in documents:
+                raise RuntimeError("unlucky")
+            for index, number in enumerate(documents):
+                ctx.emit(batch[index], {"n": number})
+
+    handler = Handler()
+    outcome = await Run(handler)(numbers(*range(64)))
+    assert column(outcome, "n") == [n for n in range(64) if n != 13]
+    assert list(outcome.letters) == [113]
+    assert len(handler.seen) <= QUICK.max_attempts + 2 * 6 + 1  # two halves for each power of two
+
+
+async def test_a_batch_that_fails_once_is_tried_again_and_leaves_no_rows_of_the_failed_attempt() -> None:
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            await super().process(batch, ctx)
+            if ctx.attempt == 1:
+                raise OSError("a hiccup")
+
+    outcome = await Run(Handler())(numbers(1, 2))
+    assert column(outcome, "attempt") == [2, 2]
+    assert not outcome.letters
+
+
+async def test_a_poison_record_is_tried_max_attempts_times_with_its_batch_and_once_alone() -> None:
+    class Handler(Doubler):
+        bad = frozenset({5})
+
+    handler = Handler()
+    outcome = await Run(handler, QUICK.model_copy(update={"max_attempts": 4}))(numbers(4, 5, 6))
+    assert handler.seen == [[4, 5, 6]] * 4 + [[4], [5], [6]]
+    assert letters(outcome)[101]["attempts"] == 5
+
+
+async def test_a_row_that_does_not_fit_is_the_failure_of_its_record_alone() -> None:
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                ctx.emit(record, {"n": record.json()})
+
+    outcome = await Run(Handler())(numbers(1, b'"two"', 3))
+    assert column(outcome, "n") == [1, 3]
+    assert "n" in letters(outcome)[101]["error"]["message"]
+
+
+async def test_an_unknown_column_is_a_failure_not_a_null() -> None:
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                ctx.emit(record, {"n": 1} if record.json() else {"number": 1})
+
+    outcome = await Run(Handler())(numbers(1, 0))
+    assert column(outcome, "n") == [1]
+    assert "number" in letters(outcome)[101]["error"]["message"]
+
+
+async def test_map_makes_an_exception_the_failure_of_its_record_and_keeps_order() -> None:
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            async def work(record: Record) -> int:
+                await anyio.lowlevel.checkpoint()
+                return 10 // int(record.json())
+
+            for record, result in zip(batch, await ctx.map(batch, work, concurrency=3), strict=True):
+                ctx.emit(record, {"n": result})
+
+    outcome = await Run(Handler())(numbers(5, 0, 2, 1))
+    assert column(outcome, "n") == [2, 5, 10]
+    assert letters(outcome)[101]["error"]["type"] == "ZeroDivisionError"
+    assert letters(outcome)[101]["attempts"] == QUICK.max_attempts
+
+
+async def test_a_handler_may_dead_letter_a_record_itself() -> None:
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                ctx.emit(record, {"n": record.json()})
+            ctx.dead_letter(batch[1], "not today")
+
+    outcome = await Run(Handler())(numbers(1, 2, 3))
+    assert column(outcome, "n") == [1, 3]
+    assert letters(outcome)[101]["error"] == {"type": "DeadLetter", "message": "not today", "traceback": None}
+
+
+@pytest.mark.parametrize(("decision", "dead", "skipped"), [(Decision.SKIP, [], 1), (Decision.DEAD_LETTER, [101], 0)])
+async def test_on_error_may_skip_or_dead_letter_without_trying_again(
+    decision: Decision, dead: list[int], skipped: int
+) -> None:
+    class Handler(Doubler):
+        bad = frozenset({2})
+
+        def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
+            return decision
+
+    handler = Handler()
+    outcome = await Run(handler)(numbers(1, 2, 3))
+    assert (list(outcome.letters), outcome.skipped) == (dead, skipped)
+    assert column(outcome, "n") == [1, 3]
+    assert handler.seen == [[1, 2, 3], [1], [2], [3]]
+
+
+async def test_on_error_may_retry_for_ever() -> None:
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            if ctx.attempt < 9:
+                raise ConnectionError("the database is down")
+            await super().process(batch, ctx)
+
+        def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
+            return Decision.RETRY if isinstance(error, ConnectionError) else None
+
+    assert column(await Run(Handler())(numbers(1)), "attempt") == [9]
+
+
+async def test_on_error_may_stop_the_partition() -> None:
+    class Handler(Doubler):
+        bad = frozenset({1})
+
+        def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
+            return Decision.STOP
+
+    with pytest.raises(errors.HandlerError, match="1 is bad"):
+        await Run(Handler())(numbers(1))
+
+
+async def test_too_many_dead_letters_stop_the_partition() -> None:
+    class Handler(Doubler):
+        bad = frozenset(range(50, 100))
+
+    settings = QUICK.model_copy(update={"dead_letter_limit": 0.3, "dead_letter_window": 100})
+    with pytest.raises(errors.TooManyDeadLetters, match=r"31 of the latest 100.*dead_letter_limit = 0\.3"):
+        await Run(Handler(), settings)(numbers(*range(100)))
+
+
+async def test_a_drain_cuts_the_wait_for_the_next_attempt_short() -> None:
+    class Handler(Doubler):
+        bad = frozenset({1})
+
+    run = Run(Handler(), QUICK.model_copy(update={"retry_backoff": 1e6, "retry_backoff_max": 1e6}))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_set_soon, run.draining)
+        with pytest.raises(Interrupted):
+            await run(numbers(1))
+
+
+async def _set_soon(event: anyio.Event) -> None:
+    for _ in range(5):
+        await anyio.lowlevel.checkpoint()
+    event.set()
+
+
+async def test_at_most_once_never_shows_a_record_twice() -> None:
+    class Handler(Doubler):
+        bad = frozenset({2})
+
+    handler = Handler()
+    outcome = await Run(handler, QUICK.model_copy(update={"delivery": "at-most-once"}))(numbers(1, 2, 3))
+    assert handler.seen == [[1, 2, 3]]
+    assert sorted(outcome.letters) == [100, 101, 102]
+
+
+async def test_a_plain_def_runs_in_a_thread() -> None:
+    import threading
+
+    class Handler(PartitionHandler):
+        output_schema = "n long, main boolean"
+
+        def process(self, batch: Batch, ctx: PartitionContext) -> None:  # type: ignore[override]
+            for record in batch:
+                main = threading.current_thread() is threading.main_thread()
+                ctx.emit(record, {"n": record.json(), "main": main})
+
+    outcome = await Run(Handler())(numbers(1, 2))
+    assert column(outcome, "main") == [False, False]
+
+
+async def test_emitting_after_process_returned_is_refused() -> None:
+    kept: list[PartitionContext] = []
+
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            kept.append(ctx)
+
+    batch = numbers(1)
+    await Run(Handler())(batch)
+    with pytest.raises(errors.HandlerError, match="after process"):
+        kept[0].emit(batch[0], {"n": 1})
+
+
+async def test_a_row_of_another_batch_fails_the_attempt() -> None:
+    other = numbers(1, 2, 3)
+
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            ctx.emit(other[2], {"n": 1})
+
+    outcome = await Run(Handler())(numbers(1))
+    assert "a row belongs to a record of the batch" in letters(outcome)[100]["error"]["message"]
+
+
+async def test_commit_within_a_batch_saves_up_to_the_record_and_a_later_failure_redoes_only_the_rest() -> None:
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            self.seen.append([r.json() for r in batch])
+            for record in batch:
+                if record.json() == 3 and ctx.attempt == 1:
+                    raise OSError("later")
+                ctx.emit(record, {"n": record.json()})
+                if record.json() == 2:
+                    await ctx.commit(record)
+
+    handler = Handler()
+    run = Run(handler)
+    outcome = await run(numbers(1, 2, 3, 4))
+    assert run.saved == [([1, 2], [], 101)]
+    assert column(outcome, "n") == [3, 4]
+    assert handler.seen == [[1, 2, 3, 4], [3, 4]]
+
+
+async def test_commit_stops_short_of_a_record_that_has_failed() -> None:
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                if record.json() == 2:
+                    ctx.fail(record, ValueError("no"))
+                else:
+                    ctx.emit(record, {"n": record.json()})
+            await ctx.commit()
+
+    run = Run(Handler())
+    outcome = await run(numbers(1, 2, 3))
+    assert run.saved[0] == ([1], [], 100)
+    assert (column(outcome, "n"), list(outcome.letters)) == ([3], [101])
+    assert run.processor.wanted == 102
+
+
+async def test_columns_are_emitted_without_touching_records() -> None:
+    class Handler(PartitionHandler):
+        output_schema = "text string"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            table = batch.to_arrow()
+            ctx.emit_arrow(pa.table({"_sequence": table["_sequence"], "text": table["value"].cast(pa.string())}))
+
+    outcome = await Run(Handler())(numbers(1, 2))
+    assert column(outcome, "text") == ["1", "2"]
+    assert column(outcome, "_sequence") == [100, 101]
+
+
+async def test_columns_without_sequence_are_refused_clearly() -> None:
+    class Handler(PartitionHandler):
+        output_schema = "text string"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            ctx.emit_arrow(pa.table({"text": ["a"]}))
+
+    outcome = await Run(Handler())(numbers(1))
+    assert "_sequence" in letters(outcome)[100]["error"]["message"]
