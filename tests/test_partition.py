@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 import orjson
@@ -36,7 +36,7 @@ class Numbers(PartitionHandler):
     """A row for each even number, a failure for each that ends in 5, silence for the others."""
 
     output_schema = "n long"
-    closed: list[CloseReason] = []
+    closed: ClassVar[list[CloseReason]] = []
 
     async def process(self, batch: Batch, ctx: PartitionContext) -> None:
         for record in batch:

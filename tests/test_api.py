@@ -1,0 +1,19 @@
+"""The door: what `actorproc` exports, and how light it is to open."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import actorproc
+
+
+def test_every_exported_name_is_there_and_sorted() -> None:
+    assert actorproc.__all__ == sorted(actorproc.__all__)
+    for name in actorproc.__all__:
+        assert getattr(actorproc, name).__name__ == name
+
+
+def test_importing_the_package_alone_imports_nothing_heavy() -> None:
+    code = "import actorproc, sys; print(sorted({'pyarrow', 'aiobotocore', 'pydantic', 'anyio'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
