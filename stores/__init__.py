@@ -1,1 +1,72 @@
-"""stores"""
+"""Where objects are kept: memory, a folder, a bucket. `open_store` picks by URL."""
+
+from __future__ import annotations
+
+import re
+
+from actorproc.clock import SYSTEM, Clock
+from actorproc.errors import UsageError
+from actorproc.settings import Settings
+from actorproc.store import Backend, Store, StoreLimits
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?(.*)", re.DOTALL)  # two letters at least: not the drive of a path
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_ALLOWED = "write memory://NAME, file:///FOLDER, file://FOLDER, a plain path, or s3://BUCKET/PREFIX"
+
+
+def open_store(url: str, settings: Settings | None = None, *, clock: Clock = SYSTEM) -> Store:
+    """The store at `url`, not yet connected: `async with open_store(url) as store`.
+
+    Args:
+        url: `memory://name` (shared by that name within the process), `file:///absolute`, `file://relative` or a plain
+            path (taken as they are: nothing is percent-decoded), `s3://bucket/prefix`.
+        settings: for limits and credentials; default: environment and `actorproc.toml`.
+
+    Raises:
+        UsageError: the URL, or a setting that it needs, is malformed. Connecting raises StoreRefused for a place that
+            does not exist or may not be used, StoreUnavailable for one that does not answer.
+    """
+    settings = settings or Settings.load()
+    limits = StoreLimits(settings.store_timeout, settings.store_patience, settings.store_concurrency)
+    return Store(_backend(url, settings, clock), limits=limits, clock=clock)
+
+
+def _backend(url: str, settings: Settings, clock: Clock) -> Backend:
+    match = _SCHEME.fullmatch(url)
+    scheme, slashes, rest = match.groups() if match else ("file", "//", url)
+    if not slashes and scheme not in ("memory", "file", "s3"):
+        scheme, slashes, rest = "file", "//", url  # a colon in a path
+    if not slashes or not rest:
+        raise UsageError(f"store URL {url!r} is not complete: {_ALLOWED}")
+    if scheme == "memory":
+        from actorproc.stores.memory import Memory
+
+        return Memory(rest, clock=clock)
+    if scheme == "file":
+        from actorproc.stores.files import Files
+
+        return Files(rest, clock=clock)
+    if scheme == "s3":
+        return _s3(url, rest, settings, clock)
+    raise UsageError(f"store URL {url!r} has the unknown scheme {scheme!r}: {_ALLOWED}")
+
+
+def _s3(url: str, rest: str, settings: Settings, clock: Clock) -> Backend:
+    bucket, _, prefix = rest.partition("/")
+    prefix = prefix.strip("/")
+    if not _BUCKET.fullmatch(bucket):
+        raise UsageError(
+            f"store URL {url!r} names no possible bucket ({bucket!r}): 3 to 63 lower-case letters, digits, '-' and '.'"
+        )
+    from actorproc.stores.s3 import S3, Connection  # takes 0.3 s to import
+
+    connection = Connection(
+        endpoint=settings.s3_endpoint,
+        region=settings.s3_region,
+        access_key=settings.s3_access_key,
+        secret_key=settings.s3_secret_key,
+        path_style=settings.s3_path_style,
+        timeout=settings.store_timeout,
+        concurrency=settings.store_concurrency,
+    )
+    return S3(bucket, f"{prefix}/" if prefix else "", connection, clock=clock)
