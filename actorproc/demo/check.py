@@ -1,0 +1,104 @@
+"""The demo's check: Spark's answer and the dead letters against what the CSV says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+import orjson
+
+from actorproc.demo import DemoFailed
+from actorproc.demo.data import CarrierDelay, Truth
+
+LAST_LINES = 20
+"""Lines of Spark's log shown when it fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Letters:
+    """The published dead letters. `repeated`: places (partition, sequence) that have more than one."""
+
+    count: int
+    repeated: int
+    types: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SparkAnswer:
+    """What Spark says of the dataset. `repeated`: places (partition, _sequence) that have more than one row."""
+
+    rows: int
+    repeated: int
+    carriers: list[CarrierDelay]
+    version: str
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> SparkAnswer:
+        return cls(**document | {"carriers": [CarrierDelay(**row) for row in document["carriers"]]})
+
+
+async def ask_spark(command: Sequence[str], log: Path) -> SparkAnswer:
+    """Run Spark's half in a process of its own, what it and Java say on the side going to `log`.
+
+    Raises:
+        DemoFailed: it failed; shows the end of that log.
+    """
+    with log.open("wb") as file:
+        process = await anyio.run_process(command, stderr=file, check=False, start_new_session=True)
+    if process.returncode != 0:
+        code = process.returncode
+        raise DemoFailed(f"Spark could not read the dataset (exit code {code}); the end of {log}:{_end_of(log)}")
+    return SparkAnswer.from_json(orjson.loads(process.stdout))
+
+
+def _end_of(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines()
+    return "".join(f"\n  {line}" for line in lines[-LAST_LINES:])
+
+
+def count_letters(folder: Path) -> Letters:
+    """Read every published dead letter below `folder`."""
+    places: Counter[tuple[str, int]] = Counter()
+    types: Counter[str] = Counter()
+    for file in sorted(folder.glob("partition=*/*.jsonl")):
+        for line in file.read_bytes().splitlines():
+            letter = orjson.loads(line)
+            places[letter["partition"], letter["sequence"]] += 1
+            types[letter["error"]["type"]] += 1
+    return Letters(places.total(), sum(times > 1 for times in places.values()), dict(types))
+
+
+def find_faults(truth: Truth, spark: SparkAnswer, letters: Letters) -> list[str]:
+    """Everything that is not as it must be, a sentence each; none: every departure was counted exactly once."""
+    faults = []
+    for expected, found in pairs(truth.carriers, spark.carriers):
+        if expected != found:
+            faults.append(f"the tables differ: the CSV says {_line(expected)}, Spark says {_line(found)}")
+    if spark.rows + letters.count != truth.events:
+        sum_ = spark.rows + letters.count
+        faults.append(
+            f"{spark.rows:,} rows and {letters.count:,} dead letters are {sum_:,}, but {truth.events:,} events were sent"
+        )
+    if letters.count != truth.never_departed:
+        faults.append(f"{letters.count:,} dead letters, but {truth.never_departed:,} flights never departed")
+    if spark.repeated:
+        faults.append(f"{spark.repeated:,} (partition, _sequence) have more than one row")
+    if letters.repeated:
+        faults.append(f"{letters.repeated:,} (partition, sequence) have more than one dead letter")
+    return faults
+
+
+def pairs(
+    expected: Sequence[CarrierDelay], found: Sequence[CarrierDelay]
+) -> list[tuple[CarrierDelay | None, CarrierDelay | None]]:
+    """Lines of the same carrier side by side, by carrier."""
+    left, right = ({line.carrier: line for line in lines} for lines in (expected, found))
+    return [(left.get(carrier), right.get(carrier)) for carrier in sorted(left.keys() | right.keys())]
+
+
+def _line(line: CarrierDelay | None) -> str:
+    return f"{line.carrier} ({line.name}) {line.flights:,} flights, mean {line.mean!r}" if line else "nothing"

@@ -1,0 +1,150 @@
+"""Host processes: real ones, started, listened to, killed and stopped."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import anyio
+import anyio.abc
+import orjson
+
+from actorproc.demo import DemoFailed
+
+PATIENCE = 30.0
+"""Seconds that hosts may take to drain when told to stop."""
+
+LAST_LINES = 20
+"""Lines of its log shown of a host that ended on its own."""
+
+
+class Fleet:
+    """Host processes by name. Use it as an async context manager: whatever happens inside, no process is left behind.
+
+    A process that ends without having been asked to ends the block with DemoFailed.
+
+    Args:
+        commands: what to run, by host name.
+        logs: folder where each host's output is kept.
+        alert: told of each error that a host logs: host, text.
+    """
+
+    def __init__(self, commands: Mapping[str, Sequence[str]], *, logs: Path, alert: Callable[[str, str], None]) -> None:
+        self._commands = commands
+        self._logs = logs
+        self._alert = alert
+        self._processes: dict[str, anyio.abc.Process] = {}
+        self._last: dict[str, deque[str]] = {}
+        self._ending: set[str] = set()
+        self._tasks = anyio.create_task_group()
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        try:
+            for host, command in self._commands.items():
+                # A session of their own: Ctrl-C is for this process, which then stops them in order.
+                self._processes[host] = process = await anyio.open_process(
+                    command, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, start_new_session=True
+                )
+                self._last[host] = deque(maxlen=LAST_LINES)
+                self._tasks.start_soon(self._attend, host, process)
+        except BaseException:
+            await self._end_all()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        await self._end_all()
+        return await self._tasks.__aexit__(kind, error, trace)
+
+    @property
+    def pids(self) -> dict[str, int]:
+        return {host: process.pid for host, process in self._processes.items()}
+
+    def kill(self, host: str) -> None:
+        """kill -9: it gets no chance to commit, to hand over or to say goodbye."""
+        self._ending.add(host)
+        self._processes[host].kill()
+
+    async def stop(self) -> None:
+        """Ask those that still run to drain and leave, and wait for it.
+
+        Raises:
+            DemoFailed: one did not, or did not exit with 0.
+        """
+        running = {host: process for host, process in self._processes.items() if host not in self._ending}
+        self._ending |= running.keys()
+        for process in running.values():
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+        for host, process in running.items():
+            with anyio.move_on_after(PATIENCE):
+                await process.wait()
+            if process.returncode != 0:
+                how = "did not stop" if process.returncode is None else f"stopped with exit code {process.returncode}"
+                raise DemoFailed(f"{host} {how} when asked to drain; {self._tail(host)}")
+
+    async def _attend(self, host: str, process: anyio.abc.Process) -> None:
+        """Keep what the process writes, pass its errors on, and see it end."""
+        rest = b""
+        with (self._logs / f"{host}.log").open("wb", buffering=0) as log:
+            async for chunk in _written_by(process):
+                log.write(chunk)
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    self._take(host, line.decode(errors="replace"))
+        if rest:
+            self._take(host, rest.decode(errors="replace"))
+        code = await process.wait()
+        if host not in self._ending:
+            raise DemoFailed(f"{host} ended on its own with exit code {code}; {self._tail(host)}")
+
+    def _take(self, host: str, line: str) -> None:
+        self._last[host].append(line)
+        if host not in self._ending and (error := _error_in(line)):
+            self._alert(host, error)
+
+    def _tail(self, host: str) -> str:
+        lines = "".join(f"\n  {line}" for line in self._last[host])
+        return f"the end of {self._logs / host}.log:{lines or ' (empty)'}"
+
+    async def _end_all(self) -> None:
+        """The way out whatever happened: ask, wait a little, kill."""
+        self._ending |= self._processes.keys()
+        with anyio.CancelScope(shield=True):
+            for process in self._processes.values():
+                with suppress(ProcessLookupError):
+                    process.terminate()
+            with anyio.move_on_after(5):
+                for process in self._processes.values():
+                    await process.wait()
+            for process in self._processes.values():
+                with suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+
+
+def _written_by(process: anyio.abc.Process) -> anyio.abc.ByteReceiveStream:
+    if process.stdout is None:
+        raise RuntimeError("the process was started without a pipe")
+    return process.stdout
+
+
+def _error_in(line: str) -> str | None:
+    """What a log line says, if it tells of an error; lines that are no JSON (a traceback, the interpreter) count as such."""
+    try:
+        event = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return line.strip() or None
+    if not isinstance(event, dict) or event.get("level") not in ("error", "critical"):
+        return None
+    rest = ", ".join(f"{k}={v}" for k, v in event.items() if k not in ("event", "level", "timestamp", "exception"))
+    return f"{event.get('event')}: {rest}"

@@ -1,0 +1,204 @@
+"""What the demo shows: who owns what while it runs, as a live picture on a terminal and as lines otherwise; then the result."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from actorproc.clock import SYSTEM, Clock
+from actorproc.demo.check import Letters, SparkAnswer, pairs
+from actorproc.demo.data import CarrierDelay, Truth
+from actorproc.demo.places import Places
+from actorproc.demo.watch import Watcher
+
+LINE_EVERY = 2.0
+"""Seconds between two lines where there is no terminal."""
+
+RATE_OVER = 3.0
+"""Seconds over which a rate is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """Seconds from the kill: until every partition of the dead had a new owner, and until each had a new commit."""
+
+    owned: float
+    committing: float
+
+
+class Stage:
+    """Shows the demo while it runs.
+
+    Args:
+        hosts: their names.
+        total: events in all.
+    """
+
+    def __init__(self, console: Console, watcher: Watcher, hosts: Sequence[str], total: int, *, clock: Clock = SYSTEM):
+        self.sent = 0
+        self.killed: set[str] = set()
+        self._console = console
+        self._watcher = watcher
+        self._hosts = hosts
+        self._total = total
+        self._clock = clock
+        self._start = clock.monotonic()
+        self._samples: deque[tuple[float, dict[str, int]]] = deque()
+        self._next_line = 0.0
+        self._live: Live | None = None
+
+    @contextmanager
+    def live(self) -> Iterator[None]:
+        """While in here a terminal shows the picture, under what is said."""
+        if not self._console.is_terminal:
+            yield
+            return
+        with Live(self._picture(), console=self._console, auto_refresh=False, transient=False) as self._live:
+            yield
+        self._live = None
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return self._clock.monotonic() - self._start
+
+    def say(self, text: str, style: str = "") -> None:
+        """One more line of the story, with its time."""
+        line = Text.assemble((f"{self.elapsed:6.1f} s  ", "dim"), (text, style))
+        self._console.print(line, soft_wrap=True)
+
+    def alert(self, host: str, text: str) -> None:
+        """An error that a host logged."""
+        self.say(f"{host}: {text}", "red")
+
+    def refresh(self) -> None:
+        """Show what the watcher sees now."""
+        now = self.elapsed
+        self._samples.append((now, dict(self._watcher.records)))
+        while len(self._samples) > 2 and self._samples[1][0] <= now - RATE_OVER:
+            self._samples.popleft()
+        if self._live is not None:
+            self._live.update(self._picture(), refresh=True)
+        elif now >= self._next_line:
+            self._next_line = now + LINE_EVERY
+            self.say(self._line())
+
+    def rate(self, host: str) -> float:
+        """Records that `host` commits a second."""
+        (since, before), (now, after) = self._samples[0], self._samples[-1]
+        return (after.get(host, 0) - before.get(host, 0)) / (now - since) if now > since else 0.0
+
+    def _line(self) -> str:
+        w = self._watcher
+        owners = " | ".join(
+            f"{host} " + ("killed" if host in self.killed else ",".join(w.owned(host)) or "-") for host in self._hosts
+        )
+        rate = sum(map(self.rate, self._hosts))
+        return f"sent {self.sent:,}  committed {w.committed:,} ({rate:,.0f}/s)  lag {self._lag:,}  partitions: {owners}"
+
+    @property
+    def _lag(self) -> int:
+        return max(0, self.sent - self._watcher.committed)
+
+    def _picture(self) -> RenderableType:
+        w = self._watcher
+        grid = Table(box=None, pad_edge=False, header_style="dim")
+        grid.add_column("partition", min_width=18)
+        for partition in w.partitions:
+            grid.add_column(partition, justify="center", width=3)
+        for title in ("commits", "events", "events/s"):
+            grid.add_column(title, justify="right", min_width=9)
+        for host in self._hosts:
+            killed = host in self.killed
+            name = Text.assemble(host, ("  kill -9" if killed else "", "bold red"))
+            marks = [self._mark(host, partition) for partition in w.partitions]
+            rate = f"{self.rate(host):,.0f}" if self._samples else ""
+            grid.add_row(
+                name, *marks, f"{w.commits[host]:,}", f"{w.records[host]:,}", rate, style="dim" if killed else ""
+            )
+        bars = Table.grid(padding=(0, 2))
+        for title, done in (("sent", self.sent), ("committed", w.committed)):
+            bars.add_row(title, ProgressBar(self._total, done, width=50), f"{done:,} of {self._total:,}")
+        bars.add_row("lag", "", f"{self._lag:,}")
+        bars.add_row("dead letters", "", f"{w.dead_letters:,}")
+        return Group(Rule(style="dim"), grid, Text(), bars)
+
+    def _mark(self, host: str, partition: str) -> Text:
+        lease = self._watcher.leases.get(partition)
+        if lease is None or host not in (lease.owner, lease.next):
+            return Text("·", "dim")
+        if lease.next == host:
+            return Text("→", "yellow")
+        return Text("✗", "red") if host in self.killed else Text("●", "green")
+
+
+def show_result(console: Console, truth: Truth, spark: SparkAnswer) -> None:
+    """Spark's table beside the one computed straight from the CSV."""
+    table = Table(title="Departure delay by carrier, New York 2013", title_justify="left", show_footer=True)
+    mine, theirs = sum(c.flights for c in spark.carriers), sum(c.flights for c in truth.carriers)
+    table.add_column("carrier")
+    table.add_column("name")
+    for title, total in (("Spark", mine), ("CSV", theirs)):
+        table.add_column(f"flights\n{title}", f"{total:,}", justify="right")
+        table.add_column(f"mean delay\n{title}, min", justify="right")
+    table.add_column("equal")
+    for expected, found in pairs(truth.carriers, spark.carriers):
+        name = next(line.name for line in (found, expected) if line)
+        carrier = next(line.carrier for line in (found, expected) if line)
+        verdict = Text("yes", "green") if expected == found else Text("NO", "bold red")
+        table.add_row(carrier, name, *_cells(found), *_cells(expected), verdict)
+    console.print(table)
+
+
+def _cells(line: CarrierDelay | None) -> tuple[str, str]:
+    return (f"{line.flights:,}", f"{line.mean:.6f}") if line else ("-", "-")
+
+
+def show_verdict(console: Console, truth: Truth, spark: SparkAnswer, letters: Letters, faults: Sequence[str]) -> None:
+    """Whether the check holds, and if not, every reason."""
+    if faults:
+        console.print(Text("NOT EQUAL: the check failed.", "bold red"))
+        for fault in faults:
+            console.print(Text(f"  - {fault}", "red"), soft_wrap=True)
+        return
+    types = ", ".join(f"{kind} {count:,}" for kind, count in sorted(letters.types.items()))
+    console.print(Text("EQUAL: Spark's table is the one computed straight from the CSV.", "bold green"), soft_wrap=True)
+    console.print(
+        f"  {spark.rows:,} rows + {letters.count:,} dead letters ({types}) = {truth.events:,} events; "
+        "no (partition, _sequence) is there twice.",
+        soft_wrap=True, highlight=False,
+    )  # fmt: skip
+
+
+def show_proof(console: Console, watcher: Watcher, takeover: Takeover | None) -> None:
+    """Through what the result came about."""
+    hosts = ", ".join(f"{host} {commits:,}" for host, commits in sorted(watcher.commits.items()))
+    lines = [f"{watcher.commits.total():,} commits ({hosts}), each one Parquet file that only one host could create"]
+    if takeover is not None:
+        lines.append(
+            f"one host killed with -9: its partitions had new owners after {takeover.owned:.1f} s, "
+            f"and new commits after {takeover.committing:.1f} s"
+        )
+    for line in lines:
+        console.print(f"  {line}.", soft_wrap=True, highlight=False)
+
+
+def show_next(console: Console, places: Places) -> None:
+    """What is there now, and what one can do with it."""
+    console.print(f"\n[bold]{places.folder}/ stays[/] (until the next run):", highlight=False)
+    width = max(len(path) for path, _ in places.contents())
+    for path, what in places.contents():
+        console.print(f"  {path:{width}}  [dim]{what}[/]", soft_wrap=True, highlight=False)
+    console.print("\n[bold]Try next:[/]")
+    for command, what in places.next_steps():
+        console.print(f"  [dim]# {what}[/]", highlight=False)
+        console.print(Text(f"  {command}", "cyan"), soft_wrap=True)

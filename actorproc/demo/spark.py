@@ -1,0 +1,52 @@
+"""Spark's half of the demo: the dataset summed up by Spark, as JSON. Run as a program, so that Java's chatter stays in a log.
+
+python -m actorproc.demo.spark OUTPUT_FOLDER airlines.csv
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+
+def sum_up(output: str, airlines: str) -> dict[str, object]:
+    """Count and mean delay by carrier, number of rows, and of `(partition, _sequence)` that are there more than once.
+
+    Args:
+        output: the processor's output folder, read as the plain Parquet dataset that it is.
+        airlines: CSV with a header `carrier,name`.
+    """
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+    from pyspark.sql import functions as f
+
+    spark = (
+        SparkSession.builder.appName("actorproc demo")
+        .master("local[2,4]")  # two cores, and tasks may be tried again, which plain local[2] never does
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # for short runs
+        .config("spark.sql.shuffle.partitions", "4")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+    try:
+        rows = spark.read.parquet(output)
+        names = spark.read.csv(airlines, header=True)
+        delays = rows.groupBy("carrier").agg(f.count("minutes").alias("flights"), f.mean("minutes").alias("mean"))
+        carriers = delays.join(names, "carrier", "left").orderBy("carrier").collect()
+        repeated = rows.groupBy("partition", "_sequence").count().where("count > 1").count()
+        return {
+            "rows": rows.count(),
+            "repeated": repeated,
+            "carriers": [row.asDict() for row in carriers],
+            "version": spark.version,
+        }
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    json.dump(sum_up(*sys.argv[1:]), sys.stdout)

@@ -1,0 +1,84 @@
+"""What the fleet is doing, read from its container as anybody could: leases from the group, commits from the output."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from actorproc.assignment import Lease
+from actorproc.layout import ProcessorLayout
+from actorproc.membership import read_group
+from actorproc.output import Commit, OutputChain
+from actorproc.store import Store
+
+
+@dataclass(slots=True)
+class Chain:
+    """The commits of one partition, as far as they were seen."""
+
+    number: int = 0
+    """Of the next commit."""
+    last: Commit | None = None
+
+
+@dataclass(slots=True)
+class Watcher:
+    """Follows a processor from outside. `look` refreshes everything here."""
+
+    store: Store
+    layout: ProcessorLayout
+    partitions: Sequence[str]
+    members: frozenset[str] = frozenset()
+    leases: dict[str, Lease] = field(default_factory=dict)
+    chains: dict[str, Chain] = field(default_factory=dict)
+    commits: Counter[str] = field(default_factory=Counter)
+    """By host."""
+    records: Counter[str] = field(default_factory=Counter)
+    """Committed, by host."""
+
+    async def look(self) -> None:
+        """Read the group, and the commits that are new."""
+        group = await read_group(self.store, self.layout)
+        if group is not None:
+            self.members, self.leases = frozenset(group.members), dict(group.leases)
+        for partition in self.partitions:
+            await self._follow(partition)
+
+    async def _follow(self, partition: str) -> None:
+        chain = self.chains.setdefault(partition, Chain())
+        output = OutputChain(self.store, self.layout, partition)
+        while (commit := await output.read(chain.number)) is not None:
+            before = chain.last.totals.records if chain.last else 0
+            self.commits[commit.host] += 1
+            self.records[commit.host] += commit.totals.records - before
+            chain.number, chain.last = chain.number + 1, commit
+
+    def owned(self, host: str) -> list[str]:
+        """Partitions that `host` has the lease of, in order."""
+        return [p for p in self.partitions if p in self.leases and self.leases[p].owner == host]
+
+    def shared_by(self, hosts: Sequence[str]) -> bool:
+        """Whether these are the members, their counts differ by at most one, and no lease is on its way."""
+        counts = [len(self.owned(host)) for host in hosts]
+        settled = all(lease.next is None for lease in self.leases.values())
+        return (
+            self.members == set(hosts)
+            and sum(counts) == len(self.partitions)
+            and settled
+            and max(counts) - min(counts) <= 1
+        )
+
+    def last_committer(self, partition: str) -> str | None:
+        """The host that made the newest commit of `partition`."""
+        chain = self.chains.get(partition)
+        return chain.last.host if chain and chain.last else None
+
+    @property
+    def committed(self) -> int:
+        """Records committed, over all partitions."""
+        return sum(self.records.values())
+
+    @property
+    def dead_letters(self) -> int:
+        return sum(chain.last.totals.dead_letters for chain in self.chains.values() if chain.last)
