@@ -28,13 +28,15 @@ class Footer:
     size: int
 
 
-def write_parquet(table: pa.Table, metadata: dict[str, str], **options: Any) -> bytes:
+def write_parquet(
+    table: pa.Table, metadata: dict[str, str], *, row_group_rows: int | None = None, **options: Any
+) -> bytes:
     """The file as bytes. `options` go to `pyarrow.parquet.ParquetWriter`."""
     sink = io.BytesIO()
     # store_schema would repeat the schema in Arrow's own format in each file; Parquet's types say all that ours need.
     with pq.ParquetWriter(sink, table.schema, **{"compression": "zstd", "store_schema": False, **options}) as writer:
         if table.num_rows:
-            writer.write_table(table)
+            writer.write_table(table, row_group_size=row_group_rows)
         writer.add_key_value_metadata(metadata)
     return sink.getvalue()
 

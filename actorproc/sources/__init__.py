@@ -1,1 +1,38 @@
-"""Sources."""
+"""Sources: streams that a processor can read. `open_source` makes one of a URL; docs/sources.md says how to write one."""
+
+from __future__ import annotations
+
+from actorproc.clock import SYSTEM, Clock
+from actorproc.errors import UsageError
+from actorproc.settings import Settings
+from actorproc.sources.log import LogSource
+from actorproc.sources.protocol import Chunk, End, Source, Start
+
+__all__ = ["Chunk", "End", "LogSource", "Source", "Start", "open_source"]
+
+_STORES = ("s3", "file", "memory")
+
+
+def open_source(source: str | Source, *, settings: Settings | None = None, clock: Clock = SYSTEM) -> Source:
+    """The source that `source` names, not yet connected; a `Source` is returned as it is.
+
+    Args:
+        source: URL of a store with a built-in log in it, such as `s3://bucket/events`, `file:///data/events` or a path.
+
+    Raises:
+        UsageError: there is no such kind of source.
+    """
+    if isinstance(source, Source):
+        return source
+    if not isinstance(source, str):
+        raise UsageError(
+            f"source = {source!r}: the URL of a log, or an instance of a subclass of actorproc.sources.Source"
+        )
+    scheme, found, _ = source.partition("://")
+    if found and scheme not in _STORES:
+        missing = "a Kafka source comes with a later version" if scheme == "kafka" else f"there is no {scheme!r} source"
+        raise UsageError(
+            f"source {source!r}: {missing}. Allowed are the built-in log, by the URL of its store "
+            f"({', '.join(f'{known}://' for known in _STORES)} or a path), and a Source of your own, see docs/sources.md"
+        )
+    return LogSource(source, settings=settings, clock=clock)

@@ -1,0 +1,117 @@
+"""Appends to a partition of the built-in log: each file once, whatever becomes of replies and whoever else appends."""
+
+from __future__ import annotations
+
+import math
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import structlog
+
+from actorproc.clock import Clock
+from actorproc.errors import CorruptObject, StoreUnavailable
+from actorproc.layout import log_file
+from actorproc.log import Notes, encode_file, footer_of, last_base, read_notes, running_time
+from actorproc.retry import Backoff
+from actorproc.store import Conflict, Store, Stored
+
+_RETRY = Backoff(0.2, 5.0)
+_LOOK_AGAIN = 600.0  # seconds
+
+log = structlog.get_logger(__name__)
+
+
+class Appender:
+    """Appends to one partition, one file at a time. Several producers may append to the same partition.
+
+    Args:
+        hint: as in `last_base`.
+    """
+
+    def __init__(
+        self, store: Store, partition: str, producer: str, *, compression: str, hint: int, clock: Clock
+    ) -> None:
+        self._store = store
+        self._partition = partition
+        self._producer = producer
+        self._compression = compression
+        self._hint = hint
+        self._clock = clock
+        self._base = 0  # of the next file, as far as we know
+        self._running = 0  # greatest timestamp below it
+        self._looked_at = -math.inf
+
+    async def append(self, table: pa.Table, give_up: float) -> int:
+        """Append `table`, once, and return the sequence of its first record.
+
+        Args:
+            table: columns of `RECORD_SCHEMA`, at least one row, no timestamp null.
+            give_up: when to stop trying, by the clock's `monotonic`.
+
+        Raises:
+            StoreUnavailable: not settled by then; the records may be in the log, or come to be there yet.
+            StoreRefused: the store said no.
+            CorruptObject: another file in the way cannot be read.
+        """
+        newest = pc.max(table.column("timestamp")).cast(pa.int64()).as_py()
+        body: bytes | None = None
+        attempt = 0
+        while True:
+            try:
+                if body is None:  # and never later: a base that was tried is not left before it is settled
+                    body = await self._prepare(table, newest)
+                return await self._settle(body, table.num_rows, newest)
+            except StoreUnavailable as error:
+                attempt += 1
+                delay = _RETRY.delay(attempt, self._clock.random)
+                if self._clock.monotonic() + delay >= give_up:
+                    raise StoreUnavailable(
+                        f"{table.num_rows} records for partition {self._partition} of {self._store.url} are not "
+                        f"confirmed in time; they may be in the log or not: {error}"
+                    ) from None
+                log.warning("log.append_retry", partition=self._partition, attempt=attempt, error=str(error))
+            await self._clock.sleep(delay)
+
+    async def _prepare(self, table: pa.Table, newest: int) -> bytes:
+        # After a pause files may have been deleted, so that a base we remember is free and yet not the end.
+        if self._clock.monotonic() - self._looked_at > _LOOK_AGAIN:
+            await self._locate()
+        running = max(self._running, newest)
+        notes = Notes(self._clock.nonce(), self._producer, newest, running, covers=self._base)
+        return await self._clock.offload(encode_file, table, notes, self._compression)
+
+    async def _settle(self, body: bytes, rows: int, newest: int) -> int:
+        """Create the first base that is free. No base is left before it is known whose it is; the bytes stay the same."""
+        lost = 0
+        while True:
+            base = self._base
+            try:
+                await self._store.create(log_file(self._partition, base), body)
+            except Conflict as conflict:
+                self._pass(base, conflict.stored)
+                lost += 1
+                if lost > 1:  # far behind: do not knock at every door
+                    await self._locate()
+            else:
+                self._base, self._running = base + rows, max(self._running, newest)
+                self._hint, self._looked_at = base, self._clock.monotonic()
+                return base
+
+    def _pass(self, base: int, stored: Stored | None) -> None:
+        """Somebody else's file is at `base`: go on after it."""
+        key = log_file(self._partition, base)
+        if stored is None:
+            raise CorruptObject(key, "was refused and is gone: files of a log are deleted while it is appended to")
+        footer = footer_of(key, stored.body)
+        self._running = max(self._running, Notes.from_footer(key, footer).newest)
+        self._base, self._hint = base + footer.rows, base
+
+    async def _locate(self) -> None:
+        """Find the end, and the greatest timestamp before it."""
+        base = await last_base(self._store, self._partition, self._hint)
+        if base is not None:
+            _, end = await read_notes(self._store, self._partition, base)
+            if end > self._base:
+                self._running = await running_time(self._store, self._partition, base)
+                self._base, self._hint = end, base
+        self._looked_at = self._clock.monotonic()

@@ -1,0 +1,335 @@
+"""Heads: each producer's hint of where it has written, so that an idle log costs its readers one LIST per host and poll.
+
+A head is `open` before its producer's first append after a pause and until everything appended is in the hint. So a
+head that stays open and does not change any more tells that its producer may have died between an append and the hint;
+readers then look for themselves, a few times (`SWEEP_AGES`), and no record is stranded.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Mapping, Set
+from dataclasses import asdict, dataclass, field
+from typing import Literal, Self
+
+import anyio
+import orjson
+import structlog
+
+from actorproc.clock import Clock
+from actorproc.errors import CorruptObject, StoreError, StoreUnavailable
+from actorproc.layout import LOG_HEADS, log_head
+from actorproc.store import Conflict, Store
+
+State = Literal["open", "idle", "closed"]
+
+HINT_INTERVAL = 1.0
+"""Seconds between two hints of a producer, at least."""
+
+IDLE_AFTER = 10.0
+"""Seconds without an append after which a producer says that it is idle. Less than the first of `SWEEP_AGES`."""
+
+SWEEP_AGES = [30.0 * 2**k for k in range(7)]
+"""Ages, in seconds, at which readers look for what an open head may hide. A late write can land up to 20 minutes after
+its producer sent it (S3 refuses requests signed earlier); the last look is at 32."""
+
+SWEEP_TIME = 30.0
+"""Seconds over which one sweep is spread."""
+
+FORGET_AFTER = 86_400.0
+"""Seconds after which a head that was not closed is removed by a producer that starts."""
+
+_RENEW_NAME = FORGET_AFTER / 2  # a producer silent for so long takes a new head, so that none is removed under it
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """`newest`: partition -> base of the newest file that this producer knows of."""
+
+    producer: str
+    state: State
+    newest: Mapping[str, int] = field(default_factory=dict)
+    put_id: str = ""
+
+    def to_json(self) -> bytes:
+        return orjson.dumps({"version": 1, **asdict(self)})
+
+    @classmethod
+    def from_json(cls, key: str, body: bytes) -> Self:
+        try:
+            document = orjson.loads(body)
+            if document.pop("version") != 1:
+                raise CorruptObject(key, "was written by a newer version of actorproc")
+            document["newest"] = {str(partition): int(base) for partition, base in document["newest"].items()}
+            return cls(**document)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CorruptObject(key, f"is no head of a producer ({error!r})") from None
+
+
+class HeadWriter:
+    """Keeps the head of one producer. `run` must be under way for hints to be written."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self.producer = clock.nonce()
+        self.newest: dict[str, int] = {}
+        """Partition -> base of the newest file that is known; what others knew at the start is taken over."""
+        self._store = store
+        self._clock = clock
+        self._state: State | None = "idle"  # None: one that is not `open` was sent and may be there or not
+        self._tag: str | None = None  # of the head as we wrote it last
+        self._written_at = -math.inf
+        self._lock = anyio.Lock()
+        self._appending = 0
+        self._appended_at = -math.inf
+        self._unsettled: set[str] = set()  # partitions on which an append ended without an answer
+        self._dirty = False
+        self._news = anyio.Event()
+        self._removable: list[str] = []
+
+    async def look_around(self) -> None:
+        """Take over what other producers knew, and note whose heads can go."""
+        listing = await self._store.list(LOG_HEADS)
+        async with anyio.create_task_group() as tasks:
+            for entry in listing.entries:
+                tasks.start_soon(self._look_at, entry.key, listing.now - entry.modified > FORGET_AFTER)
+
+    async def _look_at(self, key: str, old: bool) -> None:
+        try:
+            head = await _read_head(self._store, key)
+        except StoreError as error:
+            log.warning("log.head_not_read", key=key, error=str(error))
+            return
+        if head is None:
+            return
+        for partition, base in head.newest.items():
+            self.newest[partition] = max(base, self.newest.get(partition, 0))
+        if old or head.state == "closed":
+            self._removable.append(key)
+
+    async def begin(self) -> None:
+        """Called before an append. On return the head is open, durably.
+
+        Raises:
+            StoreUnavailable, StoreRefused: it is not; do not append.
+        """
+        self._appending += 1  # from here on the head is not put to rest
+        try:
+            if not self._is_open():
+                async with self._lock:
+                    if not self._is_open():
+                        await self._write("open")
+        except BaseException:
+            self._appending -= 1
+            raise
+
+    def _is_open(self) -> bool:
+        return self._state == "open"
+
+    def end(self, partition: str, base: int | None) -> None:
+        """Called after an append: `base` of the new file, or None if nobody knows what became of it."""
+        self._appending -= 1
+        self._appended_at = self._clock.monotonic()
+        if base is None:
+            self._unsettled.add(partition)
+        else:
+            self._unsettled.discard(partition)
+            self.newest[partition] = base
+            self._dirty = True
+        self._news.set()
+
+    async def run(self) -> None:
+        """Write hints while there are any, and say when it becomes quiet."""
+        await self._news.wait()
+        await self._clean()
+        while True:
+            await self._news.wait()
+            self._news = anyio.Event()
+            while self._state in ("open", None):
+                now, idle_at = self._clock.monotonic(), self._appended_at + IDLE_AFTER
+                quiet = self._appending == 0 and not self._unsettled
+                if quiet and now >= idle_at:
+                    await self._hint("idle")
+                elif self._dirty:
+                    await self._hint("open")
+                else:
+                    with anyio.move_on_after(idle_at - now if quiet else None):
+                        await self._news.wait()
+                    self._news = anyio.Event()
+                    continue
+                await self._clock.sleep(HINT_INTERVAL)
+
+    async def close(self) -> None:
+        """Say that this producer is gone. With an append unsettled the head stays open: readers will look themselves."""
+        if self._tag is not None and not self._unsettled:
+            await self._hint("closed")
+
+    async def _hint(self, state: State) -> None:
+        try:
+            async with self._lock:
+                if state == "open" or self._appending == 0:
+                    await self._write(state)
+        except StoreError as error:
+            log.warning("log.hint_failed", producer=self.producer, error=str(error))
+
+    async def _write(self, state: State) -> None:
+        if self._tag is not None and self._clock.monotonic() - self._written_at > _RENEW_NAME:
+            self.producer, self._tag = self._clock.nonce(), None
+        key, self._dirty = log_head(self.producer), False
+        if state != "open":
+            self._state = None
+        try:
+            self._tag = await self._replace(key, Head(self.producer, state, self.newest, self._clock.nonce()).to_json())
+        except BaseException:
+            self._dirty = True
+            raise
+        self._state, self._written_at = state, self._clock.monotonic()
+
+    async def _replace(self, key: str, body: bytes) -> str:
+        """Compare-and-swap, so that a write that was thought lost cannot land on a later one and hide an append."""
+        while True:
+            try:
+                if self._tag is None:
+                    return (await self._store.create(key, body)).tag
+                return (await self._store.swap(key, body, self._tag)).tag
+            except Conflict as conflict:  # an earlier write of ours has landed after all, or the head was removed
+                self._tag = conflict.stored.tag if conflict.stored else None
+
+    async def _clean(self) -> None:
+        """Remove heads whose hints are in ours by now: they only make listings longer."""
+        try:
+            for key in self._removable:
+                await self._store.delete(key)
+        except StoreError as error:
+            log.debug("log.heads_not_removed", error=str(error))
+
+
+async def _read_head(store: Store, key: str) -> Head | None:
+    stored = await store.get(key)
+    try:
+        return Head.from_json(key, stored.body) if stored else None
+    except CorruptObject as error:
+        log.warning("log.bad_head", key=key, error=str(error))
+        return None
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A head as a reader knows it. `sweeps`: how many of `SWEEP_AGES` it had passed when it was looked at last."""
+
+    tag: str
+    open: bool
+    sweeps: int = 0
+
+
+@dataclass(slots=True)
+class _Waiter:
+    event: anyio.Event = field(default_factory=anyio.Event)
+    news: bool = False
+
+
+class HeadWatch:
+    """Tells readers of one log when there is news. However many wait, one of them polls for all.
+
+    That one is any of the waiters, and another takes over when it leaves: so no task has to be kept and ended, and
+    nothing is asked while nobody waits.
+    """
+
+    def __init__(self, store: Store, clock: Clock, poll_interval: float) -> None:
+        self.newest: dict[str, int] = {}
+        """Partition -> base of the newest file, as far as heads tell."""
+        self._store = store
+        self._clock = clock
+        self._interval = poll_interval
+        self._heads: dict[str, _Seen] = {}
+        self._waiting: dict[str, list[_Waiter]] = {}
+        self._sweep: deque[str] = deque()
+        self._sweep_share = 0  # of the partitions to sweep, at each poll
+        self._polling = False
+        self._polled_at = -math.inf
+        self._lock = anyio.Lock()
+
+    async def news(self, partition: str, base: int) -> None:
+        """Wait until there may be a file at `base` or beyond: a head says so, or it is time to look."""
+        if self.newest.get(partition, -1) >= base:
+            return
+        waiter = _Waiter()
+        self._waiting.setdefault(partition, []).append(waiter)
+        try:
+            while not waiter.news:
+                if self._polling:
+                    await waiter.event.wait()
+                    waiter.event = anyio.Event()
+                else:
+                    await self._poll_when_due()
+        finally:
+            waiters = self._waiting[partition]
+            waiters.remove(waiter)
+            if not waiters:
+                del self._waiting[partition]
+            if not self._polling and self._waiting:  # it was our turn; now it is another's
+                next(iter(self._waiting.values()))[0].event.set()
+
+    async def refresh(self) -> None:
+        """Look at the heads, unless somebody did within the poll interval."""
+        async with self._lock:
+            if self._clock.monotonic() - self._polled_at > self._interval:
+                await self._poll()
+
+    async def _poll_when_due(self) -> None:
+        self._polling = True
+        try:
+            due = self._polled_at + self._clock.jitter(self._interval)
+            await self._clock.sleep(max(0.0, due - self._clock.monotonic()))
+            async with self._lock:
+                await self._poll()
+        except StoreUnavailable as error:  # the store is tried for long already; its outage is no reader's fault
+            log.warning("log.poll_failed", log=self._store.url, error=str(error))
+        finally:
+            self._polling = False
+
+    async def _poll(self) -> None:
+        self._polled_at = self._clock.monotonic()
+        listing = await self._store.list(LOG_HEADS)
+        changed = {e.key: e.tag for e in listing.entries if e.key not in self._heads or self._heads[e.key].tag != e.tag}
+        async with anyio.create_task_group() as tasks:
+            for key, tag in changed.items():
+                tasks.start_soon(self._read, key, tag)
+        ages = {entry.key: listing.now - entry.modified for entry in listing.entries}
+        for key in self._heads.keys() - ages.keys():
+            del self._heads[key]
+        self._plan_sweep(ages, changed=changed.keys())
+        for _ in range(min(self._sweep_share, len(self._sweep))):
+            self._wake(self._sweep.popleft())
+
+    async def _read(self, key: str, tag: str) -> None:
+        try:
+            head = await _read_head(self._store, key)
+        except StoreError as error:  # at the next poll, then
+            log.warning("log.head_not_read", key=key, error=str(error))
+            return
+        # What cannot be read may hide anything. A newer version than the one listed is read again at the next poll.
+        self._heads[key] = _Seen(tag, open=head is None or head.state == "open")
+        for partition, base in head.newest.items() if head else ():
+            if base > self.newest.get(partition, -1):
+                self.newest[partition] = base
+                self._wake(partition)
+
+    def _plan_sweep(self, ages: Mapping[str, float], changed: Set[str]) -> None:
+        due = False
+        for key, seen in self._heads.items():
+            if seen.open:
+                passed = bisect_right(SWEEP_AGES, ages[key])
+                due = due or (passed > seen.sweeps and key not in changed)
+                seen.sweeps = passed
+        if due:
+            self._sweep = deque(self._waiting)
+            self._sweep_share = math.ceil(len(self._sweep) * self._interval / SWEEP_TIME)
+
+    def _wake(self, partition: str) -> None:
+        for waiter in self._waiting.get(partition, ()):
+            waiter.news = True
+            waiter.event.set()

@@ -1,0 +1,297 @@
+"""The built-in partitioned log: its files, and how its ends and a time are found.
+
+A partition is a chain of Parquet files. A file is named by its base, the sequence of its first record; the next file's
+base is that plus the rows. Who creates a base decides what is there, so producers need no broker to agree on an order.
+Nothing outside this module may rely on sequences being dense.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import asdict, dataclass
+from typing import Self
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from actorproc.errors import CorruptObject, UsageError
+from actorproc.layout import LOG_META, log_dir, log_file, number_of
+from actorproc.parquet import Footer, parse_footer, read_footer, write_parquet
+from actorproc.records import RECORD_SCHEMA, SEQUENCE, Batch
+from actorproc.store import Conflict, Store, Stored
+
+ROW_GROUP_BYTES = 4 * 2**20
+"""Bytes of columns in a row group, about: what a reader has to hold at once, whatever the size of the file."""
+
+MAX_PARTITIONS = 100_000
+
+_NOTES = "actorproc.log"
+_PAGE = 100  # keys asked for where one or a few are expected
+
+
+# The log as a whole
+
+
+async def open_log(store: Store) -> int:
+    """How many partitions the log has.
+
+    Raises:
+        UsageError: there is no log at this place.
+        CorruptObject: what is there is no log.
+    """
+    stored = await store.get(LOG_META)
+    if stored is None:
+        raise UsageError(
+            f"there is no log at {store.url}: create it with Producer({store.url!r}, partitions=8), "
+            f"or with: actorproc produce --log {store.url} --partitions 8 FILE.jsonl"
+        )
+    return _partitions_of(stored)
+
+
+async def create_log(store: Store, partitions: int) -> int:
+    """Create the log, or find it with that number of partitions, which never changes.
+
+    Raises:
+        UsageError: it is there with another number.
+    """
+    if not 1 <= partitions <= MAX_PARTITIONS:
+        raise UsageError(f"partitions = {partitions}: 1 to {MAX_PARTITIONS}")
+    stored = await store.get(LOG_META)
+    if stored is None:
+        body = orjson.dumps({"version": 1, "partitions": partitions, "put_id": store.clock.nonce()})
+        try:
+            await store.create(LOG_META, body)
+            return partitions
+        except Conflict as conflict:
+            stored = conflict.stored or Stored(b"", "", 0)
+    if (found := _partitions_of(stored)) != partitions:
+        raise UsageError(
+            f"the log at {store.url} has {found} partitions, not {partitions}; the number never changes, "
+            "since keys would move. Leave it out, or produce to a new log"
+        )
+    return found
+
+
+def _partitions_of(stored: Stored) -> int:
+    try:
+        document = orjson.loads(stored.body)
+        if document["version"] == 1:
+            return int(document["partitions"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise CorruptObject(LOG_META, f"does not describe a log ({error!r})") from None
+    raise CorruptObject(LOG_META, "was written by a newer version of actorproc")
+
+
+# One file
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """What the footer of a log file says of it. Times: microseconds since 1970.
+
+    `running` is the greatest timestamp of this file and of all files below base `covers`. A producer that has lost a
+    race for a base sends the same bytes at the next one, so `covers` may be lower than the file's own base: the files
+    in between speak for themselves.
+    """
+
+    put_id: str
+    producer: str
+    newest: int
+    running: int
+    covers: int
+
+    @classmethod
+    def from_footer(cls, key: str, footer: Footer) -> Self:
+        try:
+            document = orjson.loads(footer.metadata[_NOTES])
+            if document.pop("version") != 1:
+                raise CorruptObject(key, "was written by a newer version of actorproc")
+            if footer.rows < 1:
+                raise CorruptObject(key, "has no records; no producer writes that")
+            return cls(**document)
+        except (ValueError, TypeError, KeyError) as error:
+            raise CorruptObject(key, f"is no file of a log ({error!r})") from None
+
+
+def footer_of(key: str, body: bytes) -> Footer:
+    """The footer of a whole file. Raises CorruptObject if it is none."""
+    footer = parse_footer(key, body, tag="", size=len(body))
+    if isinstance(footer, int):
+        raise CorruptObject(key, f"its footer claims {footer} bytes of {len(body)}")
+    return footer
+
+
+def encode_file(table: pa.Table, notes: Notes, compression: str) -> bytes:
+    """A log file of `table`, which has the columns of `RECORD_SCHEMA`. CPU-heavy: run it off the loop."""
+    key = table.column("key")
+    sample = key.slice(0, 1000)
+    repeats = pc.count_distinct(sample).as_py() * 2 <= len(sample)
+    return write_parquet(
+        table,
+        {_NOTES: orjson.dumps(asdict(notes) | {"version": 1}).decode()},
+        row_group_rows=max(1, table.num_rows * ROW_GROUP_BYTES // max(ROW_GROUP_BYTES, table.nbytes)),
+        compression=compression,
+        # Payloads hardly ever repeat, and trying a dictionary costs; statistics of them tell nothing.
+        use_dictionary=["key", "timestamp"] if repeats else ["timestamp"],
+        write_statistics=["timestamp"],
+        write_page_checksum=True,
+    )
+
+
+class LogFile:
+    """A log file in memory.
+
+    Raises (everywhere):
+        CorruptObject: it is not what a producer wrote.
+    """
+
+    def __init__(self, partition: str, base: int, body: bytes) -> None:
+        self.partition = partition
+        self.base = base
+        self.key = log_file(partition, base)
+        footer = footer_of(self.key, body)
+        self.notes = Notes.from_footer(self.key, footer)
+        self.rows = footer.rows
+        try:
+            self._file = pq.ParquetFile(pa.BufferReader(body), page_checksum_verification=True)
+        except (pa.ArrowException, OSError) as error:
+            raise self._corrupt(error) from None
+        described = self._file.metadata
+        if sum(described.row_group(group).num_rows for group in range(self._file.num_row_groups)) != self.rows:
+            raise CorruptObject(self.key, f"its row groups do not add up to its {self.rows} records")
+
+    @property
+    def next(self) -> int:
+        """Base of the file after this one."""
+        return self.base + self.rows
+
+    def batches(self, skip: int = 0) -> Generator[Batch, None, None]:
+        """Its records but the first `skip`, a row group at a time. Each step is CPU-heavy: run it off the loop."""
+        first = 0
+        for group in range(self._file.num_row_groups):
+            last = first + self._file.metadata.row_group(group).num_rows
+            if last > skip:
+                data = self._decode(group)
+                start = max(skip - first, 0)
+                sequences = pa.array(range(self.base + first, self.base + last), SEQUENCE.type)
+                yield Batch(self.partition, data, sequences)[start:]
+            first = last
+
+    def first_at(self, time: int) -> int:
+        """How many records come before the first one that is as late as `time`, in microseconds since 1970."""
+        for batch in self.batches():
+            late = pc.greater_equal(batch.data.column("timestamp").cast(pa.int64()), time)
+            if (index := pc.index(late, True).as_py()) >= 0:
+                return batch.first - self.base + int(index)
+        return self.rows
+
+    def _decode(self, group: int) -> pa.RecordBatch:
+        try:
+            table = self._file.read_row_group(group, use_threads=False)
+            if not table.schema.equals(RECORD_SCHEMA):
+                table = table.select(RECORD_SCHEMA.names).cast(RECORD_SCHEMA)
+            return table.combine_chunks().to_batches()[0]
+        except (pa.ArrowException, OSError, KeyError) as error:
+            raise self._corrupt(error) from None
+
+    def _corrupt(self, error: Exception) -> CorruptObject:
+        return CorruptObject(self.key, f"cannot be read ({error}); restore it, nothing beyond it is read before")
+
+
+# Finding
+
+
+async def first_base(store: Store, partition: str, at: int = 0) -> int | None:
+    """Base of the first file from base `at` on, or None."""
+    page = await _bases(store, partition, at, limit=1)
+    return page[0] if page else None
+
+
+async def last_base(store: Store, partition: str, hint: int = 0) -> int | None:
+    """Base of the newest file, or None if there is none.
+
+    Args:
+        hint: a base that was the newest once. With a fresh one this is one request; with an old one it grows with the
+            logarithm of the number of records, not with the number of files.
+    """
+    page = await _bases(store, partition, hint)
+    if not page:
+        return await last_base(store, partition) if hint else None
+    if len(page) < _PAGE:
+        return page[-1]
+    low, step = page[-1], page[-1] - page[0]
+    while page := await _bases(store, partition, low + step):
+        low, step = page[-1], step * 2
+        if len(page) < _PAGE:
+            return low
+    high = low + step  # nothing is there or beyond
+    while high - low > 1:
+        middle = (low + high) // 2
+        page = await _bases(store, partition, middle)
+        if page:
+            low = page[-1]
+            if len(page) < _PAGE:
+                break
+        else:
+            high = middle
+    return low
+
+
+async def end_of(store: Store, partition: str, hint: int = 0) -> int:
+    """The base that the next file will get. `hint` as in `last_base`."""
+    base = await last_base(store, partition, hint)
+    return 0 if base is None else (await read_notes(store, partition, base))[1]
+
+
+async def find_time(store: Store, partition: str, time: int, hint: int = 0) -> tuple[int, int]:
+    """Where the first record lies that is as late as `time`, in microseconds since 1970.
+
+    Timestamps need not grow from record to record, but their running maximum does, and each file's footer has it: the
+    first file in which it reaches `time` is found by bisection over the bases.
+
+    Returns:
+        Base of its file, and how many records of that come before it. The end of the partition, if there is none.
+    """
+    low, high = 0, await end_of(store, partition, hint)
+    found = high
+    while low < high:
+        middle = (low + high) // 2
+        base = await first_base(store, partition, middle)
+        if base is None or base >= high:
+            high = middle
+        elif await running_time(store, partition, base) >= time:
+            found, high = base, middle
+        else:
+            low = base + 1
+    stored = await store.get(log_file(partition, found))
+    if stored is None:
+        return found, 0
+    return found, await store.clock.offload(lambda: LogFile(partition, found, stored.body).first_at(time))
+
+
+async def _bases(store: Store, partition: str, at: int, limit: int = _PAGE) -> list[int]:
+    """Bases of the first files from base `at` on, in order."""
+    after = log_file(partition, at - 1) if at > 0 else ""
+    listing = await store.list(log_dir(partition), after=after, limit=limit)
+    return [number_of(entry.key) for entry in listing.entries]
+
+
+async def read_notes(store: Store, partition: str, base: int) -> tuple[Notes, int]:
+    """Notes of the file at `base`, and the base after it."""
+    key = log_file(partition, base)
+    footer = await read_footer(store, key)
+    if footer is None:
+        raise CorruptObject(key, "was listed and is gone: files of a log are deleted while it is read")
+    return Notes.from_footer(key, footer), base + footer.rows
+
+
+async def running_time(store: Store, partition: str, base: int) -> int:
+    """The greatest timestamp up to and with the file at `base`."""
+    notes, _ = await read_notes(store, partition, base)
+    running, at = notes.running, notes.covers
+    while at < base:  # files that slipped in between; each lets us find the next
+        passed, at = await read_notes(store, partition, at)
+        running = max(running, passed.newest)
+    return running

@@ -1,0 +1,183 @@
+"""Records on their way into a log: a batch for one partition, and what their sender can await."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, NamedTuple
+
+import anyio
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from actorproc.records import RECORD_SCHEMA
+
+_HEADERS = RECORD_SCHEMA.field("headers").type
+
+
+class Sent(NamedTuple):
+    """Where a record is in the log."""
+
+    partition: str
+    sequence: int
+
+
+class OutgoingBatch:
+    """Records for one partition, appended together. `weight`: bytes of the producer's memory that they count for."""
+
+    __slots__ = ("_base", "_columns", "_error", "_pieces", "born", "done", "partition", "ripe", "rows", "weight")
+
+    def __init__(self, partition: str, born: float) -> None:
+        self.partition = partition
+        self.born = born
+        self.rows = self.weight = 0
+        self.ripe = anyio.Event()
+        """Set when it should be sent; nothing is added any more."""
+        self.done = anyio.Event()
+        self._pieces: list[pa.RecordBatch | _Columns] = []
+        self._columns: _Columns | None = None  # the last piece, while records are added one by one
+        self._base = -1
+        self._error: Exception | None = None
+
+    def add(
+        self, value: bytes | None, key: bytes | None, headers: list[dict[str, Any]] | None, time: int, weight: int
+    ) -> Delivery:
+        """Add one record. `time`: microseconds since 1970."""
+        if self._columns is None:
+            self._columns = _Columns()
+            self._pieces.append(self._columns)
+        columns = self._columns
+        columns.keys.append(key)
+        columns.values.append(value)
+        columns.times.append(time)
+        if headers or columns.headers:
+            columns.headers.extend([None] * (len(columns.values) - 1 - len(columns.headers)))
+            columns.headers.append(headers)
+        self.weight += weight
+        self.rows += 1
+        return Delivery(self, self.rows - 1)
+
+    def add_columns(self, data: pa.RecordBatch, weight: int) -> int:
+        """Add many. Returns the index of the first of them within the batch."""
+        first = self.rows
+        self._columns = None
+        self._pieces.append(data)
+        self.weight += weight
+        self.rows += data.num_rows
+        return first
+
+    def table(self) -> pa.Table:
+        """The records, as columns. CPU-heavy: run it off the loop."""
+        pieces = [piece.to_arrow() if isinstance(piece, _Columns) else piece for piece in self._pieces]
+        return pa.Table.from_batches(pieces, RECORD_SCHEMA)
+
+    def settle(self, base: int) -> None:
+        """They are in the log, the first at sequence `base`."""
+        self._base = base
+        self._let_go()
+
+    def fail(self, error: Exception) -> None:
+        """They could not be appended, or nobody knows."""
+        self._error = error
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._pieces, self._columns = [], None  # who holds a Delivery need not hold the records
+        self.done.set()
+
+    async def base(self) -> int:
+        """Wait until they are in the log; the sequence of the first. Raises what the append raised."""
+        await self.done.wait()
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        return self._base
+
+    @property
+    def error(self) -> Exception | None:
+        return self._error
+
+
+class _Columns:
+    """Records that came one by one."""
+
+    __slots__ = ("headers", "keys", "times", "values")
+
+    def __init__(self) -> None:
+        self.keys: list[bytes | None] = []
+        self.values: list[bytes | None] = []
+        self.headers: list[list[dict[str, Any]] | None] = []  # up to the last record that has any
+        self.times: list[int] = []
+
+    def to_arrow(self) -> pa.RecordBatch:
+        count = len(self.values)
+        headers = self.headers + [None] * (count - len(self.headers)) if self.headers else None
+        return pa.record_batch(
+            [
+                pa.array(self.keys, pa.binary()),
+                pa.array(self.values, pa.binary()),
+                pa.nulls(count, _HEADERS) if headers is None else pa.array(headers, _HEADERS),
+                pa.array(self.times, RECORD_SCHEMA.field("timestamp").type),
+            ],
+            schema=RECORD_SCHEMA,
+        )
+
+
+class Delivery:
+    """A record that was sent. Await it for its `Sent`: then it is durable. It may be awaited never or often.
+
+    Raises (when awaited):
+        StoreUnavailable: not confirmed within the delivery timeout; the record may be in the log or not.
+        StoreRefused: the store said no.
+    """
+
+    __slots__ = ("_batch", "_index")
+
+    def __init__(self, batch: OutgoingBatch, index: int) -> None:
+        self._batch = batch
+        self._index = index
+
+    def __await__(self) -> Generator[Any, Any, Sent]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> Sent:
+        return Sent(self._batch.partition, await self._batch.base() + self._index)
+
+    @property
+    def done(self) -> bool:
+        """Whether awaiting would return or raise at once."""
+        return self._batch.done.is_set()
+
+
+class Deliveries:
+    """Records that were sent together. Await it for one `Sent` each, in their order; raises as `Delivery` does."""
+
+    __slots__ = ("_count", "_parts")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._parts: list[tuple[OutgoingBatch, int, npt.NDArray[np.int64]]] = []
+
+    def add(self, batch: OutgoingBatch, first: int, indices: npt.NDArray[np.int64]) -> None:
+        """The records at `indices` of the input went into `batch`, one after the other from `first` on."""
+        self._parts.append((batch, first, indices))
+        self._count += len(indices)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __await__(self) -> Generator[Any, Any, list[Sent]]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> list[Sent]:
+        partitions = np.empty(self._count, object)
+        sequences = np.empty(self._count, np.int64)
+        for batch, first, indices in self._parts:
+            base = await batch.base() + first
+            partitions[indices] = batch.partition
+            sequences[indices] = np.arange(base, base + len(indices))
+        return [Sent(*pair) for pair in zip(partitions.tolist(), sequences.tolist(), strict=True)]
+
+    async def confirmed(self) -> None:
+        """Wait until all are durable, without asking where each one is."""
+        for batch, _, _ in self._parts:
+            await batch.base()

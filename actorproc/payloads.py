@@ -1,0 +1,122 @@
+"""What a producer takes as value, key, headers and timestamp, and how it is encoded; one by one and as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from actorproc.errors import UsageError
+from actorproc.records import RECORD_SCHEMA
+
+Value = bytes | str | dict[str, Any] | list[Any] | None
+Key = bytes | str | int | None
+Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
+
+VALUE_LIMIT = 512 * 2**20
+"""Bytes that a value may have."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def value_bytes(value: object) -> bytes | None:
+    """A value as it is sent: bytes as they are, text as UTF-8, a dict or list as JSON, None as None (a tombstone).
+
+    Raises:
+        UsageError: anything else; a number or a date has no one obvious form.
+    """
+    match value:
+        case None | bytes():
+            encoded = value
+        case str():
+            encoded = value.encode()
+        case dict() | list():
+            try:
+                encoded = orjson.dumps(value)
+            except TypeError as error:
+                raise UsageError(f"value {_shown(value)} cannot be sent as JSON: {error}") from None
+        case bytearray() | memoryview():
+            encoded = bytes(value)
+        case _:
+            raise UsageError(
+                f"value {_shown(value)} is of type {type(value).__name__}: "
+                "send bytes, str, None, or a dict or list (sent as JSON)"
+            )
+    if encoded is not None and len(encoded) > VALUE_LIMIT:
+        raise UsageError(f"value {_shown(value)} has {len(encoded)} bytes: at most {VALUE_LIMIT}")
+    return encoded
+
+
+def key_bytes(key: object) -> bytes | None:
+    """A key as it is sent: bytes as they are, text as UTF-8, an int as its decimal digits, None as None.
+
+    Raises:
+        UsageError: anything else.
+    """
+    if key is None or isinstance(key, bytes):
+        return key
+    if isinstance(key, str):
+        return key.encode()
+    if isinstance(key, int) and not isinstance(key, bool):
+        return b"%d" % key
+    raise UsageError(f"key {_shown(key)} is of type {type(key).__name__}: send bytes, str, int or None")
+
+
+def header_list(headers: Headers) -> list[dict[str, Any]]:
+    """Headers as the column has them."""
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    try:
+        listed = [{"key": name, "value": v.encode() if isinstance(v, str) else v} for name, v in pairs]
+    except (TypeError, ValueError):
+        raise UsageError(f"headers {_shown(headers)}: pairs of a name and a value, or a mapping") from None
+    for header in listed:
+        if not isinstance(header["key"], str) or not isinstance(header["value"], bytes | None):
+            raise UsageError(f"header {_shown(header)}: the name is a str, the value bytes, str or None")
+    return listed
+
+
+def microseconds(timestamp: datetime) -> int:
+    """Since 1970. Raises UsageError for a datetime without a time zone."""
+    if not isinstance(timestamp, datetime) or timestamp.tzinfo is None:
+        raise UsageError(f"timestamp {_shown(timestamp)}: an aware datetime, such as datetime.now(UTC)")
+    return (timestamp - _EPOCH) // _MICROSECOND
+
+
+def binary_column(given: Sequence[Any] | pa.Array, encode: Callable[[Any], bytes | None]) -> pa.BinaryArray:
+    """Values or keys as a column. `encode` is asked only where there is anything but bytes, text and None."""
+    if isinstance(given, pa.Array):
+        return given.cast(pa.binary())
+    try:
+        return pa.array(given, pa.binary())
+    except (pa.ArrowTypeError, pa.ArrowInvalid):
+        return pa.array(map(encode, given), pa.binary())
+
+
+def header_column(given: Sequence[Headers | None] | None, count: int) -> pa.ListArray:
+    """Headers of `count` records as a column."""
+    kind = RECORD_SCHEMA.field("headers").type
+    if given is None:
+        return pa.nulls(count, kind)
+    return pa.array([header_list(headers) if headers else None for headers in given], kind)
+
+
+def time_column(given: Sequence[datetime] | pa.Array | datetime, count: int) -> pa.TimestampArray:
+    """Timestamps of `count` records as a column; one datetime is for all of them."""
+    kind = RECORD_SCHEMA.field("timestamp").type
+    if isinstance(given, datetime):
+        return pa.array(np.full(count, microseconds(given)), kind)
+    if isinstance(given, pa.Array):
+        if given.null_count or not pa.types.is_timestamp(given.type) or given.type.tz is None:
+            raise UsageError(f"timestamps of type {given.type}: timestamps with a time zone, none of them null")
+        return given.cast(kind)
+    return pa.array([microseconds(timestamp) for timestamp in given], kind)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

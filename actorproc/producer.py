@@ -1,0 +1,394 @@
+"""`Producer`: appends records to the built-in log in batches, each record once."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple, Self
+
+import anyio
+import anyio.abc
+import numpy as np
+import pyarrow as pa
+import structlog
+
+from actorproc.appender import Appender
+from actorproc.budget import ByteBudget
+from actorproc.clock import SYSTEM, Clock
+from actorproc.errors import ActorprocError, StoreUnavailable, UsageError
+from actorproc.heads import HeadWriter
+from actorproc.log import create_log, open_log
+from actorproc.outgoing import Deliveries, Delivery, OutgoingBatch
+from actorproc.partitioning import Partitioner, Router, Unkeyed
+from actorproc.payloads import (
+    Headers,
+    Key,
+    Value,
+    binary_column,
+    header_column,
+    header_list,
+    key_bytes,
+    microseconds,
+    time_column,
+    value_bytes,
+)
+from actorproc.records import RECORD_SCHEMA
+from actorproc.settings import Settings, seconds, size
+from actorproc.store import Store
+from actorproc.stores import open_store
+
+RECORD_WEIGHT = 200
+"""Bytes that a record counts for besides key and value: the Python objects in which it waits."""
+
+_MANY = 16_384  # records taken at once in send_many
+_HEAD_RETRY = 1.0  # seconds
+
+log = structlog.get_logger(__name__)
+
+
+class ProducerStatistics(NamedTuple):
+    """A snapshot. Counts are since the producer was opened."""
+
+    records: int
+    """Confirmed by the store."""
+    files: int
+    failed: int
+    """Records whose append failed, or whose fate is unknown."""
+    waiting_bytes: int
+    """Sent and not settled yet; keys, values and overhead."""
+
+
+@dataclass(slots=True)
+class _Lane:
+    """A partition, as the producer sees it. `running`: a task takes care of the queue."""
+
+    appender: Appender
+    queue: deque[OutgoingBatch] = field(default_factory=deque)
+    running: bool = False
+
+
+class Producer:
+    """Appends to a log. `async with Producer(url) as producer`: on return everything sent is in the log.
+
+    A retried append never repeats a record: the same bytes are offered to the same place until the store has decided.
+    Within a partition records keep the order in which one task sent them. Any number of producers may share a log.
+
+    Args:
+        log: URL of a store, or an opened one.
+        partitions: how many the log has. Creates the log if there is none; left out, the log must exist.
+        partitioner: where records without a key go: 'sticky' (one partition per batch, the default) or 'round-robin';
+            records with a key go where Kafka's murmur2 says. Or a callable that decides for all.
+        linger: seconds that a record waits for company. Each batch costs a PUT.
+        batch_bytes: bytes of records at which a batch is sent without waiting longer.
+        buffer_bytes: bytes of records that wait or are under way at once; `send` waits while they are more.
+        compression: a Parquet codec: 'zstd', 'lz4', 'snappy', 'gzip' or 'none'.
+        delivery_timeout: seconds over which an append is tried before its records fail. Their fate is unknown then.
+        settings: of the store; default: from the environment and `actorproc.toml`.
+
+    Raises:
+        UsageError: one of these is wrong, or (on entering) the log is missing or has another number of partitions.
+    """
+
+    def __init__(
+        self,
+        log: str | Store,
+        *,
+        partitions: int | None = None,
+        partitioner: Unkeyed | Partitioner = "sticky",
+        linger: float | str = 0.2,
+        batch_bytes: int | str = 4 * 2**20,
+        buffer_bytes: int | str = 64 * 2**20,
+        compression: str = "zstd",
+        delivery_timeout: float | str = 120.0,
+        settings: Settings | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        if not callable(partitioner) and partitioner not in ("sticky", "round-robin"):
+            raise UsageError(f"partitioner = {partitioner!r}: 'sticky', 'round-robin' or a callable")
+        if compression not in ("zstd", "lz4", "snappy", "gzip", "none"):
+            raise UsageError(f"compression = {compression!r}: 'zstd', 'lz4', 'snappy', 'gzip' or 'none'")
+        self._linger = _number("linger", linger, seconds, least=0)
+        self._batch_bytes = _number("batch_bytes", batch_bytes, size, least=1)
+        self._budget = ByteBudget(int(_number("buffer_bytes", buffer_bytes, size, least=1)))
+        self._timeout = _number("delivery_timeout", delivery_timeout, seconds, least=0)
+        self._owns_store = isinstance(log, str)
+        self._store = open_store(log, settings, clock=clock) if isinstance(log, str) else log
+        self._wanted = partitions
+        self._partitioner = partitioner
+        self._compression = compression
+        self._clock = clock
+        self._count = 0
+        self._router = Router(1, partitioner, clock.random)  # until the number of partitions is known
+        self._lanes: dict[int, _Lane] = {}
+        self._pending: dict[OutgoingBatch, None] = {}  # not settled, oldest first
+        self._failure: Exception | None = None  # the first since the last flush
+        self._records = self._files = self._failed = 0
+        self._heads = HeadWriter(self._store, clock)
+        self._stack: AsyncExitStack | None = None
+        self._tasks: anyio.abc.TaskGroup | None = None
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions the log has. Known once the producer is open."""
+        return self._count
+
+    def statistics(self) -> ProducerStatistics:
+        return ProducerStatistics(self._records, self._files, self._failed, self._budget.used)
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            if self._owns_store:
+                await stack.enter_async_context(self._store)
+            self._count = await (create_log(self._store, self._wanted) if self._wanted else open_log(self._store))
+            await self._heads.look_around()
+            self._router = Router(self._count, self._partitioner, self._clock.random)
+            self._stack = stack.pop_all()
+        self._tasks = await anyio.create_task_group().__aenter__()
+        self._tasks.start_soon(self._heads.run)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        """Send what waits; after a cancellation nothing more is sent, and the fate of what was under way is unknown."""
+        tasks, self._tasks = self._opened(), None
+        cancelled = error if error is not None and not isinstance(error, Exception) else None
+        try:
+            if cancelled is None:
+                await self._finish(error)
+        finally:
+            tasks.cancel_scope.cancel()
+            await tasks.__aexit__(type(cancelled) if cancelled else None, cancelled, trace if cancelled else None)
+            if self._stack is not None:
+                await self._stack.aclose()
+
+    async def _finish(self, error: BaseException | None) -> None:
+        try:
+            await self.flush()
+        except ActorprocError as failure:
+            if error is None:
+                raise
+            log.warning("producer.not_all_sent", error=str(failure))  # beside the caller's own error
+        finally:
+            await self._heads.close()
+
+    async def send(
+        self,
+        value: Value,
+        *,
+        key: Key = None,
+        headers: Headers | None = None,
+        timestamp: datetime | None = None,
+    ) -> Delivery:
+        """Send a record. Returns once it is taken in, which takes time only while the buffer is full.
+
+        Args:
+            value: bytes as they are; text as UTF-8; a dict or list as JSON; None is a tombstone.
+            key: bytes as they are; text as UTF-8; an int as its digits. Records of one key keep their order.
+            timestamp: aware; default: now.
+
+        Returns:
+            Await it for (partition, sequence), if you want to know when the record is durable, and where.
+
+        Raises:
+            UsageError: one of these cannot be sent.
+        """
+        tasks = self._opened()
+        body = value if type(value) is bytes else value_bytes(value)
+        key = key if key is None or type(key) is bytes else key_bytes(key)
+        listed = header_list(headers) if headers else None
+        time = int(self._clock.wall() * 1e6) if timestamp is None else microseconds(timestamp)
+        weight = RECORD_WEIGHT + len(body or b"") + len(key or b"")
+        await self._make_room(weight)
+        index = self._router.choose(key, body)
+        batch = self._open_batch(index, tasks)
+        if key is None:
+            self._router.stick(index, batch.ripe)
+        delivery = batch.add(body, key, listed, time, weight)
+        if batch.weight >= self._batch_bytes:
+            batch.ripe.set()
+        return delivery
+
+    async def send_many(
+        self,
+        values: Sequence[Value] | pa.Array,
+        *,
+        keys: Sequence[Key] | pa.Array | None = None,
+        headers: Sequence[Headers | None] | None = None,
+        timestamps: Sequence[datetime] | pa.Array | datetime | None = None,
+    ) -> Deliveries:
+        """Send many records at once, several times as fast as one by one. Arguments as for `send`, a sequence each.
+
+        Returns:
+            Await it for a list of (partition, sequence), or its `confirmed()`.
+        """
+        tasks = self._opened()
+        for name, column in (("keys", keys), ("headers", headers), ("timestamps", timestamps)):
+            if column is not None and not isinstance(column, datetime) and len(column) != len(values):
+                raise UsageError(f"{len(column)} {name} for {len(values)} values")
+        deliveries = Deliveries()
+        start, rows = 0, 64
+        while start < len(values):
+            part = slice(start, start + rows)
+            count = len(values[part])
+            key_column = binary_column(keys[part], key_bytes) if keys is not None else pa.nulls(count, pa.binary())
+            if timestamps is None or isinstance(timestamps, datetime):
+                times = time_column(timestamps or self._clock.now(), count)
+            else:
+                times = time_column(timestamps[part], count)
+            data = pa.record_batch(
+                [
+                    key_column,
+                    binary_column(values[part], value_bytes),
+                    header_column(headers[part] if headers is not None else None, count),
+                    times,
+                ],
+                schema=RECORD_SCHEMA,
+            )
+            await self._distribute(data, start, deliveries, tasks)
+            start += data.num_rows
+            # About a batch at a time, however large the records are.
+            rows = max(1, min(_MANY, math.ceil(rows * self._batch_bytes / max(1, data.nbytes))))
+        return deliveries
+
+    async def flush(self) -> None:
+        """Send all that waits, and return when it is in the log.
+
+        Raises:
+            StoreError: some records since the last flush could not be appended, or nobody knows; the first such error.
+        """
+        waiting = list(self._pending)
+        for batch in waiting:
+            batch.ripe.set()
+        for batch in waiting:
+            await batch.done.wait()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure.with_traceback(None)
+
+    # Taking in
+
+    def _opened(self) -> anyio.abc.TaskGroup:
+        if self._tasks is None:
+            raise UsageError("the producer is not open: use it within `async with Producer(...) as producer`")
+        return self._tasks
+
+    async def _make_room(self, weight: int) -> None:
+        if self._budget.used + weight > self._budget.size:
+            for batch in self._pending:  # waiting for company is over
+                batch.ripe.set()
+        await self._budget.take(weight)
+
+    def _open_batch(self, index: int, tasks: anyio.abc.TaskGroup) -> OutgoingBatch:
+        """The batch of a partition to which records can be added."""
+        lane = self._lanes.get(index)
+        if lane is None:
+            partition = str(index)
+            hint = self._heads.newest.get(partition, 0)
+            appender = Appender(
+                self._store, partition, self._heads.producer, compression=self._compression, hint=hint, clock=self._clock
+            )  # fmt: skip
+            lane = self._lanes[index] = _Lane(appender)
+        if lane.queue and not lane.queue[-1].ripe.is_set():
+            return lane.queue[-1]
+        batch = OutgoingBatch(str(index), self._clock.monotonic())
+        lane.queue.append(batch)
+        self._pending[batch] = None
+        if not lane.running:
+            lane.running = True
+            tasks.start_soon(self._run, lane)
+        return batch
+
+    async def _distribute(
+        self, data: pa.RecordBatch, start: int, deliveries: Deliveries, tasks: anyio.abc.TaskGroup
+    ) -> None:
+        """Give each partition its records, in their order. `start`: index of the first in the caller's sequence."""
+        chosen = self._router.choose_many(data)
+        # Stable, and a radix sort for 16 bits, which is many times as fast.
+        order = np.argsort(chosen.astype(np.uint16) if self._count <= 2**16 else chosen, kind="stable")
+        data = data.take(pa.array(order))
+        counts = np.bincount(chosen, minlength=1)
+        first = 0
+        for index in np.flatnonzero(counts).tolist():
+            count = int(counts[index])
+            piece = data.slice(first, count)
+            weight = piece.nbytes
+            await self._make_room(weight)
+            batch = self._open_batch(index, tasks)
+            if piece.column("key").null_count:
+                self._router.stick(index, batch.ripe)
+            deliveries.add(batch, batch.add_columns(piece, weight), order[first : first + count] + start)
+            if batch.weight >= self._batch_bytes:
+                batch.ripe.set()
+            first += count
+
+    # Sending
+
+    async def _run(self, lane: _Lane) -> None:
+        """Send the batches of a partition, one after the other, until there are none."""
+        try:
+            while lane.queue:
+                batch = lane.queue[0]
+                with anyio.move_on_after(max(0.0, batch.born + self._linger - self._clock.monotonic())):
+                    await batch.ripe.wait()
+                batch.ripe.set()
+                lane.queue.popleft()
+                await self._deliver(lane, batch)
+        finally:
+            lane.running = False
+            for batch in lane.queue:  # cancelled
+                self._settled(batch, StoreUnavailable("the producer was cancelled before the record was sent"))
+
+    async def _deliver(self, lane: _Lane, batch: OutgoingBatch) -> None:
+        give_up = self._clock.monotonic() + self._timeout
+        base: int | None = None
+        error: Exception = StoreUnavailable("the producer was cancelled: the record may be in the log or not")
+        try:
+            table = await self._clock.offload(batch.table)
+            await self._open_head(give_up)
+            try:
+                base = await lane.appender.append(table, give_up)
+            finally:
+                self._heads.end(batch.partition, base)
+        except ActorprocError as failure:
+            error = failure
+            log.warning("producer.append_failed", partition=batch.partition, records=batch.rows, error=str(error))
+        finally:
+            if base is None:
+                self._settled(batch, error)
+            else:
+                self._files += 1
+                self._records += batch.rows
+                batch.settle(base)
+                self._forget(batch)
+
+    async def _open_head(self, give_up: float) -> None:
+        while True:
+            try:
+                return await self._heads.begin()
+            except StoreUnavailable:
+                if self._clock.monotonic() + _HEAD_RETRY >= give_up:
+                    raise
+            await self._clock.sleep(_HEAD_RETRY)
+
+    def _settled(self, batch: OutgoingBatch, error: Exception) -> None:
+        self._failed += batch.rows
+        self._failure = self._failure or error
+        batch.fail(error)
+        self._forget(batch)
+
+    def _forget(self, batch: OutgoingBatch) -> None:
+        self._pending.pop(batch, None)
+        self._budget.give_back(batch.weight)
+
+
+def _number(name: str, given: float | str, parse: Callable[[object], object], least: float) -> float:
+    try:
+        number = parse(given)
+    except ValueError as error:
+        raise UsageError(f"{name} = {given!r}: {error}") from None
+    if isinstance(number, bool) or not isinstance(number, int | float) or not number >= least or math.isinf(number):
+        raise UsageError(f"{name} = {given!r}: at least {least:g}")
+    return number

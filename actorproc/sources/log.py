@@ -1,0 +1,213 @@
+"""The built-in log as a source."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import TypeVar
+
+import anyio
+import pyarrow as pa
+
+from actorproc.actor import first_cause
+from actorproc.clock import SYSTEM, Clock
+from actorproc.errors import SourceError, UsageError
+from actorproc.heads import HeadWatch
+from actorproc.layout import log_dir, log_file, number_of
+from actorproc.log import LogFile, end_of, find_time, first_base, open_log
+from actorproc.records import RECORD_SCHEMA, Batch
+from actorproc.settings import Settings
+from actorproc.sources.protocol import Chunk, End, Source, Start
+from actorproc.store import Store
+from actorproc.stores import open_store
+
+T = TypeVar("T")
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_OFFLOADED = 32 * 2**10  # bytes of a file that are worth a thread
+_SLOW_GET = 0.004  # seconds
+_AHEAD_FILES = 8  # files fetched at once from a slow store
+_LISTED = 200  # files looked for at once
+
+
+class LogSource(Source):
+    """Reads a log. One instance serves all partitions of a host: one of their readers polls for all.
+
+    A position is the base of the file to read next, or `<base>+<records of it to pass over>`.
+
+    Args:
+        log: URL of the log, or an opened store in which it is.
+    """
+
+    def __init__(self, log: str | Store, *, settings: Settings | None = None, clock: Clock = SYSTEM) -> None:
+        self._settings = settings or Settings.load()
+        self._clock = clock
+        self._owns_store = isinstance(log, str)
+        self._store = open_store(log, self._settings, clock=clock) if isinstance(log, str) else log
+        self._heads = HeadWatch(self._store, clock, self._settings.poll_interval)
+        self._partitions: list[str] = []
+        self._get_seconds = 0.0  # what a GET takes, smoothed
+        self._ahead_bytes = 0  # fetched ahead, over all partitions
+
+    async def open(self) -> None:
+        """Connect.
+
+        Raises:
+            UsageError: there is no log.
+        """
+        if self._owns_store:
+            await self._store.__aenter__()
+        self._partitions = [str(index) for index in range(await open_log(self._store))]
+
+    async def close(self) -> None:
+        if self._owns_store:
+            await self._store.__aexit__(None, None, None)
+
+    async def partitions(self) -> Sequence[str]:
+        return self._partitions
+
+    async def start(self, partition: str, at: Start) -> str:
+        """See `Source.start`. A time is found by the records' timestamps, which need not be in order: reading begins at
+        the first record that is as late as `at`."""
+        if at == "earliest":
+            return _position(await first_base(self._store, partition) or 0)
+        await self._heads.refresh()
+        hint = self._heads.newest.get(partition, 0)
+        if at == "latest":
+            return _position(await end_of(self._store, partition, hint))
+        if not isinstance(at, datetime) or at.tzinfo is None:
+            raise UsageError(f"start = {at!r}: 'earliest', 'latest' or a datetime with a time zone")
+        time = (at - _EPOCH) // timedelta(microseconds=1)
+        return _position(*await find_time(self._store, partition, time, hint))
+
+    async def end(self, partition: str) -> End:
+        await self._heads.refresh()
+        end = await end_of(self._store, partition, self._heads.newest.get(partition, 0))
+        return End(_position(end), end - 1 if end else None)
+
+    async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+        """See `Source.read`. A chunk is a row group of a file at most.
+
+        Raises:
+            CorruptObject: a file is not what a producer wrote.
+            SourceError: files at `position` were deleted.
+        """
+        base, skip = _parsed(partition, position)
+        ahead = _Ahead(self, partition)
+        try:
+            while True:
+                body = await ahead.take(base)
+                if body is None:
+                    await self._check_not_deleted(partition, base)
+                    yield Chunk(Batch(partition, _NO_RECORDS, _NO_SEQUENCES), _position(base, skip))
+                    await self._heads.news(partition, base)
+                    continue
+                size = len(body)
+                file = await self._work(size, LogFile, partition, base, body)
+                batches, end = file.batches(skip), file.next
+                del body, file
+                while (batch := await self._work(size, next, batches, None)) is not None:
+                    done = batch.last + 1
+                    if done == end:  # the consumer may take its time, and need not hold the whole file meanwhile
+                        batches.close()
+                    yield Chunk(batch, _position(end) if done == end else _position(base, done - base))
+                base, skip = end, 0
+        finally:
+            ahead.clear()
+
+    async def _work(self, size: int, work: Callable[..., T], *args: object) -> T:
+        return await self._clock.offload(work, *args) if size > _OFFLOADED else work(*args)
+
+    async def _get(self, partition: str, base: int) -> bytes | None:
+        began = self._clock.monotonic()
+        stored = await self._store.get(log_file(partition, base))
+        self._get_seconds += (self._clock.monotonic() - began - self._get_seconds) / 8
+        return stored.body if stored else None
+
+    async def _check_not_deleted(self, partition: str, base: int) -> None:
+        """A position at which there is no file is the end of the partition, unless there are files beyond it."""
+        if self._heads.newest.get(partition, -1) < base:
+            return
+        first = await first_base(self._store, partition, base)
+        if first != base:
+            raise SourceError(
+                f"partition {partition} of the log {self._store.url} has lost its records from position {base} on "
+                f"({'none follow' if first is None else f'the next begin at {first}'}): they were deleted before this "
+                "processor read them. Restore the files, or start anew under another processor name"
+            )
+
+
+class _Ahead:
+    """The next files of a partition: one by one; or several at once, where the store is slow and there is much to read."""
+
+    def __init__(self, source: LogSource, partition: str) -> None:
+        self._source = source
+        self._partition = partition
+        self._listed: deque[tuple[int, int]] = deque()  # base and size
+        self._bodies: dict[int, bytes] = {}
+        self._in_a_row = 0  # files since we stood at the end
+
+    async def take(self, base: int) -> bytes | None:
+        """The file at `base`, or None if there is none."""
+        source = self._source
+        if base not in self._bodies and self._in_a_row >= 2 and source._get_seconds >= _SLOW_GET:
+            await self._fetch(base)
+        body = self._bodies.pop(base, None)
+        if body is None:
+            body = await source._get(self._partition, base)
+        else:
+            source._ahead_bytes -= len(body)
+        self._in_a_row = self._in_a_row + 1 if body is not None else 0
+        return body
+
+    async def _fetch(self, base: int) -> None:
+        """Get the file at `base` and some after it."""
+        source = self._source
+        self.clear()
+        while self._listed and self._listed[0][0] < base:
+            self._listed.popleft()
+        if len(self._listed) < 2:
+            after = log_file(self._partition, base - 1) if base else ""
+            listing = await source._store.list(log_dir(self._partition), after, _LISTED)
+            self._listed = deque((number_of(entry.key), entry.size) for entry in listing.entries)
+        room = source._settings.read_ahead_bytes // 4 - source._ahead_bytes
+        try:
+            async with anyio.create_task_group() as tasks:
+                for file, size in islice(self._listed, _AHEAD_FILES):
+                    room -= size
+                    if room < 0 and file != base:
+                        break
+                    tasks.start_soon(self._get, file)
+        except ExceptionGroup as group:
+            raise first_cause(group) from None
+
+    async def _get(self, base: int) -> None:
+        body = await self._source._get(self._partition, base)
+        if body is not None:
+            self._bodies[base] = body
+            self._source._ahead_bytes += len(body)
+
+    def clear(self) -> None:
+        """Let go of what was fetched and not taken."""
+        self._source._ahead_bytes -= sum(map(len, self._bodies.values()))
+        self._bodies.clear()
+
+
+def _position(base: int, skip: int = 0) -> str:
+    return f"{base}+{skip}" if skip else str(base)
+
+
+def _parsed(partition: str, position: str) -> tuple[int, int]:
+    base, _, skip = position.partition("+")
+    try:
+        return int(base), int(skip or 0)
+    except ValueError:
+        raise SourceError(
+            f"{position!r} is no position in partition {partition} of a log: was the checkpoint made with another source?"
+        ) from None
+
+
+_NO_RECORDS = pa.RecordBatch.from_pylist([], RECORD_SCHEMA)
+_NO_SEQUENCES = pa.array([], pa.int64())
