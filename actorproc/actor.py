@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import anyio
+import anyio.lowlevel
 
 from actorproc.clock import Clock
 from actorproc.retry import Backoff
@@ -39,7 +41,10 @@ class Actor(Generic[Message]):
         return True
 
     async def receive(self, within: float | None = None) -> Message | None:
-        """The next message; None if there is none `within` seconds."""
+        """The next message, at once if one waits; None if none comes `within` seconds."""
+        await anyio.lowlevel.checkpoint()  # a full mailbox must not starve the other actors
+        with suppress(anyio.WouldBlock):
+            return self._out.receive_nowait()
         if within is None:
             return await self._out.receive()
         with anyio.move_on_after(max(0.0, within)):

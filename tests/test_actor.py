@@ -1,0 +1,153 @@
+"""The actor base: mailboxes that are bounded, restarts that back off, ends that are clean."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from actorproc.actor import Actor, RestartPolicy, Restarts, keep_running
+from actorproc.budget import ByteBudget
+from actorproc.clock import Clock
+from actorproc.retry import Backoff
+
+
+class Echo(Actor[int]):
+    def __init__(self, mailbox: int = 2) -> None:
+        super().__init__(mailbox)
+        self.seen: list[int] = []
+
+    async def run(self) -> None:
+        while (message := await self.receive()) is not None and message >= 0:
+            self.seen.append(message)
+        if message is not None and message < -1:
+            raise ValueError(f"told {message}")
+
+
+class Manual(Clock):
+    """A clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        super().__init__(seed=1)
+        self.time = 0.0
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.time
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.time += seconds
+
+
+async def test_send_waits_for_room_and_tell_gives_up() -> None:
+    actor = Echo(mailbox=1)
+    assert actor.tell(1)
+    assert not actor.tell(2)
+    with anyio.move_on_after(0.01) as scope:
+        await actor.send(2)
+    assert scope.cancelled_caught
+    actor.close()
+    assert not actor.tell(3)
+
+
+async def test_receive_gives_up_after_its_time_and_loses_no_message() -> None:
+    actor = Echo()
+    assert await actor.receive(0) is None
+    actor.tell(7)
+    assert await actor.receive(0.0) == 7
+    actor.close()
+
+
+async def test_a_failed_actor_is_followed_by_a_new_one_until_one_returns() -> None:
+    made: list[Echo] = []
+    failures: list[tuple[str, float]] = []
+    clock = Manual()
+
+    def make() -> Echo:
+        actor = Echo()
+        actor.tell(len(made))
+        actor.tell(-2 if len(made) < 3 else -1)
+        made.append(actor)
+        return actor
+
+    restarts = Restarts(RestartPolicy(Backoff(1.0, 60.0)), clock)
+    await keep_running(make, restarts, clock, failed=lambda error, delay: failures.append((str(error), delay)))
+    assert [actor.seen for actor in made] == [[0], [1], [2], [3]]
+    assert [error for error, _ in failures] == ["told -2"] * 3
+    assert [0.5 <= clock.slept[0] <= 1, 1 <= clock.slept[1] <= 2, 2 <= clock.slept[2] <= 4] == [True] * 3
+
+
+async def test_an_aborted_actor_counts_as_failed_with_the_error_given() -> None:
+    made: list[Echo] = []
+    failures: list[Exception] = []
+
+    def make() -> Echo:
+        actor = Echo()
+        if made:
+            actor.tell(-1)
+        made.append(actor)
+        return actor
+
+    clock = Manual()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(
+            lambda: keep_running(make, Restarts(RestartPolicy(), clock), clock, failed=lambda e, _: failures.append(e))
+        )
+        while not made or made[0].life is None:
+            await anyio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
+        made[0].abort(TimeoutError("stuck"))
+    assert [str(error) for error in failures] == ["stuck"]
+    assert len(made) == 2
+
+
+def test_too_many_failures_in_a_period_wait_the_longest_at_once() -> None:
+    clock = Manual()
+    restarts = Restarts(RestartPolicy(Backoff(0.1, 50.0), intensity=3, period=100), clock)
+    delays = [restarts.failed(ran=60), restarts.failed(ran=60), restarts.failed(ran=60)]
+    assert delays[0] <= 0.1
+    assert delays[1] <= 0.1
+    assert delays[2] == 50.0
+
+
+def test_an_actor_that_ran_for_long_starts_its_back_off_anew() -> None:
+    clock = Manual()
+    restarts = Restarts(RestartPolicy(Backoff(1.0, 10.0), intensity=100), clock)
+    assert [restarts.failed(ran=0.1) > bound for bound in (0.4, 0.9, 1.9)] == [True] * 3
+    assert restarts.failed(ran=11.0) <= 1.0
+
+
+async def test_a_budget_is_shared_first_come_first_served_and_a_giant_gets_in_alone() -> None:
+    budget = ByteBudget(10)
+    order: list[str] = []
+
+    async def take(name: str, size: int) -> None:
+        await budget.take(size)
+        order.append(name)
+
+    await budget.take(8)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(take, "giant", 100)
+        await anyio.lowlevel.checkpoint()
+        tasks.start_soon(take, "small", 1)
+        await anyio.lowlevel.checkpoint()
+        assert order == []
+        budget.give_back(8)
+        await anyio.lowlevel.checkpoint()
+        assert order == ["giant"]
+        budget.give_back(100)
+    assert order == ["giant", "small"]
+    assert budget.used == 1
+
+
+@pytest.mark.parametrize("woken", [False, True])
+async def test_who_gives_up_waiting_takes_nothing_and_who_was_served_just_before_has_it(woken: bool) -> None:
+    budget = ByteBudget(10)
+    await budget.take(10)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(budget.take, 5)
+        await anyio.lowlevel.checkpoint()
+        if woken:
+            budget.give_back(10)
+        tasks.cancel_scope.cancel()
+    assert budget.used == (5 if woken else 10)

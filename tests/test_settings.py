@@ -1,0 +1,98 @@
+"""Settings: one name in keyword, environment and file; what is wrong is named with its value and what is allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, Field
+
+from actorproc.context import PartitionContext
+from actorproc.errors import SettingsError
+from actorproc.handler import PartitionHandler
+from actorproc.options import load_options
+from actorproc.records import Batch
+from actorproc.settings import Settings
+
+
+def test_durations_and_sizes_may_carry_a_unit() -> None:
+    settings = Settings.load(commit_interval="500ms", lease_renew_interval="0.5m", lease_expiration_interval="1h", commit_bytes="1MiB")
+    assert (settings.commit_interval, settings.lease_renew_interval, settings.commit_bytes) == (0.5, 30.0, 2**20)
+
+
+def test_a_keyword_beats_the_environment_and_the_environment_beats_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "some.toml"
+    file.write_text('commit_interval = "1s"\npoll_interval = "2s"\nmax_attempts = 7\n[options]\nx = 1\n')
+    monkeypatch.setenv("ACTORPROC_POLL_INTERVAL", "3s")
+    monkeypatch.setenv("ACTORPROC_MAX_ATTEMPTS", "8")
+    settings = Settings.load(file, max_attempts=9)
+    assert (settings.commit_interval, settings.poll_interval, settings.max_attempts) == (1.0, 3.0, 9)
+
+
+def test_actorproc_toml_of_the_working_directory_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "actorproc.toml").write_text("commit_rows = 5")
+    monkeypatch.chdir(tmp_path)
+    assert Settings.load().commit_rows == 5
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"commit_interval": "5 parsecs"}, "commit_interval = '5 parsecs': write seconds, or a number with ms, s, m, h or d"),
+        ({"commit_interval": 0}, "commit_interval = 0: Input should be greater than 0"),
+        ({"commit_intervall": 5}, "commit_intervall = 5: there is no such setting"),
+        ({"delivery": "exactly-once"}, "delivery = 'exactly-once': Input should be 'at-least-once' or 'at-most-once'"),
+        ({"lease_expiration_interval": 26}, "must be more than twice lease_renew_interval (13 s)"),
+        ({"s3_access_key": "a"}, "s3_access_key and s3_secret_key come together"),
+        ({"commit_bytes": "many"}, "commit_bytes = 'many': write bytes, or a number with kB"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_value_and_what_is_allowed(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        Settings.load(**given)
+    assert message in str(caught.value)
+
+
+def test_a_secret_key_is_not_shown() -> None:
+    assert "hush" not in repr(Settings.load(s3_access_key="me", s3_secret_key="hush"))
+
+
+def test_a_file_that_is_named_and_missing_or_torn_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"nowhere\.toml"):
+        Settings.load(tmp_path / "nowhere.toml")
+    (tmp_path / "torn.toml").write_text("commit_rows = ")
+    with pytest.raises(SettingsError, match=r"torn\.toml"):
+        Settings.load(tmp_path / "torn.toml")
+
+
+class WithOptions(PartitionHandler):
+    class Options(BaseModel):
+        table: str
+        limit: int = Field(10, gt=0)
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None: ...
+
+
+def test_options_come_from_keywords_environment_and_file(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text('[options]\ntable = "t"\nlimit = 1\n')
+    options = load_options(WithOptions, {}, file, {"ACTORPROC_OPTION_LIMIT": "2"})
+    assert options == WithOptions.Options(table="t", limit=2)
+    assert load_options(WithOptions, {"limit": "3"}, file, {}) == WithOptions.Options(table="t", limit=3)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"table": "t", "limt": 3}, "WithOptions has no option limt; it has: table, limit"),
+        ({"table": "t", "limit": "0"}, "limit = '0': Input should be greater than 0"),
+        ({}, "table"),
+    ],
+)
+def test_a_wrong_option_is_named(given: dict[str, object], message: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_options(WithOptions, given, None, {})
+    assert message in str(caught.value)
