@@ -190,22 +190,22 @@ class S3(Backend):
         )
 
     async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Listing:
+        """See `Backend.list`. A service that keeps folders (SeaweedFS) lists 'b/c' before 'b-c', and understands
+        `after` and `limit` in that order: there the two are good for keys of one folder."""
         entries: list[Entry] = []
+        ask = {"StartAfter": self._prefix + after} if after else {}
         while True:
             wanted = _PAGE if limit is None else min(_PAGE, limit - len(entries))
             with self._errors("list", prefix):
                 reply = await self._client.list_objects_v2(
-                    Bucket=self._bucket,
-                    Prefix=self._prefix + prefix,
-                    MaxKeys=wanted,
-                    **({"StartAfter": self._prefix + after} if after else {}),
+                    Bucket=self._bucket, Prefix=self._prefix + prefix, MaxKeys=wanted, **ask
                 )
             page = await self._parsed(reply["Page"])
             skip = len(self._prefix)
             entries += [entry._replace(key=entry.key[skip:]) for entry in page.entries] if skip else page.entries
-            if not page.more or not page.entries or len(entries) == limit:
-                return Listing(entries, self._date(reply))
-            after = entries[-1].key
+            if page.next is None or len(entries) == limit:
+                return Listing(sorted(entries), self._date(reply))
+            ask = {"ContinuationToken": page.next}
 
     async def delete(self, key: str) -> None:
         with self._errors("delete", key):
@@ -243,7 +243,8 @@ class S3(Backend):
 
 class _Page(NamedTuple):
     entries: list[Entry]
-    more: bool
+    next: str | None
+    """Token that continues, where there is more."""
 
 
 def _keep_body(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object) -> None:
@@ -269,4 +270,4 @@ def _parse(page: bytes) -> _Page:
         )
         for item in root.iter(f"{space}Contents")
     ]
-    return _Page(entries, root.findtext(f"{space}IsTruncated") == "true")
+    return _Page(entries, root.findtext(f"{space}NextContinuationToken") or None)
