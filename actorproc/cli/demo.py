@@ -27,7 +27,8 @@ def demo(
       actorproc demo --events 40000    a shorter one
       actorproc demo --check           check the data of the last run again
     """
-    from actorproc.demo.play import main
+    from actorproc.cli.workers import PARENT_PIPE, command_line
+    from actorproc.demo.main import run_demo
 
-    if not main(events, check_only=check):
+    if not run_demo(None if check else events, serve=command_line(["serve"]), lifeline=PARENT_PIPE):
         raise typer.Exit(1)

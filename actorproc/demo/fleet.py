@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from collections import deque
@@ -33,10 +34,20 @@ class Fleet:
         commands: what to run, by host name.
         logs: folder where each host's output is kept.
         alert: told of each error that a host logs: host, text.
+        lifeline: environment variable that tells a host the descriptor of a pipe which closes when this process dies,
+            killed included.
     """
 
-    def __init__(self, commands: Mapping[str, Sequence[str]], *, logs: Path, alert: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        commands: Mapping[str, Sequence[str]],
+        *,
+        logs: Path,
+        alert: Callable[[str, str], None],
+        lifeline: str | None = None,
+    ) -> None:
         self._commands = commands
+        self._lifeline = lifeline
         self._logs = logs
         self._alert = alert
         self._processes: dict[str, anyio.abc.Process] = {}
@@ -46,11 +57,18 @@ class Fleet:
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
+        self._pipe = os.pipe()
+        environment = {**os.environ, self._lifeline: str(self._pipe[0])} if self._lifeline else None
         try:
             for host, command in self._commands.items():
                 # A session of their own: Ctrl-C is for this process, which then stops them in order.
                 self._processes[host] = process = await anyio.open_process(
-                    command, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, start_new_session=True
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stderr=subprocess.STDOUT,
+                    env=environment,
+                    pass_fds=self._pipe[:1],
+                    start_new_session=True,
                 )
                 self._last[host] = deque(maxlen=LAST_LINES)
                 self._tasks.start_soon(self._attend, host, process)
@@ -130,6 +148,8 @@ class Fleet:
                 with suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
+        for end in self._pipe:
+            os.close(end)
 
 
 def _written_by(process: anyio.abc.Process) -> anyio.abc.ByteReceiveStream:

@@ -61,8 +61,8 @@ class Places:
     def logs(self) -> Path:
         return self.folder / "logs"
 
-    def prepare(self, count: int) -> None:
-        """Empty the folder, if it is the demo's own.
+    def prepare(self, count: int) -> int:
+        """Empty the folder, if it is the demo's own, and note how many events are going to be sent.
 
         Raises:
             UsageError: it is not.
@@ -77,6 +77,7 @@ class Places:
         self.logs.mkdir(parents=True)
         self.marker.write_text(json.dumps({"events": count, "partitions": PARTITIONS}) + "\n")
         self.config.write_text(SETTINGS)
+        return count
 
     def events(self) -> int:
         """How many events the run that is there has sent.
@@ -88,6 +89,10 @@ class Places:
             return int(json.loads(self.marker.read_text())["events"])
         except (OSError, ValueError, KeyError, TypeError):
             raise UsageError(f"there is no demo in {self.folder.absolute()} to check: actorproc demo") from None
+
+    @property
+    def partitions(self) -> list[str]:
+        return [str(number) for number in range(PARTITIONS)]
 
     def contents(self) -> list[tuple[str, str]]:
         """(path, what it is), for people."""

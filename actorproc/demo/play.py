@@ -1,35 +1,24 @@
-"""The demo from start to end: play, kill, take over, let Spark sum up, check, and say what to try next."""
+"""The play: a stream of events, three hosts that share it, one of them killed midway, until everything is committed."""
 
 from __future__ import annotations
 
-import signal
-import sys
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from pathlib import Path
 
 import anyio
-import anyio.abc
 from rich.console import Console
 
-from actorproc.actor import first_cause
 from actorproc.clock import SYSTEM, Clock
 from actorproc.demo import DemoFailed
-from actorproc.demo.check import ask_spark, count_letters, find_faults
-from actorproc.demo.data import Event, data_file, events, load_departures, truth
+from actorproc.demo.data import Event, events, load_departures
 from actorproc.demo.fleet import Fleet
-from actorproc.demo.needs import check_needs
 from actorproc.demo.places import PARTITIONS, PROCESSOR, Places
-from actorproc.demo.show import Stage, Takeover, show_next, show_proof, show_result, show_verdict
+from actorproc.demo.show import Stage, Takeover
 from actorproc.demo.watch import Watcher
 from actorproc.layout import ProcessorLayout
 from actorproc.producer import Producer
-from actorproc.settings import Settings
 from actorproc.stores import open_store
 
-FOLDER = Path("demo-data")
-PARTITION_NAMES = [str(number) for number in range(PARTITIONS)]
 HOSTS = ("host-1", "host-2", "host-3")
 VICTIM = "host-2"
 
@@ -51,57 +40,24 @@ STALLED = 60.0
 TICK = 0.1
 
 
-def main(count: int, *, check_only: bool = False) -> bool:
-    """Play the demo, or only check what is there. True: the check holds.
+async def play(
+    console: Console, places: Places, count: int, *, serve: Sequence[str], lifeline: str, clock: Clock = SYSTEM
+) -> Takeover:
+    """From the first event to the last commit.
+
+    Args:
+        count: events to send, from the first of January on.
+        serve: the command that runs a host, without its arguments.
+        lifeline: see `Fleet`.
 
     Raises:
-        UsageError: something that it needs is missing.
-        DemoFailed: it did not get to the check.
+        DemoFailed: a host ended on its own, or nothing moved any more.
     """
-    check_needs()
-    console = Console()
-    places = Places(FOLDER)
-    if check_only:
-        count = places.events()
-    else:
-        places.prepare(count)
-    try:
-        return anyio.run(_run, console, places, count, check_only)
-    except ExceptionGroup as group:
-        raise first_cause(group) from None
-
-
-async def _run(console: Console, places: Places, count: int, check_only: bool) -> bool:
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_stop_on_signal)
-        takeover = None if check_only else await _play(console, places, count)
-        equal = await _check(console, places, count, takeover)
-        if not check_only:
-            show_next(console, places)
-        tasks.cancel_scope.cancel()
-    return equal
-
-
-async def _stop_on_signal() -> None:
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async for number in signals:
-            raise DemoFailed(f"interrupted by {signal.Signals(number).name}; the hosts are stopped")
-
-
-async def _play(console: Console, places: Places, count: int, clock: Clock = SYSTEM) -> Takeover:
-    """From the first event to the last commit."""
-    settings = Settings.load(places.config)
     log_url, container_url = (f"file://{path.absolute()}" for path in (places.log, places.container))
-    commands = {
-        host: [
-            *(sys.executable, "-m", "actorproc", "serve", "actorproc.demo.handler:Delays"),
-            *("--name", PROCESSOR, "--source", log_url, "--container", container_url),
-            *("--host", host, "--config", str(places.config)),
-        ]
-        for host in HOSTS
-    }
-    async with open_store(container_url, settings) as store, Producer(log_url, partitions=PARTITIONS) as producer:
-        watcher = Watcher(store, ProcessorLayout(PROCESSOR), PARTITION_NAMES)
+    arguments = ["--name", PROCESSOR, "--source", log_url, "--container", container_url, "--config", str(places.config)]
+    commands = {host: [*serve, "actorproc.demo.handler:Delays", *arguments, "--host", host] for host in HOSTS}
+    async with open_store(container_url) as store, Producer(log_url, partitions=PARTITIONS) as producer:
+        watcher = Watcher(store, ProcessorLayout(PROCESSOR), places.partitions)
         stage = Stage(console, watcher, HOSTS, count)
         departures = await clock.offload(load_departures, count)
         stage.say(
@@ -109,11 +65,11 @@ async def _play(console: Console, places: Places, count: int, clock: Clock = SYS
         )
         with stage.live():
             async with (
-                Fleet(commands, logs=places.logs, alert=stage.alert) as fleet,
+                Fleet(commands, logs=places.logs, alert=stage.alert, lifeline=lifeline) as fleet,
                 anyio.create_task_group() as tasks,
             ):
                 stage.say("started " + ", ".join(f"{host} (pid {pid})" for host, pid in fleet.pids.items()))
-                tasks.start_soon(_watch, watcher, stage, clock)
+                tasks.start_soon(_watch, watcher, stage, places, clock)
                 tasks.start_soon(_send, producer, events(departures), count, stage, clock)
                 takeover = await _kill_one(fleet, watcher, stage, count, clock)
                 await _until(lambda: watcher.committed >= count, clock)
@@ -126,7 +82,7 @@ async def _play(console: Console, places: Places, count: int, clock: Clock = SYS
     return takeover
 
 
-async def _watch(watcher: Watcher, stage: Stage, clock: Clock) -> None:
+async def _watch(watcher: Watcher, stage: Stage, places: Places, clock: Clock) -> None:
     """Keep the picture true; give up when nothing moves any more."""
     committed, since = -1, clock.monotonic()
     while True:
@@ -137,7 +93,7 @@ async def _watch(watcher: Watcher, stage: Stage, clock: Clock) -> None:
         elif clock.monotonic() - since > STALLED:
             raise DemoFailed(
                 f"nothing was committed for {STALLED:g} s: {committed:,} of {stage.sent:,} events sent are; "
-                f"the hosts' logs are in {FOLDER / 'logs'}"
+                f"the hosts' logs are in {places.logs}"
             )
         await clock.sleep(TICK)
 
@@ -153,8 +109,9 @@ async def _send(producer: Producer, stream: Iterable[Event], count: int, stage: 
         limit = count if stage.killed else int(HOLD_AT * count)
         batch = list(islice(stream, max(0, min(int(due), limit - stage.sent))))
         due = min(due - len(batch), RATE)  # a machine that was busy for a while does not catch up in one burst
-        for event in batch:
-            await producer.send(event.value, key=event.key, timestamp=event.timestamp)
+        if batch:
+            keys, values, times = zip(*batch, strict=True)
+            await producer.send_many(values, keys=keys, timestamps=times)
         stage.sent += len(batch)
     await producer.flush()
 
@@ -194,21 +151,3 @@ async def _kill_one(fleet: Fleet, watcher: Watcher, stage: Stage, count: int, cl
 async def _until(condition: Callable[[], bool], clock: Clock) -> None:
     while not condition():
         await clock.sleep(TICK / 2)
-
-
-async def _check(console: Console, places: Places, count: int, takeover: Takeover | None) -> bool:
-    """Ask Spark, compare, and say what came out."""
-    command = [sys.executable, "-m", "actorproc.demo.spark", str(places.output), str(data_file("airlines.csv"))]
-    with console.status("Spark starts") if console.is_terminal else nullcontext():
-        console.print(f"\nSpark reads {places.output} as plain Parquet, and sums it up", highlight=False)
-        spark = await ask_spark(command, places.logs / "spark.log")
-    expected = truth(load_departures(count))
-    letters = count_letters(places.dead_letters)
-    faults = find_faults(expected, spark, letters)
-    async with open_store(str(places.container)) as store:
-        watcher = Watcher(store, ProcessorLayout(PROCESSOR), PARTITION_NAMES)
-        await watcher.look()
-    show_result(console, expected, spark)
-    show_verdict(console, expected, spark, letters, faults)
-    show_proof(console, watcher, takeover)
-    return not faults
