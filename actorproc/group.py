@@ -12,7 +12,7 @@ import structlog
 from actorproc.assignment import Lease, Member, Move, Plan, plan
 from actorproc.clock import SYSTEM, Clock
 from actorproc.errors import Fenced, WrittenOut
-from actorproc.heartbeat import Incarnation, Pulse
+from actorproc.heartbeat import TRUST, Incarnation, Pulse
 from actorproc.layout import ProcessorLayout
 from actorproc.liveness import Watch
 from actorproc.membership import GroupDocument
@@ -136,6 +136,8 @@ class Group:
                 asked = self._clock.monotonic()
                 await self._refresh()
                 await self._observe()
+                if self._clock.monotonic() - asked > TRUST * self._settings.lease_expiration_interval:
+                    continue  # this host was stopped meanwhile: what it read may be long past
                 self._check_membership()
                 proposal, circumstances = self._propose(wanted, asked)
                 if proposal is None or not proposal.changed:
@@ -354,12 +356,13 @@ class Group:
         if self._is_in():
             self._joined = self._was_in = True
         was, now = before.incarnations(), document.incarnations()
-        joined, out = now - was, was - now - {(self.host, self.incarnation)}
-        self._log.info("group.written", joined=sorted(joined), out=sorted(out), moves=len(proposal.moves))
+        out = was - now
+        self._log.info("group.written", joined=sorted(now - was), out=sorted(out), moves=len(proposal.moves))
         for move in proposal.moves:
             self._log.debug("group.move", **move._asdict())
+        own = (self.host, self.incarnation)
         concerned = {host for move in proposal.moves for host in (move.source, move.target)}
-        await self._peers.tell((who for who in now if who[0] in concerned and who[0] != self.host), out)
+        await self._peers.tell((who for who in now if who[0] in concerned and who[0] != self.host), out - {own})
         return True
 
     async def _sweep(self) -> None:

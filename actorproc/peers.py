@@ -15,7 +15,7 @@ from actorproc.store import Store
 
 log = structlog.get_logger(__name__)
 
-COURTESY = 2.0
+COURTESY = 1.0
 """Seconds that this may take: worth doing, not worth waiting for. Whatever fails is made good by timers."""
 
 

@@ -1,0 +1,539 @@
+"""The group protocol, in virtual time, over a store that is slow, loses messages, or is fine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import anyio
+import pytest
+
+from actorproc.assignment import Lease, Member
+from actorproc.errors import CorruptObject, Fenced
+from actorproc.membership import GroupDocument
+from actorproc.testing.faults import CALM, Faults
+from actorproc.testing.loop import current_loop, run
+
+from .site import Node, Site
+
+# A host may crash between starting a task and its first step. That is no fault of the task.
+pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
+
+
+def now() -> float:
+    return current_loop().now
+
+
+def test_the_first_host_takes_everything_at_once_with_four_requests() -> None:
+    async def main() -> None:
+        site = Site(8)
+        node = site.start("a")
+        took = await site.until_even("a", within=2)
+        assert took < 0.5
+        await anyio.sleep(0.2)
+        assert node.store.requests == {"put": 1, "get": 1, "list": 1, "put_if_absent": 1}
+        assert node.holds() == dict.fromkeys(site.partitions, 1)
+
+    run(main())
+
+
+@pytest.mark.parametrize("partitions", [8, 2_000])
+def test_an_idle_group_costs_one_put_one_list_one_get_whatever_the_number_of_partitions(partitions: int) -> None:
+    async def main() -> None:
+        site = Site(partitions)
+        nodes = [site.start(name) for name in "abc"]
+        await site.until_even(*"abc", within=60)
+        await anyio.sleep(30)
+        versions, before = len(site.versions), [node.store.requests.copy() for node in nodes]
+        await anyio.sleep(1_000)
+        assert len(site.versions) == versions, "an idle group writes nothing"
+        for node, requests in zip(nodes, before, strict=True):
+            spent = node.store.requests - requests
+            assert spent["put"] <= 1_000 / 13 + 1
+            assert spent["list"] == spent["get"] <= 1_000 / (17 * 0.9) + 1
+            assert sum(spent.values()) == spent["put"] + spent["list"] + spent["get"]
+
+    run(main())
+
+
+def test_a_second_host_takes_its_half_within_two_seconds_after_the_rebalance_delay() -> None:
+    async def main() -> None:
+        site = Site(256)
+        first = site.start("a", drain=0.1)
+        await site.until_even("a", within=2)
+        await anyio.sleep(20)
+        site.start("b")
+        joined = now()
+        await site.until(lambda: "b" in site.members, 1, "joined")
+        took = await site.until_even("a", "b", within=10)
+        assert 5 <= took <= 5 + 2
+        for version in site.versions:
+            if version.at < joined + 5:
+                assert all(lease.owner == "a" and not lease.next for lease in version.document.leases.values())
+        stayed = [lease.epoch for p, lease in site.leases.items() if lease.owner == "a"]
+        moved = [lease.epoch for p, lease in site.leases.items() if lease.owner == "b"]
+        assert Counter(stayed) == {1: 128}
+        assert Counter(moved) == {2: 128}
+        await anyio.sleep(1)
+        assert set(first.holds()) == site.of("a")
+        site.check_steps()
+
+    run(main())
+
+
+def test_the_owner_is_told_why_a_lease_moves() -> None:
+    async def main() -> None:
+        site = Site(4, nudging=False)
+        seen: set[str] = set()
+        site.start("a")
+        await site.until_even("a", within=2)
+        site.start("b")
+        while not site.is_even("a", "b"):
+            await anyio.sleep(0.01)
+            for node in site.nodes.values():
+                seen |= {move.reason for move in node.view.moves} if node.view else set()
+        assert seen >= {"it has no owner", "a holds 4, b holds 0"}
+
+    run(main())
+
+
+def test_a_crashed_host_is_replaced_after_the_expiration_and_not_before() -> None:
+    async def main() -> None:
+        site = Site(9)
+        nodes = [site.start(name) for name in "abc"]
+        await site.until_even(*"abc", within=60)
+        await anyio.sleep(60)
+        victim = nodes[1]
+        assert victim.group is not None
+        trusted = victim.group.valid_until() + 12 - victim.host.offset  # 0.8 of the expiration and the rest of it
+        victim.host.crash()
+        lost = {p: lease.epoch for p, lease in site.leases.items() if lease.owner == "b"}
+        took = await site.until_even("a", "c", within=60 + 17 * 1.1 + 2)
+        assert now() > trusted, "the last heartbeat was still good"
+        assert took > 60 - 13
+        assert all(site.leases[p].epoch == epoch + 1 for p, epoch in lost.items())
+        assert all(lease.epoch == 1 for p, lease in site.leases.items() if p not in lost and lease.owner == "a")
+        await anyio.sleep(1)
+        assert "b" not in await site.heartbeats()
+        site.check_steps()
+
+    run(main())
+
+
+def test_a_pause_shorter_than_the_expiration_moves_nothing() -> None:
+    async def main() -> None:
+        site = Site(9)
+        nodes = [site.start(name) for name in "abc"]
+        await site.until_even(*"abc", within=60)
+        await anyio.sleep(60)
+        versions = len(site.versions)
+        for node in nodes:
+            node.host.pause()
+            await anyio.sleep(40)
+            node.host.resume()
+            await anyio.sleep(60)
+        assert len(site.versions) == versions
+        assert sum(node.times_written_out for node in nodes) == 0
+
+    run(main())
+
+
+def test_a_host_that_was_paused_for_too_long_holds_nothing_and_joins_again_as_another_incarnation() -> None:
+    async def main() -> None:
+        site = Site(8)
+        site.start("a")
+        b = site.start("b")
+        await site.until_even("a", "b", within=60)
+        await anyio.sleep(20)
+        assert b.group is not None
+        first = b.group.incarnation
+        b.host.pause()
+        await site.until_even("a", within=80)
+        assert b.holds() == {}, "it has fenced itself, although nothing of it has run"
+        await anyio.sleep(30)
+        b.host.resume()
+        await site.until_even("a", "b", within=30)
+        assert b.times_written_out == 1
+        assert b.group.incarnation != first
+        await anyio.sleep(40)
+        assert sorted(await site.heartbeats()) == ["a", "b"], "nothing is left of the old incarnation"
+        assert set(b.holds()) == site.of("b")
+        site.check_steps()
+
+    run(main())
+
+
+def test_a_look_that_was_stopped_for_long_in_the_middle_does_not_report_what_is_long_past() -> None:
+    async def main() -> None:
+        slow = Faults(latency=(1, 1), slow=0, lost_request=0, lost_reply=0, late_write=0, busy=0)
+        site = Site(4, faults=slow)
+        a, b = site.start("a"), site.start("b")
+        await site.until_even("a", "b", within=60)
+        await anyio.sleep(30)
+        looks = b.store.requests["list"]
+        await site.until(lambda: b.store.requests["list"] > looks, 20, "b has read the document and lists")
+        b.host.pause()
+        await site.until_even("a", within=100)
+        b.host.resume()
+        await site.until(lambda: b.times_written_out == 1, 5, "noticed by that very look")
+        await site.until(lambda: set(a.holds()) == set(site.partitions), 3, "a has them all")
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_host_that_wakes_up_takes_nobody_for_dead(seed: int) -> None:
+    async def main() -> None:
+        site = Site(9, faults=Faults(latency=(0.5, 3), slow=0, lost_request=0, lost_reply=0, late_write=0, busy=0), seed=seed)  # fmt: skip
+        a, b, c = [site.start(name) for name in "abc"]
+        await site.until_even(*"abc", within=90)
+        random = Random(seed)
+        for _ in range(4):
+            await anyio.sleep(random.uniform(60, 80))
+            a.host.pause()  # in the middle of whatever it does
+            await anyio.sleep(random.uniform(100, 200))
+            a.host.resume()
+            await anyio.sleep(random.uniform(60, 80))
+        assert a.times_written_out == 4
+        assert b.times_written_out == c.times_written_out == 0
+        site.check_steps()
+
+    run(main(), seed=seed)
+
+
+def test_after_a_full_stop_the_dead_of_yesterday_are_replaced_in_one_write() -> None:
+    async def main() -> None:
+        site = Site(6)
+        for name in "abc":
+            site.start(name)
+        await site.until_even(*"abc", within=60)
+        for node in site.nodes.values():
+            node.host.crash()
+        await anyio.sleep(200)
+        versions = len(site.versions)
+        site.start("d")
+        assert await site.until_even("d", within=2) < 1
+        assert len(site.versions) == versions + 1
+        site.check_steps()
+
+    run(main())
+
+
+def test_a_newcomer_waits_for_the_silence_of_those_that_may_live() -> None:
+    async def main() -> None:
+        site = Site(6)
+        for name in "ab":
+            site.start(name)
+        await site.until_even(*"ab", within=60)
+        for node in site.nodes.values():
+            node.host.crash()
+        await anyio.sleep(20)
+        site.start("c")
+        started = now()
+        await site.until_even("c", within=60 + 20)
+        assert now() - started > 60
+
+    run(main())
+
+
+def test_a_host_that_is_started_again_takes_its_leases_back_at_once() -> None:
+    async def main() -> None:
+        site = Site(6)
+        site.start("a")
+        b = site.start("b")
+        await site.until_even("a", "b", within=60)
+        had = {p: site.leases[p].epoch for p in site.of("b")}
+        b.host.crash()
+        await anyio.sleep(5)
+        again = site.start("b again", name="b")
+        await site.until(lambda: len(again.holds()) == 3, 1, "holds its leases again")
+        assert again.holds() == {p: epoch + 1 for p, epoch in had.items()}
+        await anyio.sleep(1)
+        assert (await site.heartbeats()).count("b") == 1
+        site.check_steps()
+
+    run(main())
+
+
+def test_of_two_hosts_with_one_name_the_later_stays_and_the_earlier_is_told() -> None:
+    async def main() -> None:
+        site = Site(6)
+        earlier = site.start("a")
+        site.start("b")
+        await site.until_even("a", "b", within=60)
+        await anyio.sleep(60)
+        later = site.start("the other a", name="a")
+        await site.until(lambda: earlier.error is not None, 1, "the earlier one stops")
+        assert isinstance(earlier.error, Fenced)
+        assert "another host named 'a'" in str(earlier.error)
+        assert "name of its own" in str(earlier.error)
+        await anyio.sleep(100)
+        assert later.error is None
+        assert len(later.holds()) == 3
+        assert site.is_even("a", "b")
+
+    run(main())
+
+
+def test_a_host_that_was_replaced_while_it_was_written_out_does_not_push_its_successor_out() -> None:
+    async def main() -> None:
+        site = Site(6)
+        earlier = site.start("a")
+        site.start("b")
+        await site.until_even("a", "b", within=60)
+        earlier.host.pause()
+        await site.until_even("b", within=90)
+        later = site.start("the other a", name="a")
+        await site.until_even("a", "b", within=30)
+        earlier.host.resume()
+        await site.until(lambda: earlier.error is not None, 30, "the earlier one stops")
+        assert later.error is None
+
+    run(main())
+
+
+def test_a_stop_leaves_a_gap_of_less_than_a_second() -> None:
+    async def main() -> None:
+        site = Site(9)
+        nodes = {name: site.start(name, drain=0.1) for name in "abc"}
+        await site.until_even(*"abc", within=60)
+        await anyio.sleep(60)
+        moving = site.of("b")
+        start = now()
+        await nodes["b"].stop()
+        assert now() - start < 1
+        assert site.is_even("a", "c")
+        await site.until(
+            lambda: moving <= {p for name in "ac" for p in nodes[name].holds()}, start + 1 - now(), "taken over"
+        )
+        assert sorted(await site.heartbeats()) == ["a", "c"]
+        owners = [v.document.leases[p].owner for v in site.versions if v.at > start for p in moving]
+        assert None not in owners, "never without an owner"
+        site.check_steps()
+
+    run(main())
+
+
+def test_the_last_host_to_stop_leaves_nothing_behind_and_the_next_one_starts_at_once() -> None:
+    async def main() -> None:
+        site = Site(4)
+        node = site.start("a")
+        await site.until_even("a", within=2)
+        await node.stop()
+        assert site.members == set()
+        assert {lease.owner for lease in site.leases.values()} == {None}
+        assert await site.heartbeats() == []
+        site.start("b")
+        assert await site.until_even("b", within=2) < 1
+        assert {lease.epoch for lease in site.leases.values()} == {2}
+
+    run(main())
+
+
+def test_a_host_that_left_is_not_written_in_again_by_a_heartbeat_that_lands_late() -> None:
+    async def main() -> None:
+        site = Site(4)
+        a, b = site.start("a"), site.start("b")
+        await site.until_even("a", "b", within=60)
+        assert b.group is not None
+        key = site.layout.host("b", b.group.incarnation)
+        late = await site.truth.get(key)
+        assert late is not None
+        await b.stop()
+        await site.truth.put(key, late.body)
+        versions = len(site.versions)
+        await anyio.sleep(20)
+        assert site.members == {"a"}
+        assert len(site.versions) == versions
+        assert len(a.holds()) == 4
+
+    run(main())
+
+
+def test_a_lease_that_is_not_handed_over_is_taken_by_force_in_time_and_not_before() -> None:
+    async def main() -> None:
+        site = Site(4)
+        site.start("a", drain=None)
+        await site.until_even("a", within=2)
+        site.start("b")
+        await site.until(lambda: any(lease.next for lease in site.leases.values()), 10, "marked")
+        marked = now()
+        await site.until_even("a", "b", within=30 + 17 + 17 * 1.1 + 1)
+        assert now() - marked > 30 + 17
+        assert {lease.epoch for lease in site.leases.values() if lease.owner == "b"} == {2}
+        site.check_steps()
+
+    run(main())
+
+
+def test_marks_for_a_host_that_dies_are_called_off() -> None:
+    async def main() -> None:
+        site = Site(4, max_handoff_time=300)
+        a = site.start("a", drain=None)
+        await site.until_even("a", within=2)
+        b = site.start("b")
+        await site.until(lambda: any(lease.next for lease in site.leases.values()), 10, "marked")
+        b.host.crash()
+        await site.until_even("a", within=60 + 20)
+        assert site.leases == {p: Lease("a", 1) for p in site.partitions}
+        assert set(a.holds()) == set(site.partitions)
+
+    run(main())
+
+
+def test_a_rolling_restart_moves_each_lease_only_because_its_own_host_stops() -> None:
+    async def main() -> None:
+        site = Site(12)
+        nodes = {name: site.start(name) for name in "abc"}
+        await site.until_even(*"abc", within=60)
+        before = {p: lease.epoch for p, lease in site.leases.items()}
+        for name in "abc":
+            await nodes[name].stop()
+            site.start(f"{name} again", name=name)
+            await anyio.sleep(15)
+        assert site.is_even(*"abc")
+        moves = sum(lease.epoch - before[p] for p, lease in site.leases.items())
+        assert moves <= 2 * 12 + 4, "away and back, with little that was not needed"
+        site.check_steps()
+
+    run(main())
+
+
+def test_new_partitions_are_given_away_at_once() -> None:
+    async def main() -> None:
+        site = Site(4)
+        site.start("a")
+        site.start("b")
+        await site.until_even("a", "b", within=60)
+        site.partitions += ["more", "and more"]
+        await site.until_even("a", "b", within=20)
+        site.check_steps()
+
+    run(main())
+
+
+def test_two_hundred_hosts_that_start_at_once_need_few_writes() -> None:
+    async def main() -> None:
+        site = Site(400)
+        random = Random(1)
+        names = [f"h{i:03}" for i in range(200)]
+        for name in names:
+            site.start(name, offset=random.uniform(-300, 300), rate=random.uniform(0.98, 1.02))
+            await anyio.sleep(random.uniform(0, 0.02))
+        took = await site.until_even(*names, within=60)
+        tries = sum(
+            node.store.requests[verb] for node in site.nodes.values() for verb in ("put_if_absent", "put_if_match")
+        )
+        print(f"even after {took:.1f} s, {len(site.versions)} writes, {tries} tries, {site.nudges} nudges")
+        assert took < 20
+        assert len(site.versions) < 100
+        assert tries < 2_000
+        site.check_steps()
+
+    run(main())
+
+
+def test_lost_replies_neither_lose_nor_repeat_a_step() -> None:
+    async def main() -> None:
+        faults = Faults(slow=0, lost_request=0, lost_reply=0.3, late_write=0, busy=0, silence=(1, 3))
+        site = Site(12, faults=faults)
+        nodes = {name: site.start(name) for name in "abcd"}
+        await site.until_even(*"abcd", within=200)
+        await nodes["c"].stop()
+        await site.until_even(*"abd", within=200)
+        site.backend.faults = CALM
+        await anyio.sleep(60)
+        assert site.is_even(*"abd")
+        assert site.backend.injected["lost_reply"] > 10
+        site.check_steps()
+
+    run(main())
+
+
+def test_a_deleted_group_document_is_made_anew_and_epochs_go_on() -> None:
+    async def main() -> None:
+        site = Site(6)
+        nodes = [site.start(name) for name in "ab"]
+        await site.until_even("a", "b", within=60)
+        await anyio.sleep(20)
+        before = {p: lease.epoch for p, lease in site.leases.items()}
+        await site.truth.delete(site.layout.group)
+        await anyio.sleep(20)
+        await site.until_even("a", "b", within=30)
+        assert [p for p, lease in site.leases.items() if lease.epoch <= before[p]] == []
+        await site.until(lambda: all(set(node.holds()) == site.of(node.label) for node in nodes), 1, "known to all")
+
+    run(main())
+
+
+def test_a_document_that_is_not_ours_is_refused_with_its_name() -> None:
+    async def main() -> None:
+        site = Site(1)
+        for body, said in ((b"[1]", "no group document"), (b'{"version": 9}', "version 9")):
+            await site.truth.put(site.layout.group, body)
+            with pytest.raises(CorruptObject, match=f"p/group.json: .*{said}"):
+                await site.document()
+
+    run(main())
+
+
+def test_the_document_of_ten_thousand_partitions_is_small_and_comes_back_as_it_was() -> None:
+    members = {f"host-{i}.some.where.internal": Member(f"{i:016x}", i == 3) for i in range(50)}
+    leases = {
+        f"orders-{p:05}": Lease(f"host-{p % 50}.some.where.internal", p, None if p % 7 else "host-1")
+        for p in range(10_000)
+    }
+    leases["free"] = Lease(None, 4)
+    document = GroupDocument(members, leases, "host-1/x/y")
+    body = document.to_json()
+    assert len(body) < 400_000
+    assert GroupDocument.from_json("group.json", body) == document
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_two_hosts_rely_on_the_same_lease_whatever_goes_wrong(seed: int) -> None:
+    """Nobody takes a dead host's lease while it still relies on it; owners that hand over have let go before."""
+
+    async def main() -> None:
+        random = Random(seed)
+        site = Site(16, faults=Faults(), seed=seed, max_handoff_time=3_000)
+        for name in "abcde":
+            site.start(name, rate=random.uniform(0.98, 1.02), offset=random.uniform(-300, 300))
+        alive = dict(site.nodes)
+
+        over = anyio.Event()
+
+        async def trouble() -> None:
+            for number in range(10):
+                await anyio.sleep(random.uniform(20, 120))
+                label = random.choice(sorted(alive))
+                node: Node = alive[label]
+                match random.choice(["pause", "crash", "cut", "outage"]):
+                    case "pause":
+                        node.host.pause()
+                        await anyio.sleep(random.uniform(2, 200))
+                        node.host.resume()
+                    case "crash":
+                        node.host.crash()
+                        del alive[label]
+                        await anyio.sleep(random.uniform(0, 100))
+                        again = f"{node.label} {number}"
+                        alive[again] = site.start(again, rate=random.uniform(0.98, 1.02))
+                    case "cut":
+                        node.store.backend.cut(random.uniform(2, 200))  # type: ignore[attr-defined]
+                    case "outage":
+                        site.backend.outage(random.uniform(2, 100))
+            site.backend.heal()
+            site.backend.faults = CALM
+            over.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(trouble)
+            while not over.is_set():
+                await anyio.sleep(0.25)
+                held = Counter(p for node in alive.values() if node.host.running for p in node.holds())
+                assert not {p: n for p, n in held.items() if n > 1}
+        await site.until_even(*alive, within=200)
+        site.check_steps()
+
+    run(main(), seed=seed)

@@ -1,0 +1,159 @@
+"""Nudges over real sockets on the loopback interface."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+
+import anyio
+import pytest
+
+from actorproc.nudge import NoNudges, UdpNudges
+from actorproc.settings import Settings
+
+
+class Listener:
+    """Counts its nudges."""
+
+    def __init__(self, processor: str = "p", container: str = "file:///state", **settings: str) -> None:
+        self.nudges = UdpNudges(container, Settings(**settings), processor)  # type: ignore[arg-type]
+        self.count = 0
+        self._more = anyio.Event()
+
+    def told(self) -> None:
+        self.count += 1
+        self._more.set()
+        self._more = anyio.Event()
+
+    async def told_times(self, times: int) -> None:
+        with anyio.fail_after(5):
+            while self.count < times:
+                await self._more.wait()
+
+    @property
+    def listens(self) -> bool:
+        return self.nudges.address is not None
+
+    @property
+    def address(self) -> str:
+        assert self.nudges.address is not None
+        return self.nudges.address
+
+    @property
+    def place(self) -> tuple[str, int]:
+        host, _, port = self.address.rpartition(":")
+        return host.strip("[]"), int(port)
+
+
+@pytest.fixture
+async def a() -> AsyncIterator[Listener]:
+    listener = Listener()
+    async with listener.nudges.listening(listener.told):
+        yield listener
+
+
+@pytest.fixture
+async def b() -> AsyncIterator[Listener]:
+    listener = Listener()
+    async with listener.nudges.listening(listener.told):
+        yield listener
+
+
+async def test_a_host_tells_another_to_look(a: Listener, b: Listener) -> None:
+    a.nudges.send(b.address)
+    await b.told_times(1)
+    b.nudges.send(a.address)
+    await a.told_times(1)
+    assert (a.count, b.count) == (1, 1)
+
+
+async def test_strangers_are_ignored(a: Listener) -> None:
+    other = Listener(processor="another")
+    async with other.nudges.listening(other.told):
+        other.nudges.send(a.address)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+            for datagram in (b"", b"hello", b"actorproc look ", b"actorproc look pq", b"x" * 60_000):
+                stranger.sendto(datagram, a.place)
+        other.nudges.send(other.address)  # once this is through, so is what was sent before
+        await other.told_times(1)
+    assert a.count == 0
+
+
+async def test_a_flood_is_bounded_and_the_last_of_it_is_not_lost(a: Listener, b: Listener) -> None:
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    for _ in range(50):
+        b.nudges.send(a.address)
+    await a.told_times(1)
+    for _ in range(50):
+        b.nudges.send(a.address)
+    await a.told_times(2)
+    took = loop.time() - start
+    assert took > 0.15, "the second call waits"
+    assert a.count <= 2 + took / 0.2
+
+
+async def test_addresses_that_make_no_sense_are_passed_over(a: Listener, b: Listener) -> None:
+    for address in ("", "nowhere", "localhost:99", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:99999999", "[::1]:9", ":9"):
+        a.nudges.send(address)
+    a.nudges.send("127.0.0.1:9")  # nobody there
+    a.nudges.send(b.address)
+    await b.told_times(1)
+
+
+async def test_before_and_after_listening_nothing_is_sent_and_there_is_no_address(a: Listener) -> None:
+    idle = Listener()
+    assert not idle.listens
+    idle.nudges.send(a.address)
+    async with idle.nudges.listening(idle.told):
+        assert idle.listens
+    assert not idle.listens
+    idle.nudges.send(a.address)
+    a.nudges.send(a.address)
+    await a.told_times(1)
+    assert a.count == 1
+
+
+@pytest.mark.parametrize(
+    ("container", "settings"),
+    [
+        ("memory://x", {}),
+        ("file:///tmp/state", {}),
+        ("s3://bucket/prefix", {"s3_endpoint": "http://127.0.0.1:9000"}),
+        ("s3://bucket/prefix", {"s3_endpoint": "http://localhost:9000"}),
+    ],
+)
+async def test_what_is_on_this_machine_is_shared_over_loopback(container: str, settings: dict[str, str]) -> None:
+    listener = Listener(container=container, **settings)
+    async with listener.nudges.listening(listener.told):
+        assert listener.place[0] in ("127.0.0.1", "::1")
+
+
+async def test_a_given_host_is_advertised_in_numbers() -> None:
+    listener = Listener(nudge_host="localhost")
+    async with listener.nudges.listening(listener.told):
+        assert listener.place[0] in ("127.0.0.1", "::1")
+
+
+async def test_a_translated_address_is_advertised_although_it_is_not_ours(a: Listener) -> None:
+    listener = Listener(nudge_host="192.0.2.7")
+    async with listener.nudges.listening(listener.told):
+        host, port = listener.place
+        assert host == "192.0.2.7"
+        a.nudges.send(f"127.0.0.1:{port}")
+        await listener.told_times(1)
+
+
+async def test_a_host_name_that_does_not_resolve_switches_nudges_off_and_nothing_else(a: Listener) -> None:
+    listener = Listener(nudge_host="no such host")
+    async with listener.nudges.listening(listener.told):
+        assert listener.nudges.address is None
+        listener.nudges.send(a.address)
+
+
+async def test_without_nudges_nothing_happens() -> None:
+    nudges = NoNudges()
+    async with nudges.listening(lambda: pytest.fail("nobody can")):
+        assert nudges.address is None
+        nudges.send("127.0.0.1:9")
