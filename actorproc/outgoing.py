@@ -165,6 +165,13 @@ class Deliveries:
     def __len__(self) -> int:
         return self._count
 
+    def counts(self) -> dict[str, int]:
+        """How many of them go to which partition."""
+        counts: dict[str, int] = {}
+        for batch, _, indices in self._parts:
+            counts[batch.partition] = counts.get(batch.partition, 0) + len(indices)
+        return counts
+
     def __await__(self) -> Generator[Any, Any, list[Sent]]:
         return self._wait().__await__()
 

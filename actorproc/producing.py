@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from itertools import filterfalse, islice
+from types import NoneType
+from typing import Literal, NamedTuple, Protocol
 
 import orjson
 
@@ -27,12 +29,19 @@ class LineReader(Protocol):
     def read1(self, size: int, /) -> bytes: ...
 
 
+OnBadLine = Literal["send", "skip", "fail"]
+"""What becomes of a line out of which no key can be taken, as it is no JSON object or has no such field."""
+
+
 class Produced(NamedTuple):
-    """What has been sent. `unkeyed`: records in which the key's field is missing or null, or that are no JSON object."""
+    """What has been sent. `unkeyed`: of the records, those without a key although a field was named for it.
+    `skipped`: bad lines that were passed over. `partitions`: records by partition."""
 
     records: int
     bytes: int
     unkeyed: int
+    skipped: int
+    partitions: Mapping[str, int]
 
 
 async def produce_lines(
@@ -41,27 +50,32 @@ async def produce_lines(
     *,
     key: str | None = None,
     rate: float | None = None,
+    on_bad_line: OnBadLine = "send",
     progress: Callable[[Produced], None] = lambda _: None,
     clock: Clock = SYSTEM,
 ) -> Produced:
     """Send each line that is not blank as a record. On return all of them are in the log.
 
-    A line is sent as it is, without its line break, also if it is no JSON: what to do about that is the handler's to
-    say. Such a record has no key, which `Produced.unkeyed` tells.
+    A line is sent as it is, without its line break. Where no `key` is asked for it need not be JSON: what to do about
+    that is the handler's to say.
 
     Args:
         lines: read from where it stands to its end; a pipe is followed as it comes.
-        key: field whose value is the key: text as it is, anything else as JSON.
+        key: field whose value is the key: text as it is, null for none, anything else as JSON.
         rate: records per second, at most.
+        on_bad_line: what becomes of a line out of which the key cannot be taken: it is sent without one, skipped, or
+            ends this call. What was sent before stays sent.
         progress: called after each block.
 
     Raises:
         StoreError: some records could not be appended, or nobody knows.
-        UsageError: the rate is none.
+        UsageError: the rate is none, or a line is bad; names its number.
     """
     if rate is not None and not rate > 0:
         raise UsageError(f"rate = {rate!r}: more than 0 records per second")
-    sent = Produced(0, 0, 0)
+    sent = Produced(0, 0, 0, 0, {})
+    counts: dict[str, int] = {}
+    passed = 0  # lines
     began = clock.monotonic()
     unconfirmed: deque[Deliveries] = deque()
     begun: list[bytes] = []  # pieces of a line whose end was not read yet
@@ -75,19 +89,41 @@ async def produce_lines(
                     f"a line after record {sent.records} has more than {VALUE_LIMIT} bytes: is this a file of lines?"
                 )
             continue
-        values = _lines_of(b"".join([*begun, head]))
+        text = b"".join([*begun, head])
         begun = [tail]
+        values = _lines_of(text)
+        keys, bad = _keys_of(values, key) if key is not None else (None, {})
+        failed = min(bad) if bad and on_bad_line == "fail" else None
+        if failed is not None:
+            values, keys = values[:failed], keys and keys[:failed]
+        elif bad and on_bad_line == "skip":
+            good = [index for index in range(len(values)) if index not in bad]
+            values, keys = [values[index] for index in good], keys and [keys[index] for index in good]
+            sent = sent._replace(skipped=sent.skipped + len(bad))
         step = len(values) if rate is None else max(1, int(rate * _PACE))
         for start in range(0, len(values), step or 1):
-            part = values[start : start + step]
-            keys = _keys_of(part, key) if key is not None else None
-            unconfirmed.append(await producer.send_many(part, keys=keys))
-            missing = keys.count(None) if keys is not None else 0
-            sent = Produced(sent.records + len(part), sent.bytes + sum(map(len, part)), sent.unkeyed + missing)
+            part = slice(start, start + step)
+            part_keys = keys[part] if keys is not None else None
+            deliveries = await producer.send_many(values[part], keys=part_keys)
+            unconfirmed.append(deliveries)
+            for partition, count in deliveries.counts().items():
+                counts[partition] = counts.get(partition, 0) + count
+            sent = sent._replace(
+                records=sent.records + len(deliveries),
+                bytes=sent.bytes + sum(map(len, values[part])),
+                unkeyed=sent.unkeyed + (part_keys.count(None) if part_keys is not None else 0),
+                partitions=counts,
+            )
             if len(unconfirmed) > _UNCONFIRMED:
                 await unconfirmed.popleft().confirmed()
             if rate is not None:
                 await clock.sleep(max(0.0, began + sent.records / rate - clock.monotonic()))
+        if failed is not None:
+            await producer.flush()
+            raise UsageError(
+                f"line {passed + _number_of(text, failed)}: {bad[failed]}; the lines before it are in the log"
+            )
+        passed += text.count(b"\n") + bool(found)
         progress(sent)
         if not block:
             break
@@ -96,21 +132,42 @@ async def produce_lines(
 
 
 def _lines_of(block: bytes) -> list[bytes]:
-    return [line for line in block.replace(b"\r\n", b"\n").split(b"\n") if line and not line.isspace()]
+    if b"\r" in block:
+        block = block.replace(b"\r\n", b"\n")
+    lines: list[bytes] = block.split(b"\n")
+    return [line for line in filterfalse(bytes.isspace, lines) if line]
 
 
-def _keys_of(lines: list[bytes], field: str) -> list[str | bytes | None]:
+def _keys_of(lines: list[bytes], field: str) -> tuple[list[str | bytes | None], dict[int, str]]:
+    """The key of each line, and of which lines none can be taken (index in `lines`), and why."""
     parse = orjson.loads
+    bad: dict[int, str] = {}
     try:
         keys = [parse(line)[field] for line in lines]
     except (ValueError, LookupError, TypeError):
-        keys = [_key_of(line, field) for line in lines]
-    return [key if type(key) is str or key is None else orjson.dumps(key) for key in keys]
+        keys = [None] * len(lines)
+        for index, line in enumerate(lines):
+            try:
+                keys[index] = parse(line)[field]
+            except (ValueError, LookupError, TypeError) as error:
+                bad[index] = _why_bad(line, field, error)
+    if not set(map(type, keys)) <= {str, NoneType}:
+        keys = [key if key is None or type(key) is str else orjson.dumps(key) for key in keys]
+    return keys, bad
 
 
-def _key_of(line: bytes, field: str) -> object:
-    try:
-        document = orjson.loads(line)
-    except ValueError:
-        return None
-    return document.get(field) if isinstance(document, dict) else None
+def _why_bad(line: bytes, field: str, error: Exception) -> str:
+    if isinstance(error, ValueError):
+        why = f"no JSON ({error})"
+    elif isinstance(error, KeyError):
+        why = f"no field {field!r}"
+    else:
+        why = f"no JSON object with a field {field!r}"
+    shown = line[:80].decode(errors="replace") + ("..." if len(line) > 80 else "")
+    return f"{why}: {shown}"
+
+
+def _number_of(text: bytes, index: int) -> int:
+    """The number, from 1, of the line that is the `index`th one with something in it."""
+    numbers = (number for number, line in enumerate(text.split(b"\n"), 1) if line and not line.isspace())
+    return next(islice(numbers, index, None))
