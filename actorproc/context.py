@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
@@ -111,9 +111,16 @@ class PartitionContext:
 
     def emit_many(self, record: Record, rows: Iterable[Row]) -> None:
         """Add any number of output rows that came from `record`."""
-        before = len(self._rows)
+        rows = list(rows)  # first, as they may come from a generator that fails midway
         self._rows.extend(rows)
-        self._sequences.extend([record[0]] * (len(self._rows) - before))
+        self._sequences.extend([record[0]] * len(rows))
+
+    def emit_each(self, records: Sequence[Record] | Batch, rows: Sequence[Row]) -> None:
+        """Add one output row for each of these records, in their order. Faster than `emit` for each."""
+        if len(rows) != len(records):
+            raise ValueError(f"{len(rows)} rows for {len(records)} records: emit_each takes one for each")
+        self._rows.extend(rows)
+        self._sequences.extend(records.sequences if isinstance(records, Batch) else [record[0] for record in records])
 
     def emit_arrow(self, table: pa.Table | pa.RecordBatch) -> None:
         """Add output rows as columns. `_sequence` must be among them, as `batch.to_arrow()` gave it."""

@@ -61,6 +61,11 @@ class PartitionHandler:
     Options: ClassVar[type[BaseModel]] = NoOptions
     """A pydantic model: `--option name=value`, `ACTORPROC_OPTION_<NAME>` and `[options]` of the file fill it."""
 
+    @classmethod
+    def schema_for(cls, options: Any) -> str | pa.Schema | None:
+        """The output schema, where it depends on the options. Asked once, before anything is opened."""
+        return cls.output_schema
+
     async def process(self, batch: Batch, ctx: PartitionContext) -> None:
         """Work on a batch: emit rows, dead-letter records, call other systems.
 

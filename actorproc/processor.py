@@ -99,11 +99,11 @@ class Processor:
         **keywords: Any,
     ) -> None:
         self.handler = checked_handler(handler)
-        self.schema = parse_schema(self.handler.output_schema)
         self.settings = settings if settings is not None and not keywords else Settings.load(config, **keywords)
         if settings is not None and keywords:
             raise UsageError(f"give settings or {', '.join(keywords)}, not both")
         self.options = load_options(self.handler, options, config)
+        self.schema = parse_schema(self.handler.schema_for(self.options))
         self.name = name or self.handler.__name__
         self.layout = ProcessorLayout(self.name)
         self.host = checked_name("host name", host or default_host())

@@ -1,1 +1,9 @@
-"""handlers"""
+"""Ready-made handlers, on top of `actorproc.handler`."""
+
+from __future__ import annotations
+
+from actorproc.handlers.capture import Capture
+from actorproc.handlers.json_rows import JsonRows
+from actorproc.handlers.record_handler import RecordHandler
+
+__all__ = ["Capture", "JsonRows", "RecordHandler"]

@@ -1,0 +1,17 @@
+"""`Capture`: records as they are."""
+
+from __future__ import annotations
+
+from actorproc.context import PartitionContext
+from actorproc.handler import PartitionHandler
+from actorproc.records import RECORD_SCHEMA, Batch
+
+
+class Capture(PartitionHandler):
+    """One row per record: `key`, `value`, `headers`, `timestamp`. Columns from end to end, nothing is parsed."""
+
+    output_schema = RECORD_SCHEMA
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        """Pass the columns on."""
+        ctx.emit_arrow(batch.to_arrow())

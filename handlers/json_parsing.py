@@ -1,0 +1,250 @@
+"""JSON objects to typed columns: all at once through Arrow's parser, one by one where that is refused.
+
+What a record gives never depends on the records beside it: it is a row if Arrow's parser takes its value alone, or else
+if orjson does and every column fits; whichever takes it, the row is the same.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+import pyarrow.types as pt
+
+from actorproc.columns import fit_columns, shown
+from actorproc.ddl import type_ddl
+from actorproc.errors import Misfit, SchemaError
+from actorproc.records import SEQUENCE
+from actorproc.rows import RowEncoder
+from actorproc.schema import output_schema
+
+Pick = Callable[[Any], Any]
+
+_NEWLINE, _OPEN, _CLOSE = b"\n{}"
+_HINTS = {
+    pa.timestamp("us", "UTC"): "ISO 8601 with a zone is read (2013-01-01T05:00:00Z); without one declare timestamp_ntz",
+    pa.timestamp("us"): "ISO 8601 without a zone is read (2013-01-01T05:00:00); with one declare timestamp",
+    pa.date32(): "YYYY-MM-DD is read",
+}
+
+
+class JsonParser:
+    """Reads JSON objects into the columns of a schema; fields that it does not name are passed over.
+
+    Numbers go into numeric columns, strings into string, timestamp, date (ISO 8601) and decimal, objects into struct and
+    map, and null or nothing into nullable columns. An integer column takes 1.0 but not 1.5, nothing is cut or guessed.
+
+    Raises:
+        SchemaError: a column's type has no counterpart in JSON.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        for field in schema:
+            _check(field.type, field.name)
+        self._schema = output_schema(schema)
+        read = pa.schema([pa.field(field.name, _as_read(field.type)) for field in schema])
+        self._at_once = all(_arrow_reads(field.type) for field in read)
+        self._options = pyarrow.json.ParseOptions(explicit_schema=read, unexpected_field_behavior="ignore")
+        self._encoder = RowEncoder(read)
+        self._pick = _picker(pa.struct(list(read)))
+        exact = any(_contains_decimal(field.type) for field in read)
+        self._loads = _loads_exactly if exact else orjson.loads
+
+    def parse(self, values: pa.Array, sequences: pa.Int64Array) -> tuple[pa.Table, dict[int, str]]:
+        """Rows of the values that fit, and why the others do not.
+
+        Args:
+            values: binary, one JSON object each.
+            sequences: int64, what names each value.
+
+        Returns:
+            A table of the schema's columns and `_sequence`, and reasons by sequence.
+        """
+        table = self._parse_at_once(values, sequences)
+        reasons: dict[int, str] = {}
+        if table is None:
+            table, reasons = self._parse_each(values, sequences)
+        fitting, unfit = fit_columns(table, self._schema)
+        for index, (column, value, why) in unfit.items():
+            hint = _HINTS.get(self._schema.field(column).type, why)
+            reasons[table.column(SEQUENCE.name)[index].as_py()] = str(Misfit(column, f"{value} does not fit: {hint}"))
+        return fitting, reasons
+
+    def _parse_at_once(self, values: pa.Array, sequences: pa.Int64Array) -> pa.Table | None:
+        """All values in one go; None if one of them is against it."""
+        if not self._at_once or not len(values) or values.null_count:
+            return None
+        joined = _one_a_line(values) or _one_a_line(
+            pc.ascii_trim_whitespace(values.view(pa.string())).view(pa.binary())
+        )
+        if joined is None:
+            return None
+        try:
+            table = pyarrow.json.read_json(
+                pa.BufferReader(joined),
+                read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=joined.size + 1),
+                parse_options=self._options,
+            )
+        except pa.ArrowException:
+            return None
+        # Each line gave at least one row, so as many rows as lines means one of each.
+        return table.append_column(SEQUENCE, sequences) if table.num_rows == len(values) else None
+
+    def _parse_each(self, values: pa.Array, sequences: pa.Int64Array) -> tuple[pa.Table, dict[int, str]]:
+        rows, kept = [], []
+        reasons: dict[int, str] = {}
+        for value, sequence in zip(values.to_pylist(), sequences.to_pylist(), strict=True):
+            try:
+                document = self._loads(value) if value is not None else None
+            except (ValueError, RecursionError) as error:
+                reasons[sequence] = f"the value is no JSON: {error}"
+                continue
+            if isinstance(document, dict):
+                rows.append(self._pick(document))
+                kept.append(sequence)
+            else:
+                what = "none (a tombstone)" if value is None else shown(document)
+                reasons[sequence] = f"the value is {what}, not a JSON object"
+        batch, misfits = self._encoder.encode(rows, kept)
+        reasons |= {sequence: str(misfit) for sequence, misfit in misfits.items()}
+        tables = [pa.Table.from_batches([batch])]
+        if self._at_once and reasons:
+            refused = pc.is_in(sequences, pa.array(list(reasons), pa.int64()))
+            again = pc.and_(refused, pc.starts_with(_trimmed(values), "{"))
+            for table in self._search(values.filter(again), sequences.filter(again)):
+                tables.append(table)
+                for sequence in table.column(SEQUENCE.name).to_pylist():
+                    del reasons[sequence]
+        return pa.concat_tables(tables), reasons
+
+    def _search(self, values: pa.Array, sequences: pa.Int64Array) -> list[pa.Table]:
+        """What Arrow's parser takes: halves until what it refuses stands alone."""
+        table = self._parse_at_once(values, sequences)
+        if table is not None:
+            return [table]
+        half = len(values) // 2
+        if not half:
+            return []
+        return self._search(values[:half], sequences[:half]) + self._search(values[half:], sequences[half:])
+
+
+def _one_a_line(values: pa.Array) -> pa.Buffer | None:
+    """The values as lines, if it is certain that a parser sees where each ends.
+
+    Each must start with '{', end with '}' and be a single line. Then neighbours cannot merge, since '}', a line end and
+    '{' in a row are nowhere allowed within JSON. Arrow does not look whether text is UTF-8, so that is done here.
+    """
+    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values), b"\n")
+    content = np.frombuffer(joined.buffers()[2], np.uint8)
+    ends = np.flatnonzero(content == _NEWLINE)
+    if len(ends) != len(values) - 1 or not len(content) or content[0] != _OPEN or content[-1] != _CLOSE:
+        return None
+    if not (np.all(content[ends - 1] == _CLOSE) and np.all(content[ends + 1] == _OPEN)):
+        return None
+    try:
+        joined.cast(pa.string())
+    except pa.ArrowInvalid:
+        return None
+    return joined[0].as_buffer()
+
+
+def _trimmed(values: pa.Array) -> pa.Array:
+    """Without the white space that JSON allows around a value."""
+    return pc.ascii_trim(values.view(pa.string()), " \t\r\n").view(pa.binary())
+
+
+def _check(kind: pa.DataType, path: str) -> None:
+    if pt.is_binary(kind):
+        raise SchemaError(f"column {path!r} is binary, which JSON has not: declare it string, or write a handler")
+    if pt.is_map(kind):
+        if not pt.is_string(kind.key_type):
+            raise SchemaError(
+                f"column {path!r} is a map by {type_ddl(kind.key_type)}: keys of JSON objects are strings; "
+                f"declare map<string, {type_ddl(kind.item_type)}>"
+            )
+        _check(kind.item_type, path)
+    elif pt.is_list(kind):
+        _check(kind.value_type, path)
+    elif pt.is_struct(kind):
+        for field in kind:
+            _check(field.type, f"{path}.{field.name}")
+
+
+def _as_read(kind: pa.DataType, *, nested: bool = False) -> pa.DataType:
+    """The type that is parsed first, and then cast. Nulls are looked for at the end.
+
+    Arrow's JSON parser guesses a missing zone, takes numbers for dates, and rounds straight to float, unlike orjson.
+    """
+    if pt.is_timestamp(kind) or pt.is_date(kind):
+        return pa.string()
+    if pt.is_float32(kind) and not nested:
+        return pa.float64()
+    if pt.is_map(kind):
+        return pa.map_(kind.key_type, _as_read(kind.item_type, nested=True))
+    if pt.is_list(kind):
+        return pa.list_(pa.field("element", _as_read(kind.value_type, nested=True)))
+    if pt.is_struct(kind):
+        return pa.struct([pa.field(field.name, _as_read(field.type, nested=True)) for field in kind])
+    return kind
+
+
+def _arrow_reads(kind: pa.DataType) -> bool:
+    """Does Arrow's JSON parser read this type, and as orjson would?"""
+    if pt.is_list(kind):
+        return _arrow_reads(kind.value_type)
+    if pt.is_struct(kind):
+        return all(_arrow_reads(field.type) for field in kind)
+    return not pt.is_map(kind) and not pt.is_float32(kind)
+
+
+def _contains_decimal(kind: pa.DataType) -> bool:
+    if pt.is_struct(kind):
+        return any(_contains_decimal(field.type) for field in kind)
+    if pt.is_map(kind):
+        return _contains_decimal(kind.item_type)
+    return _contains_decimal(kind.value_type) if pt.is_list(kind) else bool(pt.is_decimal(kind))
+
+
+def _loads_exactly(value: bytes) -> Any:
+    """Like orjson, but with fractions as they are written."""
+    return json.loads(value.decode(), parse_float=Decimal, parse_constant=_no_constant)
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _picker(kind: pa.DataType) -> Pick:
+    """A function from parsed JSON to what `RowEncoder` takes for `kind`: named fields only, numbers as doubles for doubles.
+
+    It leaves alone what does not fit, so that the encoder says why.
+    """
+    if pt.is_struct(kind):
+        fields = [(field.name, _picker(field.type)) for field in kind]
+        return lambda v: {name: pick(v.get(name)) for name, pick in fields} if isinstance(v, dict) else v
+    if pt.is_map(kind):
+        item = _picker(kind.item_type)
+        return lambda v: {key: item(each) for key, each in v.items()} if isinstance(v, dict) else v
+    if pt.is_list(kind):
+        element = _picker(kind.value_type)
+        return lambda v: [element(each) for each in v] if isinstance(v, list) else v
+    return _as_double if pt.is_floating(kind) else lambda v: v
+
+
+def _as_double(value: Any) -> Any:
+    """In JSON every number is decimal text, so an integer beyond 2^53 is rounded as any fraction is."""
+    if type(value) is not int and type(value) is not Decimal:
+        return value
+    try:
+        number = float(value)
+    except OverflowError:
+        return value
+    return number if math.isfinite(number) else value

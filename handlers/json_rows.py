@@ -1,0 +1,62 @@
+"""`JsonRows`: JSON objects become typed rows by a schema alone."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Any
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field
+
+from actorproc.context import PartitionContext
+from actorproc.errors import HandlerDefinitionError
+from actorproc.handler import PartitionHandler
+from actorproc.handlers.json_parsing import JsonParser
+from actorproc.records import Batch
+from actorproc.schema import parse_schema
+
+
+class JsonOptions(BaseModel):
+    """What can be chosen without a subclass."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    output_schema: str | None = Field(None, description="Columns as Spark DDL; default: those of the class.")
+
+
+class JsonRows(PartitionHandler):
+    """One row per record: the fields of its JSON object that the schema names. A value that does not fit is a dead letter.
+
+    Give the schema in a subclass (`output_schema = "carrier string, dep_delay double"`) or as the option `output_schema`.
+    What goes into which column: see `JsonParser`.
+    """
+
+    Options = JsonOptions
+
+    _parser: JsonParser | None = None
+
+    @classmethod
+    def schema_for(cls, options: Any) -> pa.Schema:
+        """The schema, checked.
+
+        Raises:
+            SchemaError: it does not parse, or names a type that JSON has not.
+            HandlerDefinitionError: there is none.
+        """
+        schema = parse_schema(getattr(options, "output_schema", None) or cls.output_schema)
+        if not len(schema):
+            raise HandlerDefinitionError(
+                f"{cls.__name__} has no columns: set output_schema in a subclass, "
+                "or give --option output_schema='carrier string, dep_delay double'"
+            )
+        JsonParser(schema)
+        return schema
+
+    def process(self, batch: Batch, ctx: PartitionContext) -> None:  # type: ignore[override]  # runs in a worker thread
+        """Parse all values at once, and one by one where that fails."""
+        if self._parser is None:
+            self._parser = JsonParser(self.schema_for(ctx.options))
+        table, reasons = self._parser.parse(batch.data.column("value"), batch.sequence_array)
+        for sequence, reason in reasons.items():
+            ctx.dead_letter(batch[bisect_left(batch.sequences, sequence)], reason)
+        ctx.emit_arrow(table)
