@@ -1,8 +1,7 @@
 """Real S3 servers for tests and benchmarks: SeaweedFS (from PyPI) and MinIO (built from source), on free loopback ports.
 
     with seaweedfs(folder) as server:
-        bucket = await server.new_bucket()
-        store = open_store(f"s3://{bucket}/prefix", Settings.load(**server.settings))
+        store = open_store(await server.new_url(), Settings.load(**server.settings))
 
 A server that cannot be had here raises `Unavailable`, whose text is the reason to skip.
 """
@@ -40,18 +39,20 @@ class Unavailable(Exception):
     """This server cannot be had on this machine; the text says why."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class S3Server:
-    """A server that runs. `settings`: keywords for `Settings.load`."""
+    """A server that runs."""
 
     name: str
     endpoint: str
     access_key: str
     secret_key: str
     _numbers: Iterator[int] = field(default_factory=count, repr=False)
+    _bucket: str | None = field(default=None, repr=False)
 
     @property
     def settings(self) -> dict[str, str]:
+        """Keywords for `Settings.load`; as ACTORPROC_<NAME> they are the environment of a process."""
         return {
             "s3_endpoint": self.endpoint,
             "s3_region": "us-east-1",
@@ -59,9 +60,15 @@ class S3Server:
             "s3_secret_key": self.secret_key,
         }
 
-    async def new_bucket(self, name: str = "bucket") -> str:
-        """Create a bucket that nobody else uses; its name."""
-        bucket = f"{name}-{next(self._numbers)}"
+    async def new_url(self) -> str:
+        """URL of an empty place. All share a bucket: SeaweedFS gives each bucket several volumes of its few."""
+        if self._bucket is None:
+            self._bucket = await self.new_bucket()
+        return f"s3://{self._bucket}/{next(self._numbers)}"
+
+    async def new_bucket(self) -> str:
+        """Name of a bucket that is new and empty."""
+        bucket = f"bucket-{next(self._numbers)}"
         client = get_session().create_client(
             "s3",
             endpoint_url=self.endpoint,

@@ -1,0 +1,39 @@
+"""Servers for the whole run: each worker of pytest starts its own, once, when the first test asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from tests import servers
+from tests.servers import S3Server
+
+
+@pytest.fixture(scope="session")
+def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    yield from _started(servers.seaweedfs, tmp_path_factory.mktemp("seaweedfs"))
+
+
+@pytest.fixture(scope="session")
+def minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    yield from _started(servers.minio, tmp_path_factory.mktemp("minio"))
+
+
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.servers) for name in ("seaweedfs", "minio")])
+def s3_server(request: pytest.FixtureRequest) -> S3Server:
+    """A running server of each kind. `await s3_server.new_url()` is an empty place on it."""
+    server: S3Server = request.getfixturevalue(request.param)
+    return server
+
+
+def _started(start: Callable[[Path], AbstractContextManager[S3Server]], folder: Path) -> Iterator[S3Server]:
+    try:
+        with start(folder) as server:
+            yield server
+    except servers.Unavailable as reason:
+        if servers.REQUIRED:
+            raise
+        pytest.skip(str(reason))

@@ -1,0 +1,36 @@
+"""Every store in turn."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from actorproc.settings import Settings
+from actorproc.store import Store
+from actorproc.stores import open_store
+from tests.servers import S3Server
+
+_SERVERS = [pytest.param(name, marks=pytest.mark.servers) for name in ("seaweedfs", "minio")]
+
+
+@pytest.fixture(params=["memory", "folder", *_SERVERS])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    """An open and empty store of each kind."""
+    settings: dict[str, str] = {}
+    if request.param == "memory":
+        url = f"memory://{tmp_path}"
+    elif request.param == "folder":
+        url = str(tmp_path / "store")
+    else:
+        server: S3Server = request.getfixturevalue(request.param)
+        url, settings = await server.new_url(), server.settings
+    async with open_store(url, Settings.load(**settings)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def racers(request: pytest.FixtureRequest) -> int:
+    """How many may race for a key without waiting for seconds: SeaweedFS makes more than a few queue up."""
+    return 3 if "seaweedfs" in request.node.name else 8
