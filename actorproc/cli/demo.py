@@ -18,8 +18,8 @@ def demo(
 ) -> None:
     """See it work: a year of flights through three hosts, one killed with -9, into Spark.
 
-    336,776 real departures become events in 8 partitions; three host processes compute the delays; one is killed
-    midway and the others take over; then Spark sums up the output, beside the same table straight from the CSV.
+    336,776 real departures become events in 8 partitions. Three host processes compute the delays; one is killed midway, the others take over. Spark sums up the output, beside the same table computed straight from the CSV.
+
     Exit code 1 if they differ. Works in ./demo-data, which is emptied first and kept. Needs Java 17 or newer.
 
     \b

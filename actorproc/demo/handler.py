@@ -5,10 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from actorproc.context import PartitionContext
-from actorproc.handler import Decision
+from actorproc import Batch, Decision, PartitionContext, Record
 from actorproc.handlers import RecordHandler
-from actorproc.records import Batch, Record
 
 
 class NeverDeparted(Exception):

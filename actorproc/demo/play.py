@@ -70,6 +70,9 @@ async def play(
             ):
                 stage.say("started " + ", ".join(f"{host} (pid {pid})" for host, pid in fleet.pids.items()))
                 tasks.start_soon(_watch, watcher, stage, places, clock)
+                await _until(lambda: watcher.shared_by(HOSTS), clock)
+                shares = ", ".join(f"{host} has {' '.join(watcher.owned(host))}" for host in HOSTS)
+                stage.say(f"the hosts share the partitions: {shares}; the stream begins")
                 tasks.start_soon(_send, producer, events(departures), count, stage, clock)
                 takeover = await _kill_one(fleet, watcher, stage, count, clock)
                 await _until(lambda: watcher.committed >= count, clock)
@@ -118,8 +121,6 @@ async def _send(producer: Producer, stream: Iterable[Event], count: int, stage: 
 
 async def _kill_one(fleet: Fleet, watcher: Watcher, stage: Stage, count: int, clock: Clock) -> Takeover:
     """Kill a host in the middle of its work, and see the others take over."""
-    await _until(lambda: watcher.shared_by(HOSTS), clock)
-    stage.say("the hosts share the partitions: " + ", ".join(f"{h} has {' '.join(watcher.owned(h))}" for h in HOSTS))
 
     def in_the_middle() -> bool:
         owned = watcher.owned(VICTIM)

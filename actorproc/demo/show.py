@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -112,11 +113,11 @@ class Stage:
     def _picture(self) -> RenderableType:
         w = self._watcher
         grid = Table(box=None, pad_edge=False, header_style="dim")
-        grid.add_column("partition", min_width=18)
+        grid.add_column("partition", min_width=17)
         for partition in w.partitions:
-            grid.add_column(partition, justify="center", width=3)
+            grid.add_column(partition, justify="center", width=2)
         for title in ("commits", "events", "events/s"):
-            grid.add_column(title, justify="right", min_width=9)
+            grid.add_column(title, justify="right", min_width=8)
         for host in self._hosts:
             killed = host in self.killed
             name = Text.assemble(host, ("  kill -9" if killed else "", "bold red"))
@@ -143,14 +144,15 @@ class Stage:
 
 def show_result(console: Console, truth: Truth, spark: SparkAnswer) -> None:
     """Spark's table beside the one computed straight from the CSV."""
-    table = Table(title="Departure delay by carrier, New York 2013", title_justify="left", show_footer=True)
+    table = Table(title="Departure delay by carrier, New York 2013", title_justify="left", box=SIMPLE_HEAD,
+                  show_footer=True, padding=0, pad_edge=False, collapse_padding=True)  # fmt: skip
     mine, theirs = sum(c.flights for c in spark.carriers), sum(c.flights for c in truth.carriers)
-    table.add_column("carrier")
-    table.add_column("name")
+    table.add_column("")
+    table.add_column("carrier", "all", no_wrap=True)
     for title, total in (("Spark", mine), ("CSV", theirs)):
-        table.add_column(f"flights\n{title}", f"{total:,}", justify="right")
-        table.add_column(f"mean delay\n{title}, min", justify="right")
-    table.add_column("equal")
+        table.add_column(f"{title}:\nflights", f"{total:,}", justify="right")
+        table.add_column("\nmean delay", justify="right")
+    table.add_column("\nequal", justify="right")
     for expected, found in pairs(truth.carriers, spark.carriers):
         name = next(line.name for line in (found, expected) if line)
         carrier = next(line.carrier for line in (found, expected) if line)
