@@ -1,0 +1,1 @@
+"""The built-in log: producer, files, source."""
