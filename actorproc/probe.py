@@ -32,8 +32,9 @@ async def probe(store: Store, prefix: str) -> list[Property]:
     Takes a second or so: the properties are tried at the same time. Always in the same order.
 
     Raises:
-        StoreUnavailable: the store did not answer often enough within `store.limits.patience` to tell.
-        StoreRefused: the store does not allow a request.
+        StoreUnavailable: nothing was found broken, but the store did not answer often enough within
+            `store.limits.patience` to tell.
+        StoreRefused: likewise, but the store does not allow a request.
     """
     bench = _Bench(store, f"{prefix}{store.clock.nonce()}/")
     results: dict[int, Property | StoreError] = {}
@@ -51,13 +52,18 @@ async def probe(store: Store, prefix: str) -> list[Property]:
     finally:
         with anyio.CancelScope(shield=True), anyio.move_on_after(store.limits.timeout):
             await bench.clean()
-    properties = []
-    for index in range(len(_CHECKS)):
-        result = results[index]
-        if isinstance(result, StoreError):
-            raise result
-        properties.append(result)
-    return properties
+    errors = [result for result in results.values() if isinstance(result, StoreError)]
+    broken = any(isinstance(result, Property) and not result.held for result in results.values())
+    if errors and not broken:
+        raise errors[0]
+    return [_told(_CHECKS[index], results[index]) for index in range(len(_CHECKS))]
+
+
+def _told(check: _Check, result: Property | StoreError) -> Property:
+    """Beside a broken property, one that could not be tried is no longer news."""
+    if isinstance(result, Property):
+        return result
+    return Property(check.name, False, check.done, f"it could not be tried: {result}", check.meaning)
 
 
 async def ensure_safe(store: Store, prefix: str) -> None:
@@ -79,7 +85,7 @@ class _Broken(Exception):
 
 
 class _Bench:
-    """Fresh keys, and the verbs of the backend with a deadline: `Store`'s own would heal what is to be seen here."""
+    """Fresh keys, and conditional writes of the backend with a deadline: `Store`'s own heal what is to be seen here."""
 
     def __init__(self, store: Store, prefix: str) -> None:
         self.store = store
@@ -96,7 +102,7 @@ class _Bench:
         return key
 
     async def put(self, key: str, body: bytes) -> str:
-        return await self._once("put", self.store.backend.put(key, body))
+        return await self.store.put(key, body)
 
     async def create(self, key: str, body: bytes) -> str:
         return await self._once("put_if_absent", self.store.backend.put_if_absent(key, body))
@@ -265,7 +271,8 @@ async def _listing(bench: _Bench) -> str:
     keys = [folder + name for name in ("a", "b", "c", "d-1", "d/1")]  # in key order: '-' sorts before '/'
     tags = {}
     for key in reversed(keys):
-        tags[bench.adopt(key)] = await bench.put(key, key.encode())
+        bench.adopt(key)
+        tags[key] = await bench.put(key, key.encode())
     whole = (await bench.store.list(folder)).entries
     _expect_keys("all", whole, keys)
     wrong = [e.key for e in whole if e.tag != tags[e.key] or e.size != len(e.key.encode())]

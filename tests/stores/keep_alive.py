@@ -1,0 +1,45 @@
+"""A front that keeps connections, as services do, and breaks one after it has applied the last request on it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from tests.servers import S3Server
+from tests.stores.proxy import Proxy, hang_up, read_request
+
+
+@asynccontextmanager
+async def breaking_after(server: S3Server, requests: int) -> AsyncIterator[tuple[S3Server, list[str]]]:
+    """The server as seen through it, and the last part of the key of each PUT that arrived.
+
+    Counted are PUTs: every connection breaks, without an answer, once `requests` of them have arrived in all.
+    """
+    proxy = Proxy(server)
+    puts: list[str] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError):  # the client is done
+            await converse(reader, writer)
+
+    async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while len(puts) < requests:
+                request = await read_request(reader)
+                if request.method == "PUT":
+                    puts.append(request.target.partition("?")[0].rpartition("/")[2])
+                answer = (await proxy.forward(request)).replace(b"\r\nConnection: close", b"", 1)
+                if len(puts) < requests:
+                    writer.write(answer)
+                    await writer.drain()
+        finally:
+            await hang_up(writer)
+
+    listener = await asyncio.start_server(serve, "127.0.0.1", 0, limit=2**20)
+    port = listener.sockets[0].getsockname()[1]
+    try:
+        yield S3Server(server.name, f"http://127.0.0.1:{port}", server.access_key, server.secret_key), puts
+    finally:
+        listener.close()
+        await listener.wait_closed()

@@ -1,0 +1,128 @@
+"""A proxy in front of a real S3 server on which a test decides, request by request, what the network does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from tests.servers import S3Server
+
+_CONDITIONS = {"if-match", "if-none-match"}
+
+
+@dataclass(frozen=True)
+class Request:
+    method: str
+    target: str
+    head: bytes
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def conditional_write(self) -> bool:
+        return self.method == "PUT" and not _CONDITIONS.isdisjoint(self.headers)
+
+
+Network = Callable[[Request], Awaitable[bytes | None]]
+"""What becomes of a request: the reply to pass on, or None to break the connection without one."""
+
+
+class Proxy:
+    """`on_request` decides; by default everything passes. `seen`: what has arrived, in order."""
+
+    def __init__(self, server: S3Server) -> None:
+        self.server = server
+        self.seen: list[Request] = []
+        self.on_request: Network = self.forward
+        self._upstream = urlsplit(server.endpoint)
+
+    async def forward(self, request: Request) -> bytes:
+        """Let the server have it; its reply."""
+        head = request.head.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
+        return await self._exchange(head + request.body)
+
+    async def forward_unconditionally(self, request: Request) -> bytes:
+        """Let the server have it without its conditions, as a service would that does not know them."""
+        headers = {
+            name: value for name, value in request.headers.items() if name.startswith("x-amz-meta") or name == "range"
+        }
+        signed = AWSRequest(request.method, self.server.endpoint + request.target, headers=headers, data=request.body)
+        S3SigV4Auth(Credentials(self.server.access_key, self.server.secret_key), "s3", "us-east-1").add_auth(signed)
+        lines = [f"{request.method} {request.target} HTTP/1.1", f"Host: {self._upstream.netloc}", "Connection: close"]
+        lines += [f"{name}: {value}" for name, value in signed.headers.items()]
+        lines += [f"Content-Length: {len(request.body)}", "", ""]
+        return await self._exchange("\r\n".join(lines).encode() + request.body)
+
+    async def _exchange(self, data: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection(self._upstream.hostname, self._upstream.port)
+        try:
+            writer.write(data)
+            await writer.drain()
+            return await reader.read()
+        finally:
+            await hang_up(writer)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One request per connection."""
+        try:
+            with suppress(asyncio.IncompleteReadError, ConnectionError):
+                request = await read_request(reader)
+                self.seen.append(request)
+                reply = await self.on_request(request)
+                if reply is not None:
+                    writer.write(reply)
+                    await writer.drain()
+        finally:
+            await hang_up(writer)
+
+
+@asynccontextmanager
+async def proxied(server: S3Server) -> AsyncIterator[tuple[Proxy, S3Server]]:
+    """A proxy, and the server as it is seen through it."""
+    proxy = Proxy(server)
+    tasks: set[asyncio.Task[None]] = set()
+
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(proxy.serve(reader, writer))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    listener = await asyncio.start_server(connected, "127.0.0.1", 0, limit=2**20)
+    host, port = listener.sockets[0].getsockname()[:2]
+    try:
+        yield proxy, S3Server(server.name, f"http://{host}:{port}", server.access_key, server.secret_key)
+    finally:
+        listener.close()
+        for task in list(tasks):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await listener.wait_closed()
+
+
+def reply(status: int, code: str, message: str = "as the test wants it") -> bytes:
+    """An error as S3 words it."""
+    body = f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>{message}</Message></Error>'.encode()
+    head = f"HTTP/1.1 {status} {code}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    return head.encode() + body
+
+
+async def hang_up(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+async def read_request(reader: asyncio.StreamReader) -> Request:
+    head = await reader.readuntil(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    method, target, _ = first.split(" ")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
+    body = await reader.readexactly(int(headers.get("content-length", "0")))  # never says "100 Continue"
+    return Request(method, target, head, headers, body)
