@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from datetime import date
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +12,17 @@ import pyarrow.types as pt
 
 SHOWN = 80
 """Characters of a value that a message shows."""
+
+
+_FIRST = date(1970, 1, 1) - date.min
+_LAST = date.max - date(1970, 1, 1)
+_DAY = 86_400_000_000  # microseconds
+_MICROSECONDS = (-_FIRST.days * _DAY, (_LAST.days + 1) * _DAY - 1)
+_YEARS = {  # first and last value of the years 1 to 9999
+    pa.date32(): (-_FIRST.days, _LAST.days),
+    pa.timestamp("us"): _MICROSECONDS,
+    pa.timestamp("us", "UTC"): _MICROSECONDS,
+}
 
 
 class Unfit(NamedTuple):
@@ -81,7 +92,7 @@ def fit_columns(table: pa.Table, schema: pa.Schema) -> tuple[pa.Table, dict[int,
         fitted, why = _fit(column, field)
         columns.append(fitted)
         for index, reason in why.items():
-            unfit.setdefault(index, Unfit(field.name, _scalar(column[index]), reason))
+            unfit.setdefault(index, Unfit(field.name, _shown_at(column, index), reason))
     if not unfit:
         return pa.Table.from_arrays(columns, schema=schema), {}
     keep = np.ones(table.num_rows, dtype=bool)
@@ -90,11 +101,11 @@ def fit_columns(table: pa.Table, schema: pa.Schema) -> tuple[pa.Table, dict[int,
     return fitting, unfit
 
 
-def _scalar(value: pa.Scalar) -> str:
+def _shown_at(column: pa.ChunkedArray, index: int) -> str:
     try:
-        return shown(value.as_py())
-    except ValueError:  # nanoseconds, which Python's datetime has not
-        return str(value)
+        return shown(column[index].as_py())
+    except (ValueError, OverflowError):  # nanoseconds, or a year, that Python's datetime has not
+        return " ".join(column.slice(index, 1).combine_chunks().to_string().split())[:SHOWN]
 
 
 def _fit(column: pa.ChunkedArray, field: pa.Field) -> tuple[pa.ChunkedArray, dict[int, str]]:
@@ -102,25 +113,34 @@ def _fit(column: pa.ChunkedArray, field: pa.Field) -> tuple[pa.ChunkedArray, dic
     try:
         fitted = cast(column, field.type)
     except pa.ArrowInvalid:
-        return column, _search(column, lambda part: cast(part, field.type))
+        unfit = _search(column, field.type, 0, len(column))
+        if unfit:
+            return column, unfit
+        fitted = cast(_part(column, 0, len(column)), field.type)
     nulls = {} if field.nullable or not fitted.null_count else pc.indices_nonzero(fitted.is_null()).to_pylist()
     return fitted, dict.fromkeys(nulls, "the column is NOT NULL")
 
 
-def _search(column: pa.ChunkedArray, check: Callable[[pa.ChunkedArray], object], start: int = 0) -> dict[int, str]:
-    """Values that `check` refuses, by index: halves until they stand alone."""
+def _search(column: pa.ChunkedArray, kind: pa.DataType, start: int, stop: int) -> dict[int, str]:
+    """Values between two indices that cannot be cast, and why: halves until they stand alone."""
     try:
-        check(column)
+        cast(_part(column, start, stop), kind)
     except pa.ArrowInvalid as error:
-        if len(column) == 1:
+        if stop - start == 1:
             return {start: str(error)}
-        half = len(column) // 2
-        return _search(column[:half], check, start) | _search(column[half:], check, start + half)
+        middle = (start + stop) // 2
+        return _search(column, kind, start, middle) | _search(column, kind, middle, stop)
     return {}
 
 
+def _part(column: pa.ChunkedArray, start: int, stop: int) -> pa.ChunkedArray:
+    """A copy: of a slice of lists, Arrow casts the whole list's elements, and finds fault with those outside."""
+    return column.take(pa.array(np.arange(start, stop)))
+
+
 def cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """The column as `kind`, checked: nothing rounded (but to the precision of a float), no null where none may be.
+    """The column as `kind`, checked: nothing rounded (but to the precision of a float), no null where a struct has none,
+    no time outside the years 1 to 9999.
 
     Raises:
         pa.ArrowInvalid: a value does not fit.
@@ -132,7 +152,37 @@ def cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
             lost = pc.and_(pc.is_inf(column), pc.is_finite(strict))
             if pc.any(lost).as_py():
                 raise pa.ArrowInvalid("out of range for float")
+    for chunk in column.chunks:
+        _check_years(chunk)
     return column if loose == kind else column.cast(kind)
+
+
+def has_times(kind: pa.DataType) -> bool:
+    """Is it, or does it contain, a date or timestamp?"""
+    if pt.is_struct(kind):
+        return any(has_times(field.type) for field in kind)
+    if pt.is_map(kind):
+        return has_times(kind.key_type) or has_times(kind.item_type)
+    return has_times(kind.value_type) if pt.is_list(kind) else bool(pt.is_date(kind) or pt.is_timestamp(kind))
+
+
+def _check_years(array: pa.Array) -> None:
+    """Refuse times that readers in Python could not even show, by an error for the whole column."""
+    kind = array.type
+    if not has_times(kind):
+        return
+    if pt.is_struct(kind):
+        for child in array.flatten():
+            _check_years(child)
+    elif pt.is_map(kind):
+        _check_years(array.cast(pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)]))))
+    elif pt.is_list(kind):
+        _check_years(array.flatten())
+    else:
+        earliest, latest = _YEARS[kind]
+        span = pc.min_max(array.cast(pa.int32() if pt.is_date32(kind) else pa.int64())).as_py()
+        if span["min"] is not None and (span["min"] < earliest or span["max"] > latest):
+            raise pa.ArrowInvalid("outside the years 1 to 9999")
 
 
 def relaxed(kind: pa.DataType) -> pa.DataType:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from actorproc.columns import cast, castable, fit_columns, relaxed, shown
+from actorproc.columns import cast, castable, fit_columns, has_times, relaxed, shown
 from actorproc.ddl import type_ddl
 from actorproc.errors import HandlerError, Misfit
 from actorproc.records import SEQUENCE
@@ -31,7 +31,7 @@ class _Column:
         self.name: str = field.name
         self._kind = field.type
         self._required = not field.nullable
-        self._nested_required = relaxed(field.type) != field.type
+        self._checked = has_times(field.type) or relaxed(field.type) != field.type
         self._plain = plain(field.type)
         self._coerce = coercer(field.type, required=self._required)
 
@@ -57,8 +57,8 @@ class _Column:
         array = pa.array(values, self._kind)
         if isinstance(array, pa.ChunkedArray):
             raise HandlerError(f"column {self.name!r} has more than 2 GiB in one batch; lower max_batch_records")
-        if self._nested_required:
-            cast(pa.chunked_array([array]), self._kind)  # only for its check of nulls
+        if self._checked:
+            cast(pa.chunked_array([array]), self._kind)  # only for its checks
         return array
 
 

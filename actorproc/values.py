@@ -185,9 +185,12 @@ def _integer(name: str, bits: int) -> Coerce:
     low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
 
     def convert(value: Any) -> int:
-        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-        if not whole and isinstance(value, float | np.floating | Decimal):
-            whole = math.isfinite(value) and value == int(value)
+        if isinstance(value, Decimal):
+            whole = value.is_finite() and value == value.to_integral_value()
+        elif isinstance(value, float | np.floating):
+            whole = float(value).is_integer()
+        else:
+            whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
         if not whole:
             raise _no(value, name, "an int, or a float without a fraction")
         number = int(value)

@@ -1,0 +1,446 @@
+"""Rows to Arrow: what fits is stored as it is, what does not is named with its record, column and reason."""
+
+from __future__ import annotations
+
+import enum
+from collections import OrderedDict
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actorproc.errors import HandlerError
+from actorproc.rows import RowEncoder
+from actorproc.schema import parse_schema
+
+NOON = datetime(2013, 1, 1, 12, 30, 15, 250, tzinfo=UTC)
+NAIVE = NOON.replace(tzinfo=None)
+
+
+def encoder(ddl: str) -> RowEncoder:
+    return RowEncoder(parse_schema(ddl))
+
+
+def encode(ddl: str, *rows: Any) -> tuple[list[dict[str, Any]], dict[int, str]]:
+    """What is stored (without `_sequence`) and the misfits' messages; records are numbered from 100."""
+    batch, misfits = encoder(ddl).encode(rows, range(100, 100 + len(rows)))
+    batch.validate(full=True)
+    stored = [{k: v for k, v in row.items() if k != "_sequence"} for row in batch.to_pylist()]
+    return stored, {sequence: str(misfit) for sequence, misfit in misfits.items()}
+
+
+def test_rows_get_the_declared_columns_and_then_the_sequence() -> None:
+    batch, misfits = encoder("carrier string, minutes double NOT NULL").encode(
+        [{"minutes": 2, "carrier": "AA"}, {"minutes": 3.5}], [7, 9]
+    )
+    assert misfits == {}
+    assert batch.schema == pa.schema(
+        [("carrier", pa.string()), pa.field("minutes", pa.float64(), False), pa.field("_sequence", pa.int64(), False)]
+    )
+    assert batch.to_pylist() == [
+        {"carrier": "AA", "minutes": 2.0, "_sequence": 7},
+        {"carrier": None, "minutes": 3.5, "_sequence": 9},
+    ]
+
+
+def test_rows_come_by_sequence_and_those_of_one_record_as_they_were_emitted() -> None:
+    batch, _ = encoder("n int").encode([{"n": n} for n in range(6)], [5, 3, 5, 4, 3, 5])
+    assert [(row["_sequence"], row["n"]) for row in batch.to_pylist()] == [
+        (3, 1),
+        (3, 4),
+        (4, 3),
+        (5, 0),
+        (5, 2),
+        (5, 5),
+    ]
+
+
+def test_no_rows_make_an_empty_batch() -> None:
+    batch, misfits = encoder("a int, b array<string>").encode([], [])
+    assert (batch.num_rows, batch.schema.names, misfits) == (0, ["a", "b", "_sequence"], {})
+
+
+class Colour(enum.StrEnum):
+    RED = "red"
+
+
+class Level(enum.IntEnum):
+    HIGH = 3
+
+
+TAKEN = [
+    ("boolean", True, True),
+    ("boolean", np.bool_(False), False),
+    ("tinyint", -128, -128),
+    ("bigint", 2**63 - 1, 2**63 - 1),
+    ("int", 7.0, 7),
+    ("int", np.int16(7), 7),
+    ("int", Level.HIGH, 3),
+    ("int", Decimal("7.00"), 7),
+    ("double", 2**53, 2.0**53),
+    ("double", np.float32(0.5), 0.5),
+    ("double", float("inf"), float("inf")),
+    ("float", 0.5, 0.5),
+    ("float", 0.1, float(np.float32(0.1))),
+    ("float", float("-inf"), float("-inf")),
+    ("string", "é\0", "é\0"),
+    ("string", Colour.RED, "red"),
+    ("binary", b"\xff", b"\xff"),
+    ("binary", bytearray(b"x"), b"x"),
+    ("binary", memoryview(b"x"), b"x"),
+    ("date", date(1, 1, 1), date(1, 1, 1)),
+    ("timestamp", NOON, NOON),
+    ("timestamp", NOON.astimezone(ZoneInfo("Europe/Berlin")), NOON),
+    ("timestamp", NOON.astimezone(timezone(timedelta(hours=-3, seconds=7))), NOON),
+    ("timestamp", pd.Timestamp(NOON), NOON),
+    ("timestamp_ntz", NAIVE, NAIVE),
+    ("timestamp_ntz", pd.Timestamp(NAIVE), NAIVE),
+    ("decimal(5,2)", Decimal("999.99"), Decimal("999.99")),
+    ("decimal(5,2)", Decimal("1.500"), Decimal("1.50")),
+    ("decimal(5,2)", Decimal("1E+2"), Decimal("100.00")),
+    ("decimal(5,2)", -7, Decimal("-7.00")),
+    ("array<int>", [1, None], [1, None]),
+    ("array<int>", (1, 2), [1, 2]),
+    ("array<int>", np.array([1, 2]), [1, 2]),
+    ("array<int>", range(2), [0, 1]),
+    ("array<double>", [1, 2.5], [1.0, 2.5]),
+    ("map<string, int>", {"x": 1, "y": None}, [("x", 1), ("y", None)]),
+    ("map<int, array<string>>", MappingProxyType({1: ["x"]}), [(1, ["x"])]),
+    ("struct<x: int, y: string>", {"y": "z"}, {"x": None, "y": "z"}),
+    ("struct<x: int>", {}, {"x": None}),
+    ("struct<x: int>", OrderedDict(x=1), {"x": 1}),
+    ("array<struct<x: array<timestamp>>>", [{"x": [NOON, None]}, None], [{"x": [NOON, None]}, None]),
+]
+
+
+@pytest.mark.parametrize(("kind", "value", "stored"), TAKEN)
+def test_a_value_that_fits_is_stored_as_it_is_alone_and_beside_others(kind: str, value: object, stored: object) -> None:
+    assert encode(f"c {kind}", {"c": value}) == ([{"c": stored}], {})
+    assert encode(f"c {kind}", {"c": None}, {"c": value}, {}) == ([{"c": None}, {"c": stored}, {"c": None}], {})
+
+
+REFUSED = [
+    ("boolean", 1, "1 (int) is no boolean; give True or False"),
+    ("int", "1", "'1' (str) is no int; give an int, or a float without a fraction"),
+    ("int", True, "True (bool) is no int"),
+    ("int", 1.5, "1.5 (float) is no int"),
+    ("int", float("nan"), "nan (float) is no int"),
+    ("int", Decimal("sNaN"), "Decimal('sNaN')"),
+    ("tinyint", 128, "128 is out of range for tinyint (-128 to 127)"),
+    ("bigint", 2**63, "is out of range for bigint"),
+    ("bigint", np.uint64(2**63), "is out of range for bigint"),
+    ("double", True, "True (bool) is no double; give a float or an int"),
+    ("double", "1.5", "'1.5' (str) is no double"),
+    ("double", Decimal("1.5"), "Decimal('1.5') (Decimal) is no double"),
+    ("double", 2**53 + 1, "an int that double cannot hold exactly; convert it with float() if it may be rounded"),
+    ("float", 1e300, "1e+300 is out of range for float"),
+    ("float", 2**24 + 1, "an int that float cannot hold exactly"),
+    ("string", 1, "1 (int) is no string; give a str"),
+    ("string", b"x", "b'x' (bytes) is no string; give a str, as bytes.decode() makes one"),
+    ("string", "\ud800", "is no text: surrogates not allowed"),
+    ("binary", "x", "'x' (str) is no binary; give bytes, as str.encode() makes them"),
+    ("date", NOON, "(datetime) is no date; give a date, as datetime.date() makes one"),
+    ("date", 5, "5 (int) is no date"),
+    ("date", "2013-01-01", "'2013-01-01' (str) is no date"),
+    ("timestamp", NAIVE, "is no timestamp; give a datetime with a zone (tzinfo); or declare the column timestamp_ntz"),
+    ("timestamp_ntz", NOON, "is no timestamp_ntz; give a datetime without a zone; or declare the column timestamp"),
+    ("timestamp", NOON.date(), "(date) is no timestamp"),
+    ("timestamp", 5, "5 (int) is no timestamp"),
+    ("timestamp", pd.NaT, "NaT (NaTType) is no timestamp"),
+    ("timestamp", pd.Timestamp(1001, tz="UTC"), "has nanoseconds; timestamp holds microseconds"),
+    ("timestamp", datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14))), "is out of range for timestamp"),
+    ("decimal(5,2)", 1.5, "1.5 (float) is no decimal(5,2); give a Decimal or an int (Decimal(str(x)) keeps what is shown)"),
+    ("decimal(5,2)", "1.5", "'1.5' (str) is no decimal(5,2)"),
+    ("decimal(5,2)", True, "True (bool) is no decimal(5,2)"),
+    ("decimal(5,2)", Decimal("1.005"), "has more than 2 digits after the point, too many for decimal(5,2)"),
+    ("decimal(5,2)", Decimal(1000), "is out of range for decimal(5,2)"),
+    ("decimal(5,2)", Decimal("NaN"), "NaN is not finite"),
+    ("array<int>", "12", "'12' (str) is no array; give a list"),
+    ("array<int>", {1, 2}, "{1, 2} (set) is no array"),
+    ("array<int>", [1, "x"], "[1]: 'x' (str) is no int"),
+    ("map<string, int>", [("x", 1)], "(list) is no map; give a dict"),
+    ("map<string, int>", {"x": "y"}, "['x']: 'y' (str) is no int"),
+    ("map<string, int>", {1: 1}, "key 1: 1 (int) is no string"),
+    ("map<string, int>", {None: 1}, "key None: it is NOT NULL"),
+    ("struct<x: int>", [("x", 1)], "(list) is no struct; give a dict"),
+    ("struct<count: int>", {"cuont": 1}, "there is no field 'cuont'; did you mean 'count'? there are: count"),
+    ("struct<x: int NOT NULL>", {}, ".x: it is NOT NULL"),
+    ("array<struct<x: map<string, struct<y: int NOT NULL>>>>", [{"x": {"k": {"y": None}}}], "[0].x['k'].y: it is NOT NULL"),
+    ("int NOT NULL", None, "it is NOT NULL"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "value", "message"), REFUSED)
+def test_a_value_that_does_not_fit_is_named_and_the_others_are_stored(kind: str, value: object, message: str) -> None:
+    good = {
+        "boolean": True,
+        "string": "x",
+        "binary": b"x",
+        "date": NOON.date(),
+        "timestamp": NOON,
+        "timestamp_ntz": NAIVE,
+    }
+    fine: Any = good.get(kind, [] if kind.startswith("array") else {} if kind.startswith("map") else 1)
+    if kind.startswith("struct"):
+        fine = {"x": 1} if "x:" in kind else {}
+    stored, misfits = encode(f"c {kind}, d int", {"c": fine, "d": 1}, {"c": value, "d": 2}, {"c": fine, "d": 3})
+    assert [row["d"] for row in stored] == [1, 3]
+    assert list(misfits) == [101]
+    assert misfits[101].startswith("column 'c': ")
+    assert message in misfits[101]
+
+
+def test_an_unknown_column_is_refused_as_it_may_be_a_typo() -> None:
+    stored, misfits = encode(
+        "minutes double, carrier string", {"minutes": 1.0}, {"minuts": 1.0}, {"carrier": "x", "n": 1}
+    )
+    assert stored == [{"minutes": 1.0, "carrier": None}]
+    assert misfits == {
+        101: "column 'minuts': there is no column 'minuts'; did you mean 'minutes'? there are: minutes, carrier",
+        102: "column 'n': there is no column 'n'; there are: minutes, carrier",
+    }
+
+
+def test_an_unknown_column_is_seen_beside_all_known_ones_and_in_place_of_one() -> None:
+    assert list(encode("a int, b int", {"a": 1, "b": 2}, {"a": 1, "b": 2, "c": 3})[1]) == [101]
+    assert list(encode("a int, b int", {"a": 1, "b": 2}, {"a": 1, "c": 3})[1]) == [101]
+
+
+def test_a_row_that_is_no_mapping_is_refused_and_a_mapping_that_is_no_dict_is_taken() -> None:
+    stored, misfits = encode("n int", {"n": 1}, "n", ["n"], None, OrderedDict(n=5), MappingProxyType({"n": 6}))
+    assert stored == [{"n": 1}, {"n": 5}, {"n": 6}]
+    assert misfits[101] == "a row is a dict of column to value, not 'n' (str)"
+    assert list(misfits) == [103, 102, 101]
+
+
+def test_a_row_without_a_declared_schema_is_refused() -> None:
+    assert encode("", {"n": 1}, {}) == (
+        [],
+        dict.fromkeys([101, 100], "a row was emitted, but the handler declares no output_schema"),
+    )
+
+
+def test_a_record_is_named_once_with_its_first_misfit_and_its_other_rows_are_left() -> None:
+    batch, misfits = encoder("a int, b int").encode(
+        [{"a": 1}, {"a": "x", "b": "y"}, {"b": "z"}, {"a": 2}], [5, 5, 5, 6]
+    )
+    assert {s: str(m) for s, m in misfits.items()} == {
+        5: "column 'a': 'x' (str) is no int; give an int, or a float without a fraction"
+    }
+    assert batch.column("_sequence").to_pylist() == [5, 6]
+
+
+def test_a_long_value_is_shown_in_part() -> None:
+    _, misfits = encode("a int", {"a": "x" * 10_000})
+    assert len(misfits[100]) < 200
+
+
+# What is fast is also strict: any values, alone and mixed, whole columns and single values judge the same.
+
+values = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.integers(-130, 130), st.floats(), st.floats(width=32), st.text(max_size=3),
+    st.binary(max_size=3), st.dates(), st.datetimes(), st.datetimes(timezones=st.just(UTC)), st.datetimes(timezones=st.timezones()),
+    st.decimals(), st.decimals(-1000, 1000, places=2), st.sampled_from([np.int64(3), np.float64(1.5), np.bool_(True), Level.HIGH, Colour.RED]),
+)  # fmt: skip
+nested = st.recursive(
+    values,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=2).map(tuple),
+        st.dictionaries(st.sampled_from(["x", "y"]), inner, max_size=2),
+    ),
+    max_leaves=4,
+)
+LEAVES = [
+    "boolean", "tinyint", "int", "bigint", "float", "double", "string", "binary", "date", "timestamp", "timestamp_ntz",
+    "decimal(5,2)", "decimal(38,0)",
+]  # fmt: skip
+declared = st.one_of(
+    st.sampled_from(LEAVES),
+    st.sampled_from(LEAVES).flatmap(
+        lambda leaf: st.sampled_from(
+            [
+                f"array<{leaf}>",
+                f"map<string, {leaf}>",
+                f"struct<x: {leaf}, y: array<{leaf}>>",
+                f"struct<x: {leaf} NOT NULL>",
+            ]
+        )
+    ),
+    st.sampled_from(LEAVES).map(lambda leaf: f"{leaf} NOT NULL"),
+)
+
+
+@given(declared, st.lists(nested, min_size=1, max_size=6))
+def test_a_value_is_judged_and_stored_the_same_whatever_stands_beside_it(ddl: str, column: list[Any]) -> None:
+    rows = [{"c": value} for value in column]
+    together, misfits = encode(f"c {ddl}", *rows)
+    alone = [encode(f"c {ddl}", row) for row in rows]
+    assert repr(together) == repr([stored[0] for stored, _ in alone if stored])  # repr: a NaN is itself
+    assert sorted(misfits) == [100 + index for index, (stored, _) in enumerate(alone) if not stored]
+
+
+@given(declared, nested)
+def test_whole_columns_and_single_values_are_judged_by_the_same_rules(ddl: str, value: Any) -> None:
+    """Something that is no plain value sends a column through the rules for single values."""
+    plain, plain_misfits = encode(f"c {ddl}", {"c": value})
+
+    class Odd:
+        pass
+
+    rows, misfits = encode(f"c {ddl}", {"c": Odd()}, {"c": value})
+    assert 100 in misfits
+    assert repr(rows) == repr(plain)
+    assert (101 in misfits) == (100 in plain_misfits)
+
+
+@given(st.lists(st.floats() | st.integers(-(2**24), 2**24), min_size=1))
+def test_what_fits_a_double_comes_back_bit_by_bit(numbers: list[float]) -> None:
+    stored, misfits = encode("c double", *({"c": number} for number in numbers))
+    assert misfits == {}
+    assert repr([row["c"] for row in stored]) == repr([float(number) for number in numbers])
+
+
+@given(st.lists(st.datetimes(timezones=st.timezones()), min_size=1))
+def test_an_instant_comes_back_as_the_same_instant(times: list[datetime]) -> None:
+    stored, misfits = encode("c timestamp", *({"c": time} for time in times))
+    refused = [time for index, time in enumerate(times) if 100 + index in misfits]
+    assert {time.year for time in refused} <= {1, 9999}  # in UTC they lie before or after
+    taken = [time for index, time in enumerate(times) if 100 + index not in misfits]
+    assert [row["c"] for row in stored] == [time.astimezone(UTC) for time in taken]
+
+
+# Tables
+
+
+def sequenced(n: int, **columns: Any) -> pa.Table:
+    return pa.table({"_sequence": pa.array(range(100, 100 + n), pa.int64()), **columns})
+
+
+def test_a_table_is_matched_by_name_and_missing_columns_become_null() -> None:
+    table, misfits = encoder("a int, b string, c double").encode_table(
+        sequenced(2, c=pa.array([1, None], pa.int64()), b=pa.array(["x", "y"], pa.large_string()))
+    )
+    assert misfits == {}
+    assert table.schema == encoder("a int, b string, c double").schema
+    assert table.to_pylist() == [
+        {"a": None, "b": "x", "c": 1.0, "_sequence": 100},
+        {"a": None, "b": "y", "c": None, "_sequence": 101},
+    ]
+
+
+def test_a_table_is_put_in_the_order_of_its_records() -> None:
+    given_table = pa.table({"n": [0, 1, 2, 3], "_sequence": [7, 5, 7, 6]})
+    table, _ = encoder("n int").encode_table(given_table)
+    assert table.to_pydict() == {"n": [1, 3, 0, 2], "_sequence": [5, 6, 7, 7]}
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "stored"),
+    [
+        (pa.array([1, 300], pa.int64()), "smallint", [1, 300]),
+        (pa.array([2.0], pa.float64()), "int", [2]),
+        (pa.array([1], pa.uint64()), "decimal(20,0)", [Decimal(1)]),
+        (pa.array(["x", "x"]).dictionary_encode(), "string", ["x", "x"]),
+        (pa.array(["x"], pa.string_view()), "string", ["x"]),
+        (pa.array([b"xy"], pa.binary(2)), "binary", [b"xy"]),
+        (pa.array([2000], pa.timestamp("ns", "Europe/Berlin")), "timestamp", [datetime(1970, 1, 1, 0, 0, 0, 2, UTC)]),
+        (
+            pa.array([2], pa.timestamp("s")),
+            "timestamp_ntz",
+            [datetime(1970, 1, 1, 0, 0, 2, tzinfo=UTC).replace(tzinfo=None)],
+        ),
+        (pa.array([86_400_000], pa.date64()), "date", [date(1970, 1, 2)]),
+        (pa.array([Decimal("1.20")]), "decimal(5,1)", [Decimal("1.2")]),
+        (pa.nulls(1), "array<int>", [None]),
+        (pa.array([[1]], pa.large_list(pa.int8())), "array<bigint>", [[1]]),
+        (pa.array([{"y": 1}]), "struct<x: string, y: int>", [{"x": None, "y": 1}]),
+        (pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int8())), "map<string, int>", [[("k", 1)]]),
+    ],
+)
+def test_a_column_of_another_type_is_cast_where_nothing_is_lost(column: pa.Array, kind: str, stored: list[Any]) -> None:
+    table, misfits = encoder(f"c {kind}").encode_table(sequenced(len(column), c=column))
+    assert misfits == {}
+    assert table.column("c").to_pylist() == stored
+
+
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        (pa.array(["1"]), "int"),
+        (pa.array([True]), "int"),
+        (pa.array([1]), "string"),
+        (pa.array([b"x"]), "string"),
+        (pa.array(["x"]), "binary"),
+        (pa.array([NAIVE]), "timestamp"),
+        (pa.array([NOON]), "timestamp_ntz"),
+        (pa.array([NAIVE]), "date"),
+        (pa.array(["2013-01-01"]), "date"),
+        (pa.array([1.5]), "decimal(5,2)"),
+        (pa.array([{"x": 1, "y": 2}]), "struct<x: int>"),
+        (pa.array([[1.5]], pa.list_(pa.float64())), "array<float>"),
+        (pa.array([[1]], pa.list_view(pa.int32())), "array<int>"),
+    ],
+)
+def test_a_column_whose_type_would_lose_or_guess_is_refused_with_both_types(column: pa.Array, kind: str) -> None:
+    with pytest.raises(HandlerError, match=r"emit_arrow: column 'c' is .*, the schema says .*; cast it in the handler"):
+        encoder(f"c {kind}").encode_table(sequenced(1, c=column))
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "bad", "message"),
+    [
+        (pa.array([1, 300, 2, -129]), "tinyint", [101, 103], "not in range: -128 to 127"),
+        (pa.array([1.0, 1.5]), "int", [101], "1.5 does not fit"),
+        (pa.array([1.0, 1e300]), "float", [101], "1e+300 does not fit: out of range for float"),
+        (pa.array([1, None, 2]), "bigint NOT NULL", [101], "None does not fit: the column is NOT NULL"),
+        (pa.array([1000, 1001], pa.timestamp("ns")), "timestamp_ntz", [101], "would lose data"),
+        (pa.array([Decimal("1.0"), Decimal("1.5")]), "decimal(5,0)", [101], "data loss"),
+        (pa.array([0, 2**62], pa.timestamp("us")), "timestamp_ntz", [101], "outside the years 1 to 9999"),
+        (pa.array([0, 2**30], pa.date32()), "date", [101], "outside the years"),
+        (pa.array([[{"x": 0}], None, [{"x": 2**62}]], pa.list_(pa.struct([("x", pa.timestamp("us"))]))), "array<struct<x: timestamp_ntz>>", [102], "outside the years"),
+        (pa.array([[("k", 2**62)], [("k", 0)]], pa.map_(pa.string(), pa.timestamp("us"))), "map<string, timestamp_ntz>", [100], "outside the years"),
+        (pa.array([[1], [300], [2]]).slice(1), "array<tinyint>", [100], "300"),
+        (pa.array([[300], [1], [2]]).slice(1), "array<tinyint>", [], ""),
+        (pa.array([{"x": 1}, None, {"x": None}]), "struct<x: bigint NOT NULL>", [102], "has nulls"),
+        (
+            pa.array([[{"x": 1}], [], [{"x": 1}, {"x": None}]], pa.list_(pa.struct([pa.field("x", pa.int64(), False)]))),
+            "array<struct<x: bigint NOT NULL>>", [102], "has nulls",
+        ),
+    ],
+)  # fmt: skip
+def test_single_values_of_a_table_that_do_not_fit_are_their_records_failures(
+    column: pa.Array, kind: str, bad: list[int], message: str
+) -> None:
+    n = len(column)
+    table, misfits = encoder(f"c {kind}, d int").encode_table(sequenced(n, c=column, d=pa.array(range(n), pa.int32())))
+    assert sorted(misfits) == bad
+    assert all(message in str(misfits[sequence]) for sequence in bad)
+    assert table.column("_sequence").to_pylist() == [s for s in range(100, 100 + n) if s not in bad]
+    assert table.column("d").to_pylist() == [i for i in range(n) if 100 + i not in bad]
+    table.validate(full=True)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (pa.table({"a": [1]}), r"no column _sequence; keep the one that batch.to_arrow\(\) gave.* It has: a"),
+        (pa.table({"a": [1], "_sequence": ["x"]}), r"column '_sequence' is string"),
+        (pa.table({"a": [1], "_sequence": [1.0]}), r"_sequence must be int64 without nulls"),
+        (pa.table({"a": [1], "_sequence": pa.array([None], pa.int64())}), r"_sequence must be int64 without nulls"),
+        (pa.table([[1], [1], [1]], names=["a", "a", "_sequence"]), r"the table has 'a' more than once"),
+        (sequenced(1, aa=[1]), r"there is no column 'aa'; did you mean 'a'\?"),
+        (sequenced(1, b=[1]), r"column 'a' is NOT NULL, but the table has it not"),
+    ],
+)
+def test_a_table_that_cannot_be_matched_is_refused(table: pa.Table, message: str) -> None:
+    with pytest.raises(HandlerError, match=message):
+        encoder("a bigint NOT NULL, b bigint").encode_table(table)
