@@ -123,7 +123,7 @@ class Processor:
         self._stack = stack = AsyncExitStack()
         await stack.__aenter__()
         try:
-            supervisor = await stack.enter_async_context(self._assembled({}))
+            supervisor = await stack.enter_async_context(self._assembled())
             tasks = await stack.enter_async_context(anyio.create_task_group())
         except BaseException:
             await stack.aclose()
@@ -156,14 +156,12 @@ class Processor:
         """
         try:
             async with AsyncExitStack() as stack:
-                ends: dict[str, End] = {}
-                supervisor = await stack.enter_async_context(self._assembled(ends))
+                supervisor = await stack.enter_async_context(self._assembled(until_end))
                 tasks = await stack.enter_async_context(anyio.create_task_group())
                 if signals:
                     tasks.start_soon(self._obey_signals)
                 if until_end:
-                    ends.update(await self._find_ends())
-                    tasks.start_soon(self._stop_at_end, supervisor, ends)
+                    tasks.start_soon(self._stop_at_end, supervisor)
                 await supervisor.run()
                 tasks.cancel_scope.cancel()
         except ExceptionGroup as group:
@@ -187,7 +185,7 @@ class Processor:
         )
 
     @asynccontextmanager
-    async def _assembled(self, ends: Mapping[str, End]) -> AsyncIterator[Supervisor]:
+    async def _assembled(self, until_end: bool = False) -> AsyncIterator[Supervisor]:
         """Everything connected and checked, and a supervisor that is ready to run."""
         settings, clock = self.settings, self.clock
         async with AsyncExitStack() as stack:
@@ -208,6 +206,7 @@ class Processor:
                 threads=anyio.CapacityLimiter(settings.handler_threads),
             )  # fmt: skip
             group = Group(self._store, self.layout, self.host, settings, clock=clock, nudges=nudges)
+            ends = await self._find_ends() if until_end else {}
             self._supervisor = Supervisor(group, common, ends=ends)
             await stack.enter_async_context(nudges.listening(self._supervisor.nudge))
             self._log.info("processor.started", source=str(self._source), container=self._store.url)
@@ -241,16 +240,16 @@ class Processor:
                 tasks.start_soon(find, partition)
         return ends
 
-    async def _stop_at_end(self, supervisor: Supervisor, ends: Mapping[str, End]) -> None:
+    async def _stop_at_end(self, supervisor: Supervisor) -> None:
         """Stop when every partition has reached its end, here (the supervisor says so) or elsewhere (its checkpoint does)."""
-        left = set(ends)
-        while left:
-            await self.clock.sleep(END_POLL)
-            left -= supervisor.reached
+        ends = supervisor.ends
+        while left := ends.keys() - supervisor.reached:
+            with anyio.move_on_after(END_POLL):
+                await supervisor.all_reached.wait()
             for partition in left - supervisor.partitions:
                 checkpoint = await read_checkpoint(self._store, self.layout, partition)
                 if checkpoint is not None and self._source.reached(checkpoint.cursor, ends[partition]):
-                    supervisor.reached.add(partition)
+                    supervisor.note_reached(partition)
         self._log.info("processor.reached_end", partitions=len(ends))
         await supervisor.stop()
 

@@ -78,7 +78,7 @@ class Supervisor(Actor[Note]):
         self._common = common
         self._settings: Settings = common.settings
         self._clock: Clock = common.clock
-        self._ends = ends or {}
+        self.ends = ends or {}
         self._running: dict[str, Running] = {}
         self._partitions: Sequence[str] = ()
         self._partitions_at = float("-inf")
@@ -89,7 +89,8 @@ class Supervisor(Actor[Note]):
         self._log = log.bind(processor=common.processor, host=common.host)
         self._policy = RestartPolicy(Backoff(self._settings.restart_backoff, self._settings.restart_backoff_max))
         self.reached: set[str] = set()
-        """Partitions that got here to where `ends` says, and are committed up to there."""
+        """Partitions that got to where `ends` says, and are committed up to there."""
+        self.all_reached = anyio.Event()
 
     def nudge(self) -> None:
         """Look at the group now."""
@@ -104,6 +105,12 @@ class Supervisor(Actor[Note]):
         running = [self._running[partition] for partition in sorted(self._running)]
         own = [replace(r.actor.statistics, error=r.error) for r in running if r.actor is not None]
         return SupervisorStatistics(self._common.host, self._group.incarnation, self._fenced, list(self._members), own)
+
+    def note_reached(self, partition: str) -> None:
+        """A partition has got to where `ends` says."""
+        self.reached.add(partition)
+        if self.ends.keys() <= self.reached:
+            self.all_reached.set()
 
     @property
     def partitions(self) -> set[str]:
@@ -258,10 +265,10 @@ class Supervisor(Actor[Note]):
         partition = running.partition
 
         def make() -> PartitionActor:
-            end = None if partition in self.reached else self._ends.get(partition)
+            end = None if partition in self.reached else self.ends.get(partition)
             running.actor = PartitionActor(
                 partition, running.epoch, self._common,
-                end=end, reached=self.reached.add, stopping=lambda: self._stopping,
+                end=end, reached=self.note_reached, stopping=lambda: self._stopping,
             )  # fmt: skip
             return running.actor
 

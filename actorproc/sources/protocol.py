@@ -42,6 +42,10 @@ class Source(ABC):
     that were seen: the processor drops those up to the committed sequence. So a position per page is enough.
     """
 
+    def __str__(self) -> str:
+        """What it reads, for logs: a URL where there is one."""
+        return str(getattr(self, "url", type(self).__name__))
+
     async def open(self) -> None:
         """Connect. Called once, before anything else."""
 
