@@ -48,7 +48,7 @@ class Broken(SimulationError):
 
 
 @dataclass(slots=True)
-class Life:
+class Process:
     """One process of one host, from its start to its end."""
 
     host: Host
@@ -87,8 +87,6 @@ class Cluster:
     ) -> None:
         self.source = source
         self.settings = Settings(**(settings or {}))
-        self.lives: dict[str, Life] = {}
-        """Host -> its latest life."""
         self.events: Counter[str] = Counter()
         """What was done to the hosts, by kind."""
         self._seed = seed
@@ -99,6 +97,7 @@ class Cluster:
         self._checks: dict[str, PartitionChecks] = {}
         self._pauses: dict[str, list[list[float]]] = {}
         self._births = 0
+        self._processes: list[Process] = []
         self._broken: list[str] = []
         self._alarm = anyio.Event()
         self.layout = ProcessorLayout("simulated")
@@ -115,65 +114,68 @@ class Cluster:
     # Hosts
 
     @property
-    def running(self) -> list[str]:
-        """Hosts whose process lives and is not paused."""
-        return [name for name, life in self.lives.items() if life.host.running and not life.done.is_set()]
+    def processes(self) -> list[Process]:
+        """Those that have not ended, by their start; some may be paused."""
+        self._processes = [process for process in self._processes if not process.done.is_set()]
+        return list(self._processes)
 
-    def start(self, name: str) -> None:
-        """Start a process on host `name`, whether or not an earlier one lives."""
+    @property
+    def running(self) -> set[str]:
+        """Hosts with a process that has not ended and is not paused."""
+        return {process.host.name for process in self.processes if process.host.running}
+
+    def start(self, name: str) -> Process:
+        """Start a process on host `name`, whether or not an earlier one lives. If it ends with an error another follows."""
         self._births += 1
         seed = f"{self._seed}/{name}/{self._births}"
         random = Random(seed)  # noqa: S311
         host = self._loop.host(name, rate=1 + random.uniform(-RATE, RATE), offset=random.uniform(0, 10 * OFFSET))
         clock = VirtualClock(seed, offset=random.uniform(-OFFSET, OFFSET), delay=0.02)
-        life = self.lives[name] = Life(host, self.store.view(name), clock)
-        host.start(self._live(life), name=f"{name} (process {self._births})")
+        process = Process(host, self.store.view(name), clock)
+        self._processes.append(process)
+        host.start(self._run(process), name=f"{name} (process {self._births})")
         self.events["start"] += 1
+        return process
 
-    def crash(self, name: str) -> None:
-        """End the process of `name` as SIGKILL does."""
-        life = self.lives[name]
-        self._end_pause(life)
-        life.host.crash()
-        life.done.set()
+    def crash(self, process: Process) -> None:
+        """End it as SIGKILL does."""
+        self._end_pause(process)
+        process.host.crash()
+        process.done.set()
         self.events["crash"] += 1
 
-    def pause(self, name: str) -> Life:
-        """Stop it as SIGSTOP does, until `resume` of what this returns."""
-        life = self.lives[name]
-        life.host.pause()
-        life.pause = [self._loop.now, float("inf")]
-        self._pauses.setdefault(name, []).append(life.pause)
+    def pause(self, process: Process) -> None:
+        """Stop it as SIGSTOP does, until `resume`."""
+        process.host.pause()
+        process.pause = [self._loop.now, float("inf")]
+        self._pauses.setdefault(process.host.name, []).append(process.pause)
         self.events["pause"] += 1
-        return life
 
-    def resume(self, life: Life) -> None:
+    def resume(self, process: Process) -> None:
         """Let a paused process go on; nothing happens if it is not paused any more."""
-        if life.pause is not None:
-            self._end_pause(life)
-            life.host.resume()
+        if process.pause is not None:
+            self._end_pause(process)
+            process.host.resume()
 
-    def ask_to_stop(self, name: str) -> Life:
-        """Send it the likes of SIGTERM. It has stopped when `done` of what this returns is set."""
-        life = self.lives[name]
-        if not life.stopping:
-            life.stopping = True
+    def ask_to_stop(self, process: Process) -> None:
+        """Send it the likes of SIGTERM; when it has stopped `process.done` is set."""
+        if not process.stopping:
+            process.stopping = True
             self.events["stop"] += 1
-            if life.processor is not None:
-                life.host.start(life.processor.stop())
-        return life
+            if process.processor is not None:
+                process.host.start(process.processor.stop())
 
-    async def stop(self, name: str, within: float = 300.0) -> None:
+    async def stop(self, process: Process, within: float = 300.0) -> None:
         """Ask it to stop, and wait.
 
         Raises:
             Broken: it did not stop `within` so many seconds.
         """
-        life = self.ask_to_stop(name)
+        self.ask_to_stop(process)
         with anyio.move_on_after(within):
-            await life.done.wait()
-        if not life.done.is_set():
-            self._report(f"host {name} did not stop within {within:g} s")
+            await process.done.wait()
+        if not process.done.is_set():
+            self._report(f"host {process.host.name} did not stop within {within:g} s")
         self.raise_broken()
 
     # Time
@@ -208,8 +210,8 @@ class Cluster:
         Raises:
             Broken: one has not.
         """
-        for name in self.running:
-            await self.stop(name)
+        for process in self.processes:
+            await self.stop(process)
         await self.run_for(100.0)  # late writes land
         for partition in await self.source.partitions():
             self._checks_of(partition).all_ended(self.source.last(partition))
@@ -229,58 +231,58 @@ class Cluster:
 
     # How
 
-    async def _live(self, life: Life) -> None:
+    async def _run(self, process: Process) -> None:
         """The process: what a `main` around a processor would do."""
         settings = self.settings
         limits = StoreLimits(settings.store_timeout, settings.store_patience, settings.store_concurrency)
-        store = Store(life.view, limits=limits, clock=life.clock)
-        life.processor = Processor(
+        store = Store(process.view, limits=limits, clock=process.clock)
+        process.processor = Processor(
             self._handler,
             name="simulated",
-            host=life.host.name,
+            host=process.host.name,
             source=self.source,
             container=store,
             settings=settings,
-            clock=life.clock,
+            clock=process.clock,
             nudges=self.switchboard.connect(),
         )
         error: Exception | None = None
         try:
-            if not life.stopping:
-                await life.processor.run()
+            if not process.stopping:
+                await process.processor.run()
         except Exception as raised:  # noqa: BLE001  # whatever ends a process is looked at below
             error = raised
         if self._loop.ending:
             return
-        if error is None and not life.stopping:
-            self._report(f"host {life.host.name} ended by itself")
+        if error is None and not process.stopping:
+            self._report(f"host {process.host.name} ended by itself")
         elif error is not None and not isinstance(error, ActorprocError):
-            self._report(f"host {life.host.name} ended with {error!r}")
-        life.done.set()
+            self._report(f"host {process.host.name} ended with {error!r}")
+        process.done.set()
         if error is not None:
-            log.info("cluster.process_ended", host=life.host.name, error=repr(error))
+            log.info("cluster.process_ended", host=process.host.name, error=repr(error))
             self.events[f"ended: {type(error).__name__}"] += 1
-            if not life.stopping and self.lives[life.host.name] is life:
-                self._loop.call_later(self._random.uniform(*RESTART), self._start_again, life)
+            if not process.stopping:
+                self._loop.call_later(self._random.uniform(*RESTART), self._start_again, process.host.name)
 
-    def _start_again(self, life: Life) -> None:
-        if self.lives[life.host.name] is life and not life.stopping:
-            self.start(life.host.name)
+    def _start_again(self, name: str) -> None:
+        if not any(process.host.name == name for process in self.processes):
+            self.start(name)
 
     def _watched(self, handler: type[PartitionHandler]) -> type[PartitionHandler]:
         """The handler, with the checks told of each call."""
         called = self._called
 
-        async def process(self: Any, batch: Batch, ctx: PartitionContext) -> None:
+        async def awaited(self: Any, batch: Batch, ctx: PartitionContext) -> None:
             called(ctx)
             await handler.process(self, batch, ctx)
 
-        def plain_process(self: Any, batch: Batch, ctx: PartitionContext) -> object:
+        def plain(self: Any, batch: Batch, ctx: PartitionContext) -> object:
             called(ctx)
             return handler.process(self, batch, ctx)
 
-        chosen = process if inspect.iscoroutinefunction(handler.process) else plain_process
-        return type(handler.__name__, (handler,), {"process": chosen})
+        process = awaited if inspect.iscoroutinefunction(handler.process) else plain
+        return type(handler.__name__, (handler,), {"process": process})
 
     def _called(self, ctx: PartitionContext) -> None:
         if not self._loop.ending:
@@ -300,7 +302,7 @@ class Cluster:
         for partition, end in ends.items():
             if (reached := self._checks_of(partition).committed_to()) < end:
                 return f"partition {partition} is committed up to {reached}, not {end}"
-        return self.group.unbalanced(set(self.running), set(ends))
+        return self.group.unbalanced(self.running, set(ends))
 
     def _report(self, what: str) -> None:
         if not self._loop.ending:
@@ -308,10 +310,10 @@ class Cluster:
             log.error("cluster.broken", what=what)
             self._alarm.set()
 
-    def _end_pause(self, life: Life) -> None:
-        if life.pause is not None:
-            life.pause[1] = self._loop.now
-            life.pause = None
+    def _end_pause(self, process: Process) -> None:
+        if process.pause is not None:
+            process.pause[1] = self._loop.now
+            process.pause = None
 
     def _paused_since(self, name: str, since: float) -> bool:
         return any(until > since for _, until in self._pauses.get(name, []))

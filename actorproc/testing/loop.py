@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import heapq
+import inspect
 import math
 import struct
 import zlib
@@ -301,9 +302,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         while left := [task for task in self._tasks if not task.done() and task is not this]:
             if self.now > give_up:
                 raise SimulationError(f"tasks go on although they were cancelled{self._waiting()}")
-            for task in left:
+            # Who is cancelled before his first step leaves his coroutine behind, never awaited.
+            begun = [task for task in left if inspect.getcoroutinestate(task.get_coro()) != inspect.CORO_CREATED]  # type: ignore[arg-type]
+            for task in begun:
                 task.cancel()
-            await asyncio.wait(left, timeout=_TEARDOWN_LIMIT / 10)
+            await asyncio.wait(left, timeout=_TEARDOWN_LIMIT / 10 if begun == left else 0)
 
 
 def _innermost(task: asyncio.Task[Any]) -> str:

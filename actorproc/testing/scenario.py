@@ -11,7 +11,7 @@ from random import Random
 import anyio
 
 from actorproc.clock import SYSTEM
-from actorproc.testing.cluster import Cluster, Life
+from actorproc.testing.cluster import Cluster, Process
 from actorproc.testing.faults import CALM, Faults
 from actorproc.testing.loop import START, current_loop, run, start_outside
 from actorproc.testing.reference import ReferenceHandler, judge_reference, reference_value
@@ -67,7 +67,6 @@ class _Scenario:
         self._partitions, self._most_partitions = partitions, partitions + 3
         self._wanted = [f"host-{number}" for number in range(hosts)]
         self._named = hosts
-        self._paused: list[Life] = []
         self._flowing = True
         self._blows = {
             self._crash: 14,
@@ -104,9 +103,11 @@ class _Scenario:
     async def _feed(self) -> None:
         """The stream grows: by bursts, with quiet times between."""
         pick = self._random
-        while self._flowing:
+        while True:
             quiet = pick.random() < 0.02
             await SYSTEM.sleep(pick.uniform(30, 200) if quiet else pick.uniform(0, 4))
+            if not self._flowing:
+                return
             partition = pick.choice(list(await self._source.partitions()))
             self._source.append(partition, [reference_value(pick) for _ in range(pick.randint(1, 20))])
 
@@ -123,51 +124,47 @@ class _Scenario:
     def _heal(self) -> None:
         cluster = self._cluster
         cluster.store.faults, cluster.switchboard.lost, self._source.failing = CALM, 0.0, 0.0
-        for life in self._paused:
-            cluster.resume(life)
-        self._paused.clear()
-        for life in cluster.lives.values():
-            life.view.heal()
+        for process in cluster.processes:
+            cluster.resume(process)
+            process.view.heal()
         for name in self._wanted:
             self._revive(name)
 
     # Blows
 
-    def _some(self) -> str | None:
-        running = [name for name in self._cluster.running if not self._cluster.lives[name].stopping]
+    def _some(self) -> Process | None:
+        running = [process for process in self._cluster.processes if process.host.running and not process.stopping]
         return self._random.choice(running) if running else None
 
     def _revive(self, name: str) -> None:
-        life = self._cluster.lives.get(name)
-        if name in self._wanted and (life is None or life.done.is_set()):
+        if name in self._wanted and not any(process.host.name == name for process in self._cluster.processes):
             self._cluster.start(name)
 
     def _later(self, least: float, most: float, call: Callable[[], None]) -> None:
         current_loop().call_later(self._random.uniform(least, most), call)
 
     def _crash(self) -> None:
-        if name := self._some():
-            self._cluster.crash(name)
-            self._later(0, 150, partial(self._revive, name))
+        if process := self._some():
+            self._cluster.crash(process)
+            self._later(0, 150, partial(self._revive, process.host.name))
 
     def _pause(self) -> None:
-        if name := self._some():
-            life = self._cluster.pause(name)
-            self._paused.append(life)
-            self._later(2, 200, partial(self._cluster.resume, life))
+        if process := self._some():
+            self._cluster.pause(process)
+            self._later(2, 200, partial(self._cluster.resume, process))
 
     def _stop(self) -> None:
-        if name := self._some():
-            start_outside(self._stop_or_kill(name))
+        if process := self._some():
+            start_outside(self._stop_or_kill(process))
 
-    async def _stop_or_kill(self, name: str) -> None:
-        life = self._cluster.ask_to_stop(name)
+    async def _stop_or_kill(self, process: Process) -> None:
+        self._cluster.ask_to_stop(process)
         with anyio.move_on_after(GRACE):
-            await life.done.wait()
-        if not life.done.is_set() and self._cluster.lives[name] is life:
-            self._cluster.crash(name)
+            await process.done.wait()
+        if not process.done.is_set():
+            self._cluster.crash(process)
         await SYSTEM.sleep(self._random.uniform(0, 60))
-        self._revive(name)
+        self._revive(process.host.name)
 
     def _join(self) -> None:
         if len(self._wanted) < self._most:
@@ -176,36 +173,37 @@ class _Scenario:
             self._revive(self._wanted[-1])
 
     def _leave(self) -> None:
-        name = self._some()
-        if name in self._wanted and len(self._wanted) > 2:
-            self._wanted.remove(name)
+        process = self._some()
+        if process and process.host.name in self._wanted and len(self._wanted) > 2:
+            self._wanted.remove(process.host.name)
             if self._random.random() < 0.5:
-                self._cluster.crash(name)
+                self._cluster.crash(process)
             else:
-                start_outside(self._stop_or_kill(name))
+                start_outside(self._stop_or_kill(process))
 
     def _start_a_second(self) -> None:
         """Another process of the same host name, while the first one lives, perhaps paused."""
-        if name := self._some():
+        if process := self._some():
             if self._random.random() < 0.5:
-                self._paused.append(self._cluster.pause(name))
-            self._cluster.start(name)
+                self._cluster.pause(process)
+                self._later(2, 200, partial(self._cluster.resume, process))
+            self._cluster.start(process.host.name)
 
     def _cut(self) -> None:
-        if name := self._some():
-            self._cluster.lives[name].view.cut(self._random.uniform(5, 150))
+        if process := self._some():
+            process.view.cut(self._random.uniform(5, 150))
 
     def _cut_heartbeat(self) -> None:
         """A host can do everything but renew."""
-        if name := self._some():
-            self._cluster.lives[name].view.cut(self._random.uniform(30, 200), prefix=self._cluster.layout.hosts)
+        if process := self._some():
+            process.view.cut(self._random.uniform(30, 200), prefix=self._cluster.layout.hosts)
 
     def _outage(self) -> None:
         self._cluster.store.outage(self._random.uniform(1, 90))
 
     def _set_the_clock(self) -> None:
-        if name := self._some():
-            self._cluster.lives[name].clock.offset += self._random.choice([-3600.0, -1.0, 1.0, 3600.0])
+        if process := self._some():
+            process.clock.offset += self._random.choice([-3600.0, -1.0, 1.0, 3600.0])
             self._cluster.events["clock_set"] += 1
 
     def _add_a_partition(self) -> None:
