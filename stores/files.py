@@ -140,8 +140,7 @@ class Files(Backend):
             raise StoreUnavailable(where) from error
 
     def _path(self, key: str) -> str:
-        parts = key.split("/")
-        if not {"", ".", ".."}.isdisjoint(parts) or parts[0] == HIDDEN or "\0" in key:
+        if not _fits(key):
             raise UsageError(
                 f"{self.url}: {key!r} cannot name a file: no part may be empty, '.' or '..', nor the first {HIDDEN!r}"
             )
@@ -304,7 +303,7 @@ class Files(Backend):
         now = self._now()
         entries: list[Entry] = []
         base = prefix[: prefix.rfind("/") + 1]
-        if {"", ".", ".."}.isdisjoint(base.split("/")[:-1]):
+        if not base or _fits(base[:-1]):
             for key, file in self._walk(base, prefix, after):
                 if len(entries) == limit:
                     break
@@ -337,6 +336,12 @@ class Files(Backend):
                 yield from self._walk(key, prefix, after)
             else:
                 yield key, item
+
+
+def _fits(key: str) -> bool:
+    """Whether `key` is a path below the root, outside of what is hidden there."""
+    parts = key.split("/")
+    return {"", ".", ".."}.isdisjoint(parts) and parts[0] != HIDDEN and "\0" not in key
 
 
 def _tag(status: os.stat_result) -> str:

@@ -1,0 +1,265 @@
+"""What is particular to the folder store: other processes, killed and stopped ones, full disks, foreign files."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import anyio
+import pytest
+
+from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, UsageError
+from actorproc.retry import Backoff
+from actorproc.store import Store, Stored, StoreLimits
+from actorproc.stores.files import HIDDEN, Files
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path / "store")
+
+
+async def test_reading_leaves_no_trace(files: Files, tmp_path: Path) -> None:
+    await files.open()
+    assert await files.get("key") is None
+    assert (await files.list("")).entries == []
+    await files.delete("key")
+    with pytest.raises(ConditionFailed):
+        await files.put_if_match("key", b"body", "tag")
+    assert not (tmp_path / "store").exists()
+
+
+async def test_an_object_is_a_plain_file_at_its_key(files: Files, tmp_path: Path) -> None:
+    await files.put_if_absent("output/partition=a/1.parquet", b"body")
+    assert (tmp_path / "store/output/partition=a/1.parquet").read_bytes() == b"body"
+    assert os.listdir(tmp_path / "store/output/partition=a") == ["1.parquet"]
+    assert os.listdir(tmp_path / "store" / HIDDEN / "drafts") == []
+
+
+async def test_files_made_by_other_programs_are_objects_too(files: Files, tmp_path: Path) -> None:
+    (tmp_path / "store/in").mkdir(parents=True)
+    (tmp_path / "store/in/data.json").write_text("{}")
+    (entry,) = (await files.list("in/")).entries
+    assert (entry.key, entry.size) == ("in/data.json", 2)
+    assert await files.get("in/data.json") == Stored(b"{}", entry.tag, 2)
+    assert await files.put_if_match("in/data.json", b"[]", entry.tag) != entry.tag
+
+
+@pytest.mark.parametrize("key", ["", "/a", "a//b", "a/", "../a", "a/../b", "./a", ".", "a\0b", f"{HIDDEN}/clock"])
+async def test_keys_that_cannot_be_files_are_refused(files: Files, key: str, tmp_path: Path) -> None:
+    for call in (files.get(key), files.put(key, b""), files.put_if_absent(key, b""), files.delete(key)):
+        with pytest.raises(UsageError, match="cannot name a file"):
+            await call
+    assert os.listdir(tmp_path) == []
+
+
+async def test_no_listing_leads_out_of_the_folder(files: Files, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("x")
+    await files.put("key", b"body")
+    for prefix in ("../", "../s", "/", "./", "key/../", f"{HIDDEN}/"):
+        assert (await files.list(prefix)).entries == []
+
+
+async def test_a_key_below_a_file_or_above_one_is_refused_with_the_reason(files: Files) -> None:
+    await files.put("a/b", b"body")
+    for call in (files.put("a", b"x"), files.put_if_absent("a", b"x"), files.put("a/b/c", b"x")):
+        with pytest.raises(StoreRefused, match="cannot be a file beside the ones that are there"):
+            await call
+    assert await files.get("a") is None
+    assert await files.get("a/b/c") is None
+    assert (await files.list("a/b/c")).entries == []
+    await files.delete("a/b/c")
+    await files.delete("a")
+    assert await files.get("a/b") is not None
+
+
+async def test_a_place_that_is_a_file_is_refused_at_open(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreRefused, match=r"Not a directory.*file"):
+        await Files(tmp_path / "file").open()
+
+
+async def test_drafts_of_killed_writers_are_not_seen_and_get_swept(files: Files, tmp_path: Path) -> None:
+    await files.put("key", b"body")
+    drafts = tmp_path / "store" / HIDDEN / "drafts"
+    (drafts / "old").write_bytes(b"half a bo")
+    os.utime(drafts / "old", (1_000_000_000, 1_000_000_000))
+    (drafts / "young").write_bytes(b"somebody is at it")
+    assert [e.key for e in (await files.list("")).entries] == ["key"]
+    await Files(tmp_path / "store").put("other", b"body")
+    assert os.listdir(drafts) == ["young"]
+
+
+async def test_a_writer_killed_in_the_middle_leaves_no_object(tmp_path: Path) -> None:
+    """Killed between the body's sync and its link: the moment at which most has been done and nothing is visible."""
+    script = """
+        import os, signal
+        os.link = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
+        import anyio
+        from actorproc.stores.files import Files
+        files = Files("store")
+        files._prove_links = lambda probe: None
+        anyio.run(files.put_if_absent, "a/key", b"zombie")
+    """
+    process = await anyio.run_process([sys.executable, "-c", textwrap.dedent(script)], cwd=tmp_path, check=False)
+    assert process.returncode == -9, process.stderr
+    files = Files(tmp_path / "store")
+    assert len(os.listdir(tmp_path / "store" / HIDDEN / "drafts")) == 1
+    assert (await files.list("")).entries == []
+    await files.put_if_absent("a/key", b"alive")
+
+
+async def test_while_a_stopped_process_holds_a_lock_others_wait_until_their_deadline_and_reads_go_on(
+    files: Files, tmp_path: Path
+) -> None:
+    tag = await files.put("key", b"old")
+    store = Store(files, limits=StoreLimits(timeout=0.2, patience=0.1, backoff=Backoff(0.001, 0.01)))
+    locks = tmp_path / "store" / HIDDEN / "locks"
+    (held,) = os.listdir(locks)
+    with (locks / held).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        async with anyio.create_task_group() as tasks:
+            for _ in range(40):
+                tasks.start_soon(_expect_unavailable, store, tag)
+            await asyncio.sleep(0)
+            assert await store.get("key") == Stored(b"old", tag, 3)
+    await store.swap("key", b"new", tag)
+    assert os.listdir(tmp_path / "store" / HIDDEN / "drafts") == []
+
+
+async def _expect_unavailable(store: Store, tag: str) -> None:
+    with pytest.raises(StoreUnavailable, match="no answer"):
+        await store.swap("key", b"blocked", tag)
+
+
+async def test_a_folder_removed_while_in_use_is_made_again(files: Files, tmp_path: Path) -> None:
+    await files.put("key", b"body")
+    shutil.rmtree(tmp_path / "store")
+    store = Store(files, limits=StoreLimits(backoff=Backoff(0.001, 0.01)))
+    await store.create("key", b"body")
+    assert await store.get("key") is not None
+
+
+async def test_processes_that_share_a_folder_lose_no_increment(tmp_path: Path) -> None:
+    script = """
+        import os, sys, anyio
+        from actorproc.store import Conflict, Store
+        from actorproc.stores.files import Files
+
+        async def main():
+            store = Store(Files("store"))
+            for n in range(40):
+                while True:
+                    try:
+                        stored = await store.get("counter")
+                        if stored is None:
+                            await store.create("counter", b"1 %d" % os.getpid())
+                        else:
+                            count = int(stored.body.split()[0])
+                            await store.swap("counter", b"%d %d.%d" % (count + 1, os.getpid(), n), stored.tag)
+                        break
+                    except Conflict:
+                        continue
+
+        anyio.run(main)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    async with anyio.create_task_group() as tasks:
+        for _ in range(4):
+            tasks.start_soon(lambda: anyio.run_process(command, cwd=tmp_path, stderr=None))
+    stored = await Files(tmp_path / "store").get("counter")
+    assert stored is not None
+    assert int(stored.body.split()[0]) == 160
+
+
+async def test_a_listing_while_files_come_and_go_shows_all_that_stay(files: Files) -> None:
+    for n in range(0, 100, 2):
+        await files.put(f"d/{n:03d}", b"stays")
+
+    async def churn(n: int) -> None:
+        for _ in range(4):
+            await files.put_if_absent(f"d/{n:03d}", b"passes")
+            await files.delete(f"d/{n:03d}")
+
+    async with anyio.create_task_group() as tasks:
+        for n in range(1, 100, 2):
+            tasks.start_soon(churn, n)
+        for _ in range(30):
+            keys = [e.key for e in (await files.list("d/")).entries]
+            assert {f"d/{n:03d}" for n in range(0, 100, 2)} <= set(keys)
+            assert keys == sorted(keys)
+
+
+async def test_a_reader_never_sees_half_a_body(files: Files) -> None:
+    bodies = [bytes([n]) * 300_000 for n in range(4)]
+    await files.put("key", bodies[0])
+    done = anyio.Event()
+
+    async def write() -> None:
+        for n in range(60):
+            await files.put("key", bodies[n % 4])
+        done.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(write)
+        while not done.is_set():
+            stored = await files.get("key")
+            assert stored is not None
+            assert stored.body in bodies
+
+
+_FULL_DISK = """
+import anyio
+from actorproc.errors import StoreRefused, StoreUnavailable
+from actorproc.retry import Backoff
+from actorproc.store import Store, StoreLimits
+from actorproc.stores.files import Files
+
+async def main():
+    files = Files("disk/store")
+    tag = await files.put("kept", b"kept")
+    await files.put("ballast", bytes(200_000))
+    for call in (files.put_if_absent("big", bytes(450_000)), files.put_if_match("kept", bytes(450_000), tag)):
+        try:
+            await call
+        except StoreUnavailable as error:
+            print(error)
+    assert (await files.get("kept")).body == b"kept" and await files.get("big") is None
+    await files.delete("ballast")
+    await Store(files).create("big", bytes(450_000))
+    import subprocess
+    subprocess.run(["mount", "-o", "remount,ro", "disk"], check=True)
+    assert (await files.get("kept")).body == b"kept" and len((await files.list("")).entries) == 2
+    try:
+        await files.put("new", b"x")
+    except StoreRefused as error:
+        print(error)
+
+anyio.run(main)
+"""
+
+
+def test_a_full_disk_is_named_loses_nothing_and_is_gone_when_there_is_room(tmp_path: Path) -> None:
+    """On a small file system of its own, which is then made read-only."""
+    (tmp_path / "disk").mkdir()
+    unshare = ["unshare", "--user", "--map-root-user", "--mount"]
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("needs unshare (Linux, with user namespaces)")
+    inside = f"mount -t tmpfs -o size=600k tmpfs disk && exec {sys.executable} -c '{_FULL_DISK}'"
+    done = subprocess.run([*unshare, "sh", "-c", inside], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    full, full_again, read_only = done.stdout.splitlines()
+    assert "No space left on device" in full
+    assert "make room on this disk" in full
+    assert full_again.partition(":")[0] == full.partition(":")[0]
+    assert "Read-only file system" in read_only
+    assert "must be able to read and write there" in read_only

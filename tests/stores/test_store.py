@@ -1,0 +1,237 @@
+"""What `Store` adds to a backend: deadlines, bounded concurrency, retries, counts, and conditional writes that are known."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+import pytest
+
+from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable
+from actorproc.retry import Backoff
+from actorproc.store import Backend, Conflict, Listing, Store, Stored, StoreLimits
+from actorproc.stores.memory import Memory
+
+Call = Callable[[], Awaitable[object]]
+LIMITS = StoreLimits(timeout=5, patience=5, backoff=Backoff(0.0001, 0.001))
+
+
+class Wire(Backend):
+    """A real backend at the other end of a wire. `plan`: what becomes of the next requests, first come first served."""
+
+    url = "memory://wire"
+
+    def __init__(self, *plan: Callable[[Call], Awaitable[object]]) -> None:
+        self.far = Memory()
+        self.plan = list(plan)
+        self.sent: list[str] = []
+
+    async def _send(self, verb: str, call: Call) -> object:
+        self.sent.append(verb)
+        return await (self.plan.pop(0)(call) if self.plan else call())
+
+    async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
+        return await self._send("get", lambda: self.far.get(key, unless=unless, tail=tail))  # type: ignore[return-value]
+
+    async def put(self, key: str, body: bytes) -> str:
+        return str(await self._send("put", lambda: self.far.put(key, body)))
+
+    async def put_if_absent(self, key: str, body: bytes) -> str:
+        return str(await self._send("put_if_absent", lambda: self.far.put_if_absent(key, body)))
+
+    async def put_if_match(self, key: str, body: bytes, tag: str) -> str:
+        return str(await self._send("put_if_match", lambda: self.far.put_if_match(key, body, tag)))
+
+    async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Listing:
+        return await self._send("list", lambda: self.far.list(prefix, after, limit))  # type: ignore[return-value]
+
+    async def delete(self, key: str) -> None:
+        await self._send("delete", lambda: self.far.delete(key))
+
+
+async def ok(call: Call) -> object:
+    return await call()
+
+
+async def lost_request(call: Call) -> object:
+    raise StoreUnavailable("the request was lost")
+
+
+async def lost_reply(call: Call) -> object:
+    await call()
+    raise StoreUnavailable("the reply was lost")
+
+
+async def refused(call: Call) -> object:
+    raise StoreRefused("no such bucket")
+
+
+async def hangs(call: Call) -> object:
+    await anyio.sleep_forever()
+    raise AssertionError
+
+
+async def applied_then_hangs(call: Call) -> object:
+    await call()
+    return await hangs(call)
+
+
+async def test_create_after_a_lost_request_sends_the_same_bytes_again() -> None:
+    wire = Wire(lost_request)
+    created = await Store(wire, limits=LIMITS).create("key", b"mine")
+    assert wire.sent == ["put_if_absent", "get", "put_if_absent"]
+    assert await wire.far.get("key") == Stored(b"mine", created.tag, 4)
+
+
+async def test_create_after_a_lost_reply_finds_its_own_object_and_sends_nothing_again() -> None:
+    wire = Wire(lost_reply)
+    created = await Store(wire, limits=LIMITS).create("key", b"mine")
+    assert wire.sent == ["put_if_absent", "get"]
+    assert await wire.far.get("key") == Stored(b"mine", created.tag, 4)
+
+
+async def test_create_hands_out_what_somebody_else_put_there() -> None:
+    wire = Wire()
+    tag = await wire.far.put("key", b"theirs")
+    with pytest.raises(Conflict) as caught:
+        await Store(wire, limits=LIMITS).create("key", b"mine")
+    assert caught.value.stored == Stored(b"theirs", tag, 6)
+
+
+async def test_create_whose_earlier_try_lands_late_still_says_created() -> None:
+    wire = Wire()
+
+    async def landed_meanwhile(call: Call) -> object:
+        await wire.far.put("key", b"mine")  # the first try, late
+        raise ConditionFailed("exists")
+
+    wire.plan = [lost_request, ok, landed_meanwhile]
+    created = await Store(wire, limits=LIMITS).create("key", b"mine")
+    assert await wire.far.get("key") == Stored(b"mine", created.tag, 4)
+
+
+async def test_swap_after_a_lost_request_sends_the_same_bytes_again() -> None:
+    wire = Wire(lost_request)
+    tag = await wire.far.put("key", b"old")
+    created = await Store(wire, limits=LIMITS).swap("key", b"mine", tag)
+    assert wire.sent == ["put_if_match", "get", "put_if_match"]
+    assert await wire.far.get("key") == Stored(b"mine", created.tag, 4)
+
+
+async def test_swap_after_a_lost_reply_finds_its_own_version() -> None:
+    wire = Wire(lost_reply)
+    tag = await wire.far.put("key", b"old")
+    created = await Store(wire, limits=LIMITS).swap("key", b"mine", tag)
+    assert wire.sent == ["put_if_match", "get"]
+    assert created.tag != tag
+
+
+async def test_swap_of_an_older_version_hands_out_the_newer() -> None:
+    wire = Wire()
+    stale = await wire.far.put("key", b"old")
+    tag = await wire.far.put("key", b"new")
+    with pytest.raises(Conflict) as caught:
+        await Store(wire, limits=LIMITS).swap("key", b"mine", stale)
+    assert caught.value.stored == Stored(b"new", tag, 3)
+
+
+async def test_swap_of_what_is_gone_is_a_conflict_with_nothing() -> None:
+    wire = Wire()
+    with pytest.raises(Conflict) as caught:
+        await Store(wire, limits=LIMITS).swap("key", b"mine", "tag")
+    assert caught.value.stored is None
+
+
+async def test_swap_that_was_overwritten_before_it_could_be_read_back_is_a_conflict() -> None:
+    wire = Wire()
+    tag = await wire.far.put("key", b"old")
+
+    async def applied_and_overwritten(call: Call) -> object:
+        await call()
+        await wire.far.put("key", b"theirs")
+        raise StoreUnavailable("the reply was lost")
+
+    wire.plan = [applied_and_overwritten]
+    with pytest.raises(Conflict):
+        await Store(wire, limits=LIMITS).swap("key", b"mine", tag)
+
+
+@pytest.mark.parametrize("verb", ["create", "swap"])
+async def test_a_conditional_write_that_stays_in_doubt_is_reported_as_such(verb: str) -> None:
+    wire = Wire(*[lost_request, ok] * 3_000)
+    tag = await wire.far.put("old", b"old")
+    store = Store(wire, limits=StoreLimits(patience=0.05, backoff=Backoff(0.001, 0.001)))
+    with pytest.raises(StoreUnavailable, match="the request was lost"):
+        await (store.create("key", b"mine") if verb == "create" else store.swap("old", b"mine", tag))
+    assert 2 < len(wire.sent) < 1_000
+
+
+@pytest.mark.parametrize("verb", ["get", "put", "list", "delete"])
+async def test_other_requests_are_tried_again_until_they_are_answered(verb: str) -> None:
+    wire = Wire(lost_request, lost_reply, lost_request)
+    store = Store(wire, limits=LIMITS)
+    calls: dict[str, Call] = {
+        "get": lambda: store.get("key"),
+        "put": lambda: store.put("key", b"body"),
+        "list": lambda: store.list(""),
+        "delete": lambda: store.delete("key"),
+    }
+    await calls[verb]()
+    assert wire.sent == [verb] * 4
+    assert store.requests == {verb: 4}
+
+
+async def test_a_store_that_stays_away_is_given_up_after_the_patience() -> None:
+    wire = Wire(*[lost_request] * 3_000)
+    with pytest.raises(StoreUnavailable, match="the request was lost"):
+        await Store(wire, limits=StoreLimits(patience=0.05, backoff=Backoff(0.001, 0.001))).get("key")
+    assert 2 < len(wire.sent) < 1_000
+
+
+async def test_a_refusal_is_final() -> None:
+    for verb in ("get", "create"):
+        wire = Wire(refused)
+        store = Store(wire, limits=LIMITS)
+        with pytest.raises(StoreRefused):
+            await (store.get("key") if verb == "get" else store.create("key", b"x"))
+        assert len(wire.sent) == 1
+
+
+async def test_a_request_without_answer_ends_at_the_deadline_and_its_outcome_is_settled() -> None:
+    wire = Wire(applied_then_hangs)
+    store = Store(wire, limits=StoreLimits(timeout=0.02, patience=5, backoff=Backoff(0.0001, 0.001)))
+    created = await store.create("key", b"mine")
+    assert wire.sent == ["put_if_absent", "get"]
+    assert await wire.far.get("key") == Stored(b"mine", created.tag, 4)
+    wire.plan = [hangs]
+    assert await store.get("key") == Stored(b"mine", created.tag, 4)
+
+
+async def test_no_more_requests_are_under_way_than_allowed() -> None:
+    under_way = most = 0
+
+    async def slow(call: Call) -> object:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        for _ in range(5):
+            await anyio.lowlevel.checkpoint()
+        under_way -= 1
+        return await call()
+
+    wire = Wire(*[slow] * 50)
+    store = Store(wire, limits=StoreLimits(concurrency=7))
+    async with anyio.create_task_group() as tasks:
+        for n in range(50):
+            tasks.start_soon(store.put, f"key/{n}", b"x")
+    assert most == 7
+    assert len((await store.list("key/")).entries) == 50
+
+
+async def test_a_cancelled_request_frees_its_place() -> None:
+    wire = Wire(hangs)
+    store = Store(wire, limits=StoreLimits(concurrency=1))
+    with anyio.move_on_after(0.01) as scope:
+        await store.get("key")
+    assert scope.cancelled_caught
+    assert await store.get("key") is None
