@@ -107,20 +107,20 @@ class PartitionContext:
     def emit(self, record: Record, row: Row) -> None:
         """Add an output row that came from `record`. A row that does not fit `output_schema` is that record's failure."""
         self._rows.append(row)
-        self._sequences.append(record[0])
+        self._sequences.append(record[1])
 
     def emit_many(self, record: Record, rows: Iterable[Row]) -> None:
         """Add any number of output rows that came from `record`."""
         rows = list(rows)  # first, as they may come from a generator that fails midway
         self._rows.extend(rows)
-        self._sequences.extend([record[0]] * len(rows))
+        self._sequences.extend([record[1]] * len(rows))
 
     def emit_each(self, records: Sequence[Record] | Batch, rows: Sequence[Row]) -> None:
         """Add one output row for each of these records, in their order. Faster than `emit` for each."""
         if len(rows) != len(records):
             raise ValueError(f"{len(rows)} rows for {len(records)} records: emit_each takes one for each")
         self._rows.extend(rows)
-        self._sequences.extend(records.sequences if isinstance(records, Batch) else [record[0] for record in records])
+        self._sequences.extend(records.sequences if isinstance(records, Batch) else [record[1] for record in records])
 
     def emit_arrow(self, table: pa.Table | pa.RecordBatch) -> None:
         """Add output rows as columns. `_sequence` must be among them, as `batch.to_arrow()` gave it."""

@@ -27,6 +27,8 @@ from actorproc.settings import Settings
 
 T = TypeVar("T")
 
+_GULLIBLE = 3  # wrong suspects in a batch after which it is halved: the handler fails elsewhere than where it iterates
+
 _SMALL = 256  # rows that are encoded on the loop: a hop to a thread would cost more
 
 
@@ -47,6 +49,8 @@ class _Part:
     attempt: int = 1
     isolating: bool = False
     verdict: Decision = Decision.DEAD_LETTER
+    blamed: bool = False
+    """One record, at which the handler was when it failed."""
 
 
 class Interrupted(Exception):
@@ -93,6 +97,7 @@ class BatchProcessor:
         self._done = Outcome()
         self._whole: Batch | None = None
         self._current: PartitionContext | None = None
+        self._misled = 0  # how often the record at which the handler failed was not to blame
         self._saved = -1  # sequence up to which this batch was committed by the handler itself
         self.wanted = -1
         """Sequence up to which the handler asked for a commit in the last batch."""
@@ -104,7 +109,7 @@ class BatchProcessor:
             HandlerError: the handler's `on_error` said stop, or too many records failed. Nothing of the batch counts.
             Interrupted: a drain came while waiting to try again.
         """
-        self._whole, self._done, self._saved, self.wanted = batch, Outcome(), -1, -1
+        self._whole, self._done, self._saved, self.wanted, self._misled = batch, Outcome(), -1, -1, 0
         self._parts = deque([_Part(batch)])
         while self._parts:
             await self._attempt(self._parts.popleft())
@@ -122,7 +127,6 @@ class BatchProcessor:
     async def _attempt(self, part: _Part) -> None:
         ctx = PartitionContext(self._site, part.batch, attempt=part.attempt, commit=self._commit)
         self._current = ctx
-        part.batch.reached = -1
         error: Exception | None = None
         try:
             if self._threaded:
@@ -138,9 +142,10 @@ class BatchProcessor:
             self._current = None
             emitted = ctx._close()
         if error is not None:
-            suspect = part.batch.reached
-            rest = part.batch.after(self._saved)
-            part.batch, suspect = rest, suspect - (len(part.batch) - len(rest))
+            rest, suspect = part.batch.after(self._saved), part.batch.reached
+            if suspect is not None:
+                suspect -= len(part.batch) - len(rest)
+            part.batch = rest
             failures = self._open(emitted.failures)
             if failures:  # they may be why it raised: the others get a chance of their own
                 self._set_apart(part, failures)
@@ -148,6 +153,7 @@ class BatchProcessor:
             elif len(rest):
                 await self._failed(part, error, suspect)
             return
+        self._misled += part.blamed and not failures
         if table is not None:
             self._done.tables.append(table)
         for sequence, reason in self._open(emitted.letters).items():
@@ -231,8 +237,8 @@ class BatchProcessor:
 
     # What failed
 
-    async def _failed(self, part: _Part, error: Exception, suspect: int) -> None:
-        """The attempt as a whole failed; `suspect`: index of the record at which the handler was, or -1."""
+    async def _failed(self, part: _Part, error: Exception, suspect: int | None) -> None:
+        """The attempt as a whole failed; `suspect`: index of the record at which the handler was."""
         decision = self._decide(error, part.batch, part.attempt)
         say = self._site.log.debug if part.isolating else self._site.log.warning
         say("partition.attempt_failed", attempt=part.attempt, records=len(part.batch), first=part.batch.first, error=repr(error))
@@ -249,12 +255,16 @@ class BatchProcessor:
                 self._give_up(part.batch, sequence, error, part.attempt, part.verdict)
             return
         n = len(part.batch)
-        cuts = [suspect, suspect + 1] if 0 <= suspect < n else [n // 2]
-        edges = [0, *cuts, n]
-        pieces = [part.batch[a:b] for a, b in pairwise(edges) if b > a]
-        for piece in reversed(pieces):
-            alone = len(piece) == 1
-            self._parts.appendleft(_Part(piece, part.attempt + alone, isolating=True, verdict=part.verdict))
+        cuts = [n // 2]
+        if suspect is not None and suspect >= 0 and self._misled < _GULLIBLE:
+            cuts = [suspect, suspect + 1]
+        else:
+            suspect = None
+        for start, stop in reversed(list(pairwise([0, *cuts, n]))):
+            if stop > start:
+                attempt = part.attempt + (stop - start == 1)
+                blamed = start == suspect
+                self._parts.appendleft(_Part(part.batch[start:stop], attempt, True, part.verdict, blamed))
 
     def _set_apart(self, part: _Part, failures: dict[int, Exception]) -> None:
         others = [index for index, sequence in enumerate(part.batch.sequences) if sequence not in failures]

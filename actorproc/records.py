@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from itertools import repeat
-from operator import itemgetter
+from operator import itemgetter, length_hint
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
@@ -29,7 +29,7 @@ SEQUENCE = pa.field("_sequence", pa.int64(), nullable=False)
 """Column that ties an output row to its record."""
 
 
-class Record(tuple[int, "bytes | None", "Batch", int]):
+class Record(tuple[int, int, "bytes | None", "Batch"]):
     """One record of a batch.
 
     A tuple underneath, because a batch makes ten thousand of them and nothing in Python is made faster.
@@ -47,39 +47,39 @@ class Record(tuple[int, "bytes | None", "Batch", int]):
         def value(self) -> bytes | None:
             """The payload, or None (a tombstone)."""
     else:
-        sequence = property(itemgetter(0), doc="Place in the partition: grows from record to record, with gaps.")
-        value = property(itemgetter(1), doc="The payload, or None (a tombstone).")
+        sequence = property(itemgetter(1), doc="Place in the partition: grows from record to record, with gaps.")
+        value = property(itemgetter(2), doc="The payload, or None (a tombstone).")
 
     @property
     def key(self) -> bytes | None:
-        return self[2].keys[self[3]]
+        return self[3].keys[self[0]]
 
     @property
     def headers(self) -> Headers:
-        return self[2].headers[self[3]]
+        return self[3].headers[self[0]]
 
     @property
     def timestamp(self) -> datetime | None:
         """When it happened or was sent, in UTC."""
-        return self[2].timestamps[self[3]]
+        return self[3].timestamps[self[0]]
 
     @property
     def partition(self) -> str:
-        return self[2].partition
+        return self[3].partition
 
     def json(self) -> Any:
         """The value parsed as JSON. Raises `orjson.JSONDecodeError` (a ValueError) if it is none."""
-        return orjson.loads(self[1])  # type: ignore[arg-type]  # None: orjson says so, and the record fails
+        return orjson.loads(self[2])  # type: ignore[arg-type]  # None: orjson says so, and the record fails
 
     @property
     def text(self) -> str:
         """The value as UTF-8. Raises UnicodeDecodeError if it is not, ValueError if there is no value."""
-        if self[1] is None:
+        if self[2] is None:
             raise ValueError("the record has no value")
-        return self[1].decode()
+        return self[2].decode()
 
     def __repr__(self) -> str:
-        value = self[1]
+        value = self[2]
         shown = repr(value) if value is None or len(value) <= 60 else f"{value[:60]!r}... ({len(value)} bytes)"
         return f"Record({self.partition}:{self.sequence}, {shown})"
 
@@ -113,8 +113,7 @@ class Batch:
         self.partition = partition
         self.data = data
         self.sequence_array = sequences
-        self.reached = -1
-        """Index of the record that was handed out last by iterating: the first suspect when a handler fails."""
+        self._handed_out: Iterator[int] | None = None
 
     @classmethod
     def of(
@@ -148,10 +147,18 @@ class Batch:
         return int(self.data.num_rows)
 
     def __iter__(self) -> Iterator[Record]:
-        records = map(_record, zip(self.sequences, self.values, repeat(self), range(len(self)), strict=False))
-        for self.reached, record in enumerate(records):
-            yield record
-        self.reached = -1
+        # One index more than records: it is taken when the records are at their end, so `reached` can tell.
+        indices = self._handed_out = iter(range(len(self) + 1))
+        return map(_record, zip(indices, self.sequences, self.values, repeat(self), strict=False))
+
+    @property
+    def reached(self) -> int | None:
+        """Index of the record that was handed out last by iterating; None before the first and after the last.
+
+        The first suspect when a handler fails.
+        """
+        left = 0 if self._handed_out is None else length_hint(self._handed_out)
+        return len(self) - left if 0 < left <= len(self) else None
 
     @overload
     def __getitem__(self, at: int) -> Record: ...
@@ -165,7 +172,7 @@ class Batch:
             size = max(0, stop - start)
             return Batch(self.partition, self.data.slice(start, size), self.sequence_array.slice(start, size))
         index = range(len(self))[at]
-        return _record((self.sequences[index], self.values[index], self, index))
+        return _record((index, self.sequences[index], self.values[index], self))
 
     def take(self, indices: Sequence[int]) -> Batch:
         """The records at `indices` (growing), as a batch of their own."""

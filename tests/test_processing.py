@@ -108,6 +108,26 @@ async def test_a_handler_that_does_not_iterate_is_bisected() -> None:
     assert len(handler.seen) <= QUICK.max_attempts + 2 * 6 + 1  # two halves for each power of two
 
 
+@pytest.mark.parametrize("stop_at", [1, 40, 63])
+async def test_a_handler_that_fails_after_its_loop_or_leaves_it_early_is_bisected_all_the_same(stop_at: int) -> None:
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            self.seen.append(batch.sequences)
+            for record in batch:
+                if record.sequence - batch.first >= stop_at:
+                    break
+            if b"13" in batch.values:
+                raise RuntimeError("unlucky")
+            for record in batch:
+                ctx.emit(record, {"n": record.json()})
+
+    handler = Handler()
+    outcome = await Run(handler)(numbers(*range(64)))
+    assert column(outcome, "n") == [n for n in range(64) if n != 13]
+    assert list(outcome.letters) == [113]
+    assert len(handler.seen) <= QUICK.max_attempts + 3 * 3 + 2 * 6 + 1
+
+
 async def test_a_batch_that_fails_once_is_tried_again_and_leaves_no_rows_of_the_failed_attempt() -> None:
     class Handler(Doubler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
