@@ -225,7 +225,7 @@ class Group:
         if document.members != before.members:
             self._quiet_since = now
             present = document.incarnations()
-            self._written_out.update(dict.fromkeys(before.incarnations() - present))
+            self._written_out.update(dict.fromkeys(sorted(before.incarnations() - present)))
             for who in list(self._written_out)[:-_REMEMBERED]:
                 del self._written_out[who]
             self._peers.keep(present)
@@ -355,19 +355,20 @@ class Group:
         self._note(document)
         if self._is_in():
             self._joined = self._was_in = True
-        was, now = before.incarnations(), document.incarnations()
-        out = was - now
-        self._log.info("group.written", joined=sorted(now - was), out=sorted(out), moves=len(proposal.moves))
+        was, now, own = before.incarnations(), document.incarnations(), (self.host, self.incarnation)
+        joined, out = sorted(now - was), sorted(was - now)
+        self._log.info("group.written", joined=joined, out=out, moves=len(proposal.moves))
         for move in proposal.moves:
             self._log.debug("group.move", **move._asdict())
-        own = (self.host, self.incarnation)
         concerned = {host for move in proposal.moves for host in (move.source, move.target)}
-        await self._peers.tell((who for who in now if who[0] in concerned and who[0] != self.host), out - {own})
+        await self._peers.tell(
+            [who for who in sorted(now) if who[0] in concerned and who != own], [who for who in out if who != own]
+        )
         return True
 
     async def _sweep(self) -> None:
         """Remove what is left of this host's earlier incarnations and, being first by name, of crashed newcomers."""
-        stale = [(self.host, past) for past in self._pulse.past if (self.host, past) in self._watch.listed]
+        stale = [(self.host, past) for past in sorted(self._pulse.past) if (self.host, past) in self._watch.listed]
         if self.host == min(self._document.members, default=None):
             stale += self._watch.litter(self._document.incarnations())[:_SWEEP]
         await self._peers.remove(stale)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, TypeVar
 
 import anyio
@@ -188,7 +189,7 @@ class Node:
         await self.clock.sleep(after)
         self._drained |= marked
         try:
-            await group.hand_over([p for p, _ in marked])
+            await group.hand_over(sorted(p for p, _ in marked))
         except StoreError:
             pass
         finally:
@@ -224,6 +225,7 @@ class Site:
         self.nudging = nudging
         self.nodes: dict[str, Node] = {}
         self.nudges = 0
+        self._numbers = count()
 
     @property
     def versions(self) -> list[Version]:
@@ -272,8 +274,17 @@ class Site:
         listing = await self.truth.list(self.layout.hosts)
         return [entry.key.removeprefix(self.layout.hosts).partition("~")[0] for entry in listing.entries]
 
+    def group(self, name: str) -> Group:
+        """A host's part without a host around it: nothing happens that the test does not do."""
+        clock = VirtualClock(f"{name} {next(self._numbers)}")
+        return Group(Store(self.backend, clock=clock), self.layout, name, self.settings, clock=clock)
+
+    def reader(self) -> Store:
+        """The store for those who only look."""
+        return Store(self.truth, clock=VirtualClock("reader"))
+
     async def document(self) -> GroupDocument | None:
-        return await read_group(Store(self.truth, clock=VirtualClock("reader")), self.layout)
+        return await read_group(self.reader(), self.layout)
 
     def describe(self) -> str:
         if not self.versions:

@@ -31,7 +31,6 @@ class Listener:
             while self.count < times:
                 await self._more.wait()
 
-    @property
     def listens(self) -> bool:
         return self.nudges.address is not None
 
@@ -104,11 +103,11 @@ async def test_addresses_that_make_no_sense_are_passed_over(a: Listener, b: List
 
 async def test_before_and_after_listening_nothing_is_sent_and_there_is_no_address(a: Listener) -> None:
     idle = Listener()
-    assert not idle.listens
+    assert not idle.listens()
     idle.nudges.send(a.address)
     async with idle.nudges.listening(idle.told):
-        assert idle.listens
-    assert not idle.listens
+        assert idle.listens()
+    assert not idle.listens()
     idle.nudges.send(a.address)
     a.nudges.send(a.address)
     await a.told_times(1)
