@@ -55,6 +55,7 @@ class ProcessorLayout:
         self.checkpoints = root + "checkpoints/"
         self.output = root + "output/"
         self.dead_letters = root + "dead-letters/"
+        self.replays = root + "replays/"
         self.boundaries = root + "boundaries/"
         self.schema = root + "schema.json"
         self.probe = root + "probe/"
@@ -81,6 +82,10 @@ class ProcessorLayout:
 
     def dead_letter_file(self, partition: str, number: int) -> str:
         return self.dead_letter_dir(partition) + numbered(number, ".jsonl")
+
+    def replay(self, partition: str, number: int) -> str:
+        """How far the replay of dead-letter file `number` is."""
+        return self.replays + partition_dir(partition) + numbered(number, ".json")
 
 
 def host_of(key: str) -> tuple[str, str]:

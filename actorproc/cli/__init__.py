@@ -1,1 +1,105 @@
-"""Command line."""
+"""The command line: the app, its commands, and the one place that turns errors into messages and exit codes.
+
+Heavy parts (pyarrow, pydantic, the S3 client) are imported inside the commands, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from actorproc.cli import commands
+from actorproc.cli.demo import demo
+from actorproc.cli.logging import LogLevel, set_up_logging
+from actorproc.errors import ActorprocError, UsageError
+
+FAILED, WRONG_USE = 1, 2
+
+
+class _Commands(TyperGroup):
+    """The root of all commands: every error that is ours leaves as a message and an exit code, without a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()  # a closed pipe should show here, not when the interpreter ends
+            return result
+        except (ActorprocError, BrokenPipeError, ExceptionGroup) as error:
+            cause = _cause(error)
+            if isinstance(cause, BrokenPipeError):
+                _leave_stdout()
+                raise typer.Exit(0) from None
+            if not isinstance(cause, ActorprocError):
+                raise
+            if ctx.params.get("debug"):
+                traceback.print_exception(error)
+            typer.secho(f"error: {cause}", err=True, fg=typer.colors.RED)
+            raise typer.Exit(WRONG_USE if isinstance(cause, UsageError) else FAILED) from None
+
+
+def _cause(error: Exception) -> Exception:
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _leave_stdout() -> None:
+    """The reader has gone (`| head`): what is still buffered goes nowhere, without a complaint."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+app = typer.Typer(
+    name="actorproc",
+    cls=_Commands,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    epilog="Exit codes: 0 done, 1 failed while running, 2 wrong use.",
+)
+app.add_typer(commands.app)
+app.command()(demo)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"actorproc {version('actorproc')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    ctx: typer.Context,
+    debug: Annotated[bool, typer.Option("--debug", envvar="ACTORPROC_DEBUG", help="Show tracebacks.")] = False,
+    log_level: Annotated[
+        LogLevel, typer.Option(envvar="ACTORPROC_LOG_LEVEL", help="Of the log on stderr.", case_sensitive=False)
+    ] = LogLevel.INFO,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Partition processor: many hosts share one stream; output is exactly once. One bucket or folder is enough.
+
+    \b
+      actorproc produce --log events --partitions 8 --key tail events.jsonl
+      actorproc serve app:Delays --source events --container state --workers 2
+      actorproc status --name Delays --container state --source events
+      actorproc output --name Delays --container state --tail 5
+      actorproc dead-letters list --name Delays --container state
+
+    Places are folders or URLs: state, file:///var/state, s3://bucket/prefix.
+    Settings have one name everywhere: --set commit_interval=1s, ACTORPROC_COMMIT_INTERVAL=1s, actorproc.toml.
+    """
+    set_up_logging(log_level)
+
+
+def main() -> None:
+    """Entry point of the `actorproc` command."""
+    app()

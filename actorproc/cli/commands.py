@@ -1,0 +1,279 @@
+"""Every command with its arguments and its help: the public contract. What they do is in the modules they call."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from actorproc.cli.parameters import Config, Container, Json, MaybeSource, Name, Partition, Set, Source
+
+app = typer.Typer()
+letters = typer.Typer(
+    name="dead-letters",
+    no_args_is_help=True,
+    help="Records that could not be processed: look, send them again, forget.",
+)
+
+
+class OnBadLine(StrEnum):
+    """What becomes of a line that has no key."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+
+
+@app.command()
+def produce(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE.jsonl|-", help="One record a line; '-' reads stdin as it comes.")
+    ],
+    log: Annotated[str, typer.Option(metavar="URL", help="The log; it is created if it is not there.")],
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="Of a log that is created; an existing log keeps its number.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="FIELD", help="JSON field that is the key: equal keys stay in order.")
+    ] = None,
+    rate: Annotated[float | None, typer.Option(min=0.001, help="Events per second, at most.")] = None,
+    on_bad_line: Annotated[
+        OnBadLine, typer.Option(help="For a line without the key field, or that is no JSON.")
+    ] = OnBadLine.FAIL,
+    config: Config = None,
+    settings: Set = None,
+) -> None:
+    """Append the lines of a file to a log. A retried append never repeats a record.
+
+    \b
+      actorproc produce --log events --partitions 8 --key tail flights.jsonl
+      actorproc produce --log s3://bucket/events --rate 1000 flights.jsonl
+      tail -f app.log | actorproc produce --log events -
+
+    Values are the lines as they are, without the newline. Running it twice appends everything twice.
+    """
+    from actorproc.cli.produce import run
+
+    run(file, log, partitions, key, rate, on_bad_line.value, config, settings)
+
+
+@app.command()
+def serve(
+    handler: Annotated[
+        str, typer.Argument(metavar="MODULE:CLASS", help="The handler: app:Delays is class Delays of app.py.")
+    ],
+    source: Source,
+    container: Container,
+    name: Annotated[
+        str | None,
+        typer.Option(metavar="PROCESSOR", envvar="ACTORPROC_NAME", help="Name of the processor; default: the class's."),
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", envvar="ACTORPROC_HOST", help="Unique; default: this machine's name and process id."
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Run N host processes, NAME-0 and so on; one that dies is started again.")
+    ] = None,
+    start: Annotated[
+        str,
+        typer.Option(
+            metavar="earliest|latest|TIME",
+            help="Where to begin without a checkpoint; a time such as 2013-01-01T00:00Z.",
+        ),
+    ] = "earliest",
+    until_end: Annotated[
+        bool, typer.Option("--until-end", help="Stop once everything that is there now is processed and committed.")
+    ] = False,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help="Of the handler (its `Options`).")
+    ] = None,
+    config: Config = None,
+    settings: Set = None,
+) -> None:
+    """Process a stream: one host, or several on this machine. Hosts of one --name share the partitions.
+
+    \b
+      actorproc serve app:Delays --source events --container state
+      actorproc serve app:Delays --source s3://b/events --container s3://b/state --workers 4
+      actorproc serve app:Delays --source events --container state --until-end
+      actorproc serve actorproc.handlers:JsonRows --name rows \\
+          --option schema='tail string, delay double' --source events --container state
+
+    SIGTERM or Ctrl-C drains, commits and hands over; a second one aborts.
+    """
+    from actorproc.cli.serve import run
+
+    run(handler, source, container, name, host, workers, start, until_end, option or [], config, settings or [])
+
+
+@app.command()
+def status(
+    name: Name,
+    container: Container,
+    source: MaybeSource = None,
+    as_json: Json = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again every two seconds, until Ctrl-C.")] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="What the next look at the group would change, and why. Changes nothing.")
+    ] = False,
+    config: Config = None,
+    settings: Set = None,
+) -> None:
+    """Who runs what, how far it is, and what lags.
+
+    \b
+      actorproc status --name Delays --container state --source events
+      actorproc status --name Delays --container state --watch
+      actorproc status --name Delays --container state --json | jq '.partitions[].lag'
+    """
+    from actorproc.cli.status import run
+
+    run(name, container, source, as_json, watch, plan, config, settings)
+
+
+@app.command()
+def output(
+    name: Name,
+    container: Container,
+    tail: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Only the N rows that were committed last.")
+    ] = None,
+    partition: Partition = None,
+    as_json: Json = False,
+    config: Config = None,
+    settings: Set = None,
+) -> None:
+    """Show the committed rows, by partition and sequence.
+
+    \b
+      actorproc output --name Delays --container state --tail 5
+      actorproc output --name Delays --container state --json > rows.jsonl
+
+    They are Parquet files: Spark, DuckDB, Polars and Trino read CONTAINER/PROCESSOR/output as it is.
+    """
+    from actorproc.cli.output import run
+
+    run(name, container, tail, partition, as_json, config, settings)
+
+
+ErrorType = Annotated[
+    str | None, typer.Option("--error", metavar="TYPE", help="Only this type of error, such as KeyError.")
+]
+
+
+@letters.command("list")
+def list_letters(
+    name: Name,
+    container: Container,
+    partition: Partition = None,
+    error: ErrorType = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most N.")] = None,
+    as_json: Json = False,
+    config: Config = None,
+    settings: Set = None,
+) -> None:
+    """Show dead letters, by partition and sequence.
+
+    \b
+      actorproc dead-letters list --name Delays --container state
+      actorproc dead-letters list --name Delays --container state --json --error KeyError | jq .value
+    """
+    from actorproc.cli.letters import show_all
+
+    show_all(name, container, partition, error, limit, as_json, config, settings)
+
+
+@letters.command("show")
+def show_letter(
+    letter: Annotated[str, typer.Argument(metavar="PARTITION:SEQUENCE", help="As `list` shows it.")],
+    name: Name,
+    container: Container,
+    as_json: Json = False,
+    config: Config = None,
+    settings: Set = None,
+) -> None:
+    """Show one dead letter whole: payload, headers, error and traceback.
+
+    \b
+      actorproc dead-letters show 3:1042 --name Delays --container state
+    """
+    from actorproc.cli.letters import show_one
+
+    show_one(letter, name, container, as_json, config, settings)
+
+
+@letters.command("replay")
+def replay_letters(
+    name: Name,
+    container: Container,
+    source: Source,
+    partition: Partition = None,
+    as_json: Json = False,
+    config: Config = None,
+    settings: Set = None,
+) -> None:
+    """Append dead letters to their log again, each once however often this runs, even if it is killed in between.
+
+    \b
+      actorproc dead-letters replay --name Delays --container state --source events
+
+    Key, value, timestamp and headers are the original's; headers actorproc.dead_letter.* tell its history.
+    The letters stay until they are purged.
+    """
+    from actorproc.cli.letters import replay
+
+    replay(name, container, source, partition, as_json, config, settings)
+
+
+@letters.command("purge")
+def purge_letters(
+    name: Name,
+    container: Container,
+    partition: Partition = None,
+    before: Annotated[
+        datetime | None,
+        typer.Option(
+            formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"],
+            help="Only letters older than this, in UTC; letters that were committed together go together.",
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Json = False,
+    config: Config = None,
+    settings: Set = None,
+) -> None:
+    """Forget dead letters for good.
+
+    \b
+      actorproc dead-letters purge --name Delays --container state --before 2026-01-31 --yes
+    """
+    from actorproc.cli.letters import purge
+
+    purge(name, container, partition, before, yes, as_json, config, settings)
+
+
+@app.command()
+def doctor(
+    url: Annotated[str, typer.Argument(metavar="URL", help="A container or log, such as s3://bucket/prefix.")],
+    as_json: Json = False,
+    config: Config = None,
+    settings: Set = None,
+) -> None:
+    """Prove that a store is safe to use: each property, what was done, what came back.
+
+    \b
+      actorproc doctor state
+      actorproc doctor s3://bucket/state --set s3_endpoint=http://127.0.0.1:9000
+
+    Writes a few small objects below the URL and removes them. Exit code 1 if a property does not hold.
+    """
+    from actorproc.cli.doctor import run
+
+    run(url, as_json, config, settings)
+
+
+app.add_typer(letters)

@@ -1,0 +1,148 @@
+"""What commands do alike: read settings, connect to a store, write JSON lines and tables."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+import orjson
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, JustifyMethod
+from rich.table import Column, Table
+from rich.text import Text
+
+from actorproc.errors import SettingsError, UsageError
+from actorproc.layout import ProcessorLayout
+from actorproc.settings import Settings
+from actorproc.status import missing_processor
+from actorproc.store import Store
+from actorproc.stores import open_store
+
+T = TypeVar("T")
+
+_BLOCK = 200  # rows of a table whose columns are fitted together
+
+# Whoever reads a pipe or a file wants whole lines.
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 1000)
+
+
+def pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
+    """`name=value` texts as a dictionary.
+
+    Raises:
+        SettingsError: one has no name or no '='.
+    """
+    found: dict[str, str] = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise SettingsError(f"{option} {text!r}: write {option} name=value")
+        found[name.strip()] = value
+    return found
+
+
+def load_settings(config: Path | None, given: Sequence[str] | None) -> Settings:
+    """Settings from `--set`, the environment and the file, in this order of precedence."""
+    return Settings.load(config, **pairs("--set", given))
+
+
+def run_async(work: Callable[[], Awaitable[T]]) -> T:
+    """Run `work` on an event loop of its own."""
+    return anyio.run(work)
+
+
+@asynccontextmanager
+async def opened_processor(
+    name: str, container: str, config: Path | None, given: Sequence[str] | None
+) -> AsyncIterator[tuple[Store, ProcessorLayout, Settings]]:
+    """The store and layout of a processor that has run there.
+
+    Raises:
+        UsageError: it never has; names those that have.
+    """
+    layout, settings = ProcessorLayout(name), load_settings(config, given)
+    async with open_store(container, settings) as store:
+        if (problem := await missing_processor(store, name)) is not None:
+            raise UsageError(problem)
+        yield store, layout, settings
+
+
+def print_json(document: object) -> None:
+    """One JSON line on stdout."""
+    sys.stdout.write(to_json(document).decode() + "\n")
+
+
+async def print_table(columns: Sequence[str], rows: AsyncIterator[Sequence[object]]) -> None:
+    """Print a table of any length, in blocks that each fit their columns."""
+    block: list[Sequence[object]] = []
+    some = False
+    async for row in rows:
+        some = True
+        block.append(row)
+        if len(block) == _BLOCK:
+            _print_block(columns, block)
+            block.clear()
+    if block or not some:
+        _print_block(columns, block)
+
+
+def _print_block(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    table = Table(*(Column(Text(column), no_wrap=True) for column in columns), box=SIMPLE_HEAD)
+    for row in rows:
+        table.add_row(*(Text(shown(cell), justify=_side(cell)) for cell in row))
+    console.print(table)
+
+
+def _side(cell: object) -> JustifyMethod:
+    return "right" if isinstance(cell, (int, float, Decimal)) else "left"
+
+
+def to_json(document: object) -> bytes:
+    """JSON of rows and reports. Binary is base64, a decimal text, a duration seconds; times are ISO 8601."""
+    return orjson.dumps(document, default=_plain, option=orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    raise TypeError(f"{type(value)!r} has no JSON form")
+
+
+def shown(value: object) -> str:
+    """A value in a cell of a table."""
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return _text_or_hex(value)
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ", timespec="seconds")
+    if isinstance(value, (int, float, date, time, Decimal)):
+        return str(value)
+    return to_json(value).decode()
+
+
+def _text_or_hex(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.hex(" ")
+
+
+def utc(seconds: float | None) -> str | None:
+    """Seconds since 1970 as ISO 8601 in UTC."""
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

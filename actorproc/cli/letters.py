@@ -1,0 +1,220 @@
+"""`actorproc dead-letters`: lists, shows, replays and purges."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from actorproc.checkpoints import read_checkpoint
+from actorproc.cli.common import console, opened_processor, print_json, print_table, run_async, shown
+from actorproc.dead_letters import letter_files, read_letters
+from actorproc.dead_letters import purge as purge_file
+from actorproc.errors import UsageError
+from actorproc.layout import ProcessorLayout, partition_of
+from actorproc.replay import Replay
+from actorproc.status import natural
+from actorproc.store import Store
+from actorproc.stores import open_store
+
+_SHOWN = 100  # characters of a value in a table
+
+
+def show_all(
+    name: str,
+    container: str,
+    partition: str | None,
+    error: str | None,
+    limit: int | None,
+    as_json: bool,
+    config: Path | None,
+    given: Sequence[str] | None,
+) -> None:
+    """Print dead letters."""
+
+    async def work() -> None:
+        async with opened_processor(name, container, config, given) as (store, layout, _):
+            letters = _chosen(store, layout, partition, error, limit)
+            if as_json:
+                async for letter in letters:
+                    print_json(letter)
+                return
+            columns = ["letter", "time", "error", "message", "attempts", "key", "value"]
+            await print_table(columns, (_row(letter) async for letter in letters))
+
+    run_async(work)
+
+
+def show_one(
+    which: str, name: str, container: str, as_json: bool, config: Path | None, given: Sequence[str] | None
+) -> None:
+    """Print one dead letter whole."""
+    partition, colon, digits = which.rpartition(":")
+    if not colon or not digits.isdecimal():
+        raise UsageError(f"{which!r} is no dead letter; write PARTITION:SEQUENCE, such as 3:1042")
+
+    async def work() -> None:
+        async with opened_processor(name, container, config, given) as (store, layout, _):
+            letter = await _find(store, layout, partition, int(digits))
+            if letter is None:
+                raise UsageError(f"no dead letter {which} (`actorproc dead-letters list` shows those there are)")
+            if as_json:
+                print_json(letter)
+            else:
+                _print_whole(letter)
+
+    run_async(work)
+
+
+def replay(
+    name: str,
+    container: str,
+    source: str,
+    partition: str | None,
+    as_json: bool,
+    config: Path | None,
+    given: Sequence[str] | None,
+) -> None:
+    """Append dead letters to their log again."""
+
+    async def work() -> None:
+        async with (
+            opened_processor(name, container, config, given) as (store, _, settings),
+            open_store(source, settings) as log,
+            Replay.opened(store, name, log) as replaying,
+        ):
+            letters: Counter[bool] = Counter()
+            for key in await replaying.files(partition):
+                done = await replaying.file(key)
+                if done is not None:
+                    letters[done.before] += done.letters
+        if as_json:
+            print_json({"replayed": letters[False], "replayed_before": letters[True]})
+        else:
+            before = f"; {letters[True]:,} were replayed before" if letters[True] else ""
+            console.print(f"{letters[False]:,} dead letters appended to {source}{before}")
+
+    run_async(work)
+
+
+def purge(
+    name: str,
+    container: str,
+    partition: str | None,
+    before: datetime | None,
+    yes: bool,
+    as_json: bool,
+    config: Path | None,
+    given: Sequence[str] | None,
+) -> None:
+    """Forget dead letters, after asking."""
+
+    async def work() -> None:
+        async with opened_processor(name, container, config, given) as (store, layout, _):
+            files = {}
+            for key in await letter_files(store, layout, partition):
+                letters = await read_letters(store, key)
+                if letters and (before is None or all(_time(letter) < _utc(before) for letter in letters)):
+                    files[key] = len(letters)
+            if files and not yes:
+                _ask(name, sum(files.values()))
+            purged = kept = 0
+            for key, count in files.items():
+                checkpoint = await read_checkpoint(store, layout, partition_of(key))
+                if checkpoint is not None and await purge_file(store, key, below=checkpoint.number):
+                    purged += count
+                else:
+                    kept += count
+        if as_json:
+            print_json({"purged": purged, "kept": kept})
+            return
+        console.print(f"{purged:,} dead letters purged")
+        if kept:
+            console.print(
+                f"{kept:,} kept: no checkpoint has passed them yet; try again a minute after they came, or later"
+            )
+
+    run_async(work)
+
+
+async def _chosen(
+    store: Store, layout: ProcessorLayout, partition: str | None, error: str | None, limit: int | None
+) -> AsyncIterator[dict[str, Any]]:
+    left = limit
+    for key in sorted(await letter_files(store, layout, partition), key=lambda key: (natural(partition_of(key)), key)):
+        for letter in await read_letters(store, key):
+            if error is not None and letter["error"]["type"] != error:
+                continue
+            if left is not None:
+                if left == 0:
+                    return
+                left -= 1
+            yield letter
+
+
+async def _find(store: Store, layout: ProcessorLayout, partition: str, sequence: int) -> dict[str, Any] | None:
+    """One letter, by bisection over the partition's files: sequences grow from file to file."""
+    keys = await letter_files(store, layout, partition)
+    low, high = 0, len(keys)
+    while low < high:
+        middle = (low + high) // 2
+        letters = await read_letters(store, keys[middle])
+        for letter in letters:
+            if letter["sequence"] == sequence:
+                return letter
+        if letters and letters[0]["sequence"] > sequence:
+            high = middle
+        else:
+            low = middle + 1
+    return None
+
+
+def _row(letter: dict[str, Any]) -> list[object]:
+    error = letter["error"]
+    name = f"{letter['partition']}:{letter['sequence']}"
+    cells = [error["message"], letter["attempts"], letter["key"], letter["value"]]
+    return [name, letter["time"], error["type"], *map(_short, cells)]
+
+
+def _short(cell: object) -> object:
+    return cell[: _SHOWN - 3] + "..." if isinstance(cell, str) and len(cell) > _SHOWN else cell
+
+
+def _print_whole(letter: dict[str, Any]) -> None:
+    error = letter["error"]
+    facts = {
+        "letter": f"{letter['partition']}:{letter['sequence']}",
+        "failed at": f"{letter['time']} on {letter['host']}, epoch {letter['epoch']}, attempts {letter['attempts']}",
+        "record of": letter["timestamp"],
+        "key": letter["key"],
+        **{f"header {header['key']}": header["value"] for header in letter["headers"]},
+        "error": f"{error['type']}: {error['message']}",
+    }
+    width = max(map(len, facts))
+    for fact, value in facts.items():
+        console.print(f"{fact:<{width}}  {shown(value)}", markup=False, soft_wrap=True)
+    encoding = f" ({letter['encoding']})" if "encoding" in letter else ""
+    console.print(f"\nvalue{encoding}\n{shown(letter['value'])}", markup=False, soft_wrap=True)
+    if error["traceback"]:
+        console.print(f"\ntraceback\n{error['traceback'].rstrip()}", markup=False, soft_wrap=True)
+
+
+def _ask(name: str, count: int) -> None:
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"purge would forget {count:,} dead letters of {name} and asks first; give --yes where nobody answers"
+        )
+    typer.confirm(f"Forget {count:,} dead letters of {name} for good?", abort=True)
+
+
+def _time(letter: dict[str, Any]) -> datetime:
+    return datetime.fromisoformat(letter["time"])
+
+
+def _utc(time: datetime) -> datetime:
+    return time if time.tzinfo else time.replace(tzinfo=UTC)

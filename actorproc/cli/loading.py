@@ -1,0 +1,78 @@
+"""Finds the handler that MODULE:CLASS names, and says clearly why it cannot."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+import traceback
+from difflib import get_close_matches
+from types import ModuleType
+
+from actorproc.errors import HandlerDefinitionError
+from actorproc.handler import PartitionHandler, checked_handler
+
+_FRAMES = 3  # of the user's traceback that are shown
+
+
+def load_handler(spec: str) -> type[PartitionHandler]:
+    """The handler class; modules are also looked for in the working directory.
+
+    Raises:
+        HandlerDefinitionError: there is no such module or class, its own code fails, or it is no handler.
+    """
+    name, colon, path = spec.partition(":")
+    if not colon or not name or not path:
+        raise HandlerDefinitionError(
+            f"handler {spec!r}: write MODULE:CLASS, such as app:Delays for class Delays of app.py"
+        )
+    if name.endswith(".py") or "/" in name:
+        module = name.removesuffix(".py").strip("./").replace("/", ".")
+        raise HandlerDefinitionError(f"handler {spec!r}: name the module, not its file: {module}:{path}")
+    if os.getcwd() not in sys.path:  # noqa: PTH109  # sys.path holds texts
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109
+    found: object = _import(name)
+    for attribute in path.split("."):
+        if not hasattr(found, attribute):
+            raise HandlerDefinitionError(f"{name} has no {path!r}{_suggestion(found, attribute)}")
+        found = getattr(found, attribute)
+    return checked_handler(found)
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
+            where = f"{os.getcwd()} or on the Python path"  # noqa: PTH109
+            raise HandlerDefinitionError(f"there is no module {error.name!r} in {where}") from None
+        raise HandlerDefinitionError(_failed(name, error)) from error
+    except Exception as error:  # the user's code: whatever it raises
+        raise HandlerDefinitionError(_failed(name, error)) from error
+
+
+def _failed(name: str, error: Exception) -> str:
+    """The end of the user's own traceback; without our frames and those of the import system."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename != __file__
+        and not frame.filename.startswith("<frozen")
+        and frame.filename != importlib.__file__
+    ]
+    trace = "".join(traceback.format_list(frames[-_FRAMES:]))
+    what = "".join(traceback.format_exception_only(error))
+    return f"importing {name} failed:\n{trace}{what}".rstrip()
+
+
+def _suggestion(holder: object, missing: str) -> str:
+    handlers = [
+        name
+        for name, value in vars(holder).items()
+        if inspect.isclass(value) and issubclass(value, PartitionHandler) and value is not PartitionHandler
+    ]
+    near = get_close_matches(missing, handlers, n=1)
+    if near:
+        return f"; did you mean {near[0]}?"
+    return f"; its handlers: {', '.join(sorted(handlers))}" if handlers else "; there is no handler in it"

@@ -1,0 +1,69 @@
+"""Logs on stderr: readable lines on a terminal, JSON lines otherwise."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from enum import StrEnum
+from typing import Any, TextIO
+
+
+class LogLevel(StrEnum):
+    """How much is logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+def set_up_logging(level: LogLevel) -> None:
+    """Send structlog's events, and warnings of libraries that use `logging`, to stderr.
+
+    Times are ISO 8601 in UTC. A traceback is text after the line on a terminal, the field `exception` in JSON.
+    """
+    # Imported here: they take longer than --help may.
+    import orjson
+    import structlog
+    from structlog.typing import Processor
+
+    def to_json(event: dict[str, Any], **_: object) -> str:
+        return orjson.dumps(event, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    render: list[Processor]
+    if sys.stderr.isatty():
+        render = [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
+    else:
+        render = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(to_json)]
+    structlog.configure(
+        processors=[*shared, *render],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.name)),
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        cache_logger_on_first_use=False,  # the modules' loggers exist before the level is known
+    )
+    handler = _Stderr(logging.WARNING)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers = [other for other in root.handlers if not isinstance(other, _Stderr)] + [handler]
+    logging.captureWarnings(capture=True)
+
+
+class _Stderr(logging.StreamHandler[TextIO]):
+    """Writes to whatever `sys.stderr` is at the moment."""
+
+    def __init__(self, level: int) -> None:
+        logging.Handler.__init__(self, level)
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]
+        return sys.stderr

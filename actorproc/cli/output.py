@@ -1,0 +1,69 @@
+"""`actorproc output`: shows committed rows."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from actorproc.cli.common import opened_processor, print_json, print_table, run_async
+from actorproc.dataset import Piece, newest_pieces, output_pieces, partitions_with_state, read_rows
+from actorproc.errors import UsageError
+from actorproc.layout import ProcessorLayout
+from actorproc.output_schema import read_schema
+from actorproc.records import SEQUENCE
+from actorproc.status import natural
+from actorproc.store import Store
+
+
+def run(
+    name: str,
+    container: str,
+    tail: int | None,
+    partition: str | None,
+    as_json: bool,
+    config: Path | None,
+    given: Sequence[str] | None,
+) -> None:
+    """Print the rows."""
+
+    async def work() -> None:
+        async with opened_processor(name, container, config, given) as (store, layout, _):
+            partitions = await _chosen(store, layout, partition)
+            rows = _rows(store, _pieces(store, layout, partitions, tail))
+            if as_json:
+                async for row in rows:
+                    print_json(row)
+                return
+            schema = await read_schema(store, layout)
+            columns = ["_partition", SEQUENCE.name, *(schema.names if schema is not None else ())]
+            await print_table(columns, ([row.get(column) for column in columns] async for row in rows))
+
+    run_async(work)
+
+
+async def _chosen(store: Store, layout: ProcessorLayout, partition: str | None) -> list[str]:
+    partitions = sorted(await partitions_with_state(store, layout), key=natural)
+    if partition is None:
+        return partitions
+    if partition not in partitions:
+        raise UsageError(f"no partition {partition!r}; there are: {', '.join(partitions) or 'none yet'}")
+    return [partition]
+
+
+async def _pieces(
+    store: Store, layout: ProcessorLayout, partitions: Sequence[str], tail: int | None
+) -> AsyncIterator[Piece]:
+    if tail is None:
+        async for piece in output_pieces(store, layout, partitions):
+            yield piece
+    else:
+        for piece in await newest_pieces(store, layout, partitions, tail):
+            yield piece
+
+
+async def _rows(store: Store, pieces: AsyncIterator[Piece]) -> AsyncIterator[dict[str, Any]]:
+    async for piece in pieces:
+        async for batch in read_rows(store, piece):
+            for row in batch.to_pylist(maps_as_pydicts="lossy"):
+                yield {"_partition": piece.partition, SEQUENCE.name: row.pop(SEQUENCE.name), **row}

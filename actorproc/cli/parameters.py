@@ -1,0 +1,41 @@
+"""Options that several commands share, with one name, one help text and one meaning in all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Name = Annotated[
+    str, typer.Option("--name", metavar="PROCESSOR", envvar="ACTORPROC_NAME", help="Name of the processor.")
+]
+Container = Annotated[
+    str,
+    typer.Option(
+        metavar="URL",
+        envvar="ACTORPROC_CONTAINER",
+        help="Where the processor keeps everything it owns: a folder or bucket.",
+    ),
+]
+Source = Annotated[str, typer.Option(metavar="URL", envvar="ACTORPROC_SOURCE", help="The log that is processed.")]
+MaybeSource = Annotated[
+    str | None,
+    typer.Option(
+        "--source", metavar="URL", envvar="ACTORPROC_SOURCE", help="The log that is processed: adds end and lag."
+    ),
+]
+Partition = Annotated[str | None, typer.Option(help="Only this partition.")]
+Json = Annotated[bool, typer.Option("--json", help="For programs: JSON on stdout.")]
+Config = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Settings and options as TOML; default: actorproc.toml, if it is here."),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Any setting, such as commit_interval=500ms or s3_endpoint=http://minio:9000.",
+    ),
+]

@@ -1,0 +1,215 @@
+"""`actorproc status`: who runs what, how far it is, what the group would change next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Column, Table
+from rich.text import Text
+
+from actorproc.assignment import Plan
+from actorproc.cli.common import console, opened_processor, print_json, run_async, utc
+from actorproc.clock import SYSTEM
+from actorproc.errors import UsageError
+from actorproc.sources import open_source
+from actorproc.status import MemberStatus, PartitionStatus, ProcessorStatus, natural, next_plan, read_status
+
+WATCH_EVERY = 2.0
+"""Seconds between two looks of `--watch`."""
+
+_LISTED = 40  # partitions shown while watching: what fits a screen
+
+
+def run(
+    name: str,
+    container: str,
+    source_url: str | None,
+    as_json: bool,
+    watch: bool,
+    with_plan: bool,
+    config: Path | None,
+    given: Sequence[str] | None,
+) -> None:
+    """Print the state of a processor, once or again and again."""
+    if as_json and watch:
+        raise UsageError("--json and --watch: choose one")
+
+    async def work() -> None:
+        async with AsyncExitStack() as stack:
+            store, layout, settings = await stack.enter_async_context(opened_processor(name, container, config, given))
+            source = None
+            if source_url is not None:
+                source = open_source(source_url, settings=settings)
+                await source.open()
+                stack.push_async_callback(source.close)
+            expiration = settings.lease_expiration_interval
+
+            async def look() -> tuple[ProcessorStatus, Plan | None]:
+                status = await read_status(store, layout, name, expiration=expiration, source=source)
+                plan = await next_plan(store, layout, expiration=expiration, source=source) if with_plan else None
+                return status, plan
+
+            if not watch:
+                status, plan = await look()
+                print_json(_document(status, plan)) if as_json else console.print(_tables(status, plan))
+                return
+            with Live(console=console, auto_refresh=False) as live:
+                while True:
+                    live.update(_tables(*await look(), most=_LISTED), refresh=True)
+                    await SYSTEM.sleep(WATCH_EVERY)
+
+    try:
+        run_async(work)
+    except KeyboardInterrupt:
+        if not watch:
+            raise
+
+
+def _document(status: ProcessorStatus, plan: Plan | None) -> dict[str, Any]:
+    """The JSON shape in docs/cli.md: a public contract."""
+    document: dict[str, Any] = {
+        "processor": status.processor,
+        "members": [_member(member) for member in status.members],
+        "partitions": [_partition(partition) for partition in status.partitions],
+    }
+    if plan is not None:
+        document["plan"] = [move._asdict() for move in plan.moves]
+    return document
+
+
+def _member(member: MemberStatus) -> dict[str, Any]:
+    age = member.heartbeat_age
+    return {
+        "host": member.host,
+        "leases": member.leases,
+        "alive": member.alive,
+        "leaving": member.leaving,
+        "in_group": member.in_group,
+        "incarnation": member.incarnation,
+        "heartbeat_age": None if age is None else round(age, 3),
+        "started": utc(member.started),
+        "pid": member.pid,
+        "address": member.address,
+    }
+
+
+def _partition(partition: PartitionStatus) -> dict[str, Any]:
+    cursor, end, totals = partition.cursor, partition.end, partition.totals
+    return {
+        "partition": partition.partition,
+        "owner": partition.owner,
+        "epoch": partition.epoch,
+        "next_owner": partition.next_owner,
+        "position": cursor.position if cursor else None,
+        "sequence": cursor.sequence if cursor and cursor.sequence >= 0 else None,
+        "end": end.position if end else None,
+        "end_sequence": end.sequence if end else None,
+        "lag": partition.lag,
+        "last_commit": utc(partition.last_commit),
+        "records": totals.records,
+        "rows": totals.rows,
+        "dead_letters": totals.dead_letters,
+        "skipped": totals.skipped,
+        "output_files": partition.output_files,
+        "error": partition.error,
+    }
+
+
+def _tables(status: ProcessorStatus, plan: Plan | None, most: int | None = None) -> RenderableType:
+    parts: list[RenderableType] = [_headline(status), _members(status)]
+    if status.partitions:
+        parts.append(_partitions(status.partitions[:most]))
+    if most is not None and len(status.partitions) > most:
+        parts.append(Text(f"  ... and {len(status.partitions) - most} partitions more", style="dim"))
+    parts += [Text(f"partition {p.partition}: {p.error}", style="red") for p in status.partitions if p.error]
+    if plan is not None:
+        parts.append(_moves(plan))
+    return Group(*parts)
+
+
+def _headline(status: ProcessorStatus) -> Text:
+    lags = [partition.lag for partition in status.partitions if partition.lag is not None]
+    owned = sum(partition.owner is not None for partition in status.partitions)
+    facts = [
+        f"{sum(member.alive for member in status.members)} of {len(status.members)} members alive",
+        f"{owned} of {len(status.partitions)} partitions owned",
+        f"{sum(partition.totals.records for partition in status.partitions):,} records",
+        f"{sum(partition.totals.dead_letters for partition in status.partitions):,} dead letters",
+        *([f"lag {sum(lags):,}"] if lags else []),
+    ]
+    return Text.assemble((status.processor, "bold"), "  ", ", ".join(facts))
+
+
+def _members(status: ProcessorStatus) -> RenderableType:
+    if not status.members:
+        return Text("no members: no host is running", style="yellow")
+    table = Table("member", _right("leases"), "state", "heartbeat", "started", box=SIMPLE_HEAD)
+    for member in status.members:
+        age = member.heartbeat_age
+        table.add_row(
+            Text(member.host),
+            str(member.leases),
+            _state(member),
+            "-" if age is None else f"{age:.0f} s ago",
+            _ago(member.started),
+        )
+    return table
+
+
+def _state(member: MemberStatus) -> Text:
+    if not member.alive:
+        return Text("silent", style="red")
+    if not member.in_group:
+        return Text("joining", style="yellow")
+    return Text("leaving", style="yellow") if member.leaving else Text("alive", style="green")
+
+
+def _partitions(partitions: Sequence[PartitionStatus]) -> Table:
+    table = Table(
+        "partition", "owner", _right("epoch"), _right("position"), _right("lag"), _right("rows"), _right("dead"),
+        "last commit", box=SIMPLE_HEAD,
+    )  # fmt: skip
+    for partition in partitions:
+        cursor, totals = partition.cursor, partition.totals
+        owner = Text(partition.owner) if partition.owner else Text("nobody", style="red")
+        table.add_row(
+            Text(partition.partition),
+            owner.append(f" -> {partition.next_owner}", style="yellow") if partition.next_owner else owner,
+            str(partition.epoch),
+            Text(cursor.position if cursor else "-"),
+            "-" if partition.lag is None else f"{partition.lag:,}",
+            f"{totals.rows:,}",
+            Text(f"{totals.dead_letters:,}", style="yellow" if totals.dead_letters else ""),
+            _ago(partition.last_commit),
+        )
+    return table
+
+
+def _ago(time: float | None) -> str:
+    """For people: between two clocks."""
+    if time is None:
+        return "-"
+    seconds = max(0.0, SYSTEM.wall() - time)
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
+
+
+def _moves(plan: Plan) -> RenderableType:
+    if not plan.changed:
+        return Text("the next look at the group would change nothing", style="green")
+    table = Table("partition", "from", "to", "why", box=SIMPLE_HEAD, title="the next look at the group would")
+    for move in sorted(plan.moves, key=lambda move: natural(move.partition)):
+        table.add_row(*(Text(cell or "nobody") for cell in (move.partition, move.source, move.target, move.reason)))
+    return table
+
+
+def _right(header: str) -> Column:
+    return Column(header, justify="right")

@@ -1,0 +1,154 @@
+"""`serve --workers N`: host processes, started again when they die, and never left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+
+import anyio
+import anyio.abc
+import structlog
+
+from actorproc.actor import RestartPolicy, Restarts
+from actorproc.clock import SYSTEM, Clock
+from actorproc.retry import Backoff
+
+PARENT_PIPE = "ACTORPROC_PARENT_PIPE"
+"""Environment variable: number of the descriptor that tells a worker when its parent is gone."""
+
+ABORT_TIME = 5.0
+"""Seconds that workers have after the second signal."""
+
+_WRONG_USE = 2
+_RESTARTS = RestartPolicy(Backoff(0.5, 30.0))
+
+log = structlog.get_logger(__name__)
+
+
+class Workers:
+    """Runs a command line in N processes until all are done or a signal comes.
+
+    The workers hold the read end of a pipe whose write end only this process has. However it ends, killed included,
+    the pipe closes and they stop: see `stop_with_parent`.
+
+    Args:
+        command: of each worker, without its host name.
+        hosts: their host names. A worker that is started again keeps its name, so it gets its leases back at once.
+        until_end: a worker that ends well is done; else it is started again.
+    """
+
+    def __init__(self, command: Sequence[str], hosts: Sequence[str], *, until_end: bool, clock: Clock = SYSTEM) -> None:
+        self._command = command
+        self._hosts = hosts
+        self._until_end = until_end
+        self._clock = clock
+        self._processes: dict[str, anyio.abc.Process] = {}
+        self._stopping = anyio.Event()
+        self._exit_code = 0
+
+    async def run(self) -> int:
+        """The exit code: 0 if all workers ended well."""
+        alive, self._write_end = os.pipe()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._obey_signals, tasks.cancel_scope)
+                async with anyio.create_task_group() as keepers:
+                    for host in self._hosts:
+                        keepers.start_soon(self._keep, host, alive)
+                tasks.cancel_scope.cancel()
+        finally:
+            os.close(alive)
+            os.close(self._write_end)
+        return self._exit_code
+
+    async def _keep(self, host: str, alive: int) -> None:
+        """Run one worker, again and again if need be."""
+        restarts = Restarts(_RESTARTS, self._clock)
+        while not self._stopping.is_set():
+            born = self._clock.monotonic()
+            code = await self._run_once(host, alive)
+            if self._stopping.is_set():
+                # A signal that arrives before the worker listens for it ends it at once: nothing was begun.
+                self._note(0 if code in (-signal.SIGTERM, -signal.SIGINT) else code)
+                return
+            if code == 0 and self._until_end:
+                return
+            if code == _WRONG_USE:
+                log.error("worker.wrong_use", host=host, why="it said what; all workers stop")
+                self._note(code)
+                self.stop(signal.SIGTERM)
+                return
+            delay = restarts.failed(self._clock.monotonic() - born)
+            log.error("worker.died", host=host, exit=_exit(code), again_in=round(delay, 3))
+            with anyio.move_on_after(delay):
+                await self._stopping.wait()
+
+    async def _run_once(self, host: str, alive: int) -> int:
+        async with await anyio.open_process(
+            [*self._command, "--host", host],
+            stdin=None,
+            stdout=None,
+            stderr=None,
+            env={**os.environ, PARENT_PIPE: str(alive)},
+            pass_fds=[alive],
+            start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on: once
+        ) as process:
+            self._processes[host] = process
+            log.info("worker.started", host=host, pid=process.pid)
+            try:
+                return await process.wait()
+            finally:
+                del self._processes[host]
+
+    def stop(self, number: signal.Signals) -> None:
+        """Pass a signal on to all workers; none is started again."""
+        self._stopping.set()
+        for process in self._processes.values():
+            process.send_signal(number)
+
+    async def _obey_signals(self, scope: anyio.CancelScope) -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            asked = 0
+            async for number in signals:
+                asked += 1
+                log.info("workers.stopping", signal=number.name, workers=len(self._processes))
+                self.stop(number)
+                if asked > 1:
+                    self._note(1)
+                    await self._clock.sleep(ABORT_TIME)
+                    scope.cancel()  # which kills what is left
+
+    def _note(self, code: int) -> None:
+        """Wrong use outweighs failure outweighs success."""
+        self._exit_code = max(self._exit_code, 1 if code not in (0, _WRONG_USE) else code)
+
+
+def _exit(code: int) -> str | int:
+    return signal.Signals(-code).name if code < 0 else code
+
+
+def command_line(arguments: Sequence[str]) -> list[str]:
+    """This program with other arguments."""
+    return [sys.executable, "-m", "actorproc", *arguments]
+
+
+def stop_with_parent(patience: float) -> None:
+    """In a worker: when the parent dies, drain as on SIGTERM; end at once if that takes longer than `patience` seconds.
+
+    A thread, for an event loop that hangs must not keep the process alive.
+    """
+    descriptor = os.environ.pop(PARENT_PIPE, None)
+    if descriptor is None:
+        return
+
+    def watch(pipe: int) -> None:
+        os.read(pipe, 1)  # nobody writes: it returns when the last write end closes
+        log.warning("worker.orphaned", why="the process that started it is gone")
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait(patience)
+        os._exit(1)
+
+    threading.Thread(target=watch, args=(int(descriptor),), name="actorproc-parent", daemon=True).start()

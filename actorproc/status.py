@@ -1,0 +1,265 @@
+"""How a processor is, read from its container: who runs what, how far it is, what the group would change next."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+from urllib.parse import unquote
+
+import anyio
+
+from actorproc.actor import first_cause
+from actorproc.assignment import Lease, Plan, plan
+from actorproc.checkpoints import Checkpoint, Totals, read_checkpoint
+from actorproc.errors import CorruptObject
+from actorproc.heartbeat import Heartbeat, read_heartbeats
+from actorproc.layout import ProcessorLayout
+from actorproc.liveness import Watch
+from actorproc.membership import GroupDocument, read_group
+from actorproc.output import Commit, OutputChain
+from actorproc.records import Cursor
+from actorproc.sources.protocol import End, Source
+from actorproc.store import Store
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_NAMED = 20  # processors that an error message lists
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """A host. Without a heartbeat `heartbeat_age` (seconds, by the store's clock) and what it says are None."""
+
+    host: str
+    incarnation: str
+    alive: bool
+    """Its heartbeat is younger than the expiration."""
+    leases: int
+    in_group: bool
+    """False: it has a heartbeat, and nobody has written it in yet."""
+    leaving: bool
+    heartbeat_age: float | None = None
+    started: float | None = None
+    pid: int | None = None
+    address: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """A partition: its lease, what is committed, and the source's end. Times: seconds since 1970, by the hosts' clocks."""
+
+    partition: str
+    owner: str | None
+    epoch: int
+    next_owner: str | None
+    cursor: Cursor | None
+    """What is committed; None: nothing ever was."""
+    end: End | None
+    """None: no source was asked."""
+    lag: int | None
+    """Sequences between what is committed and the end; None: not known."""
+    last_commit: float | None
+    output_files: int
+    """Number of the next output file: how many there were."""
+    totals: Totals
+    error: str | None = None
+    """Why its state cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorStatus:
+    """A processor, as far as its container (and its source) tells."""
+
+    processor: str
+    members: Sequence[MemberStatus]
+    partitions: Sequence[PartitionStatus]
+
+
+async def missing_processor(store: Store, processor: str) -> str | None:
+    """Why nothing can be said of `processor`: it has never run there. Names those that have. None if it has."""
+    if await _has_run(store, ProcessorLayout(processor)):
+        return None
+    there = await find_processors(store)
+    known = f"there are: {', '.join(there)}" if there else "no processor has ever run there"
+    return f"no processor {processor!r} at {store.url}: {known}. Check the name and the container"
+
+
+async def find_processors(store: Store) -> list[str]:
+    """Names of the first processors in the container. One request for each folder in it, however full they are."""
+    found: list[str] = []
+    after = ""
+    while len(found) < _NAMED:
+        entries = (await store.list("", after=after, limit=1)).entries
+        if not entries:
+            break
+        folder, slash, _ = entries[0].key.partition("/")
+        if slash and await store.get(ProcessorLayout(folder).group, tail=1):
+            found.append(folder)
+        after = folder + "0" if slash else entries[0].key  # "0" comes next after "/": all of the folder is passed over
+    return found
+
+
+async def _has_run(store: Store, layout: ProcessorLayout) -> bool:
+    if await store.get(layout.group, tail=1):
+        return True
+    return bool((await store.list(layout.checkpoints, limit=1)).entries)
+
+
+async def read_status(
+    store: Store, layout: ProcessorLayout, processor: str, *, expiration: float, source: Source | None = None
+) -> ProcessorStatus:
+    """Read it, writing nothing. About three small requests per partition, many at once.
+
+    Args:
+        expiration: seconds after which a silent host counts as dead (`lease_expiration_interval`).
+        source: an open source, asked for its partitions and their ends.
+
+    Raises:
+        CorruptObject: `group.json` is not what was written there. (A partition's own trouble is in its `error`.)
+        StoreError, SourceError: it could not be read.
+    """
+    group = await read_group(store, layout) or GroupDocument()
+    heartbeats = await read_heartbeats(store, layout)
+    listing = await store.list(layout.checkpoints)
+    names = {unquote(entry.key.removeprefix(layout.checkpoints).removesuffix(".json")) for entry in listing.entries}
+    names |= set(group.leases)
+    if source is not None:
+        names |= set(await source.partitions())
+
+    async def read(partition: str) -> PartitionStatus:
+        lease = group.leases.get(partition) or Lease(None, 0)
+        return await _read_partition(store, layout, partition, lease, source)
+
+    partitions = await _gather(sorted(names, key=natural), read)
+    return ProcessorStatus(processor, _members(group, heartbeats, expiration), list(partitions.values()))
+
+
+def natural(name: str) -> tuple[int, str]:
+    """Sorts "2" before "10", and names that are no numbers after those that are, as texts."""
+    return (int(name), name) if name.isdecimal() else (2**63, name)
+
+
+async def _read_partition(
+    store: Store, layout: ProcessorLayout, partition: str, lease: Lease, source: Source | None
+) -> PartitionStatus:
+    end = await source.end(partition) if source is not None else None
+    state = _Committed()
+    error = None
+    try:
+        checkpoint = await read_checkpoint(store, layout, partition)
+        if checkpoint is not None:
+            state = await _walk(OutputChain(store, layout, partition), checkpoint)
+    except CorruptObject as corrupt:
+        error = str(corrupt)
+    lag = _lag(state.cursor, end, source) if source is not None and error is None else None
+    return PartitionStatus(
+        partition=partition,
+        owner=lease.owner,
+        epoch=lease.epoch,
+        next_owner=lease.next,
+        cursor=state.cursor,
+        end=end,
+        lag=lag,
+        last_commit=state.time,
+        output_files=state.number,
+        totals=state.totals,
+        error=error,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Committed:
+    cursor: Cursor | None = None
+    time: float | None = None
+    number: int = 0
+    totals: Totals = field(default_factory=Totals)
+
+
+async def _walk(chain: OutputChain, checkpoint: Checkpoint) -> _Committed:
+    """The checkpoint, or the newest commit if that has come further."""
+    # From the commit before the checkpoint's number: it tells when it was made, the checkpoint only when it was written.
+    number, newest = await chain.newest(max(0, checkpoint.number - 1))
+    if newest is None and checkpoint.number:
+        number, newest = await chain.newest(checkpoint.number)
+    if newest is not None and newest.next.sequence >= checkpoint.cursor.sequence:
+        return _Committed(newest.next, newest.time, number, newest.totals)
+    moved = checkpoint.totals.records > 0  # else it was claimed only
+    return _Committed(checkpoint.cursor, checkpoint.time if moved else _time(newest), number, checkpoint.totals)
+
+
+def _time(commit: Commit | None) -> float | None:
+    return None if commit is None else commit.time
+
+
+def _lag(cursor: Cursor | None, end: End | None, source: Source) -> int | None:
+    if cursor is None or end is None:
+        return None
+    if source.reached(cursor, end):
+        return 0
+    if end.sequence is None or cursor.sequence < 0:
+        return None  # a start position says nothing of how many records lie before it
+    return max(0, end.sequence - cursor.sequence)
+
+
+def _members(
+    group: GroupDocument, heartbeats: Iterable[tuple[Heartbeat, float]], expiration: float
+) -> list[MemberStatus]:
+    leases = Counter(lease.owner for lease in group.leases.values())
+    found = {(beat.host, beat.incarnation): (beat, age) for beat, age in heartbeats}
+    members = []
+    for host, member in group.members.items():
+        beat, age = found.pop((host, member.incarnation), (None, None))
+        alive = age is not None and age < expiration
+        status = MemberStatus(host, member.incarnation, alive, leases[host], in_group=True, leaving=member.leaving)
+        members.append(_with_heartbeat(status, beat, age))
+    for (host, incarnation), (beat, age) in found.items():
+        if age < expiration:  # else a crash left it
+            status = MemberStatus(host, incarnation, alive=True, leases=0, in_group=False, leaving=False)
+            members.append(_with_heartbeat(status, beat, age))
+    return sorted(members, key=lambda member: (member.host, member.incarnation))
+
+
+def _with_heartbeat(member: MemberStatus, beat: Heartbeat | None, age: float | None) -> MemberStatus:
+    if beat is None:
+        return member
+    return replace(member, heartbeat_age=age, started=beat.started, pid=beat.pid, address=beat.address)
+
+
+async def next_plan(store: Store, layout: ProcessorLayout, *, expiration: float, source: Source | None = None) -> Plan:
+    """What a host that looks at the group now for the first time would change, and why. Writes nothing.
+
+    Hosts that have watched for longer know sooner that one of them is silent, and wait for `rebalance_delay` before
+    they move live leases.
+    """
+    group = await read_group(store, layout) or GroupDocument()
+    who = [(host, member.incarnation) for host, member in group.members.items()]
+    watch = Watch(expiration)
+    now = store.clock.monotonic()
+    watch.observe(await store.list(layout.hosts), who, asked=now, answered=now)
+    gone = {host: why for host, incarnation in who if (why := watch.why_dead((host, incarnation)))}
+    return plan(
+        group.members,
+        group.leases,
+        partitions=await source.partitions() if source is not None else (),
+        joining=watch.newcomers(group.members),
+        gone=gone,
+    )
+
+
+async def _gather(keys: Sequence[K], work: Callable[[K], Awaitable[V]]) -> Mapping[K, V]:
+    """`work` of each key, all at once (the store bounds what is under way), in the order of the keys."""
+    results: dict[K, V] = {}
+
+    async def do(key: K) -> None:
+        results[key] = await work(key)
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            for key in keys:
+                tasks.start_soon(do, key)
+    except ExceptionGroup as group:
+        raise first_cause(group) from None
+    return {key: results[key] for key in keys}
