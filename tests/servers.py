@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 
 from aiobotocore.config import AioConfig
@@ -69,7 +70,17 @@ class S3Server:
     async def new_bucket(self) -> str:
         """Name of a bucket that is new and empty."""
         bucket = f"bucket-{next(self._numbers)}"
-        client = get_session().create_client(
+        async with self._client() as s3:
+            await s3.create_bucket(Bucket=bucket)
+        return bucket
+
+    async def delete_bucket(self, bucket: str) -> None:
+        """Delete a bucket, which must be empty."""
+        async with self._client() as s3:
+            await s3.delete_bucket(Bucket=bucket)
+
+    def _client(self) -> Any:
+        return get_session().create_client(
             "s3",
             endpoint_url=self.endpoint,
             region_name="us-east-1",
@@ -77,9 +88,6 @@ class S3Server:
             aws_secret_access_key=self.secret_key,
             config=AioConfig(s3={"addressing_style": "path"}),
         )
-        async with client as s3:
-            await s3.create_bucket(Bucket=bucket)
-        return bucket
 
 
 @contextmanager
@@ -96,7 +104,13 @@ def seaweedfs(folder: Path) -> Iterator[S3Server]:
         return (
             [binary, "-logtostderr=true", "server", "-s3", "-filer", f"-dir={folder}", f"-s3.port={s3}"]
             + ["-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-master.telemetry=false"]
-            + ["-s3.port.iceberg=0", "-s3.port.lance=0", "-volume.max=200", "-master.volumeSizeLimitMB=64"]
+            + [
+                "-s3.port.iceberg=0",
+                "-s3.port.lance=0",
+                "-s3.autoCreateBucket=false",
+                "-volume.max=200",
+                "-master.volumeSizeLimitMB=64",
+            ]
             + [f"-{flag}={port}" for flag, port in zip([*flags, "s3.port.grpc"], others, strict=True)],
             endpoint,
             f"{endpoint}/healthz",

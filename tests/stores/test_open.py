@@ -1,0 +1,189 @@
+"""`open_store`: which URL means what, and what is said when a place does not exist or may not be used."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actorproc.errors import StoreRefused, StoreUnavailable, UsageError
+from actorproc.settings import Settings
+from actorproc.stores import open_store
+from tests.servers import S3Server, free_ports
+
+
+async def _open(url: str, **settings: Any) -> None:
+    async with open_store(url, Settings.load(**settings)) as store:
+        await store.list("")
+
+
+async def test_memory_is_shared_by_name() -> None:
+    async with (
+        open_store("memory://shared") as one,
+        open_store("memory://shared") as two,
+        open_store("memory://x") as other,
+    ):
+        await one.put("key", b"body")
+        assert await two.get("key") is not None
+        assert await other.get("key") is None
+
+
+async def test_folder_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    places = {
+        f"file://{tmp_path}/absolute": "absolute",
+        "file://relative/deeper": "relative/deeper",
+        "plain": "plain",
+        "./dotted/": "dotted",
+        "with: colon": "with: colon",
+        "per%20cent": "per%20cent",
+        "~/mine": "home/mine",
+    }
+    for url, folder in places.items():
+        async with open_store(url) as store:
+            await store.put("key", b"body")
+            assert store.url == f"file://{tmp_path / folder}"
+        assert (tmp_path / folder / "key").read_bytes() == b"body"
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("", "not complete"),
+        ("memory://", "not complete"),
+        ("file://", "not complete"),
+        ("s3://", "not complete"),
+        ("s3:bucket/prefix", "not complete"),
+        ("gs://bucket", "unknown scheme 'gs'"),
+        ("https://bucket.s3.amazonaws.com", "unknown scheme 'https'"),
+        ("S3://bucket", "unknown scheme 'S3'"),
+    ],
+)
+def test_a_url_that_means_nothing_is_refused_with_what_is_allowed(url: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        open_store(url)
+    assert "write memory://NAME, file:///FOLDER, file://FOLDER, a plain path, or s3://BUCKET/PREFIX" in str(
+        caught.value
+    )
+
+
+@pytest.mark.parametrize("bucket", ["/prefix", "My_Bucket", "ab", "-x-", "a" * 64])
+def test_an_impossible_bucket_name_is_refused(bucket: str) -> None:
+    with pytest.raises(UsageError, match="names no possible bucket"):
+        open_store(f"s3://{bucket}")
+
+
+@pytest.mark.parametrize("endpoint", ["localhost:9000", "//host", "ftp://host", "http://"])
+def test_an_endpoint_that_is_no_url_is_refused_naming_the_setting(endpoint: str) -> None:
+    with pytest.raises(UsageError, match=r"s3_endpoint = .*write the whole URL"):
+        open_store("s3://bucket", Settings.load(s3_endpoint=endpoint))
+
+
+async def test_a_prefix_keeps_containers_of_a_bucket_apart(s3_server: S3Server) -> None:
+    bucket = await s3_server.new_bucket()
+    settings = Settings.load(**s3_server.settings)
+    async with (
+        open_store(f"s3://{bucket}", settings) as whole,
+        open_store(f"s3://{bucket}/a/b/", settings) as one,
+        open_store(f"s3://{bucket}/a/bc", settings) as other,
+    ):
+        await one.put("x/key", b"one")
+        await other.put("x/key", b"other")
+        assert one.url == f"s3://{bucket}/a/b"
+        assert [e.key for e in (await one.list("")).entries] == ["x/key"]
+        assert [e.key for e in (await one.list("x/", after="x/a")).entries] == ["x/key"]
+        assert [e.key for e in (await whole.list("")).entries] == ["a/b/x/key", "a/bc/x/key"]
+
+
+async def test_settings_come_from_the_environment(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in s3_server.settings.items():
+        monkeypatch.setenv(f"ACTORPROC_{name.upper()}", value)
+    async with open_store(await s3_server.new_url()) as store:
+        await store.create("key", b"body")
+
+
+async def test_keys_come_from_the_usual_aws_variables(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_server.access_key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3_server.secret_key)
+    await _open(await s3_server.new_url(), s3_endpoint=s3_server.endpoint)
+
+
+async def test_a_missing_bucket_is_refused_saying_so(s3_server: S3Server) -> None:
+    with pytest.raises(StoreRefused, match=r"s3://nowhere/x: list: NoSuchBucket.*create the bucket"):
+        await _open("s3://nowhere/x", **s3_server.settings)
+
+
+async def test_a_bucket_that_vanishes_is_refused_by_every_verb(s3_server: S3Server) -> None:
+    bucket = await s3_server.new_bucket()
+    async with open_store(f"s3://{bucket}", Settings.load(**s3_server.settings)) as store:
+        await s3_server.delete_bucket(bucket)
+        calls: list[Callable[[], Awaitable[object]]] = [
+            lambda: store.get("key"),
+            lambda: store.put("key", b""),
+            lambda: store.create("key", b""),
+            lambda: store.swap("key", b"", '"x"'),
+            lambda: store.list(""),
+        ]
+        for call in calls:
+            with pytest.raises(StoreRefused, match="NoSuchBucket"):
+                await call()
+
+
+async def test_a_wrong_access_key_is_refused_naming_the_setting(s3_server: S3Server) -> None:
+    url = await s3_server.new_url()
+    with pytest.raises(StoreRefused, match=r"InvalidAccessKeyId.*check s3_access_key and s3_secret_key"):
+        await _open(url, **{**s3_server.settings, "s3_access_key": "somebody"})
+
+
+async def test_a_wrong_secret_key_is_refused_naming_the_setting(s3_server: S3Server) -> None:
+    url = await s3_server.new_url()
+    with pytest.raises(StoreRefused, match=r"SignatureDoesNotMatch.*secret key does not belong"):
+        await _open(url, **{**s3_server.settings, "s3_secret_key": "guessed-wrong"})
+
+
+async def test_missing_credentials_are_refused_saying_where_they_go(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    with pytest.raises(StoreRefused, match="no credentials found; set s3_access_key"):
+        await _open(await s3_server.new_url(), s3_endpoint=s3_server.endpoint)
+
+
+async def test_an_unknown_profile_is_refused_naming_it(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    with pytest.raises(StoreRefused, match="nobody"):
+        await _open("s3://bucket", **s3_server.settings)
+
+
+async def test_an_endpoint_where_nobody_listens_fails_at_once() -> None:
+    (port,) = free_ports(1)
+    endpoint = f"http://127.0.0.1:{port}"
+    with pytest.raises(StoreUnavailable, match=rf"cannot reach {endpoint}: .*check s3_endpoint and the network"):
+        await _open("s3://bucket/x", s3_endpoint=endpoint, s3_access_key="a", s3_secret_key="b")
+
+
+async def test_an_endpoint_that_accepts_but_never_answers_fails_at_the_deadline() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(StoreUnavailable, match=rf"no answer from {endpoint} in 0.3 s"):
+            await _open("s3://bucket/x", s3_endpoint=endpoint, s3_access_key="a", s3_secret_key="b", store_timeout=0.3)
+
+
+async def test_a_host_name_that_nobody_knows_is_refused() -> None:
+    settings = {"s3_endpoint": "http://nobody.invalid:9000", "s3_access_key": "a", "s3_secret_key": "b"}
+    with pytest.raises(StoreRefused, match=r"no host of the name in http://nobody.invalid:9000; check s3_endpoint"):
+        await _open("s3://bucket/x", **settings)
+
+
+async def test_tls_with_a_server_that_speaks_none_is_refused(s3_server: S3Server) -> None:
+    settings = {**s3_server.settings, "s3_endpoint": s3_server.endpoint.replace("http:", "https:")}
+    with pytest.raises(StoreRefused, match="no TLS with https://"):
+        await _open("s3://bucket/x", **settings)

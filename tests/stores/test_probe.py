@@ -1,0 +1,145 @@
+"""The probe: it says yes to every store of ours, and names what a store that lies does not keep."""
+
+from __future__ import annotations
+
+import pytest
+
+from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, StoreUnsafe
+from actorproc.probe import RACERS, ensure_safe, probe
+from actorproc.retry import Backoff
+from actorproc.store import Listing, Store, Stored, StoreLimits
+from actorproc.stores.memory import Memory
+
+NAMES = [
+    "read your write",
+    "create if absent",
+    "match",
+    "stale match",
+    "match on a missing key",
+    "race of creates",
+    "race of matches",
+    "listing",
+    "partial and conditional reads",
+    "delete",
+]
+
+
+async def test_every_store_of_ours_keeps_every_property_and_is_left_as_it_was(store: Store) -> None:
+    await store.put("probe/mine", b"body")
+    properties = await probe(store, "probe/")
+    assert [(p.name, p.held) for p in properties] == [(name, True) for name in NAMES]
+    assert all(p.done and p.found and p.meaning for p in properties)
+    await ensure_safe(store, "probe/")
+    assert [e.key for e in (await store.list("")).entries] == ["probe/mine"]
+
+
+class LastWriterWins(Memory):
+    """Checks, is interrupted, then writes: what a service does that has no lock around the two."""
+
+    async def put_if_absent(self, key: str, body: bytes) -> str:
+        if await self.get(key) is not None:
+            raise ConditionFailed(key)
+        return await self.put(key, body)
+
+    async def put_if_match(self, key: str, body: bytes, tag: str) -> str:
+        stored = await self.get(key)
+        if stored is None or stored.tag != tag:
+            raise ConditionFailed(key)
+        return await self.put(key, body)
+
+
+class CreatesOnMatch(Memory):
+    """As MinIO did before 2025-09-06."""
+
+    async def put_if_match(self, key: str, body: bytes, tag: str) -> str:
+        return await (super().put_if_match(key, body, tag) if await self.get(key) else self.put(key, body))
+
+
+class NeverMatches(Memory):
+    """As radosgw 16 does."""
+
+    async def put_if_match(self, key: str, body: bytes, tag: str) -> str:
+        raise ConditionFailed(key)
+
+
+class ContentTags(Memory):
+    """Whose tags do not tell versions apart."""
+
+    async def put(self, key: str, body: bytes) -> str:
+        await super().put(key, body)
+        return "same"
+
+
+class ListsLate(Memory):
+    async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Listing:
+        listing = await super().list(prefix, after, limit)
+        return Listing(listing.entries[:-1], listing.now)
+
+
+class IgnoresAfter(Memory):
+    async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Listing:
+        return await super().list(prefix, "", limit)
+
+
+class SendsAll(Memory):
+    async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
+        return await super().get(key)
+
+
+class KeepsDeleted(Memory):
+    async def delete(self, key: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "broken"),
+    [
+        (LastWriterWins, {"race of creates", "race of matches"}),
+        (CreatesOnMatch, {"match on a missing key"}),
+        (NeverMatches, {"match", "race of matches"}),
+        (ContentTags, {"read your write", "race of matches", "listing", "partial and conditional reads"}),
+        (ListsLate, {"listing"}),
+        (IgnoresAfter, {"listing"}),
+        (SendsAll, {"partial and conditional reads"}),
+        (KeepsDeleted, {"match on a missing key", "delete"}),
+    ],
+)
+async def test_what_a_store_does_not_keep_is_found_and_named(kind: type[Memory], broken: set[str]) -> None:
+    store = Store(kind())
+    properties = await probe(store, "probe/")
+    assert {p.name for p in properties if not p.held} == broken
+    first = next(p for p in properties if not p.held)
+    with pytest.raises(StoreUnsafe) as caught:
+        await ensure_safe(store, "probe/")
+    text = str(caught.value)
+    assert text.startswith("memory:// is not safe to use")
+    assert first.name in text
+    assert first.done in text
+    assert first.meaning in text
+
+
+async def test_all_racers_that_won_are_counted() -> None:
+    (race,) = [p for p in await probe(Store(LastWriterWins()), "probe/") if p.name == "race of creates"]
+    assert race.found.startswith(f"{RACERS} of them were told that they had won")
+
+
+class Away(Memory):
+    async def put_if_absent(self, key: str, body: bytes) -> str:
+        raise StoreUnavailable("503")
+
+
+async def test_a_store_that_is_away_is_not_called_unsafe() -> None:
+    store = Store(Away(), limits=StoreLimits(patience=0.02, backoff=Backoff(0.001, 0.001)))
+    with pytest.raises(StoreUnavailable, match="503"):
+        await ensure_safe(store, "probe/")
+    assert (await store.list("")).entries == []
+
+
+class Forbidden(Memory):
+    async def delete(self, key: str) -> None:
+        raise StoreRefused("AccessDenied")
+
+
+async def test_a_right_that_is_missing_is_not_called_unsafe() -> None:
+    with pytest.raises(StoreRefused, match="AccessDenied"):
+        await ensure_safe(Store(Forbidden()), "probe/")
