@@ -32,7 +32,7 @@ from actorproc.probe import ensure_safe
 from actorproc.schema import output_schema, parse_schema
 from actorproc.settings import Settings
 from actorproc.sources import open_source
-from actorproc.sources.protocol import End, Source, Start
+from actorproc.sources.protocol import End, Source, Start, checked_start
 from actorproc.store import Store
 from actorproc.stores import open_store
 from actorproc.supervisor import Supervisor, SupervisorStatistics
@@ -72,7 +72,7 @@ class Processor:
         container: URL of the store under which the processor keeps everything it owns, or an opened `Store`.
         name: of the processor, the same on all hosts; default: the handler's name.
         host: name of this host, unique; default: machine and process id. A second one of the same name replaces the first.
-        start: where to begin without a checkpoint: 'earliest', 'latest' or an aware datetime.
+        start: where to begin without a checkpoint: 'earliest', 'latest', or a time with its zone.
         options: of the handler.
         config: a TOML file of settings and options; default: `actorproc.toml`, if it is here.
         settings: all of them, instead of reading file and environment.
@@ -90,7 +90,7 @@ class Processor:
         container: str | Store,
         name: str | None = None,
         host: str | None = None,
-        start: Start = "earliest",
+        start: Start | str = "earliest",
         options: Mapping[str, object] | None = None,
         config: str | Path | None = None,
         settings: Settings | None = None,
@@ -107,7 +107,7 @@ class Processor:
         self.name = name or self.handler.__name__
         self.layout = ProcessorLayout(self.name)
         self.host = checked_name("host name", host or default_host())
-        self.start = start
+        self.start = checked_start(start)
         self.clock = clock
         self._source = open_source(source, settings=self.settings, clock=clock)
         self._store = container if isinstance(container, Store) else open_store(container, self.settings, clock=clock)

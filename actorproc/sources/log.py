@@ -46,6 +46,7 @@ class LogSource(Source):
         self._clock = clock
         self._owns_store = isinstance(log, str)
         self._store = open_store(log, self._settings, clock=clock) if isinstance(log, str) else log
+        self.url = self._store.url
         self._heads = HeadWatch(self._store, clock, self._settings.poll_interval)
         self._partitions: list[str] = []
         self._get_seconds = 0.0  # what a GET takes, smoothed

@@ -8,10 +8,28 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from actorproc.errors import UsageError
 from actorproc.records import Batch, Cursor
 
 Start = Literal["earliest", "latest"] | datetime
 """Where to begin when there is no checkpoint."""
+
+
+def checked_start(start: object) -> Start:
+    """`start`, if it can be one; an ISO time as text is parsed.
+
+    Raises:
+        UsageError: it is neither 'earliest', 'latest' nor a time with its zone.
+    """
+    if start == "earliest" or start == "latest":
+        return start  # type: ignore[return-value]  # mypy does not narrow by ==
+    try:
+        time = datetime.fromisoformat(start) if isinstance(start, str) else start
+    except ValueError:
+        time = None
+    if isinstance(time, datetime) and time.tzinfo is not None:
+        return time
+    raise UsageError(f"start = {start!r}: 'earliest', 'latest', or a time with its zone, such as 2013-01-01T00:00Z")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,254 @@
+"""`Processor`, as applications embed it: whole hosts on one event loop, over a memory or folder store."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import anyio
+import orjson
+import pyarrow.parquet as pq
+import pytest
+from pydantic import BaseModel
+
+from actorproc import Batch, CloseReason, PartitionContext, PartitionHandler, Processor, Site, errors
+from actorproc.store import Store
+from actorproc.stores.memory import Memory
+from actorproc.testing.source import MemorySource
+
+QUICK: dict[str, Any] = {
+    "lease_acquire_interval": 0.2,
+    "lease_renew_interval": 0.1,
+    "lease_expiration_interval": 1.0,
+    "rebalance_delay": 0.1,
+    "commit_interval": 0.05,
+    "retry_backoff": 0.001,
+    "restart_backoff": 0.01,
+}
+
+
+class Double(PartitionHandler):
+    output_schema = "n long"
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        for record in batch:
+            ctx.emit(record, {"n": 2 * record.json()})
+
+
+def fed(partitions: int = 4, each: int = 10) -> MemorySource:
+    source = MemorySource(partitions)
+    for partition in range(partitions):
+        source.append(str(partition), [str(n).encode() for n in range(each)])
+    return source
+
+
+async def rows(store: Store, name: str = "Double") -> list[int]:
+    found: list[int] = []
+    for entry in (await store.list(f"{name}/output/")).entries:
+        stored = await store.get(entry.key)
+        assert stored is not None
+        found += pq.read_table(io.BytesIO(stored.body))["n"].to_pylist()
+    return sorted(found)
+
+
+async def test_until_end_processes_what_there_is_and_returns() -> None:
+    store = Store(Memory())
+    await Processor(Double, source=fed(), container=store, host="a", **QUICK).run(until_end=True)
+    assert await rows(store) == sorted(2 * n for n in range(10) for _ in range(4))
+    assert (await store.list("Double/hosts/")).entries == []
+
+
+async def test_until_end_of_an_empty_stream_returns() -> None:
+    await Processor(Double, source=MemorySource(3), container=Store(Memory()), **QUICK).run(until_end=True)
+
+
+async def test_two_hosts_share_the_partitions_and_both_return_at_the_end() -> None:
+    store, source = Store(Memory()), fed(partitions=8)
+    async with anyio.create_task_group() as tasks:
+        for host in "ab":
+            processor = Processor(Double, source=source, container=store, host=host, **QUICK)
+            tasks.start_soon(lambda processor=processor: processor.run(until_end=True))  # type: ignore[misc]
+    assert await rows(store) == sorted(2 * n for n in range(10) for _ in range(8))
+
+
+async def test_embedded_it_runs_in_the_background_and_drains_when_the_block_ends() -> None:
+    store, source = Store(Memory()), fed()
+    async with Processor(Double, source=source, container=store, host="a", **QUICK) as processor:
+        with anyio.fail_after(10):
+            while await rows(store) != sorted(2 * n for n in range(10) for _ in range(4)):
+                await anyio.sleep(0.01)
+        statistics = processor.statistics()
+        assert statistics.running
+        assert statistics.supervisor is not None
+        assert [p.partition for p in statistics.supervisor.partitions] == ["0", "1", "2", "3"]
+        assert sum(p.rows for p in statistics.supervisor.partitions) == 40
+        assert statistics.store_requests["put_if_absent"] >= 4
+    assert not processor.statistics().running
+    assert (await store.list("Double/hosts/")).entries == []
+
+
+async def test_what_was_processed_but_not_due_yet_is_committed_when_the_block_ends() -> None:
+    store, source = Store(Memory()), fed(1)
+    settings = {**QUICK, "commit_interval": 1000}
+    async with Processor(Double, source=source, container=store, **settings) as processor:
+        with anyio.fail_after(10):
+            while not any(p.records for p in _partitions(processor)):
+                await anyio.sleep(0.01)
+        assert await rows(store) == []
+    assert await rows(store) == [2 * n for n in range(10)]
+
+
+def _partitions(processor: Processor) -> list[Any]:
+    supervisor = processor.statistics().supervisor
+    return [] if supervisor is None else supervisor.partitions
+
+
+async def test_several_processors_live_in_one_process() -> None:
+    store, source = Store(Memory()), fed()
+    async with anyio.create_task_group() as tasks:
+        for name in ("one", "two"):
+            processor = Processor(Double, name=name, source=source, container=store, **QUICK)
+            tasks.start_soon(lambda processor=processor: processor.run(until_end=True))  # type: ignore[misc]
+    assert await rows(store, "one") == await rows(store, "two")
+    assert len(await rows(store, "one")) == 40
+
+
+async def test_an_error_in_the_block_still_drains_and_comes_through_as_it_is() -> None:
+    store = Store(Memory())
+    with pytest.raises(KeyError):
+        async with Processor(Double, source=fed(), container=store, **QUICK):
+            raise KeyError("mine")
+    assert (await store.list("Double/hosts/")).entries == []
+
+
+async def test_a_second_host_of_the_same_name_replaces_the_first_which_says_so() -> None:
+    store, source = Store(Memory()), fed()
+    with pytest.raises(errors.Fenced, match=r"another host.*'a'"):
+        async with Processor(Double, source=source, container=store, host="a", **QUICK):
+            await anyio.sleep(0.1)
+            async with Processor(Double, source=source, container=store, host="a", **QUICK):
+                with anyio.fail_after(10):
+                    await anyio.sleep_forever()
+
+
+async def test_hooks_options_and_what_a_host_shares() -> None:
+    events: list[str] = []
+
+    class Hooked(PartitionHandler):
+        instances: ClassVar[int] = 0
+
+        class Options(BaseModel):
+            factor: int
+
+        def __init__(self) -> None:
+            type(self).instances += 1
+
+        @classmethod
+        @asynccontextmanager
+        async def shared(cls, options: Any) -> AsyncIterator[list[int]]:
+            events.append(f"enter {options.factor}")
+            yield []
+            events.append("exit")
+
+        async def opened(self, ctx: Site) -> None:
+            events.append(f"opened {ctx.partition}")
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            ctx.shared.append(ctx.options.factor * len(batch))
+            events.append(f"process {ctx.partition} {len(ctx.shared)}")
+
+        async def closing(self, ctx: Site, reason: CloseReason) -> None:
+            events.append(f"closing {ctx.partition} {reason.value}")
+
+    processor = Processor(Hooked, source=fed(2), container=Store(Memory()), options={"factor": "3"}, **QUICK)
+    await processor.run(until_end=True)
+    assert events[0] == "enter 3"
+    assert events[-1] == "exit"
+    assert sorted(e for e in events if e.startswith(("opened", "closing"))) == [
+        "closing 0 stopping", "closing 1 stopping", "opened 0", "opened 1",
+    ]  # fmt: skip
+    assert {e.split()[2] for e in events if e.startswith("process")} == {"1", "2"}
+    assert Hooked.instances == 2
+
+
+async def test_a_bug_in_one_partition_never_stops_the_others() -> None:
+    class Buggy(Double):
+        async def opened(self, ctx: Site) -> None:
+            if ctx.partition == "1":
+                raise RuntimeError("cannot open")
+
+    store, source = Store(Memory()), fed(3)
+    async with Processor(Buggy, name="Double", source=source, container=store, host="a", **QUICK) as processor:
+        with anyio.fail_after(10):
+            while len(await rows(store)) < 20:
+                await anyio.sleep(0.01)
+        assert processor.statistics().running
+
+
+async def test_a_stuck_handler_is_cancelled_and_its_partition_started_again() -> None:
+    attempts: list[str] = []
+
+    class Stuck(Double):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            attempts.append(ctx.partition)
+            if len(attempts) == 1:
+                await anyio.sleep_forever()
+            await super().process(batch, ctx)
+
+    store = Store(Memory())
+    processor = Processor(Stuck, name="Double", source=fed(1), container=store, **{**QUICK, "max_process_time": 0.1})
+    with anyio.fail_after(10):
+        await processor.run(until_end=True)
+    assert len(await rows(store)) == 10
+    assert attempts == ["0", "0"]
+
+
+async def test_output_with_another_schema_is_refused_at_start(tmp_path: Path) -> None:
+    class Changed(Double):
+        output_schema = "n string"
+
+    container = str(tmp_path)
+    await Processor(Double, source=fed(), container=container, **QUICK).run(until_end=True)
+    with pytest.raises(errors.SchemaError, match=r"n.*bigint.*string"):
+        await Processor(Changed, name="Double", source=fed(), container=container, **QUICK).run(until_end=True)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"handler": PartitionHandler}, "no process"),
+        ({"handler": Processor}, "must subclass"),
+        ({"name": "a/b"}, "processor name 'a/b'"),
+        ({"host": "a b"}, "host name 'a b'"),
+        ({"container": "ftp://x"}, "ftp"),
+        ({"source": "kafka://x"}, "kafka"),
+        ({"commit_intervall": 1}, "commit_intervall"),
+        ({"options": {"x": 1}}, "no option x"),
+        ({"start": "yesterday"}, "start = 'yesterday'"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_is_touched(wrong: dict[str, Any], message: str) -> None:
+    arguments: dict[str, Any] = {"handler": Double, "source": "memory://s", "container": "memory://c", **wrong}
+    with pytest.raises(errors.UsageError, match=message):
+        Processor(arguments.pop("handler"), **arguments)
+
+
+async def test_manual_commits_survive_a_handoff() -> None:
+    class Manual(PartitionHandler):
+        output_schema = "n long"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                ctx.emit(record, {"n": orjson.loads(record.value or b"")})
+            await ctx.commit()
+
+    store, source = Store(Memory()), fed(4)
+    settings = {**QUICK, "auto_commit": False}
+    async with anyio.create_task_group() as tasks:
+        for host in "abc":
+            processor = Processor(Manual, name="Double", source=source, container=store, host=host, **settings)
+            tasks.start_soon(lambda processor=processor: processor.run(until_end=True))  # type: ignore[misc]
+    assert await rows(store) == sorted(n for n in range(10) for _ in range(4))
