@@ -39,17 +39,14 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN else text[:SHOWN] + "..."
 
 
-def castable(source: pa.DataType, target: pa.DataType, *, nested: bool = False) -> bool:
+def castable(source: pa.DataType, target: pa.DataType) -> bool:
     """Can columns of type `source` become `target` with nothing lost, unless single values stand against it?"""
     if source == target or pt.is_null(source):
         return True
     if pt.is_dictionary(source):
-        return castable(source.value_type, target, nested=nested)
-    if pt.is_integer(target):
+        return castable(source.value_type, target)
+    if pt.is_integer(target) or pt.is_floating(target):
         return bool(pt.is_integer(source) or pt.is_floating(source))
-    if pt.is_floating(target):  # the overflow of a double is looked for in plain columns only, see `cast`
-        overflows = nested and pt.is_float64(source) and pt.is_float32(target)
-        return bool(pt.is_integer(source) or (pt.is_floating(source) and not overflows))
     if pt.is_string(target):
         return bool(pt.is_large_string(source) or pt.is_string_view(source))
     if pt.is_binary(target):
@@ -63,16 +60,16 @@ def castable(source: pa.DataType, target: pa.DataType, *, nested: bool = False) 
     if pt.is_map(target):
         return bool(
             pt.is_map(source)
-            and castable(source.key_type, target.key_type, nested=True)
-            and castable(source.item_type, target.item_type, nested=True)
+            and castable(source.key_type, target.key_type)
+            and castable(source.item_type, target.item_type)
         )
-    if pt.is_list(target):  # list views are left out: Arrow 26 casts them to empty lists
+    if pt.is_list(target):
         lists = pt.is_list(source) or pt.is_large_list(source) or pt.is_fixed_size_list(source)
-        return bool(lists and castable(source.value_type, target.value_type, nested=True))
+        return bool(lists and castable(source.value_type, target.value_type))
     if pt.is_struct(target) and pt.is_struct(source):  # fields that only the target has become null
         places = [target.get_field_index(field.name) for field in source]
         return all(at >= 0 for at in places) and all(
-            castable(field.type, target[at].type, nested=True) for field, at in zip(source, places, strict=True)
+            castable(field.type, target[at].type) for field, at in zip(source, places, strict=True)
         )
     return False
 
@@ -113,29 +110,21 @@ def _fit(column: pa.ChunkedArray, field: pa.Field) -> tuple[pa.ChunkedArray, dic
     try:
         fitted = cast(column, field.type)
     except pa.ArrowInvalid:
-        unfit = _search(column, field.type, 0, len(column))
-        if unfit:
-            return column, unfit
-        fitted = cast(_part(column, 0, len(column)), field.type)
+        return column, _search(column, field.type)
     nulls = {} if field.nullable or not fitted.null_count else pc.indices_nonzero(fitted.is_null()).to_pylist()
-    return fitted, dict.fromkeys(nulls, "the column is NOT NULL")
+    return fitted, dict.fromkeys(nulls, "it is NOT NULL")
 
 
-def _search(column: pa.ChunkedArray, kind: pa.DataType, start: int, stop: int) -> dict[int, str]:
-    """Values between two indices that cannot be cast, and why: halves until they stand alone."""
+def _search(column: pa.ChunkedArray, kind: pa.DataType, start: int = 0) -> dict[int, str]:
+    """Values that cannot be cast, and why, by index: halves until they stand alone."""
     try:
-        cast(_part(column, start, stop), kind)
+        cast(column, kind)
     except pa.ArrowInvalid as error:
-        if stop - start == 1:
+        if len(column) == 1:
             return {start: str(error)}
-        middle = (start + stop) // 2
-        return _search(column, kind, start, middle) | _search(column, kind, middle, stop)
+        half = len(column) // 2
+        return _search(column[:half], kind, start) | _search(column[half:], kind, start + half)
     return {}
-
-
-def _part(column: pa.ChunkedArray, start: int, stop: int) -> pa.ChunkedArray:
-    """A copy: of a slice of lists, Arrow casts the whole list's elements, and finds fault with those outside."""
-    return column.take(pa.array(np.arange(start, stop)))
 
 
 def cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
@@ -145,52 +134,62 @@ def cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     Raises:
         pa.ArrowInvalid: a value does not fit.
     """
-    loose = relaxed(kind)
-    if column.type != loose:
-        strict, column = column, column.cast(loose)
-        if pt.is_float32(loose) and pt.is_float64(strict.type):
-            lost = pc.and_(pc.is_inf(column), pc.is_finite(strict))
-            if pc.any(lost).as_py():
-                raise pa.ArrowInvalid("out of range for float")
-    for chunk in column.chunks:
-        _check_years(chunk)
-    return column if loose == kind else column.cast(kind)
+    if column.type == kind and not has_rules(kind):
+        return column
+    return pa.chunked_array([_cast(chunk, kind) for chunk in column.chunks], kind)
 
 
-def has_times(kind: pa.DataType) -> bool:
-    """Is it, or does it contain, a date or timestamp?"""
+def has_rules(kind: pa.DataType) -> bool:
+    """Are there values of this type that an output cannot have? (Times outside all years, null in a NOT NULL field.)"""
     if pt.is_struct(kind):
-        return any(has_times(field.type) for field in kind)
+        return any(not field.nullable or has_rules(field.type) for field in kind)
     if pt.is_map(kind):
-        return has_times(kind.key_type) or has_times(kind.item_type)
-    return has_times(kind.value_type) if pt.is_list(kind) else bool(pt.is_date(kind) or pt.is_timestamp(kind))
+        return has_rules(kind.key_type) or has_rules(kind.item_type)
+    return has_rules(kind.value_type) if pt.is_list(kind) else kind in _YEARS
 
 
-def _check_years(array: pa.Array) -> None:
-    """Refuse times that readers in Python could not even show, by an error for the whole column."""
-    kind = array.type
-    if not has_times(kind):
-        return
+def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Nested types part by part. Arrow's own cast also casts what a null or a slice hides, finding fault with it; and it
+    takes no notice of nulls that an array was made with in spite of its type."""
+    if pt.is_null(array.type):
+        return pa.nulls(len(array), kind)
+    if pt.is_dictionary(array.type):
+        return _cast(array.dictionary_decode(), kind)
     if pt.is_struct(kind):
-        for child in array.flatten():
-            _check_years(child)
-    elif pt.is_map(kind):
-        _check_years(array.cast(pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)]))))
-    elif pt.is_list(kind):
-        _check_years(array.flatten())
-    else:
+        return _cast_struct(array, kind)
+    if pt.is_map(kind):
+        entries = array.cast(pa.list_(pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])))
+        keys, items = entries.flatten().flatten()
+        keys, items = _cast(keys, kind.key_type), _cast(items, kind.item_type)
+        return pa.MapArray.from_arrays(_offsets(entries), keys, items, kind, mask=array.is_null())
+    if pt.is_list(kind):
+        elements = _cast(array.flatten(), kind.value_type)
+        return pa.ListArray.from_arrays(_offsets(array), elements, kind, mask=array.is_null())
+    result = array.cast(kind)
+    if pt.is_float32(kind) and pc.any(pc.and_(pc.is_inf(result), pc.is_finite(array.cast(pa.float64())))).as_py():
+        raise pa.ArrowInvalid("out of range for float")
+    if kind in _YEARS:
         earliest, latest = _YEARS[kind]
-        span = pc.min_max(array.cast(pa.int32() if pt.is_date32(kind) else pa.int64())).as_py()
+        span = pc.min_max(result.cast(pa.int32() if pt.is_date32(kind) else pa.int64())).as_py()
         if span["min"] is not None and (span["min"] < earliest or span["max"] > latest):
             raise pa.ArrowInvalid("outside the years 1 to 9999")
+    return result
 
 
-def relaxed(kind: pa.DataType) -> pa.DataType:
-    """The type with every field of its structs nullable. Arrow checks nulls on the way from it to `kind` only."""
-    if pt.is_struct(kind):
-        return pa.struct([pa.field(field.name, relaxed(field.type)) for field in kind])
-    if pt.is_map(kind):
-        return pa.map_(relaxed(kind.key_type), relaxed(kind.item_type))
-    if pt.is_list(kind):
-        return pa.list_(pa.field("element", relaxed(kind.value_type)))
-    return kind
+def _cast_struct(array: pa.StructArray, kind: pa.StructType) -> pa.StructArray:
+    children = []
+    given = dict(zip([field.name for field in array.type], array.flatten(), strict=True))
+    for field in kind:
+        child = given.get(field.name)
+        child = pa.nulls(len(array), field.type) if child is None else _cast(child, field.type)
+        if not field.nullable and child.null_count > array.null_count:  # a null struct has null fields
+            raise pa.ArrowInvalid(f".{field.name}: it is NOT NULL")
+        children.append(child)
+    return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
+
+
+def _offsets(lists: pa.Array) -> pa.Int32Array:
+    """Where each list starts among the elements that `flatten` gives, and where the last one ends."""
+    lengths = pc.fill_null(pc.list_value_length(lists), 0)
+    ends = pc.cumulative_sum(lengths.cast(pa.int32()))
+    return pa.concat_arrays([pa.array([0], pa.int32()), ends])

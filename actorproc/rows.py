@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from actorproc.columns import cast, castable, fit_columns, has_times, relaxed, shown
+from actorproc.columns import cast, castable, fit_columns, has_rules, shown
 from actorproc.ddl import type_ddl
 from actorproc.errors import HandlerError, Misfit
 from actorproc.records import SEQUENCE
@@ -31,7 +31,7 @@ class _Column:
         self.name: str = field.name
         self._kind = field.type
         self._required = not field.nullable
-        self._checked = has_times(field.type) or relaxed(field.type) != field.type
+        self._checked = has_rules(field.type)
         self._plain = plain(field.type)
         self._coerce = coercer(field.type, required=self._required)
 

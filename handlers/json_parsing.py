@@ -55,8 +55,8 @@ class JsonParser:
         self._options = pyarrow.json.ParseOptions(explicit_schema=read, unexpected_field_behavior="ignore")
         self._encoder = RowEncoder(read)
         self._pick = _picker(pa.struct(list(read)))
-        exact = any(_contains_decimal(field.type) for field in read)
-        self._loads = _loads_exactly if exact else orjson.loads
+        self._exact = any(_contains_decimal(field.type) for field in read)
+        self._loads = _loads_exactly if self._exact else orjson.loads
 
     def parse(self, values: pa.Array, sequences: pa.Int64Array) -> tuple[pa.Table, dict[int, str]]:
         """Rows of the values that fit, and why the others do not.
@@ -74,8 +74,9 @@ class JsonParser:
             table, reasons = self._parse_each(values, sequences)
         fitting, unfit = fit_columns(table, self._schema)
         for index, (column, value, why) in unfit.items():
-            hint = _HINTS.get(self._schema.field(column).type, why)
-            reasons[table.column(SEQUENCE.name)[index].as_py()] = str(Misfit(column, f"{value} does not fit: {hint}"))
+            if why.startswith("Failed to parse"):
+                why = _HINTS.get(self._schema.field(column).type, why)  # noqa: PLW2901
+            reasons[table.column(SEQUENCE.name)[index].as_py()] = str(Misfit(column, f"{value} does not fit: {why}"))
         return fitting, reasons
 
     def _parse_at_once(self, values: pa.Array, sequences: pa.Int64Array) -> pa.Table | None:
@@ -93,6 +94,8 @@ class JsonParser:
                 read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=joined.size + 1),
                 parse_options=self._options,
             )
+            if self._exact:
+                table.validate(full=True)  # Arrow does not look whether a decimal fits its precision
         except pa.ArrowException:
             return None
         # Each line gave at least one row, so as many rows as lines means one of each.
@@ -178,31 +181,31 @@ def _check(kind: pa.DataType, path: str) -> None:
             _check(field.type, f"{path}.{field.name}")
 
 
-def _as_read(kind: pa.DataType, *, nested: bool = False) -> pa.DataType:
+def _as_read(kind: pa.DataType) -> pa.DataType:
     """The type that is parsed first, and then cast. Nulls are looked for at the end.
 
     Arrow's JSON parser guesses a missing zone, takes numbers for dates, and rounds straight to float, unlike orjson.
     """
     if pt.is_timestamp(kind) or pt.is_date(kind):
         return pa.string()
-    if pt.is_float32(kind) and not nested:
+    if pt.is_float32(kind):
         return pa.float64()
     if pt.is_map(kind):
-        return pa.map_(kind.key_type, _as_read(kind.item_type, nested=True))
+        return pa.map_(kind.key_type, _as_read(kind.item_type))
     if pt.is_list(kind):
-        return pa.list_(pa.field("element", _as_read(kind.value_type, nested=True)))
+        return pa.list_(pa.field("element", _as_read(kind.value_type)))
     if pt.is_struct(kind):
-        return pa.struct([pa.field(field.name, _as_read(field.type, nested=True)) for field in kind])
+        return pa.struct([pa.field(field.name, _as_read(field.type)) for field in kind])
     return kind
 
 
 def _arrow_reads(kind: pa.DataType) -> bool:
-    """Does Arrow's JSON parser read this type, and as orjson would?"""
+    """Does Arrow's JSON parser read this type?"""
     if pt.is_list(kind):
         return _arrow_reads(kind.value_type)
     if pt.is_struct(kind):
         return all(_arrow_reads(field.type) for field in kind)
-    return not pt.is_map(kind) and not pt.is_float32(kind)
+    return not pt.is_map(kind)
 
 
 def _contains_decimal(kind: pa.DataType) -> bool:

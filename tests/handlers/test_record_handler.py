@@ -1,0 +1,227 @@
+"""RecordHandler: one record in, its rows out, failures one by one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import pytest
+
+from actorproc.context import PartitionContext
+from actorproc.errors import HandlerDefinitionError
+from actorproc.handler import Decision, PartitionHandler, checked_handler
+from actorproc.handlers import RecordHandler
+from actorproc.records import Batch, Record
+from tests.handlers.running import QUICK, run
+
+NUMBERS = [str(n).encode() for n in range(20)]
+
+
+async def test_a_returned_dict_is_a_row_of_its_record() -> None:
+    class Double(RecordHandler):
+        output_schema = "n int, thread string"
+
+        def process_record(self, record: Record, ctx: PartitionContext) -> dict[str, Any]:
+            return {"n": record.json() * 2, "thread": threading.current_thread().name}
+
+    result = await run(Double, NUMBERS)
+    assert [(row["_sequence"], row["n"]) for row in result.rows] == [(100 + n, n * 2) for n in range(20)]
+    assert threading.main_thread().name not in {row["thread"] for row in result.rows}  # a plain def blocks no one
+
+
+async def test_rows_may_be_none_one_or_many_and_also_emitted() -> None:
+    class Mixed(RecordHandler):
+        output_schema = "n int"
+
+        def process_record(self, record: Record, ctx: PartitionContext) -> Any:
+            n = record.json()
+            if n == 3:
+                ctx.emit(record, {"n": 30})
+                ctx.dead_letter(record, "a three")
+            if n == 4:
+                ctx.emit(record, {"n": 40})
+            return [None, {"n": n}, [{"n": n}, {"n": -n}], ({"n": n + i} for i in range(3))][n % 4]
+
+    result = await run(Mixed, NUMBERS[:5])
+    assert [(row["_sequence"], row["n"]) for row in result.rows] == [(101, 1), (102, 2), (102, -2), (104, 40)]
+    assert {s: letter["error"]["message"] for s, letter in result.letters.items()} == {103: "a three"}
+
+
+class Failing(RecordHandler):
+    """Fails for the records in `bad`; counts what it was given."""
+
+    output_schema = "n int NOT NULL"
+    bad = frozenset({3, 4, 9})
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def process_record(self, record: Record, ctx: PartitionContext) -> Any:
+        n = record.json()
+        self.seen.append(n)
+        ctx.emit(record, {"n": -n})
+        if n in self.bad:
+            raise ValueError(f"{n} is bad")
+        return {"n": n}
+
+
+async def test_a_failing_record_fails_alone_and_no_other_is_processed_again() -> None:
+    handler = Failing()
+    result = await run(handler, NUMBERS)
+    assert [row["n"] for row in result.rows] == [m for n in range(20) if n not in Failing.bad for m in (-n, n)]
+    assert {s: letter["error"]["message"] for s, letter in result.letters.items()} == {
+        100 + n: f"{n} is bad" for n in Failing.bad
+    }
+    assert result.letters[103]["attempts"] == QUICK.max_attempts
+    assert "process_record" in result.letters[103]["error"]["traceback"]
+    assert handler.seen == [*range(20), 3, 4, 9, 3, 4, 9]
+
+
+async def test_a_record_that_succeeds_later_is_no_dead_letter() -> None:
+    class Flaky(Failing):
+        def process_record(self, record: Record, ctx: PartitionContext) -> Any:
+            if ctx.attempt == 2:
+                self.bad = frozenset()
+            return super().process_record(record, ctx)
+
+    result = await run(Flaky, NUMBERS)
+    assert result.letters == {}
+    assert [row["n"] for row in result.rows] == [m for n in range(20) for m in (-n, n)]
+
+
+async def test_on_error_decides_for_each_record() -> None:
+    class Choosy(Failing):
+        def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
+            assert len(failed) == 1
+            return Decision.SKIP if failed[0].json() == 3 else Decision.DEAD_LETTER
+
+    handler = Choosy()
+    result = await run(handler, NUMBERS)
+    assert sorted(result.letters) == [104, 109]
+    assert handler.seen == [*range(20)]
+
+
+async def test_a_row_that_does_not_fit_is_its_records_failure() -> None:
+    class Wrong(RecordHandler):
+        output_schema = "n int"
+
+        def process_record(self, record: Record, ctx: PartitionContext) -> Any:
+            return {1: {"n": "x"}, 2: {"m": 2}, 3: 5, 4: "n", 5: ["n"]}.get(n := record.json(), {"n": n})
+
+    result = await run(Wrong, NUMBERS[:7])
+    assert [row["n"] for row in result.rows] == [0, 6]
+    messages = [result.letters[100 + n]["error"]["message"] for n in range(1, 6)]
+    assert messages[0].startswith("column 'n': 'x' (str) is no int")
+    assert messages[1].startswith("column 'm': there is no column 'm'")
+    assert messages[2] == "process_record returned 5 (int); return a dict, several in a list, or None"
+    assert messages[3] == "process_record returned 'n' (str); return a dict, several in a list, or None"
+    assert messages[4] == "a row is a dict of column to value, not 'n' (str)"
+
+
+async def test_a_generator_that_fails_midway_leaves_no_row() -> None:
+    class Generating(RecordHandler):
+        output_schema = "n int"
+
+        def process_record(self, record: Record, ctx: PartitionContext) -> Iterator[dict[str, Any]]:
+            for m in range(3):
+                if record.json() == 1 and m == 2:
+                    raise ValueError("too far")
+                yield {"n": m}
+
+    result = await run(Generating, NUMBERS[:3])
+    assert [row["_sequence"] for row in result.rows] == [100] * 3 + [102] * 3
+    assert result.letters[101]["error"]["message"] == "too far"
+
+
+async def test_an_async_process_record_overlaps_as_far_as_allowed_and_keeps_the_order() -> None:
+    class Waiting(RecordHandler):
+        output_schema = "n int"
+        concurrency = 4
+        working = most = 0
+
+        async def process_record(self, record: Record, ctx: PartitionContext) -> dict[str, Any]:
+            self.working += 1
+            self.most = max(self.most, self.working)
+            n = record.json()
+            for _ in range(5 - n % 5):  # later ones are ready first
+                await anyio.lowlevel.checkpoint()
+            self.working -= 1
+            if n == 7:
+                raise ValueError("seven")
+            return {"n": n}
+
+    handler = Waiting()
+    result = await run(handler, NUMBERS)
+    assert [row["n"] for row in result.rows] == [n for n in range(20) if n != 7]
+    assert list(result.letters) == [107]
+    assert handler.most == 4
+
+    class OneByOne(Waiting):
+        concurrency = 1
+
+    alone = OneByOne()
+    assert [row["n"] for row in (await run(alone, NUMBERS)).rows] == [n for n in range(20) if n != 7]
+    assert alone.most == 1
+
+
+@pytest.mark.parametrize("style", ["plain", "async"])
+async def test_committing_from_within_is_refused_as_the_row_is_not_emitted_yet(style: str) -> None:
+    class Committing(RecordHandler):
+        output_schema = "n int"
+
+        async def process_record(self, record: Record, ctx: PartitionContext) -> dict[str, Any]:
+            await ctx.commit(record)
+            return {"n": 1}
+
+    class CommittingInThread(RecordHandler):
+        output_schema = "n int"
+
+        def process_record(self, record: Record, ctx: PartitionContext) -> dict[str, Any]:
+            anyio.from_thread.run(ctx.commit, record)
+            return {"n": 1}
+
+    result = await run(Committing if style == "async" else CommittingInThread, NUMBERS[:2])
+    assert result.rows == []
+    assert "process_record cannot commit" in result.letters[100]["error"]["message"]
+
+
+def test_a_handler_without_process_record_is_refused() -> None:
+    class Empty(RecordHandler):
+        pass
+
+    with pytest.raises(HandlerDefinitionError, match="Empty is abstract: it has no process_record"):
+        checked_handler(Empty)
+
+
+def test_an_async_generator_is_refused_where_it_is_defined() -> None:
+    with pytest.raises(HandlerDefinitionError, match=r"Streaming\.process_record is an async generator; collect"):
+
+        class Streaming(RecordHandler):
+            async def process_record(self, record: Record, ctx: PartitionContext) -> Any:
+                yield {"n": 1}
+
+
+async def test_a_subclass_may_change_the_style_and_keep_its_own_process() -> None:
+    class Plain(Failing):
+        bad = frozenset()
+
+    class Awaited(Plain):
+        async def process_record(self, record: Record, ctx: PartitionContext) -> Any:
+            return {"n": record.json()}
+
+    class Counted(Plain):
+        calls = 0
+
+        def process(self, batch: Batch, ctx: PartitionContext) -> None:  # type: ignore[override]
+            self.calls += 1
+            super().process(batch, ctx)
+
+    class Inheriting(Counted):
+        pass
+
+    assert [row["n"] for row in (await run(Awaited, NUMBERS)).rows] == list(range(20))
+    handler: PartitionHandler = Inheriting()
+    assert len((await run(handler, NUMBERS)).rows) == 40
+    assert handler.calls == 1  # type: ignore[attr-defined]
