@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import count
 from threading import Lock
 
@@ -35,11 +36,16 @@ _named: dict[str, _Space] = {}
 
 
 class Memory(Backend):
-    """Objects in a dictionary. Backends of the same `name` in this process share them; without a name they are private."""
+    """Objects in a dictionary. Backends of the same `name` in this process share them; without a name they are private.
 
-    def __init__(self, name: str | None = None, *, clock: Clock = SYSTEM) -> None:
+    Args:
+        content_tags: equal bodies have equal tags, as on S3; otherwise no two writes have the same.
+    """
+
+    def __init__(self, name: str | None = None, *, clock: Clock = SYSTEM, content_tags: bool = False) -> None:
         self.url = f"memory://{name or ''}"
         self._clock = clock
+        self._content_tags = content_tags
         self._space = _Space() if name is None else _named.setdefault(name, _Space())
 
     async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
@@ -95,6 +101,6 @@ class Memory(Backend):
     def _write(self, key: str, body: bytes) -> str:
         if key not in self._space.objects:
             insort(self._space.keys, key)
-        tag = str(next(self._space.tags))
+        tag = blake2b(body, digest_size=16).hexdigest() if self._content_tags else str(next(self._space.tags))
         self._space.objects[key] = _Object(bytes(body), tag, self._clock.wall())
         return tag

@@ -13,7 +13,7 @@ import anyio
 import structlog
 
 from actorproc.context import PartitionContext
-from actorproc.errors import ActorprocError
+from actorproc.errors import Fenced, SourceError, StoreUnavailable
 from actorproc.handler import PartitionHandler
 from actorproc.layout import ProcessorLayout
 from actorproc.processor import Processor
@@ -41,6 +41,10 @@ OFFSET = 300.0
 
 RESTART = (1.0, 5.0)
 """Seconds after which a host whose process ended with an error is started again."""
+
+
+EXPECTED = (StoreUnavailable, Fenced, SourceError)
+"""Errors with which a process may end here: the store or the source is away, or another process of its name has come."""
 
 
 class Broken(SimulationError):
@@ -107,7 +111,8 @@ class Cluster:
             paused_since=self._paused_since,
             broken=self._report,
         )
-        truth = Ledger(Memory(clock=VirtualClock("store")), self.layout, self.group, self._checks_of)
+        memory = Memory(clock=VirtualClock("store"), content_tags=self._random.random() < 0.5)
+        truth = Ledger(memory, self.layout, self.group, self._checks_of)
         self.store = FaultyBackend(truth, faults, seed=seed)
         self.switchboard = Switchboard(lost=lost_nudges, seed=seed)
 
@@ -256,7 +261,7 @@ class Cluster:
             return
         if error is None and not process.stopping:
             self._report(f"host {process.host.name} ended by itself")
-        elif error is not None and not isinstance(error, ActorprocError):
+        elif error is not None and not isinstance(error, EXPECTED):
             self._report(f"host {process.host.name} ended with {error!r}")
         process.done.set()
         if error is not None:

@@ -1,0 +1,122 @@
+"""`python -m actorproc.testing`: the cluster in virtual time, seed after seed, until something breaks."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from typing import Annotated
+
+import structlog
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from actorproc.testing.loop import SimulationError, current_loop
+from actorproc.testing.scenario import Result, simulate
+
+console = Console()
+
+_FAULTS = {
+    "crash": "processes killed",
+    "pause": "processes paused (2 to 200 s)",
+    "stop": "processes stopped in good order",
+    "start": "processes started",
+    "lost_request": "requests lost",
+    "lost_reply": "replies lost (write applied)",
+    "late_write": "writes applied 5 to 90 s late",
+    "slow": "requests answered after 1 to 8 s",
+    "busy": "times of 503 SlowDown",
+    "outage": "outages of the store",
+    "cut": "hosts cut off from the store, or from their heartbeat alone",
+    "lost_nudge": "nudges lost",
+    "source_error": "reads of the source that failed",
+    "clock_set": "wall clocks set by up to an hour",
+    "new_partition": "partitions that appeared",
+}
+_CHECKED = {
+    "records": "records: each ended once, as it asked for",
+    "rows": "rows",
+    "dead_letters": "dead letters",
+    "commits": "commits: chained, never overwritten",
+    "calls": "handler calls: by who holds the lease",
+    "moves": "leases that moved",
+    "expired": "members written out as dead: rightly",
+    "left": "members that left",
+}
+
+
+def main(
+    seeds: Annotated[int, typer.Option(help="How many seeds to play.", min=1)] = 100,
+    seed: Annotated[int | None, typer.Option(help="Play this one alone, with the log of all hosts.")] = None,
+    first: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    hours: Annotated[float, typer.Option(help="Virtual hours for each seed.", min=0.01)] = 1.0,
+    hosts: Annotated[int, typer.Option(help="Hosts at the start; some come, some go.", min=1)] = 5,
+    partitions: Annotated[int, typer.Option(help="Partitions at the start.", min=1)] = 6,
+) -> None:
+    """Play a cluster in virtual time, with crashes, pauses, failing stores and wrong clocks, and check that output,
+    dead letters, checkpoints and leases are what the protocol promises. A seed that fails is printed, and plays the
+    same again by itself."""
+    if seed is not None:
+        _log_with_virtual_time()
+        _report([simulate(seed, hours=hours, hosts=hosts, partitions=partitions)], 0.0)
+        return
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    results, begun = [], time.perf_counter()
+    columns = TextColumn("seed {task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task(str(first), total=seeds)
+        for number in range(first, first + seeds):
+            progress.update(task, description=str(number))
+            try:
+                results.append(simulate(number, hours=hours, hosts=hosts, partitions=partitions))
+            except (SimulationError, ExceptionGroup) as error:
+                progress.stop()
+                _report(results, time.perf_counter() - begun)
+                console.print(f"\n[bold red]Seed {number} breaks:[/] {error}", highlight=False)
+                options = f"--seed {number} --hours {hours:g} --hosts {hosts} --partitions {partitions}"
+                console.print(f"Play it again, with its log: python -m actorproc.testing {options}", soft_wrap=True)
+                raise typer.Exit(1) from None
+            progress.advance(task)
+    _report(results, time.perf_counter() - begun)
+
+
+def _report(results: list[Result], seconds: float) -> None:
+    injected: Counter[str] = sum((result.injected for result in results), Counter())
+    seen: Counter[str] = sum((result.seen for result in results), Counter())
+    hours = sum(result.seconds for result in results) / 3600
+    settled = sorted(second for result in results for second in result.settled)
+    table = Table("what", "how often", title=f"{len(results)} seeds, {hours:.1f} cluster-hours", title_style="bold")
+    table.columns[1].justify = "right"
+    for name, label in _FAULTS.items():
+        table.add_row(label, f"{injected[name]:,}")
+    for name in sorted(name for name in injected if name.startswith("ended: ")):
+        table.add_row(f"processes that {name}, and started anew", f"{injected[name]:,}")
+    table.add_section()
+    for name, label in _CHECKED.items():
+        table.add_row(label, f"{seen[name]:,}")
+    if settled:
+        table.add_section()
+        table.add_row("seconds to settle after the last fault, median", f"{settled[len(settled) // 2]:.0f}")
+        table.add_row("the longest", f"{settled[-1]:.0f}")
+    console.print(table)
+    if seconds:
+        console.print(f"{seconds:.0f} s; {hours * 3600 / seconds:,.0f} virtual seconds a second")
+
+
+def _log_with_virtual_time() -> None:
+    def stamp(logger: object, method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        event["at"] = f"{current_loop().now:.3f}"
+        return event
+
+    render = structlog.processors.KeyValueRenderer(key_order=["at", "event", "host", "partition"], drop_missing=True)
+    structlog.configure(processors=[stamp, structlog.processors.format_exc_info, render])
+
+
+if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is part of what a seed decides
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "actorproc.testing", *sys.argv[1:]])  # noqa: S606
+    typer.run(main)
