@@ -1,0 +1,55 @@
+"""A web service that processes a stream in the background.
+
+    pip install actorproc fastapi uvicorn
+    actorproc produce --log events --partitions 8 --key user FILE.jsonl
+    uvicorn examples.fastapi_service:app
+
+Stopping the server drains: batches at hand are finished and committed, leases go to the other instances at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+
+from actorproc import Batch, PartitionContext, PartitionHandler, Processor
+
+seen: Counter[str] = Counter()
+
+
+class Users(PartitionHandler):
+    """Counts the events of each user, and keeps a row of each."""
+
+    output_schema = "user string, action string"
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        for record in batch:
+            event = record.json()
+            seen[event["user"]] += 1
+            ctx.emit(record, {"user": event["user"], "action": event["action"]})
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    source = os.environ.get("SOURCE", "events")
+    container = os.environ.get("CONTAINER", "state")
+    async with Processor(Users, source=source, container=container) as app.state.processor:
+        yield
+
+
+app = FastAPI(lifespan=lifespan)
+
+
+@app.get("/users/{user}")
+async def user(user: str) -> dict[str, Any]:
+    return {"user": user, "events_here": seen[user]}
+
+
+@app.get("/statistics")
+async def statistics() -> Any:
+    return app.state.processor.statistics()
