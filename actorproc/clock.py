@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Callable
@@ -61,3 +62,5 @@ class Clock:
 
 
 SYSTEM = Clock()
+# Else processes forked from one that has imported us would draw the same nonces, and take each other for themselves.
+os.register_at_fork(after_in_child=SYSTEM.random.seed)
