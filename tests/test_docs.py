@@ -1,0 +1,58 @@
+"""Documents that are made from the code: `python -m tests.test_docs` writes them, the tests see that they are current."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from actorproc.settings import Settings
+
+ROOT = Path(__file__).parent.parent
+SETTINGS = ROOT / "docs" / "settings.md"
+
+HEAD = """\
+# Settings
+
+One name each: a keyword of `Processor`, `ACTORPROC_<NAME>` in the environment, a line of `actorproc.toml` (or of the file
+given with `--config`), or `--set name=value`. A keyword beats the environment, the environment beats the file. Times are
+seconds, or a number with `ms`, `s`, `m`, `h`, `d`; sizes are bytes, or a number with `kB`, `MB`, `KiB`, `MiB`, `GiB`.
+
+```toml
+# actorproc.toml
+commit_interval = "1s"
+s3_endpoint = "http://127.0.0.1:9000"
+
+[options]            # the handler's own
+table = "flights"
+```
+
+A wrong one is refused at start, naming the field, the value and what is allowed, and so are contradictions:
+`lease_expiration_interval` must be more than twice `lease_renew_interval`.
+
+| setting | default | what for |
+|---|---|---|
+"""
+
+
+def settings_page() -> str:
+    """docs/settings.md, from the fields of `Settings`."""
+    lines = []
+    for name, field in Settings.model_fields.items():
+        default = "" if field.default is None else f"`{field.default}`"
+        lines.append(f"| `{name}` | {default} | {field.description} |\n")
+    return HEAD + "".join(lines)
+
+
+def test_the_page_of_settings_lists_them_all_as_they_are() -> None:
+    assert SETTINGS.read_text() == settings_page(), "run: python -m tests.test_docs"
+
+
+def test_every_link_between_pages_leads_somewhere() -> None:
+    import re
+
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+if __name__ == "__main__":
+    SETTINGS.write_text(settings_page())
