@@ -75,9 +75,13 @@ def count_letters(folder: Path) -> Letters:
 def find_faults(truth: Truth, spark: SparkAnswer, letters: Letters) -> list[str]:
     """Everything that is not as it must be, a sentence each; none: every departure was counted exactly once."""
     faults = []
-    for expected, found in pairs(truth.carriers, spark.carriers):
-        if expected != found:
-            faults.append(f"the tables differ: the CSV says {_line(expected)}, Spark says {_line(found)}")
+    both = pairs(truth.carriers, spark.carriers)
+    if differ := [(expected, found) for expected, found in both if expected != found]:
+        expected, found = differ[0]
+        faults.append(
+            f"the tables differ in {len(differ)} of {len(both)} carriers, "
+            f"first: the CSV says {_line(expected)}, Spark says {_line(found)}"
+        )
     if spark.rows + letters.count != truth.events:
         sum_ = spark.rows + letters.count
         faults.append(

@@ -21,6 +21,9 @@ from actorproc.demo import DemoFailed
 PATIENCE = 30.0
 """Seconds that hosts may take to drain when told to stop."""
 
+LISTEN = 0.2
+"""Seconds between two looks at what the hosts have logged."""
+
 LAST_LINES = 20
 """Lines of its log shown of a host that ended on its own."""
 
@@ -61,15 +64,18 @@ class Fleet:
         environment = {**os.environ, self._lifeline: str(self._pipe[0])} if self._lifeline else None
         try:
             for host, command in self._commands.items():
-                # A session of their own: Ctrl-C is for this process, which then stops them in order.
-                self._processes[host] = process = await anyio.open_process(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stderr=subprocess.STDOUT,
-                    env=environment,
-                    pass_fds=self._pipe[:1],
-                    start_new_session=True,
-                )
+                # Into a file, not a pipe: what a host has to say when this process is gone must not hang or fail it.
+                with self._log(host).open("wb") as log:
+                    # A session of their own: Ctrl-C is for this process, which then stops them in order.
+                    self._processes[host] = process = await anyio.open_process(
+                        command,
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        env=environment,
+                        pass_fds=self._pipe[:1],
+                        start_new_session=True,
+                    )
                 self._last[host] = deque(maxlen=LAST_LINES)
                 self._tasks.start_soon(self._attend, host, process)
         except BaseException:
@@ -111,19 +117,22 @@ class Fleet:
                 raise DemoFailed(f"{host} {how} when asked to drain; {self._tail(host)}")
 
     async def _attend(self, host: str, process: anyio.abc.Process) -> None:
-        """Keep what the process writes, pass its errors on, and see it end."""
+        """Read what the process writes, pass its errors on, and see it end."""
         rest = b""
-        with (self._logs / f"{host}.log").open("wb", buffering=0) as log:
-            async for chunk in _written_by(process):
-                log.write(chunk)
-                *lines, rest = (rest + chunk).split(b"\n")
+        with self._log(host).open("rb") as log:
+            while process.returncode is None:
+                with anyio.move_on_after(LISTEN):
+                    await process.wait()
+                *lines, rest = (rest + log.read()).split(b"\n")
                 for line in lines:
                     self._take(host, line.decode(errors="replace"))
         if rest:
             self._take(host, rest.decode(errors="replace"))
-        code = await process.wait()
         if host not in self._ending:
-            raise DemoFailed(f"{host} ended on its own with exit code {code}; {self._tail(host)}")
+            raise DemoFailed(f"{host} ended on its own with exit code {process.returncode}; {self._tail(host)}")
+
+    def _log(self, host: str) -> Path:
+        return self._logs / f"{host}.log"
 
     def _take(self, host: str, line: str) -> None:
         self._last[host].append(line)
@@ -132,7 +141,7 @@ class Fleet:
 
     def _tail(self, host: str) -> str:
         lines = "".join(f"\n  {line}" for line in self._last[host])
-        return f"the end of {self._logs / host}.log:{lines or ' (empty)'}"
+        return f"the end of {self._log(host)}:{lines or ' (empty)'}"
 
     async def _end_all(self) -> None:
         """The way out whatever happened: ask, wait a little, kill."""
@@ -150,12 +159,6 @@ class Fleet:
                 await process.wait()
         for end in self._pipe:
             os.close(end)
-
-
-def _written_by(process: anyio.abc.Process) -> anyio.abc.ByteReceiveStream:
-    if process.stdout is None:
-        raise RuntimeError("the process was started without a pipe")
-    return process.stdout
 
 
 def _error_in(line: str) -> str | None:

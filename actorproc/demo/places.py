@@ -103,6 +103,7 @@ class Places:
             (f"{self.container / PROCESSOR}/", "beside these two: checkpoints, group.json with the leases"),
             (str(self.config), "the hosts' settings"),
             (f"{self.logs}/", "what each host and Spark logged"),
+            (str(self.marker), "how many events were sent; says that the folder is the demo's"),
         ]
 
     def next_steps(self) -> list[tuple[str, str]]:
