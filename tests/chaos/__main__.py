@@ -1,0 +1,69 @@
+"""`python -m tests.chaos`: chaos by hand and by the suite. Exit code 0: everything held; 1: something did not, and where."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import anyio
+from rich.console import Console
+
+from tests.chaos.place import STORES, opened_place
+from tests.chaos.run import Orders, Report, run
+from tests.chaos.show import Screen, show_report
+from tests.servers import Unavailable
+
+
+def main() -> int:
+    """Run as the arguments say; the exit code."""
+    given = _arguments()
+    seed = random.randrange(10**6) if given.seed is None else given.seed
+    folder = Path(given.folder or tempfile.mkdtemp(prefix="actorproc-chaos-")).absolute()
+    console = Console(highlight=False)
+    orders = Orders(given.seconds, given.hosts, given.partitions, rate=given.rate, pace=given.pace, seed=seed)
+    console.print(f"chaos on {given.store}, seed {seed}, in {folder}", soft_wrap=True)
+    screen = Screen(console)
+
+    async def play() -> Report:
+        async with opened_place("seaweedfs" if given.store == "s3" else given.store, folder) as place:
+            with screen.live():
+                return await run(orders, place, screen.say, screen.show)
+
+    try:
+        report = anyio.run(play)
+    except KeyboardInterrupt:
+        console.print(f"interrupted; everything is ended, {folder} stays")
+        return 130
+    except Unavailable as reason:
+        console.print(f"skipped: {reason}")
+        return 77
+    show_report(console, report)
+    if report.faults:
+        console.print(f"[bold red]BROKEN:[/] {len(report.faults)} faults, seed {seed}; everything stays in {folder}")
+        return 1
+    console.print(f"[bold green]HELD:[/] every record of the log ended exactly once (seed {seed})")
+    if not (given.keep or given.folder):
+        shutil.rmtree(folder)
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--store", choices=["s3", *STORES], default="folder", help="s3 is seaweedfs")
+    parser.add_argument("--seconds", type=float, default=120, help="of trouble (%(default)s)")
+    parser.add_argument("--hosts", type=int, default=10)
+    parser.add_argument("--partitions", type=int, default=32)
+    parser.add_argument("--seed", type=int, help="of the trouble; processes have wills of their own all the same")
+    parser.add_argument("--rate", type=float, default=600, help="records a second (%(default)s)")
+    parser.add_argument("--pace", type=float, default=0.8, help="mean seconds between two strikes (%(default)s)")
+    parser.add_argument("--folder", help="to work in, and to keep; must be empty or new")
+    parser.add_argument("--keep", action="store_true", help="keep the folder even if everything held")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

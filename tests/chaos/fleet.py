@@ -1,0 +1,149 @@
+"""Host and producer processes: started, signalled, watched, and none left behind; one that ends unasked is a fault."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+STOP_PATIENCE = 30.0
+"""Seconds in which a process that was asked to stop must have ended."""
+
+LAST_LINES = 12
+
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["tests.chaos.programs"])
+
+
+class State(Enum):
+    """What was done to a process last."""
+
+    UP = "up"
+    PAUSED = "paused"
+    STOPPING = "stopping"
+    KILLED = "killed"
+    ENDED = "ended"
+
+
+@dataclass(eq=False)
+class Child:
+    """A process. `slot`: the place in the fleet that it fills. `contested`: another one was started under its name."""
+
+    name: str
+    slot: int
+    process: Any
+    output: Path
+    born: float = field(default_factory=time.monotonic)
+    state: State = State.UP
+    asked_at: float = 0.0
+    contested: bool = False
+
+    def pause(self) -> None:
+        self._signal(signal.SIGSTOP, State.PAUSED)
+
+    def resume(self) -> None:
+        if self.state is State.PAUSED:
+            self._signal(signal.SIGCONT, State.UP)
+
+    def stop(self) -> None:
+        """SIGTERM: drain and leave."""
+        self.asked_at = time.monotonic()
+        self._signal(signal.SIGTERM, State.STOPPING)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL, State.KILLED)
+
+    def _signal(self, number: signal.Signals, state: State) -> None:
+        if self.state is not State.ENDED:
+            self.state = state
+            with suppress(ProcessLookupError):
+                os.kill(self.process.pid, number)
+
+    @property
+    def text(self) -> str:
+        """What it wrote."""
+        return self.output.read_text(errors="replace") if self.output.exists() else ""
+
+    def why_unexpected(self, code: int) -> str | None:
+        """Why it should not have ended like this; None: it should."""
+        if self.state is State.KILLED and code == -signal.SIGKILL:
+            return None
+        if self.contested and code == 1 and "another host named" in self.text:
+            return None
+        if self.state is State.STOPPING:
+            if code == 0 or (code == -signal.SIGTERM and "processor.started" not in self.text):
+                return None  # or it came before anybody listened
+            what = f"was asked to stop and ended with {_exit(code)}"
+        else:
+            what = f"ended with {_exit(code)}, unasked ({self.state.value})"
+        return f"{self.name} {what}; the end of {self.output}:{_tail(self.text)}"
+
+
+class Fleet:
+    """All processes of a run. As a context manager it kills whatever is left, however the block ends."""
+
+    def __init__(self, logs: Path) -> None:
+        self.children: list[Child] = []
+        self.ended: list[Child] = []
+        self.faults: list[str] = []
+        self._logs = logs
+
+    def start(self, slot: int, name: str, program: Callable[..., None], folder: Path, *arguments: object) -> Child:
+        """Run `program(folder, output, *arguments)` in a process."""
+        lives = sum(child.name == name for child in [*self.children, *self.ended])
+        output = self._logs / f"{name}.{lives}.log"
+        process = _FORKS.Process(target=program, args=(str(folder), str(output), *arguments), daemon=True)
+        process.start()
+        child = Child(name, slot, process, output)
+        self.children.append(child)
+        return child
+
+    def reap(self) -> list[Child]:
+        """Those that have ended since, judged."""
+        ended = [child for child in self.children if child.process.exitcode is not None]
+        for child in ended:
+            self.children.remove(child)
+            self.ended.append(child)
+            if why := child.why_unexpected(child.process.exitcode):
+                self.faults.append(why)
+            child.state = State.ENDED
+        now = time.monotonic()
+        for child in self.children:
+            if child.state is State.STOPPING and now - child.asked_at > STOP_PATIENCE:
+                self.faults.append(
+                    f"{child.name} did not stop within {STOP_PATIENCE:g} s; the end of {child.output}:{_tail(child.text)}"
+                )
+                child.kill()
+        return ended
+
+    def living(self, slots: Iterable[int], *states: State) -> list[Child]:
+        """Processes of these slots in one of these states; without states in any."""
+        wanted = set(slots)
+        return [c for c in self.children if c.slot in wanted and (not states or c.state in states)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for child in self.children:
+            child.kill()
+        for child in self.children:
+            child.process.join()
+
+
+def _exit(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+def _tail(text: str) -> str:
+    return "".join(f"\n    {line[:600]}" for line in text.splitlines()[-LAST_LINES:]) or " (empty)"

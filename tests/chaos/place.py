@@ -1,0 +1,76 @@
+"""Where a run keeps its log, its container and what the processes say: a folder, or a bucket of a server that it starts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from actorproc.settings import Settings
+from tests import servers
+from tests.chaos.objects import Objects, read_folder, read_store
+
+STORES = ("folder", "seaweedfs", "minio")
+
+TIMERS: dict[str, Any] = {
+    "lease_renew_interval": 0.5,
+    "lease_acquire_interval": 0.7,
+    "lease_expiration_interval": 2,
+    "rebalance_delay": 0.3,
+    "max_handoff_time": 2,
+    "commit_interval": 0.3,
+    "idle_commit_interval": 1,
+    "poll_interval": 0.2,
+    "max_batch_records": 100,
+    "retry_backoff": 0.02,
+    "retry_backoff_max": 0.1,
+    "restart_backoff": 0.1,
+    "restart_backoff_max": 1,
+    "max_process_time": 20,
+    "store_timeout": 5,
+    "store_patience": 20,
+}
+"""Settings of every host: all waits are short, so that two minutes hold the events of days."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """URLs of a run, and the settings with which its processes find them."""
+
+    folder: Path
+    log: str
+    container: str
+    keywords: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> Settings:
+        return Settings.load(**self.keywords)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {f"ACTORPROC_{name.upper()}": str(value) for name, value in self.keywords.items()}
+
+    async def read(self, url: str) -> Objects:
+        """Every object of the log or of the container."""
+        return await read_store(url, self.settings) if url.startswith("s3:") else read_folder(Path(url))
+
+
+@asynccontextmanager
+async def opened_place(store: str, folder: Path) -> AsyncIterator[Place]:
+    """A place that is empty, with a server running for it if need be.
+
+    Raises:
+        servers.Unavailable: that server cannot be had here.
+    """
+    for name in ("logs", "acks"):
+        (folder / name).mkdir(parents=True)
+    with ExitStack() as stack:
+        if store == "folder":
+            yield Place(folder, str(folder / "log"), str(folder / "container"), TIMERS)
+            return
+        (folder / "server").mkdir()
+        start = {"seaweedfs": servers.seaweedfs, "minio": servers.minio}[store]
+        server = stack.enter_context(start(folder / "server"))
+        yield Place(folder, await server.new_url(), await server.new_url(), TIMERS | server.settings)

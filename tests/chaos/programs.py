@@ -1,0 +1,100 @@
+"""What runs in the processes: a host is `actorproc serve`, a producer notes what was acknowledged.
+
+Both are forked from a server that has imported everything, so that a start takes milliseconds and trouble can be dense.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import anyio
+import pyarrow as pa
+import structlog
+
+from actorproc import Producer
+from actorproc.cli import main, serve
+from actorproc.cli.logging import LogLevel, set_up_logging
+from actorproc.outgoing import Deliveries
+from actorproc.stores import s3
+from tests.chaos import workload
+
+PRELOADED = (serve, s3, workload, pa.array([1]))  # what a host imports late; the last makes pyarrow look for pandas
+
+BURST = 16  # records that share a key
+LINGER = 0.1  # seconds
+MANY_BURSTS = 50  # under way at once
+
+
+def host(folder: str, output: str, environment: dict[str, str], arguments: Sequence[str]) -> None:
+    """Run the command line in `folder`, its output appended to the file `output`."""
+    _settle(folder, output, environment)
+    sys.argv = ["actorproc", *arguments]
+    main()
+
+
+def producer(
+    folder: str, output: str, environment: dict[str, str], log: str, partitions: int, name: str, acks: str, rate: float
+) -> None:
+    """Send records until SIGTERM, `rate` a second, and append each acknowledged one to the file `acks`.
+
+    Its lines are `number partition sequence`; `done count` ends it after a stop in good order.
+    """
+    _settle(folder, output, environment)
+    set_up_logging(LogLevel.INFO)
+    structlog.contextvars.bind_contextvars(host=name)
+    anyio.run(_produce, log, partitions, name, Path(acks), rate)
+
+
+async def _produce(url: str, partitions: int, name: str, acks: Path, rate: float) -> None:
+    sent = 0
+    with acks.open("ab", buffering=0) as file:
+        limiter = anyio.Semaphore(MANY_BURSTS)
+
+        async def acknowledge(first: int, deliveries: Deliveries) -> None:
+            places = await deliveries
+            limiter.release()
+            # One write: a kill leaves all of these lines, or the first few and part of one.
+            file.write(b"".join(b"%d %s %d\n" % (n, p.encode(), s) for n, (p, s) in enumerate(places, first)))
+
+        with anyio.open_signal_receiver(signal.SIGTERM) as signals:
+            async with (
+                Producer(url, partitions=partitions, linger=LINGER) as target,
+                anyio.create_task_group() as tasks,
+            ):
+                with anyio.CancelScope() as sending:
+                    tasks.start_soon(_stop_on_signal, signals, sending)
+                    while True:
+                        await limiter.acquire()
+                        numbers = range(sent, sent + BURST)
+                        values = [workload.value_of(name, number) for number in numbers]
+                        with anyio.CancelScope(shield=True):
+                            keys = [workload.key_of(name, number) for number in numbers]
+                            tasks.start_soon(acknowledge, sent, await target.send_many(values, keys=keys))
+                        sent += BURST
+                        await anyio.sleep(BURST / rate)
+        file.write(b"done %d\n" % sent)
+
+
+async def _stop_on_signal(signals: AsyncIterator[signal.Signals], sending: anyio.CancelScope) -> None:
+    async for _ in signals:
+        sending.cancel()
+        return
+
+
+def _settle(folder: str, output: str, environment: dict[str, str]) -> None:
+    """Be a process of its own: session, working directory, output; and die with the one that forked it."""
+    os.setsid()  # Ctrl-C is for the chaos alone
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.chdir(folder)
+    os.environ.update(environment)
+    written = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(written, 1)
+    os.dup2(written, 2)
+    os.close(written)

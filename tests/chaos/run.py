@@ -1,0 +1,229 @@
+"""A whole run: hosts and producers in the storm, then calm until everything is processed, a stop in order, the check."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from random import Random
+
+import anyio
+
+from actorproc.errors import StoreError, UsageError
+from actorproc.layout import ProcessorLayout
+from actorproc.sources import open_source
+from actorproc.sources.protocol import Source
+from actorproc.status import ProcessorStatus, read_status
+from actorproc.store import Store
+from actorproc.stores import open_store
+from tests.chaos import programs
+from tests.chaos.fleet import STOP_PATIENCE, Child, Fleet, State
+from tests.chaos.journal import Journal, read_journal
+from tests.chaos.place import TIMERS, Place
+from tests.chaos.storm import Storm
+from tests.chaos.truth import check_log, read_acks, read_log
+from tests.chaos.verdict import Verdict, judge
+
+PROCESSOR = "Chaos"
+TICK = 0.05  # seconds
+LOOK_EVERY = 1.0  # seconds
+CALM_PATIENCE = 90.0
+"""Seconds in which everything must be processed, and shared evenly, once the trouble is over."""
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What kind of run. `rate`: records a second, over all producers; `pace`: mean seconds between two strikes."""
+
+    seconds: float = 120
+    hosts: int = 10
+    partitions: int = 32
+    producers: int = 2
+    rate: float = 600
+    pace: float = 0.8
+    seed: int = 0
+
+
+@dataclass
+class Report:
+    """What came of it."""
+
+    faults: list[str]
+    verdict: Verdict
+    journal: Journal
+    troubles: dict[str, int]
+    settled_in: float
+    """Seconds from the end of the trouble until everything was processed and shared evenly."""
+    starts: int
+
+
+@dataclass
+class Scene:
+    """What can be seen of a run while it goes on."""
+
+    orders: Orders
+    fleet: Fleet
+    phase: str = "warming up"
+    began: float = field(default_factory=time.monotonic)
+    status: ProcessorStatus | None = None
+    troubles: dict[str, int] = field(default_factory=dict)
+
+
+async def run(orders: Orders, place: Place, say: Callable[[str], None], show: Callable[[Scene], None]) -> Report:
+    """One run, from the first start to the verdict. No process outlives it."""
+    with Fleet(place.folder / "logs") as fleet:
+        play = _Play(orders, place, fleet, say, show)
+        async with (
+            open_store(place.container, place.settings) as store,
+            _source(place) as source,
+        ):
+            storm, settled_in = await play.run(store, source)
+    say("everything has ended; reading all files")
+    records = read_log(await place.read(place.log), faults := fleet.faults)
+    faults += check_log(records, read_acks(place.folder / "acks"))
+    verdict = judge(await place.read(place.container), PROCESSOR, records)
+    journal = read_journal(sorted((place.folder / "logs").glob("*.log")))
+    faults += [*verdict.faults, *journal.bugs, *journal.storms]
+    return Report(faults, verdict, journal, dict(storm.done), settled_in, len(fleet.ended))
+
+
+@asynccontextmanager
+async def _source(place: Place) -> AsyncIterator[Source]:
+    """The log as a source, not yet open."""
+    source = open_source(place.log, settings=place.settings)
+    try:
+        yield source
+    finally:
+        await source.close()
+
+
+async def _open(source: Source) -> None:
+    """Open it once its first producer has created it."""
+    while True:
+        try:
+            return await source.open()
+        except UsageError:
+            await source.close()
+            await anyio.sleep(TICK)
+
+
+class _Play:
+    """The course of events."""
+
+    def __init__(
+        self, orders: Orders, place: Place, fleet: Fleet, say: Callable[[str], None], show: Callable[[Scene], None]
+    ) -> None:
+        self._orders, self._place, self._fleet, self._say = orders, place, fleet, say
+        self._show = show
+        self._scene = Scene(orders, fleet)
+        self._hosts = range(orders.hosts)
+        self._producers = range(orders.hosts, orders.hosts + orders.producers)
+        self._names = 0
+        self._looked_at = 0.0
+
+    async def run(self, store: Store, source: Source) -> tuple[Storm, float]:
+        """Until the last process has ended; the storm, and how long calm took."""
+        orders = self._orders
+        self._show(self._scene)
+        for slot in self._producers:
+            self._start(slot, None)
+        await _open(source)
+        for slot in self._hosts:
+            self._start(slot, None)
+        storm = Storm(
+            self._fleet, self._hosts, self._producers, self._start, random=Random(orders.seed), pace=orders.pace,
+            expiration=TIMERS["lease_expiration_interval"], say=self._say,
+        )  # fmt: skip
+        self._scene.troubles = storm.done
+        await self._rage(storm, store, source)
+        settled_in = await self._calm_down(storm, store, source)
+        await self._stop(self._hosts, store, source)
+        return storm, settled_in
+
+    def _start(self, slot: int, name: str | None) -> Child:
+        """A host or producer in its slot. A producer never has the name of an earlier one: its numbers start over."""
+        place = self._place
+        if slot in self._producers or name is None:
+            self._names += 1
+            name = f"{'p' if slot in self._producers else 'h'}{self._names}"
+        if slot in self._producers:
+            acks = place.folder / "acks" / f"{name}.acks"
+            acks.touch()
+            rate = self._orders.rate / len(self._producers)
+            return self._fleet.start(
+                slot, name, programs.producer, place.folder, place.environment, place.log, self._orders.partitions,
+                name, str(acks), rate,
+            )  # fmt: skip
+        arguments = ["--log-level", "debug", "serve", "tests.chaos.workload:ChaosHandler", "--name", PROCESSOR]
+        arguments += ["--host", name, "--source", place.log, "--container", place.container]
+        return self._fleet.start(slot, name, programs.host, place.folder, place.environment, arguments)
+
+    async def _rage(self, storm: Storm, store: Store, source: Source) -> None:
+        self._scene.phase = "storm"
+        end = time.monotonic() + self._orders.seconds
+        while time.monotonic() < end:
+            storm.tick()
+            await self._look(store, source)
+
+    async def _calm_down(self, storm: Storm, store: Store, source: Source) -> float:
+        """Everybody well; producers stop; wait until all is processed."""
+        self._scene.phase, began = "calm", time.monotonic()
+        self._say("calm: everybody goes on, nobody sends")
+        storm.end()
+        await self._stop(self._producers, store, source)
+        for slot in self._hosts:
+            if not self._fleet.living([slot]):
+                self._start(slot, None)
+        while (left := self._unsettled()) is not None:
+            if time.monotonic() - began > CALM_PATIENCE:
+                self._fleet.faults.append(f"not settled {CALM_PATIENCE:g} s after the last trouble: {left}")
+                break
+            for child in self._fleet.reap():
+                if child.slot in self._hosts and not self._fleet.living([child.slot]):
+                    self._start(child.slot, None)
+            await self._look(store, source)
+        seconds = time.monotonic() - began
+        self._say(f"settled after {seconds:.1f} s")
+        return seconds
+
+    def _unsettled(self) -> str | None:
+        """What is not yet as it must be in the end; None: all is processed and evenly shared among the living."""
+        status, names = self._scene.status, sorted(child.name for child in self._fleet.children)
+        if status is None:
+            return "nothing was seen yet"
+        members = {member.host: member.leases for member in status.members if member.in_group}
+        late = [p for p in status.partitions if p.lag != 0]
+        if late:
+            p = max(late, key=lambda p: p.lag or 0)
+            lagging = f"{p.partition} of {p.owner} (next: {p.next_owner}) at {p.cursor}, end {p.end}, {p.error or ''}"
+            return f"{len(late)} partitions lag, such as {lagging}"
+        if any(p.next_owner for p in status.partitions):
+            return f"leases are on their way: {[p.partition for p in status.partitions if p.next_owner]}"
+        if sorted(members) != names:
+            return f"members are {sorted(members)}, processes {names}"
+        if max(members.values()) - min(members.values()) > 1:
+            return f"leases are not even: {members}"
+        return None
+
+    async def _stop(self, slots: range, store: Store, source: Source) -> None:
+        """Ask them to end, and wait for it."""
+        for child in self._fleet.living(slots, State.UP):
+            child.stop()
+        end = time.monotonic() + STOP_PATIENCE + 5
+        while self._fleet.living(slots) and time.monotonic() < end:
+            self._fleet.reap()
+            await self._look(store, source)
+
+    async def _look(self, store: Store, source: Source) -> None:
+        """See how the processor is, now and then, and show it."""
+        await anyio.sleep(TICK)
+        if time.monotonic() - self._looked_at >= LOOK_EVERY:
+            try:
+                expiration = TIMERS["lease_expiration_interval"]
+                layout = ProcessorLayout(PROCESSOR)
+                self._scene.status = await read_status(store, layout, PROCESSOR, expiration=expiration, source=source)
+            except StoreError as error:
+                self._say(f"cannot look: {error}")
+            self._looked_at = time.monotonic()
+        self._show(self._scene)
