@@ -101,7 +101,7 @@ def serve(
       actorproc serve app:Delays --source s3://b/events --container s3://b/state --workers 4
       actorproc serve app:Delays --source events --container state --until-end
       actorproc serve actorproc.handlers:JsonRows --name rows \\
-          --option schema='tail string, delay double' --source events --container state
+          --option output_schema='tail string, delay double' --source events --container state
 
     SIGTERM or Ctrl-C drains, commits and hands over; a second one aborts.
     """

@@ -1,0 +1,341 @@
+"""Replaying dead letters: each once, whatever is killed, lost, late or done twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from actorproc.clock import Clock
+from actorproc.context import Site
+from actorproc.dead_letters import render_letter
+from actorproc.errors import ConditionFailed, CorruptObject, StoreUnavailable, UsageError
+from actorproc.layout import ProcessorLayout
+from actorproc.producer import Producer
+from actorproc.records import Batch, Record
+from actorproc.replay import HEADER, Replay
+from actorproc.sources.log import LogSource
+from actorproc.store import Backend, Listing, Store, Stored, StoreLimits
+from actorproc.stores.memory import Memory
+from tests.log.reading import batches
+
+LAYOUT = ProcessorLayout("flights")
+SITE = Site("flights", "host-a", "1", 3)
+LETTERS = 3
+TIME = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
+
+
+class Killed(BaseException):
+    """The process is gone; nothing catches this."""
+
+
+class Fragile(Backend):
+    """Counts writes over all stores that share a `Fate`, and does as it says with one of them."""
+
+    def __init__(self, truth: Memory, fate: Fate) -> None:
+        self.truth, self.fate, self.url = truth, fate, truth.url
+
+    async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
+        return await self.truth.get(key, unless=unless, tail=tail)
+
+    async def put(self, key: str, body: bytes) -> str:
+        return await self.fate.write(self.truth, "put", key, body)
+
+    async def put_if_absent(self, key: str, body: bytes) -> str:
+        return await self.fate.write(self.truth, "put_if_absent", key, body)
+
+    async def put_if_match(self, key: str, body: bytes, tag: str) -> str:
+        return await self.fate.write(self.truth, "put_if_match", key, body, tag)
+
+    async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Listing:
+        return await self.truth.list(prefix, after, limit)
+
+    async def delete(self, key: str) -> None:
+        await self.truth.delete(key)
+
+
+Write = tuple[Memory, str, tuple[object, ...]]
+
+
+class Fate:
+    """What becomes of write number `number` (from 0): "before": killed, never applied; "after": applied, then killed;
+    "late": killed, and applied when `land` is called. `landing`: number of the write before which that write lands."""
+
+    def __init__(
+        self, number: int | None = None, how: str = "", *, lands: Write | None = None, landing: int = 0
+    ) -> None:
+        self.number, self.how = number, how
+        self.writes = 0
+        self.pending: Write | None = lands
+        self.landing = landing
+
+    async def write(self, truth: Memory, verb: str, *args: object) -> str:
+        number, self.writes = self.writes, self.writes + 1
+        if self.number is None and number == self.landing:
+            await self.land()
+        if number == self.number:
+            if self.how == "after":
+                await getattr(truth, verb)(*args)
+            elif self.how == "late":
+                self.pending = (truth, verb, args)
+            raise Killed
+        return str(await getattr(truth, verb)(*args))
+
+    async def land(self) -> None:
+        if self.pending is not None:
+            truth, verb, args = self.pending
+            self.pending = None
+            with suppress(ConditionFailed):
+                await getattr(truth, verb)(*args)
+
+
+class World:
+    """A container with dead letters, and the log they came from, in memory."""
+
+    def __init__(self) -> None:
+        self.container, self.log = Memory(), Memory()
+
+    async def prepare(self) -> None:
+        async with Producer(Store(self.log), partitions=2) as producer:
+            await producer.send_many([b"original"] * 5, keys=[b"k"] * 5)
+        await self.dead_letter_file("1", 0)
+
+    async def dead_letter_file(self, partition: str, number: int) -> None:
+        values = [f"{partition}/{number}/{index}".encode() for index in range(LETTERS)]
+        batch = Batch.of(
+            partition,
+            values,
+            range(number * 10, number * 10 + LETTERS),
+            keys=[b"key", b"\xff\x00", None],
+            headers=[[("trace", b"a"), ("raw", b"\xfe")], [], []],
+            timestamps=[TIME + timedelta(seconds=index) for index in range(LETTERS)],
+        )
+        body = b"".join(render_letter(record, KeyError("delay"), 3, SITE, Clock()) for record in batch)
+        await self.container.put(LAYOUT.dead_letter_file(partition, number), body)
+
+    @asynccontextmanager
+    async def replay(self, fate: Fate | None = None) -> AsyncIterator[Replay]:
+        fate = fate or Fate()
+        limits = StoreLimits(patience=0)
+        container = Store(Fragile(self.container, fate), limits=limits)
+        log = Store(Fragile(self.log, fate), limits=limits)
+        async with Replay.opened(container, "flights", log) as replay:
+            yield replay
+
+    async def run(self, fate: Fate | None = None) -> int:
+        """A whole replay; how many letters it says it appended."""
+        appended = 0
+        async with self.replay(fate) as replay:
+            for key in await replay.files():
+                done = await replay.file(key)
+                appended += 0 if done is None or done.before else done.letters
+        return appended
+
+    async def someone_appends(self) -> None:
+        async with Producer(Store(self.log), partitioner=lambda *_: 1) as producer:
+            await producer.send(b"another's")
+
+    async def records(self, partition: str = "1") -> list[Record]:
+        source = LogSource(Store(self.log))
+        await source.open()
+        return [record for batch in await batches(source, partition) for record in batch]
+
+    async def replayed(self, partition: str = "1") -> list[bytes | None]:
+        return [record.value for record in await self.records(partition) if b"/" in (record.value or b"")]
+
+
+@pytest.fixture
+async def world() -> World:
+    world = World()
+    await world.prepare()
+    return world
+
+
+EXPECTED = [b"1/0/0", b"1/0/1", b"1/0/2"]
+
+
+async def test_letters_come_back_as_they_were_with_their_history(world: World) -> None:
+    await world.run()
+    first, second, third = [record for record in await world.records() if record.value in EXPECTED]
+    assert [first.key, second.key, third.key] == [b"key", b"\xff\x00", None]
+    assert [first.timestamp, third.timestamp] == [TIME, TIME + timedelta(seconds=2)]
+    own, history = dict(first.headers[:2]), dict(first.headers[2:])
+    assert own == {"trace": b"a", "raw": b"\xfe"}
+    assert history.pop(HEADER + "time")
+    assert history == {
+        HEADER + "processor": b"flights",
+        HEADER + "partition": b"1",
+        HEADER + "sequence": b"0",
+        HEADER + "error": b"KeyError",
+        HEADER + "attempts": b"3",
+    }
+
+
+async def test_a_second_replay_appends_nothing_and_says_so(world: World) -> None:
+    assert await world.run() == LETTERS
+    assert await world.run() == 0
+    assert await world.replayed() == EXPECTED
+
+
+async def test_letters_that_died_after_a_replay_are_replayed_by_the_next(world: World) -> None:
+    await world.run()
+    await world.dead_letter_file("1", 7)
+    assert await world.run() == LETTERS
+    assert Counter(await world.replayed()) == Counter([*EXPECTED, b"1/7/0", b"1/7/1", b"1/7/2"])
+
+
+async def writes_of_a_replay() -> int:
+    world, fate = World(), Fate()
+    await world.prepare()
+    await world.run(fate)
+    return fate.writes
+
+
+@pytest.mark.parametrize("others_append", [False, True])
+@pytest.mark.parametrize("how", ["before", "after", "late"])
+async def test_a_replay_killed_at_any_write_and_run_again_repeats_nothing(how: str, others_append: bool) -> None:
+    total = await writes_of_a_replay()
+    assert total >= 4  # the head, the intent, the append, the intent again
+    for number in range(total):
+        for landing in range(total + 2) if how == "late" else [0]:
+            world = World()
+            await world.prepare()
+            fate = Fate(number, how)
+            with pytest.raises((Killed, BaseExceptionGroup)):
+                await world.run(fate)
+            assert fate.writes == number + 1
+            if others_append:
+                await world.someone_appends()
+            again = Fate(lands=fate.pending, landing=landing)
+            await world.run(again)
+            if others_append:
+                await world.someone_appends()
+            await again.land()
+            await world.run()
+            assert await world.replayed() == EXPECTED, (number, how, landing)
+
+
+async def test_killed_twice_at_any_two_writes_repeats_nothing() -> None:
+    total = await writes_of_a_replay()
+    for first in range(total):
+        for second in range(total):
+            world = World()
+            await world.prepare()
+            with pytest.raises((Killed, BaseExceptionGroup)):
+                await world.run(Fate(first, "after"))
+            await world.someone_appends()
+            try:
+                await world.run(Fate(second, "before"))
+            except (Killed, BaseExceptionGroup):
+                await world.someone_appends()
+            await world.run()
+            assert await world.replayed() == EXPECTED, (first, second)
+
+
+class Shuffled(Fragile):
+    """Every request takes a random number of turns of the event loop, on its way there and back."""
+
+    async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
+        await self.dawdle()
+        try:
+            return await super().get(key, unless=unless, tail=tail)
+        finally:
+            await self.dawdle()
+
+    async def put_if_absent(self, key: str, body: bytes) -> str:
+        await self.dawdle()
+        try:
+            return await super().put_if_absent(key, body)
+        finally:
+            await self.dawdle()
+
+    async def dawdle(self) -> None:
+        for _ in range(CLOCK.random.randrange(8)):
+            await checkpoint()
+
+
+CLOCK = Clock(seed=0)
+
+
+@pytest.mark.parametrize("seed", range(30))
+async def test_replays_at_once_beside_a_busy_producer_repeat_nothing(world: World, seed: int) -> None:
+    CLOCK.random.seed(seed)
+    log = Store(Shuffled(world.log, Fate()))
+    container = Store(Shuffled(world.container, Fate()))
+
+    async def replay() -> None:
+        async with Replay.opened(container, "flights", log) as replaying:
+            for key in await replaying.files():
+                await replaying.file(key)
+
+    async def produce() -> None:
+        async with Producer(log, partitioner=lambda *_: 1, linger=0) as producer:
+            for _ in range(10):
+                await (await producer.send(b"another's"))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(replay)
+        tasks.start_soon(produce)
+    assert await world.replayed() == EXPECTED
+    assert len([record for record in await world.records() if record.value == b"another's"]) == 10
+
+
+async def test_an_unreachable_log_is_an_error_and_a_later_run_goes_on(world: World) -> None:
+    class Down(Fragile):
+        async def put_if_absent(self, key: str, body: bytes) -> str:
+            if key.startswith("partition="):
+                raise StoreUnavailable("down")
+            return await super().put_if_absent(key, body)
+
+    with pytest.raises(StoreUnavailable):
+        async with Replay.opened(
+            Store(world.container), "flights", Store(Down(world.log, Fate()), limits=StoreLimits(patience=0))
+        ) as replaying:
+            for key in await replaying.files():
+                await replaying.file(key)
+    assert await world.replayed() == []
+    assert await world.run() == LETTERS
+    assert await world.replayed() == EXPECTED
+
+
+async def test_purged_letters_are_not_replayed(world: World) -> None:
+    await world.container.put(LAYOUT.dead_letter_file("1", 0), b"")
+    assert await world.run() == 0
+    assert await world.replayed() == []
+
+
+async def test_a_log_without_the_partition_is_refused_by_name(world: World) -> None:
+    await world.dead_letter_file("7", 0)
+    with pytest.raises(UsageError, match=r"partitions 0 to 1, none named '7'"):
+        await world.run()
+
+
+async def test_an_unfinished_replay_does_not_go_on_in_another_log(world: World) -> None:
+    with pytest.raises((Killed, BaseExceptionGroup)):
+        await world.run(Fate(2, "before"))
+    other = World()
+    await other.prepare()
+    world.log = other.log
+    with pytest.raises(UsageError, match="another log is unfinished"):
+        await world.run()
+    assert await world.replayed() == []
+
+
+async def test_a_damaged_letter_file_is_named_and_nothing_of_it_is_appended(world: World) -> None:
+    key = LAYOUT.dead_letter_file("1", 0)
+    await world.container.put(key, b'{"partition": "1"}\n')
+    with pytest.raises(CorruptObject, match=key):
+        await world.run()
+    assert await world.replayed() == []
+
+
+async def test_a_place_without_a_log_is_refused(world: World) -> None:
+    world.log = Memory()
+    with pytest.raises(UsageError, match="there is no log"):
+        await world.run()
