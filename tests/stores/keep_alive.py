@@ -14,7 +14,7 @@ from tests.stores.proxy import Proxy, hang_up, read_request
 async def breaking_after(server: S3Server, requests: int) -> AsyncIterator[tuple[S3Server, list[str]]]:
     """The server as seen through it, and the last part of the key of each PUT that arrived.
 
-    Counted are PUTs: every connection breaks, without an answer, once `requests` of them have arrived in all.
+    Counted are PUTs: once `requests` of them have arrived in all, no further request is answered.
     """
     proxy = Proxy(server)
     puts: list[str] = []
@@ -25,14 +25,15 @@ async def breaking_after(server: S3Server, requests: int) -> AsyncIterator[tuple
 
     async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            while len(puts) < requests:
+            while True:
                 request = await read_request(reader)
                 if request.method == "PUT":
                     puts.append(request.target.partition("?")[0].rpartition("/")[2])
                 answer = (await proxy.forward(request)).replace(b"\r\nConnection: close", b"", 1)
-                if len(puts) < requests:
-                    writer.write(answer)
-                    await writer.drain()
+                if len(puts) >= requests:
+                    return
+                writer.write(answer)
+                await writer.drain()
         finally:
             await hang_up(writer)
 

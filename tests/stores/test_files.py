@@ -85,6 +85,27 @@ async def test_a_place_that_is_a_file_is_refused_at_open(tmp_path: Path) -> None
         await Files(tmp_path / "file").open()
 
 
+async def test_a_version_is_later_than_the_one_it_replaces_also_when_clocks_step_back(
+    files: Files, tmp_path: Path
+) -> None:
+    await files.put("key", b"old")
+    future = 4_000_000_000 * 10**9
+    os.utime(tmp_path / "store/key", ns=(future, future))
+    (entry,) = (await files.list("")).entries
+    tag = await files.put_if_match("key", b"new", entry.tag)
+    tag = await files.put_if_match("key", b"now", tag)
+    await files.put("key", b"one")
+    assert os.stat(tmp_path / "store/key").st_mtime_ns == future + 3
+    with pytest.raises(ConditionFailed):
+        await files.put_if_match("key", b"two", tag)
+
+
+async def test_times_hold_a_nonce_below_the_millisecond_so_a_key_used_again_gets_another_tag(files: Files) -> None:
+    """Same size, same inode, same millisecond: all that a delete and a create at once leave to tell them apart."""
+    tags = [await files.put_if_absent(f"key/{n}", b"body") for n in range(40)]
+    assert len({int(tag.partition("-")[0], 16) % 1_000_000 for tag in tags}) > 35
+
+
 async def test_drafts_of_killed_writers_are_not_seen_and_get_swept(files: Files, tmp_path: Path) -> None:
     await files.put("key", b"body")
     drafts = tmp_path / "store" / HIDDEN / "drafts"
