@@ -1,0 +1,27 @@
+"""Stores on which the log is tested."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from actorproc.settings import Settings
+from actorproc.store import Store
+from actorproc.stores import open_store
+from tests.servers import S3Server
+
+_SERVERS = [pytest.param(name, marks=pytest.mark.servers) for name in ("seaweedfs", "minio")]
+
+
+@pytest.fixture(params=["memory", "folder", *_SERVERS])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    """An open and empty store of each kind."""
+    if request.param in ("memory", "folder"):
+        url, settings = f"memory://{tmp_path}" if request.param == "memory" else str(tmp_path / "log"), Settings.load()
+    else:
+        server: S3Server = request.getfixturevalue(request.param)
+        url, settings = await server.new_url(), Settings.load(**server.settings)
+    async with open_store(url, settings) as opened:
+        yield opened

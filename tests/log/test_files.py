@@ -1,0 +1,99 @@
+"""The log's own objects: `log.json`, and files that say what they are."""
+
+from __future__ import annotations
+
+import io
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from actorproc.errors import CorruptObject, UsageError
+from actorproc.log import ROW_GROUP_BYTES, LogFile, Notes, create_log, encode_file, open_log
+from actorproc.producer import Producer
+from actorproc.records import RECORD_SCHEMA, Batch
+from actorproc.store import Store
+from actorproc.stores.memory import Memory
+
+NOTES = Notes("put", "producer", newest=1, running=1, covers=0)
+
+
+def table(values: list[bytes | None]) -> pa.Table:
+    batch = Batch.of("0", values, range(len(values)), timestamps=[datetime(2013, 1, 1, tzinfo=UTC)] * len(values))
+    return batch.to_arrow().select(RECORD_SCHEMA.names)
+
+
+async def test_the_number_of_partitions_is_decided_once(store: Store) -> None:
+    assert await create_log(store, 3) == 3
+    assert await create_log(store, 3) == await open_log(store) == 3
+    with pytest.raises(UsageError, match="has 3 partitions, not 4; the number never changes"):
+        await create_log(store, 4)
+    with pytest.raises(UsageError, match="has 3 partitions, not 8"):
+        async with Producer(store, partitions=8):
+            pass
+    async with Producer(store) as producer:
+        assert producer.partitions == 3
+
+
+@pytest.mark.parametrize("number", [0, -1, 100_001])
+async def test_a_number_of_partitions_out_of_bounds_is_refused(number: int) -> None:
+    with pytest.raises(UsageError, match=f"partitions = {number}: 1 to 100000"):
+        await create_log(Store(Memory()), number)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"version":1}', b'{"version":1,"partitions":"x"}', b'{"version":2}'])
+async def test_a_log_that_is_described_wrongly_is_corrupt(body: bytes) -> None:
+    store = Store(Memory())
+    await store.put("log.json", body)
+    with pytest.raises(CorruptObject, match=r"log\.json: "):
+        await open_log(store)
+
+
+def test_no_changed_byte_of_the_data_goes_unnoticed() -> None:
+    body = encode_file(table([b"%d" % (i * i) for i in range(200)]), NOTES, "zstd")
+    whole = [value for batch in LogFile("0", 0, body).batches() for value in batch.values]
+    footer = int.from_bytes(body[-8:-4], "little") + 8
+    noticed = 0
+    for index in range(len(body) - footer):
+        broken = body[:index] + bytes([body[index] ^ 0x10]) + body[index + 1 :]
+        try:
+            found = [value for batch in LogFile("0", 0, broken).batches() for value in batch.values]
+        except CorruptObject as error:
+            assert error.key == "partition=0/00000000000000000000.parquet"
+            noticed += 1
+        else:
+            assert found == whole
+    assert noticed > 0.9 * (len(body) - footer)
+
+
+def test_a_large_file_has_row_groups_that_fit_into_memory() -> None:
+    data = table([b"%9d" % i * 100 for i in range(20_000)])
+    groups = pq.ParquetFile(pa.BufferReader(encode_file(data, NOTES, "zstd"))).metadata
+    assert groups.num_row_groups == -(-data.nbytes // ROW_GROUP_BYTES)
+    batches = list(LogFile("0", 70, encode_file(data, NOTES, "zstd")).batches())
+    assert max(batch.nbytes for batch in batches) <= 1.1 * ROW_GROUP_BYTES
+    assert [sequence for batch in batches for sequence in batch.sequences] == list(range(70, 20_070))
+
+
+@pytest.mark.parametrize("skip", [0, 1, 6000, 19_999, 20_000])
+def test_records_are_skipped_across_row_groups(skip: int) -> None:
+    file = LogFile("0", 0, encode_file(table([b"%9d" % i * 100 for i in range(20_000)]), NOTES, "zstd"))
+    assert [sequence for batch in file.batches(skip) for sequence in batch.sequences] == list(range(skip, 20_000))
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4", "snappy", "gzip", "none"])
+def test_each_compression_reads_back(compression: str) -> None:
+    values = [b"a" * 100, None, b"", b"\x00\xff"]
+    (batch,) = LogFile("0", 0, encode_file(table(values), NOTES, compression)).batches()
+    assert batch.values == values
+    assert batch.data.schema.equals(RECORD_SCHEMA)
+
+
+def test_parquet_files_of_others_are_told_from_a_log_file() -> None:
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"x": [1, 2]}), sink)
+    with pytest.raises(CorruptObject, match="is no file of a log"):
+        LogFile("0", 0, sink.getvalue())
+    with pytest.raises(CorruptObject, match="has no records"):
+        LogFile("0", 0, encode_file(table([]), NOTES, "zstd"))
