@@ -107,6 +107,8 @@ REFUSED = [
     ("date", b'"2013-02-30"', "YYYY-MM-DD is read"),
     ("date", b"5", "5 (int) is no string"),
     ("decimal(10,2)", b"1.005", "more than 2 digits after the point"),
+    ("decimal(10,2)", b"9.99e-21", "more than 2 digits after the point"),
+    ("decimal(10,2)", b'" 1"', "' 1' (str) is no decimal(10,2)"),
     ("decimal(5,2)", b"1000", "out of range for decimal(5,2)"),
     ("decimal(10,2)", b'"one"', "'one' (str) is no decimal(10,2)"),
     ("array<int>", b"1", "1 (int) is no array"),
@@ -310,7 +312,7 @@ def test_decimals_are_exact_both_ways(numbers: list[str]) -> None:
     alone = [parse("c decimal(12,3)", value)[0] for value in values]
     for number, rows in zip(numbers, alone, strict=True):
         exact = Decimal(number)
-        fits = abs(exact) < 10**9 and exact == round(exact, 3) if abs(exact) < 10**20 else False
+        fits = abs(exact) < 10**9 and exact == round(exact, 3)
         assert [row["c"] for row in rows] == ([exact] if fits else [])
     rows, _ = parse("c decimal(12,3)", *values, b"garbage")
     assert [row["c"] for row in rows] == [row["c"] for rows in alone for row in rows]
