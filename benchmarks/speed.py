@@ -1,0 +1,183 @@
+"""From the log through exactly-once output, each way of writing a handler against a bare loop of the same work.
+
+Both read the same Parquet files and write the same Parquet; the bare loops commit nothing, retry nothing and sync
+nothing. One core, the order A B A B ..., ratios of neighbours, the median of all.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import anyio
+import orjson
+import pyarrow as pa
+import pyarrow.json
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer, Record
+from actorproc.handlers import JsonRows, RecordHandler
+
+SCHEMA = "carrier string, origin string, minutes double, id bigint"
+ARROW = pa.schema(
+    [("carrier", pa.string()), ("origin", pa.string()), ("minutes", pa.float64()), ("id", pa.int64()), ("_sequence", pa.int64())]
+)
+PARTITIONS = 8
+
+
+class Emit(PartitionHandler):
+    output_schema = SCHEMA
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        for record in batch:
+            event = record.json()
+            ctx.emit(
+                record,
+                {"carrier": event["carrier"], "origin": event["origin"], "minutes": event["minutes"], "id": event["id"]},
+            )
+
+
+class PerRecord(RecordHandler):
+    output_schema = SCHEMA
+
+    def process_record(self, record: Record, ctx: PartitionContext) -> dict[str, object]:
+        event = record.json()
+        return {"carrier": event["carrier"], "origin": event["origin"], "minutes": event["minutes"], "id": event["id"]}
+
+
+class Typed(JsonRows):
+    output_schema = SCHEMA
+
+
+class Columns(PartitionHandler):
+    """Columnar by hand: the same parser as the bare loop, rows in and out as a table."""
+
+    output_schema = SCHEMA
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        table = batch.to_arrow()
+        ctx.emit_arrow(parsed(table["value"].combine_chunks()).append_column("_sequence", table["_sequence"]))
+
+
+def parsed(values: pa.BinaryArray) -> pa.Table:
+    lines = b"\n".join(values.to_numpy(zero_copy_only=False))
+    options = pyarrow.json.ParseOptions(explicit_schema=ARROW.remove(4), unexpected_field_behavior="ignore")
+    return pyarrow.json.read_json(pa.BufferReader(lines), read_options=ONE_THREAD, parse_options=options)
+
+
+ONE_THREAD = pyarrow.json.ReadOptions(use_threads=False, block_size=64 * 2**20)
+
+
+def log_files(log: Path) -> Iterator[tuple[Path, pa.Table, int]]:
+    for path in sorted(log.glob("partition=*/*.parquet")):
+        yield path, pq.read_table(path, columns=["value"], use_threads=False, partitioning=None), int(path.stem)
+
+
+def write(out: Path, path: Path, table: pa.Table) -> None:
+    folder = out / path.parent.name
+    folder.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, folder / path.name, compression="zstd")
+
+
+def bare_rows(log: Path, out: Path) -> None:
+    """What one would write by hand for speed: a loop over orjson that fills columns."""
+    for path, table, base in log_files(log):
+        carrier: list[str] = []
+        origin: list[str] = []
+        minutes: list[float] = []
+        ids: list[int] = []
+        for value in table["value"].to_numpy().tolist():
+            event = orjson.loads(value)
+            carrier.append(event["carrier"])
+            origin.append(event["origin"])
+            minutes.append(event["minutes"])
+            ids.append(event["id"])
+        columns = [carrier, origin, minutes, ids, range(base, base + len(ids))]
+        write(out, path, pa.table([pa.array(c, f.type) for c, f in zip(columns, ARROW, strict=True)], schema=ARROW))
+
+
+def bare_columns(log: Path, out: Path) -> None:
+    """The same with pyarrow's own JSON reader: no Python per record."""
+    for path, table, base in log_files(log):
+        rows = parsed(table["value"].combine_chunks())
+        write(out, path, rows.append_column("_sequence", pa.array(range(base, base + len(rows)), pa.int64())))
+
+
+async def through(handler: type[PartitionHandler], log: Path, out: Path) -> None:
+    """The product, on the folder store, with its defaults."""
+    processor = Processor(handler, source=str(log), container=str(out), name="bench", host="bench")
+    await processor.run(until_end=True)
+
+
+async def make_log(log: Path, events: int) -> None:
+    import random
+
+    draw = random.Random(7)
+    async with Producer(str(log), partitions=PARTITIONS) as producer:
+        for start in range(0, events, 50_000):
+            values = [
+                orjson.dumps(
+                    {
+                        "id": i, "carrier": draw.choice(["AA", "UA", "DL", "B6"]), "origin": draw.choice(["JFK", "EWR", "LGA"]),
+                        "dest": "LAX", "minutes": float(draw.randint(-20, 300)), "tail": f"N{draw.randint(1, 4000)}",
+                        "hour": "2013-01-01T05:00:00Z",
+                    }
+                )
+                for i in range(start, min(start + 50_000, events))
+            ]  # fmt: skip
+            await producer.send_many(values, keys=[b"%d" % (i % 4000) for i in range(len(values))])
+
+
+def timed(work: Callable[[Path], None], folder: Path) -> float:
+    out = Path(tempfile.mkdtemp(dir=folder))
+    gc.collect()
+    start = time.perf_counter()
+    work(out)
+    seconds = time.perf_counter() - start
+    shutil.rmtree(out)
+    return seconds
+
+
+CASES: list[tuple[str, type[PartitionHandler], Callable[[Path, Path], None], float]] = [
+    ("PartitionHandler, ctx.emit", Emit, bare_rows, 0.65),
+    ("RecordHandler", PerRecord, bare_rows, 0.75),
+    ("JsonRows", Typed, bare_columns, 0.8),
+    ("to_arrow to emit_arrow", Columns, bare_columns, 0.8),
+]
+
+
+def run(events: int = 400_000, rounds: int = 5) -> None:
+    """Print the table. Pins this process to one core."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    console = Console()
+    with tempfile.TemporaryDirectory(prefix="actorproc-bench-") as name:
+        folder = Path(name)
+        log = folder / "log"
+        anyio.run(make_log, log, events)
+        table = Table(title=f"{events:,} JSON events, {PARTITIONS} partitions, folder store, one core, median of {rounds}")
+        for heading in ("handler", "events/s", "bare loop, events/s", "ratio", "lowest, highest", "bar"):
+            table.add_column(heading, justify="left" if heading == "handler" else "right")
+        for title, handler, bare, bar in CASES:
+            pairs = []
+            for _ in track(range(rounds + 1), title, console=console, transient=True):
+                b = timed(lambda out, bare=bare: bare(log, out), folder)  # type: ignore[misc]
+                a = timed(lambda out, handler=handler: anyio.run(through, handler, log, out), folder)  # type: ignore[misc]
+                pairs.append((a, b))
+            pairs = pairs[1:]  # the first one warms caches
+            ratios = sorted(b / a for a, b in pairs)
+            ours, theirs = (events / statistics.median(p[i] for p in pairs) for i in (0, 1))
+            median = statistics.median(ratios)
+            table.add_row(
+                title, f"{ours:,.0f}", f"{theirs:,.0f}", f"[{'green' if median >= bar else 'red'}]{median:.2f}[/]",
+                f"{ratios[0]:.2f}, {ratios[-1]:.2f}", f">= {bar}",
+            )  # fmt: skip
+        console.print(table)
