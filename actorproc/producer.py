@@ -308,21 +308,24 @@ class Producer:
         chosen = self._router.choose_many(data)
         # Stable, and a radix sort for 16 bits, which is many times as fast.
         order = np.argsort(chosen.astype(np.uint16) if self._count <= 2**16 else chosen, kind="stable")
-        data = data.take(pa.array(order))
-        counts = np.bincount(chosen, minlength=1)
-        first = 0
+        counts = np.bincount(chosen)
+        at = 0
         for index in np.flatnonzero(counts).tolist():
-            count = int(counts[index])
-            piece = data.slice(first, count)
-            weight = piece.nbytes
-            await self._make_room(weight)
-            batch = self._open_batch(index, tasks)
-            if piece.column("key").null_count:
-                self._router.stick(index, batch.ripe)
-            deliveries.add(batch, batch.add_columns(piece, weight), order[first : first + count] + start)
-            if batch.weight >= self._batch_bytes:
-                batch.ripe.set()
-            first += count
+            own = order[at : at + int(counts[index])]
+            at += len(own)
+            # A copy, not a slice of all: a batch that waits long must not hold what others have sent meanwhile.
+            share = data.take(pa.array(own))
+            step = max(1, len(own) * self._batch_bytes // max(1, share.nbytes))
+            for first in range(0, len(own), step):
+                piece = share.slice(first, step)
+                weight = piece.nbytes
+                await self._make_room(weight)
+                batch = self._open_batch(index, tasks)
+                if piece.column("key").null_count:
+                    self._router.stick(index, batch.ripe)
+                deliveries.add(batch, batch.add_columns(piece, weight), own[first : first + step] + start)
+                if batch.weight >= self._batch_bytes:
+                    batch.ripe.set()
 
     # Sending
 

@@ -133,7 +133,7 @@ async def produce_lines(
 
 def _lines_of(block: bytes) -> list[bytes]:
     if b"\r" in block:
-        block = block.replace(b"\r\n", b"\n")
+        block = block.replace(b"\r\n", b"\n").removesuffix(b"\r")  # the last line has lost its b"\n"
     lines: list[bytes] = block.split(b"\n")
     return [line for line in filterfalse(bytes.isspace, lines) if line]
 

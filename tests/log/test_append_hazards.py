@@ -13,10 +13,10 @@ import pytest
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable
 from actorproc.outgoing import Delivery
 from actorproc.producer import Producer
-from actorproc.store import Backend, Listing, Store, StoreLimits, Stored
+from actorproc.store import Backend, Listing, Store, Stored, StoreLimits
 from actorproc.stores.memory import Memory
 from actorproc.testing.clock import VirtualClock
-from actorproc.testing.faults import FaultyBackend, Faults
+from actorproc.testing.faults import Faults, FaultyBackend
 from actorproc.testing.loop import current_loop, run
 from tests.log.reading import log_contents
 
@@ -194,7 +194,9 @@ def test_a_refusal_fails_at_once_and_leaves_other_partitions_alone() -> None:
             return await really()
 
         store = Store(Tampered(truth, refused), clock=clock)
-        async with Producer(store, partitions=2, partitioner=lambda key, value, n: int(key or b"0"), clock=clock) as producer:
+        async with Producer(
+            store, partitions=2, partitioner=lambda key, value, n: int(key or b"0"), clock=clock
+        ) as producer:
             began = clock.monotonic()
             bad, good = await producer.send("a", key=0), await producer.send("b", key=1)
             with pytest.raises(StoreRefused, match="access denied"):
@@ -217,7 +219,9 @@ def test_producers_racing_for_a_partition_lose_nothing_and_repeat_nothing(produc
         async def produce(name: int) -> list[tuple[int, bytes]]:
             own = VirtualClock(f"p{name}")
             placed = []
-            async with Producer(Store(store.view(f"p{name}"), clock=own), partitions=1, linger=0, clock=own) as producer:
+            async with Producer(
+                Store(store.view(f"p{name}"), clock=own), partitions=1, linger=0, clock=own
+            ) as producer:
                 for number in range(30):
                     value = b"%d/%d" % (name, number)
                     placed.append(((await (await producer.send(value))).sequence, value))

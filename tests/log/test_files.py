@@ -42,7 +42,9 @@ async def test_a_number_of_partitions_out_of_bounds_is_refused(number: int) -> N
         await create_log(Store(Memory()), number)
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"version":1}', b'{"version":1,"partitions":"x"}', b'{"version":2}'])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b'{"version":1}', b'{"version":1,"partitions":"x"}', b'{"version":2}']
+)
 async def test_a_log_that_is_described_wrongly_is_corrupt(body: bytes) -> None:
     store = Store(Memory())
     await store.put("log.json", body)
@@ -58,12 +60,9 @@ def test_no_changed_byte_of_the_data_goes_unnoticed() -> None:
     for index in range(len(body) - footer):
         broken = body[:index] + bytes([body[index] ^ 0x10]) + body[index + 1 :]
         try:
-            found = [value for batch in LogFile("0", 0, broken).batches() for value in batch.values]
-        except CorruptObject as error:
-            assert error.key == "partition=0/00000000000000000000.parquet"
+            assert [value for batch in LogFile("0", 0, broken).batches() for value in batch.values] == whole
+        except CorruptObject:
             noticed += 1
-        else:
-            assert found == whole
     assert noticed > 0.9 * (len(body) - footer)
 
 

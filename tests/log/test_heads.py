@@ -11,7 +11,7 @@ from actorproc.heads import FORGET_AFTER, IDLE_AFTER, SWEEP_AGES
 from actorproc.producer import Producer
 from actorproc.settings import Settings
 from actorproc.sources import LogSource
-from actorproc.store import Backend, Listing, Store, StoreLimits, Stored
+from actorproc.store import Backend, Listing, Store, Stored, StoreLimits
 from actorproc.stores.memory import Memory
 from actorproc.testing.clock import VirtualClock
 from actorproc.testing.faults import CALM, FaultyBackend
@@ -28,7 +28,7 @@ async def heads(store: Store | Backend) -> dict[str, dict[str, object]]:
     return found
 
 
-def states(found: dict[str, dict[str, object]]) -> list[object]:
+def states(found: dict[str, dict[str, object]]) -> list[str]:
     return sorted(str(head["state"]) for head in found.values())
 
 
@@ -93,7 +93,9 @@ def test_a_record_whose_producer_died_before_its_hint_is_found_by_the_sweep() ->
 
         async def produce() -> None:
             limits = StoreLimits(patience=1)
-            async with Producer(Store(backend, limits=limits, clock=own), partitions=40, linger=0, partitioner=by_number, clock=own) as p:
+            async with Producer(
+                Store(backend, limits=limits, clock=own), partitions=40, linger=0, partitioner=by_number, clock=own
+            ) as p:
                 await (await p.send("hinted", key=3))
                 await own.sleep(3)
                 backend.lost = True
@@ -150,7 +152,7 @@ def test_an_append_that_lands_long_after_its_producer_died_is_found(late: float)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(follower.run)
             await clock.sleep(late)
-            (key, body), = held
+            ((key, body),) = held
             await truth.put_if_absent(key, body)
             await clock.sleep(SWEEP_AGES[-1])
             assert [value for _, value in follower.read] == [b"late"]
@@ -167,7 +169,9 @@ def test_a_head_is_open_before_the_first_append_and_idle_or_closed_after_the_las
 
         class Watched(HeadsLost):
             async def put_if_absent(self, key: str, body: bytes) -> str:
-                seen.append(("append", None) if key.startswith("partition=") else ("head", orjson.loads(body).get("state")))
+                seen.append(
+                    ("append", None) if key.startswith("partition=") else ("head", orjson.loads(body).get("state"))
+                )
                 return await super().put_if_absent(key, body)
 
             async def put_if_match(self, key: str, body: bytes, tag: str) -> str:
@@ -228,7 +232,9 @@ def test_with_an_append_unsettled_the_head_stays_open() -> None:
 
         store = Store(Silent(truth), limits=StoreLimits(patience=1), clock=clock)
         with pytest.raises(StoreUnavailable):
-            async with Producer(store, partitions=2, linger=0, partitioner=by_number, delivery_timeout=5, clock=clock) as p:
+            async with Producer(
+                store, partitions=2, linger=0, partitioner=by_number, delivery_timeout=5, clock=clock
+            ) as p:
                 await p.send("lost", key=0)
                 await (await p.send("kept", key=1))
                 await clock.sleep(60)

@@ -229,7 +229,9 @@ def test_when_the_reader_that_polls_is_cancelled_another_takes_over() -> None:
     async def main() -> None:
         clock = VirtualClock("t")
         store = Store(Memory(clock=clock), clock=clock)
-        async with Producer(store, partitions=20, linger=0, partitioner=lambda key, value, n: int(key or b"0"), clock=clock) as p:
+        async with Producer(
+            store, partitions=20, linger=0, partitioner=lambda key, value, n: int(key or b"0"), clock=clock
+        ) as p:
             source = await opened(store)
             read: list[bytes | None] = []
             scopes = [anyio.CancelScope() for _ in range(20)]

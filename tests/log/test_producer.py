@@ -1,0 +1,308 @@
+"""The producer: what it takes, when it sends, what it says when that fails."""
+
+from __future__ import annotations
+
+import gc
+from datetime import UTC, datetime
+from typing import Any
+
+import anyio
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from actorproc.errors import UsageError
+from actorproc.outgoing import Sent
+from actorproc.partitioning import partition_of_key
+from actorproc.producer import Producer
+from actorproc.records import Record
+from actorproc.settings import Settings
+from actorproc.sources import LogSource
+from actorproc.store import Store
+from actorproc.stores.memory import Memory
+from actorproc.testing.clock import VirtualClock
+from actorproc.testing.faults import CALM, FaultyBackend
+from actorproc.testing.loop import run
+from tests.log.reading import batches, log_contents
+
+AT = datetime(2013, 1, 1, 5, 30, 0, 123456, tzinfo=UTC)
+
+
+async def records(store: Store) -> list[Record]:
+    source = LogSource(store, settings=Settings.load(), clock=store.clock)
+    await source.open()
+    return [
+        record
+        for partition in await source.partitions()
+        for batch in await batches(source, partition)
+        for record in batch
+    ]
+
+
+def virtual() -> tuple[Store, VirtualClock]:
+    clock = VirtualClock("p")
+    return Store(Memory(clock=clock), clock=clock), clock
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        (b"\x00\xff", b"\x00\xff"), ("héllo", "héllo".encode()), (None, None), ({"a": [1, None]}, b'{"a":[1,null]}'),
+        ([1, 2], b"[1,2]"), (bytearray(b"x"), b"x"), (memoryview(b"y"), b"y"), ("", b""),
+    ],
+)  # fmt: skip
+async def test_values_are_sent_in_their_obvious_form(given: Any, stored: bytes | None) -> None:
+    store = Store(Memory())
+    async with Producer(store, partitions=1) as producer:
+        await producer.send(given)
+        await producer.send_many([given, b"mixed", given])
+    assert [record.value for record in await records(store)] == [stored, stored, b"mixed", stored]
+
+
+@pytest.mark.parametrize("given", [1, 1.5, True, AT, object(), {1, 2}])
+async def test_a_value_without_one_obvious_form_is_refused(given: Any) -> None:
+    async with Producer(Store(Memory()), partitions=1) as producer:
+        with pytest.raises(UsageError, match=f"is of type {type(given).__name__}: send bytes, str, None, or a dict"):
+            await producer.send(given)
+        with pytest.raises(UsageError, match=f"is of type {type(given).__name__}: send bytes"):
+            await producer.send_many([given])
+
+
+async def test_a_dict_that_is_no_json_is_refused() -> None:
+    async with Producer(Store(Memory()), partitions=1) as producer:
+        with pytest.raises(UsageError, match="cannot be sent as JSON"):
+            await producer.send({"x": object()})
+
+
+async def test_keys_headers_and_timestamps_arrive_as_given() -> None:
+    store = Store(Memory())
+    headers: list[tuple[str, bytes | str | None]] = [
+        ("trace", b"\x01"),
+        ("trace", b"\x02"),
+        ("text", "é"),
+        ("none", None),
+    ]
+    async with Producer(store, partitions=1) as producer:
+        await producer.send("plain", timestamp=AT)
+        await producer.send("with", key=7, headers=headers, timestamp=AT)
+        await producer.send("later plain", key="k", timestamp=AT)
+        await producer.send_many(["m1", "m2"], keys=[None, 12], headers=[None, {"a": b"b"}], timestamps=AT)
+        await producer.send_many(pa.array(["m3"]), keys=pa.array([b"z"]), timestamps=[AT])
+        await producer.send_many(["m4"], timestamps=pa.array([AT], pa.timestamp("ns", "Europe/Berlin")))
+    found = await records(store)
+    assert [record.text for record in found] == ["plain", "with", "later plain", "m1", "m2", "m3", "m4"]
+    assert [record.key for record in found] == [None, b"7", b"k", None, b"12", b"z", None]
+    assert [record.headers for record in found] == [
+        (), (("trace", b"\x01"), ("trace", b"\x02"), ("text", "é".encode()), ("none", None)), (), (), (("a", b"b"),), (), (),
+    ]  # fmt: skip
+    assert {record.timestamp for record in found} == {AT}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"key": 1.5}, "key 1.5 is of type float: send bytes, str, int or None"),
+        ({"key": True}, "key True is of type bool"),
+        ({"headers": {"a": 1}}, "the name is a str, the value bytes, str or None"),
+        ({"headers": [1]}, "pairs of a name and a value, or a mapping"),
+        ({"timestamp": datetime(2013, 1, 1)}, "an aware datetime"),  # noqa: DTZ001
+        ({"timestamp": 5}, "timestamp 5: an aware datetime"),
+    ],
+)
+async def test_what_goes_with_a_value_is_checked(options: Any, message: str) -> None:
+    async with Producer(Store(Memory()), partitions=1) as producer:
+        with pytest.raises(UsageError, match=message):
+            await producer.send("x", **options)
+
+
+async def test_columns_of_different_lengths_are_refused() -> None:
+    async with Producer(Store(Memory()), partitions=1) as producer:
+        with pytest.raises(UsageError, match="1 keys for 2 values"):
+            await producer.send_many(["a", "b"], keys=["k"])
+        with pytest.raises(UsageError, match="timestamps with a time zone, none of them null"):
+            await producer.send_many(["a"], timestamps=pa.array([1]))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"linger": -1}, "linger = -1: at least 0"),
+        ({"linger": "5 parsecs"}, "linger = '5 parsecs': write seconds"),
+        ({"batch_bytes": 0}, "batch_bytes = 0: at least 1"),
+        ({"buffer_bytes": "many"}, "buffer_bytes = 'many': write bytes"),
+        ({"delivery_timeout": float("inf")}, "delivery_timeout = inf"),
+        ({"compression": "rar"}, "compression = 'rar': 'zstd'"),
+        ({"partitioner": "random"}, "partitioner = 'random': 'sticky', 'round-robin' or a callable"),
+    ],
+)
+def test_a_wrong_setting_names_itself_its_value_and_what_is_allowed(options: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Producer("memory://x", partitions=1, **options)
+
+
+async def test_a_producer_that_is_not_open_says_so() -> None:
+    producer = Producer("memory://x", partitions=1)
+    with pytest.raises(UsageError, match="async with"):
+        await producer.send("x")
+    async with producer:
+        pass
+    with pytest.raises(UsageError, match="async with"):
+        await producer.send_many(["x"])
+
+
+async def test_send_many_says_where_each_record_went(store: Store) -> None:
+    values = [b"%d" % i for i in range(5000)]
+    keys = [f"k{i % 13}" if i % 3 else None for i in range(5000)]
+    async with Producer(store, partitions=4, batch_bytes="20kB", partitioner="round-robin") as producer:
+        sent = await producer.send_many(values, keys=keys)
+        assert len(sent) == 5000
+        assert sum(sent.counts().values()) == 5000
+        places = await sent
+    contents = await log_contents(store)
+    assert [contents[place.partition][place.sequence] for place in places] == values
+    for key, place in zip(keys, places, strict=True):
+        if key is not None:
+            assert place.partition == str(partition_of_key(key.encode(), 4))
+
+
+async def test_order_within_a_partition_is_that_of_sending_one_by_one_or_many() -> None:
+    store = Store(Memory())
+    async with Producer(store, partitions=2, linger=0.001, batch_bytes=3000) as producer:
+        number = 0
+        for round_ in range(60):
+            if round_ % 3:
+                await producer.send(f"{number}", key=number % 5)
+                number += 1
+            else:
+                await producer.send_many(
+                    [f"{number + i}" for i in range(40)], keys=[(number + i) % 5 for i in range(40)]
+                )
+                number += 40
+    contents = await log_contents(store)
+    assert sorted(int(v or b"") for values in contents.values() for v in values) == list(range(number))
+    for values in contents.values():
+        numbers = [int(value or b"") for value in values]
+        assert numbers == sorted(numbers)
+
+
+def test_a_record_waits_for_company_no_longer_than_linger() -> None:
+    async def main() -> None:
+        store, clock = virtual()
+        async with Producer(store, partitions=1, linger="2s", clock=clock) as producer:
+            began = clock.monotonic()
+            first = await producer.send("a")
+            await clock.sleep(1.5)
+            second = await producer.send("b")
+            assert not first.done
+            assert (await first, await second) == (Sent("0", 0), Sent("0", 1))
+            assert clock.monotonic() - began == pytest.approx(2, abs=0.01)
+            assert producer.statistics().files == 1
+
+    run(main())
+
+
+def test_a_full_batch_and_a_flush_do_not_wait_for_linger() -> None:
+    async def main() -> None:
+        store, clock = virtual()
+        async with Producer(store, partitions=1, linger=3600, batch_bytes=10_000, clock=clock) as producer:
+            began = clock.monotonic()
+            big = await producer.send("x" * 10_000)
+            await big
+            await producer.send("y")
+            await producer.flush()
+            assert producer.statistics()[:2] == (2, 2)
+            await producer.send("z")
+            assert clock.monotonic() - began < 1
+        assert clock.monotonic() - began < 3
+        assert (await log_contents(store))["0"][1:] == [b"y", b"z"]
+
+    run(main())
+
+
+def test_send_waits_while_the_buffer_is_full_and_memory_stays_bounded() -> None:
+    async def main() -> None:
+        clock = VirtualClock("p")
+        slow = FaultyBackend(Memory(clock=clock), CALM.__class__(latency=(2, 4)))
+        limit = 100_000
+        options = {"linger": 60, "batch_bytes": 20_000, "buffer_bytes": limit, "clock": clock}
+        async with Producer(Store(slow, clock=clock), partitions=3, **options) as producer:  # type: ignore[arg-type]
+            most, began = 0, clock.monotonic()
+            for _ in range(40):
+                await producer.send("x" * 9_000)
+                most = max(most, producer.statistics().waiting_bytes)
+            await producer.send_many(["y" * 5_000] * 40)
+            most = max(most, producer.statistics().waiting_bytes)
+            assert 50_000 < most <= limit
+            assert clock.monotonic() - began > 4
+            # A record larger than the buffer goes alone.
+            await (await producer.send("z" * 2 * limit))
+            await producer.flush()
+            assert producer.statistics() == (81, producer.statistics().files, 0, 0)
+        contents = await log_contents(Store(slow.truth, clock=clock))
+        assert sum(map(len, contents.values())) == 81
+
+    run(main())
+
+
+def test_a_buffer_full_of_small_batches_is_sent_before_linger_ends() -> None:
+    async def main() -> None:
+        store, clock = virtual()
+        async with Producer(store, partitions=50, linger=3600, buffer_bytes=50_000, clock=clock) as producer:
+            began = clock.monotonic()
+            for number in range(1000):
+                await producer.send("x" * 100, key=number)
+            assert clock.monotonic() - began < 10
+
+    run(main())
+
+
+async def test_an_error_of_the_caller_passes_through_and_what_was_sent_before_is_sent() -> None:
+    store = Store(Memory())
+    with pytest.raises(ZeroDivisionError):
+        async with Producer(store, partitions=1, linger=60) as producer:
+            await producer.send("before")
+            raise ZeroDivisionError
+    assert (await log_contents(store))["0"] == [b"before"]
+
+
+def test_cancelled_it_ends_at_once_and_says_that_the_fate_is_unknown() -> None:
+    async def main() -> None:
+        clock = VirtualClock("p")
+        network = FaultyBackend(Memory(clock=clock), CALM)
+        began = clock.monotonic()
+        with anyio.move_on_after(5):
+            async with Producer(Store(network, clock=clock), partitions=2, linger=0, clock=clock) as producer:
+                await (await producer.send("a"))
+                network.outage(1000)
+                under_way, waiting = await producer.send("b", key="b"), await producer.send("c", key="c")
+                await clock.sleep(100)
+        assert clock.monotonic() - began < 6
+        for delivery in (under_way, waiting):
+            with pytest.raises(Exception, match="cancelled"):
+                await delivery
+
+    run(main())
+
+
+async def test_deliveries_nobody_awaits_hold_no_records() -> None:
+    async with Producer(Store(Memory()), partitions=1, linger=0) as producer:
+        kept = [await producer.send(b"x" * 100_000) for _ in range(100)]
+        await producer.flush()
+        gc.collect()
+        assert producer.statistics().waiting_bytes == 0
+        assert sum(len(o) for o in gc.get_objects() if isinstance(o, bytes)) < 10**7
+        assert (await kept[-1]).sequence == 99
+
+
+def test_a_key_is_where_it_was_for_single_and_many() -> None:
+    async def main() -> None:
+        store, clock = virtual()
+        async with Producer(store, partitions=16, clock=clock) as producer:
+            singles = [await producer.send("x", key=f"k{i}") for i in range(200)]
+            many = await producer.send_many(["x"] * 200, keys=[f"k{i}" for i in range(200)])
+            await producer.flush()
+            one_by_one = [(await delivery).partition for delivery in singles]
+            assert one_by_one == [sent.partition for sent in await many]
+            assert len(np.unique(one_by_one)) == 16
+
+    run(main())

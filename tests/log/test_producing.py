@@ -1,0 +1,152 @@
+"""Lines into a log, as `actorproc produce` sends them."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+from pathlib import Path
+
+import anyio
+import orjson
+import pytest
+
+from actorproc.errors import UsageError
+from actorproc.partitioning import partition_of_key
+from actorproc.producer import Producer
+from actorproc.producing import BLOCK, Produced, produce_lines
+from actorproc.store import Store
+from actorproc.stores.memory import Memory
+from actorproc.testing.clock import VirtualClock
+from actorproc.testing.loop import run
+from tests.log.reading import log_contents
+
+
+async def test_each_line_is_a_record_as_it_is_in_the_partition_of_its_key(tmp_path: Path) -> None:
+    lines = [orjson.dumps({"tail": f"N{i % 50}", "text": "é\n" * (i % 30), "i": i}) for i in range(20_000)]
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    assert path.stat().st_size > BLOCK / 2
+    store = Store(Memory())
+    steps: list[Produced] = []
+    with path.open("rb") as file:
+        async with Producer(store, partitions=4) as producer:
+            produced = await produce_lines(producer, file, key="tail", progress=steps.append)
+    contents = await log_contents(store)
+    assert produced == steps[-1]
+    assert produced[:4] == (20_000, sum(map(len, lines)), 0, 0)
+    assert produced.partitions == {partition: len(values) for partition, values in contents.items() if values}
+    expected: dict[str, list[bytes]] = {"0": [], "1": [], "2": [], "3": []}
+    for index, line in enumerate(lines):
+        expected[str(partition_of_key(b"N%d" % (index % 50), 4))].append(line)
+    assert contents == expected
+
+
+@pytest.mark.parametrize("ending", [b"", b"\n", b"\r\n", b"\n\n  \n"])
+async def test_blank_lines_and_line_breaks_are_no_part_of_records(ending: bytes) -> None:
+    store = Store(Memory())
+    async with Producer(store, partitions=1) as producer:
+        produced = await produce_lines(producer, io.BytesIO(b"\n one\r\n\r\ntwo\n \t\nthree" + ending))
+    assert (await log_contents(store))["0"] == [b" one", b"two", b"three"]
+    assert produced[:3] == (3, 12, 0)
+
+
+async def test_nothing_gives_nothing() -> None:
+    store = Store(Memory())
+    async with Producer(store, partitions=1) as producer:
+        assert await produce_lines(producer, io.BytesIO(b"")) == (0, 0, 0, 0, {})
+
+
+async def test_keys_are_text_or_json_and_null_is_none() -> None:
+    store = Store(Memory())
+    keys = ["text", 5, 2.5, True, {"a": 1}, None]
+    lines = b"\n".join(orjson.dumps({"k": key}) for key in keys)
+    async with Producer(store, partitions=8) as producer:
+        produced = await produce_lines(producer, io.BytesIO(lines), key="k")
+    assert (produced.records, produced.unkeyed) == (6, 1)
+    contents = await log_contents(store)
+    for key, line in zip([b"text", b"5", b"2.5", b"true", b'{"a":1}'], lines.split(b"\n"), strict=False):
+        assert line in contents[str(partition_of_key(key, 8))]
+
+
+BAD = b'{"k":"a"}\n\nnot json\n[1]\n{"other":1}\n{"k":"b"}\n'
+
+
+async def test_a_bad_line_is_sent_without_a_key_skipped_or_ends_it_with_its_number() -> None:
+    for how, records, unkeyed, skipped in [("send", 5, 3, 0), ("skip", 2, 0, 3)]:
+        store = Store(Memory())
+        async with Producer(store, partitions=1) as producer:
+            produced = await produce_lines(producer, io.BytesIO(BAD), key="k", on_bad_line=how)  # type: ignore[arg-type]
+        assert produced[:4] == (records, produced.bytes, unkeyed, skipped)
+        assert len((await log_contents(store))["0"]) == records
+    store = Store(Memory())
+    with pytest.raises(UsageError, match=r"line 3: no JSON .*: not json; the lines before it are in the log"):
+        async with Producer(store, partitions=1) as producer:
+            await produce_lines(producer, io.BytesIO(BAD), key="k", on_bad_line="fail")
+    assert (await log_contents(store))["0"] == [b'{"k":"a"}']
+
+
+async def test_without_a_key_field_a_line_may_be_anything() -> None:
+    store = Store(Memory())
+    async with Producer(store, partitions=1) as producer:
+        await produce_lines(producer, io.BytesIO(BAD), on_bad_line="fail")
+    assert len((await log_contents(store))["0"]) == 5
+
+
+async def test_a_line_longer_than_a_block_stays_whole(tmp_path: Path) -> None:
+    path = tmp_path / "long.jsonl.gz"
+    long = b"x" * (3 * BLOCK + 17)
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        file.write(b"a\n" + long + b"\nb\n")
+    store = Store(Memory())
+    with gzip.open(path, "rb") as packed:
+        async with Producer(store, partitions=1) as producer:
+            await produce_lines(producer, packed)
+    assert (await log_contents(store))["0"] == [b"a", long, b"b"]
+
+
+async def test_a_pipe_is_followed_as_it_comes() -> None:
+    reading, writing = os.pipe()
+    store = Store(Memory())
+    with os.fdopen(reading, "rb") as lines, os.fdopen(writing, "wb", buffering=0) as pipe:
+        async with Producer(store, partitions=1, linger=0) as producer, anyio.create_task_group() as tasks:
+            tasks.start_soon(produce_lines, producer, lines)
+            for number in range(3):
+                pipe.write(b"%d\nhalf" % number)
+                with anyio.fail_after(20):
+                    while producer.statistics().records <= number:
+                        await anyio.lowlevel.checkpoint()
+                pipe.write(b" a line\n")
+                with anyio.fail_after(20):
+                    while producer.statistics().records <= number:
+                        await anyio.lowlevel.checkpoint()
+            pipe.close()
+    found = (await log_contents(store))["0"]
+    assert found == [b"0", b"half a line", b"1", b"half a line", b"2", b"half a line"]
+
+
+def test_a_rate_is_kept() -> None:
+    async def main() -> None:
+        clock = VirtualClock("p")
+        store = Store(Memory(clock=clock), clock=clock)
+        async with Producer(store, partitions=2, clock=clock) as producer:
+            began = clock.monotonic()
+            halfway: list[float] = []
+
+            async def watch() -> None:
+                await clock.sleep(50)
+                halfway.append(producer.statistics().records)
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(watch)
+                await produce_lines(producer, io.BytesIO(b"x\n" * 5000), rate=50, clock=clock)
+            assert clock.monotonic() - began == pytest.approx(100, abs=1)
+            assert halfway[0] == pytest.approx(2500, abs=100)
+
+    run(main())
+
+
+async def test_a_rate_of_nothing_is_refused() -> None:
+    async with Producer(Store(Memory()), partitions=1) as producer:
+        with pytest.raises(UsageError, match="rate = 0: more than 0"):
+            await produce_lines(producer, io.BytesIO(b"x\n"), rate=0)
