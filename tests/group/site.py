@@ -93,7 +93,7 @@ class Node:
         self.store = Store(site.backend.view(label), clock=self.clock)
         self.view: View | None = None
         self.error: Exception | None = None
-        self.times_written_out = 0
+        self.looks = self.times_written_out = 0
         self._poked = anyio.Event()
         self._stop = anyio.Event()
         self._draining: set[tuple[str, int]] = set()
@@ -170,6 +170,7 @@ class Node:
         interval = self.clock.jitter(self.site.settings.lease_acquire_interval)
         try:
             self.view = view = await group.look(self.site.partitions)
+            self.looks += 1
         except WrittenOut:
             self.times_written_out += 1
             self.view = None

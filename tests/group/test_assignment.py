@@ -239,6 +239,20 @@ def test_a_lease_on_its_way_is_sent_elsewhere_before_a_settled_one_is_moved() ->
     }
 
 
+def test_of_a_host_that_has_too_many_those_leases_go_first_that_have_not_arrived_yet() -> None:
+    leases = {**owned(a="12", b="34"), "5": Lease("a", 1, "b"), "6": Lease("a", 1, "b")}
+    result = plan(group("a", "b"), leases, joining={"c": "1"})
+    assert result.leases == {**owned(a="12", b="34"), "5": Lease("a", 1, "c"), "6": Lease("a", 1, "c")}
+
+
+def test_a_lease_that_has_not_left_stays_rather_than_that_its_owner_gets_another() -> None:
+    leases = {**owned(z="01", b="4567", c="8"), "2": Lease("z", 1, "b"), "3": Lease("z", 1, "b")}
+    result = plan(group("z", "b", "c"), leases)
+    assert is_even(result.leases, "zbc")
+    assert {p: lease.next for p, lease in result.leases.items() if lease.next} == {"3": "c", "7": "c"}
+    assert Move("2", "z", "z", "the counts are even without it") in result.moves
+
+
 def test_a_lease_on_its_way_from_a_host_that_dies_goes_where_it_was_to_go() -> None:
     leases = {**owned(a="12", b="3"), "4": Lease("b", 1, "c")}
     result = plan(group("a", "b", "c"), leases, gone={"b": "b is dead"}, may_move=False)

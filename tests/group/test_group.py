@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections import Counter
 from random import Random
+from typing import Any
 
 import anyio
 import pytest
 
-from actorproc.assignment import Lease, Member
+from actorproc.assignment import Lease, Member, Plan, plan
 from actorproc.errors import CorruptObject, Fenced, StoreUnavailable, WrittenOut
 from actorproc.heartbeat import read_heartbeats
 from actorproc.membership import GroupDocument
@@ -40,15 +41,30 @@ def test_the_first_host_takes_everything_at_once_with_four_requests() -> None:
 
 
 @pytest.mark.parametrize("partitions", [8, 2_000])
-def test_an_idle_group_costs_one_put_one_list_one_get_whatever_the_number_of_partitions(partitions: int) -> None:
+def test_an_idle_group_costs_one_put_one_list_one_get_whatever_the_number_of_partitions(
+    partitions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = 0
+
+    def counted(*args: Any, **options: Any) -> Plan:
+        nonlocal planned
+        planned += 1
+        return plan(*args, **options)
+
+    monkeypatch.setattr("actorproc.group.plan", counted)
+
     async def main() -> None:
+        nonlocal planned
         site = Site(partitions)
         nodes = [site.start(name) for name in "abc"]
         await site.until_even(*"abc", within=60)
         await anyio.sleep(30)
+        assert planned > 0
+        planned = 0
         versions, before = len(site.versions), [node.store.requests.copy() for node in nodes]
         await anyio.sleep(1_000)
         assert len(site.versions) == versions, "an idle group writes nothing"
+        assert planned == 0, "nor does it think again"
         for node, requests in zip(nodes, before, strict=True):
             spent = node.store.requests - requests
             assert spent["put"] <= 1_000 / 13 + 1
@@ -172,12 +188,13 @@ def test_a_look_that_was_stopped_for_long_in_the_middle_does_not_report_what_is_
         a, b = site.start("a"), site.start("b")
         await site.until_even("a", "b", within=60)
         await anyio.sleep(30)
-        looks = b.store.requests["list"]
-        await site.until(lambda: b.store.requests["list"] > looks, 20, "b has read the document and lists")
+        lists, looks = b.store.requests["list"], b.looks
+        await site.until(lambda: b.store.requests["list"] > lists, 20, "b has read the document and lists")
         b.host.pause()
         await site.until_even("a", within=100)
         b.host.resume()
-        await site.until(lambda: b.times_written_out == 1, 5, "noticed by that very look")
+        await site.until(lambda: b.times_written_out == 1, 5, "noticed")
+        assert b.looks == looks, "by that very look"
         await site.until(lambda: set(a.holds()) == set(site.partitions), 3, "a has them all")
 
     run(main())
@@ -494,6 +511,69 @@ def test_a_lease_that_is_not_handed_over_is_taken_by_force_in_time_and_not_befor
         assert now() - marked > 30 + 17
         assert {lease.epoch for lease in site.leases.values() if lease.owner == "b"} == {2}
         site.check_steps()
+
+    run(main())
+
+
+def test_a_document_that_changes_for_other_reasons_gives_no_more_time_to_hand_over() -> None:
+    async def main() -> None:
+        site = Site(4)
+        site.start("a", drain=None)
+        await site.until_even("a", within=2)
+        site.start("b")
+        await site.until(lambda: any(lease.next for lease in site.leases.values()), 10, "marked")
+        marked = {p for p, lease in site.leases.items() if lease.next}
+
+        async def grow() -> None:
+            for number in range(6):
+                await anyio.sleep(12)
+                site.partitions.append(f"more {number}")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(grow)
+            await site.until(lambda: marked <= site.of("b"), 30 + 17 + 17 * 1.1 + 1, "taken by force")
+
+    run(main())
+
+
+def test_leases_do_not_move_before_the_membership_was_quiet_however_often_one_looks() -> None:
+    async def main() -> None:
+        site = Site(4)
+        a, b = site.group("a"), site.group("b")
+        await a.renew({})
+        assert (await a.look(site.partitions)).look_again_in is None
+        await anyio.sleep(20)
+        await b.renew({})
+        await b.look(site.partitions)
+        joined = now()
+        while now() - joined < 4.9:
+            for group in (a, b):
+                view = await group.look(site.partitions)
+                assert not any(lease.next for lease in view.leases.values())
+                assert view.look_again_in is not None
+                assert 0 <= view.look_again_in - (5 - (now() - joined)) <= 0.5 + 0.3
+            await anyio.sleep(0.3)
+        await anyio.sleep(0.5)
+        view = await a.look(site.partitions)
+        assert [lease.next for lease in view.leases.values()] == [None, None, "b", "b"]
+        assert view.look_again_in is None
+
+    run(main())
+
+
+def test_a_host_never_writes_itself_out() -> None:
+    async def main() -> None:
+        site = Site(2)
+        group = site.group("a")
+        await group.renew({})
+        await group.look(site.partitions)
+        await anyio.sleep(300)  # suspended, say
+        assert group.fenced()
+        view = await group.look(site.partitions)
+        assert set(view.mine) == {"0000", "0001"}
+        assert len(site.versions) == 1
+        await group.renew({})
+        assert not group.fenced()
 
     run(main())
 
