@@ -275,9 +275,13 @@ def test_an_interrupted_demo_leaves_no_process_behind(running: subprocess.Popen[
 async def test_the_hosts_of_a_demo_that_was_killed_end_by_themselves(running: subprocess.Popen[str]) -> None:
     pids = hosts_of(running)
     running.kill()
-    with anyio.fail_after(60):
-        while any(map(alive, pids)):
-            await anyio.sleep(0.05)
+    try:
+        with anyio.fail_after(60):
+            while any(map(alive, pids)):
+                await anyio.sleep(0.05)
+    finally:
+        for pid in filter(alive, pids):
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.slow
