@@ -51,10 +51,11 @@ class Watch:
             if who is None:
                 continue
             old = before.get(who)
-            if old is None or old.tag != entry.tag:
+            # The time as well: tags may go by content, and an earlier heartbeat may land a second time, after later ones.
+            if old is None or (old.tag, old.modified) != (entry.tag, entry.modified):
                 self._seen[who] = _Seen(entry.tag, answered, age, entry.modified, old is not None)
             else:
-                old.age, old.modified = age, entry.modified
+                old.age = age
                 self._seen[who] = old
         self.listed = set(self._seen)
         for who in members:

@@ -12,7 +12,7 @@ from random import Random
 from typing import NoReturn, TypeVar
 
 from actorproc.clock import SYSTEM
-from actorproc.errors import StoreError, StoreUnavailable
+from actorproc.errors import StoreError, StoreRefused, StoreUnavailable
 from actorproc.store import Backend, Listing, NotModified, Stored
 from actorproc.testing.loop import current_host, current_loop, start_outside
 
@@ -157,7 +157,7 @@ class FaultyBackend(Backend):
         """Decide the fate of a request, let it go, and wait for what comes back."""
         host = current_host()
         if host is not None and not host.alive:
-            raise StoreUnavailable(f"{self.url}: the simulated host {host.name} is dead")
+            raise StoreRefused(f"{self.url}: the simulated host {host.name} is dead")
         faults = self._world.faults
         now = current_loop().now
         _sender.set(Sender(self._name, now))

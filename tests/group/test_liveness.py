@@ -67,6 +67,19 @@ def test_a_heartbeat_that_changed_starts_the_silence_anew() -> None:
     assert observer.watch.why_dead(B) is None
 
 
+def test_a_heartbeat_that_lands_again_after_a_later_one_is_a_change_although_its_tag_is_known() -> None:
+    observer = Observer()
+    observer.beat()
+    tag, _ = observer.beats[B]
+    observer.look(B)
+    observer.time += 26  # meanwhile: a later one, then the lost first try at this one
+    observer.beats[B] = tag, observer.store_time
+    observer.look(B)
+    observer.time += 40
+    observer.look(B)
+    assert observer.watch.why_dead(B) is None
+
+
 def test_the_first_time_the_stores_own_clock_tells_who_is_long_dead() -> None:
     for age, dead in ((119, False), (123, True)):
         observer = Observer()
