@@ -1,0 +1,68 @@
+"""The example of a source of one's own, run as its reader would run it."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import aclosing, closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from actorproc import Processor
+from actorproc.errors import UsageError
+from actorproc.handlers import Capture
+from examples.sql_source import SqlSource
+
+
+def insert(database: Path, *bodies: str) -> None:
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute(
+            "create table if not exists events (id integer primary key autoincrement, customer text, body text)"
+        )
+        connection.executemany("insert into events (customer, body) values (?, ?)", [(b[:1], b) for b in bodies])
+
+
+async def rows_after_a_run(database: Path, state: Path) -> list[tuple[int, bytes, bytes]]:
+    source = SqlSource(str(database), poll_interval=0.01, page=3)
+    await Processor(Capture, source=source, container=str(state), name="sql", host="a").run(until_end=True)
+    files = sorted((state / "sql" / "output").rglob("*.parquet"))
+    tables = [pq.ParquetFile(file).read() for file in files]
+    return [(row["_sequence"], row["key"], row["value"]) for table in tables for row in table.to_pylist()]
+
+
+async def test_a_table_is_processed_once_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    database, state = tmp_path / "shop.db", tmp_path / "state"
+    insert(database, *[f"a{i}" for i in range(7)])
+    expected = [(i + 1, b"a", b"a%d" % i) for i in range(7)]
+    assert await rows_after_a_run(database, state) == expected
+    assert await rows_after_a_run(database, state) == expected
+    insert(database, *[f"b{i}" for i in range(5)])
+    expected += [(i + 8, b"b", b"b%d" % i) for i in range(5)]
+    assert await rows_after_a_run(database, state) == expected
+
+
+async def test_reading_again_from_every_position_gives_the_rest_and_news_is_seen(tmp_path: Path) -> None:
+    database = tmp_path / "shop.db"
+    insert(database, *"abcdefg")
+    source = SqlSource(str(database), poll_interval=0.001, page=2)
+    assert await source.start("0", "latest") == (await source.end("0")).position == "7"
+    with pytest.raises(UsageError):
+        await source.start("0", datetime.now(UTC))
+    positions = [await source.start("0", "earliest"), "2", "4", "6", "7"]
+    for position in positions:
+        seen: list[int] = []
+        async with aclosing(source.read("0", position)) as chunks:
+            async for chunk in chunks:
+                assert chunk.next in positions
+                seen += chunk.batch.sequences
+                if not len(chunk.batch):
+                    break
+            assert seen == list(range(int(position) + 1, 8))
+    async with aclosing(source.read("0", "7")) as chunks:
+        assert not len((await anext(chunks)).batch)
+        insert(database, "news")
+        while not (batch := (await anext(chunks)).batch):
+            pass
+        assert batch.values == [b"news"]
