@@ -30,6 +30,7 @@ from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import get_session
 from botocore import exceptions as aws
 from botocore.handlers import add_expect_header
+from botocore.loaders import create_loader
 from botocore.parsers import ResponseParserError
 
 from actorproc.clock import SYSTEM, Clock
@@ -40,6 +41,7 @@ from actorproc.stores.s3_errors import Answer, answered, unanswered, unknown_hos
 _PAGE = 1000  # most keys that a service lists at once
 _INLINE = 10_000  # bytes of a listing up to which a thread costs more than parsing
 _CONNECT_TIMEOUT = 5.0  # seconds
+_models = create_loader()  # of the API; each session would read them again, which takes longer than connecting
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,7 @@ class S3(Backend):
         given = self._connection
         path_style = given.endpoint is not None if given.path_style is None else given.path_style
         session = get_session()
+        session.register_component("data_loader", _models)
         return session.create_client(
             "s3",
             endpoint_url=given.endpoint,
