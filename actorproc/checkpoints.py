@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import orjson
 
-from actorproc.errors import CorruptObject, Fenced
+from actorproc.errors import CorruptObject, Fenced, Outranked
 from actorproc.layout import ProcessorLayout
 from actorproc.records import Cursor
 from actorproc.store import Conflict, Store, Stored
@@ -81,7 +81,7 @@ class CheckpointKeeper:
             start: asked for the position to begin at, if there is no checkpoint yet.
 
         Raises:
-            Fenced: a later epoch is there.
+            Outranked: a later epoch is there.
         """
         while True:
             stored = await self._store.get(self._key)
@@ -92,7 +92,9 @@ class CheckpointKeeper:
                 else:
                     found = Checkpoint.from_json(self._key, stored.body)
                     if found.epoch > self._epoch:
-                        raise Fenced(f"{self._key}: epoch {found.epoch} of {found.host} is past ours, {self._epoch}")
+                        raise Outranked(
+                            self._key, found.epoch, f"epoch {found.epoch} of {found.host} is past ours, {self._epoch}"
+                        )
                     self.current = self._signed(found)
                     self._tag = (await self._store.swap(self._key, self.current.to_json(), stored.tag)).tag
             except Conflict:

@@ -86,6 +86,14 @@ class WrittenOut(ActorprocError):
     """The group took this host for dead and gave its leases away. It stops its partitions and joins again."""
 
 
+class Outranked(Fenced):
+    """The checkpoint bears a later epoch than our lease: we are late, or the group has forgotten its epochs."""
+
+    def __init__(self, key: str, epoch: int, message: str) -> None:
+        super().__init__(f"{key}: {message}")
+        self.epoch = epoch
+
+
 class HandlerError(ActorprocError):
     """The user's code failed; the cause is chained."""
 

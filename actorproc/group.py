@@ -170,6 +170,26 @@ class Group:
         async with self._lock:
             await self._change(propose)
 
+    async def outrank(self, partition: str, epoch: int) -> None:
+        """Raise the epoch of an own lease beyond `epoch`, which its checkpoint bears; nothing if the lease is not ours.
+
+        `group.json` was lost with all hosts down, and its epochs started over: without this nobody could claim.
+
+        Raises:
+            StoreError: the store failed.
+        """
+
+        def propose() -> Plan | None:
+            lease = self._own().get(partition)
+            if lease is None or lease.epoch > epoch:
+                return None
+            members, leases = self._state()
+            move = Move(partition, self.host, self.host, f"its checkpoint bears epoch {epoch}: group.json was lost")
+            return Plan(dict(members), {**leases, partition: lease._replace(epoch=epoch + 1)}, [move], changed=True)
+
+        async with self._lock:
+            await self._change(propose)
+
     def retire(self) -> None:
         """From the next look on: want no leases. They are marked for others at once, to be drained and handed over."""
         self._retiring = True

@@ -12,7 +12,7 @@ import structlog
 
 from actorproc.actor import Actor, RestartPolicy, Restarts, keep_running
 from actorproc.clock import Clock
-from actorproc.errors import ActorprocError, PartitionStuck, SourceError, StoreError, StoreRefused, WrittenOut
+from actorproc.errors import ActorprocError, Outranked, PartitionStuck, SourceError, StoreError, StoreRefused, WrittenOut
 from actorproc.group import Group, View
 from actorproc.partition import PartitionActor, PartitionStatistics, Shared
 from actorproc.retry import Backoff
@@ -278,6 +278,9 @@ class Supervisor(Actor[Note]):
             self._log.error("partition.failed", partition=partition, epoch=running.epoch, again_in=round(delay, 3),
                             error=running.error, exc_info=None if expected else error)  # fmt: skip
 
+            if isinstance(error, Outranked):
+                self._tasks.start_soon(self._outrank, partition, error.epoch)
+
         with running.scope:
             await keep_running(make, running.restarts, self._clock, failed=failed)
         running.actor = None
@@ -288,6 +291,14 @@ class Supervisor(Actor[Note]):
             self.tell(Note.RELEASED)
         else:
             self._running.pop(partition)
+
+    async def _outrank(self, partition: str, epoch: int) -> None:
+        """If the lease is ours all the same, the group has forgotten its epochs: mend it, and start with the new one."""
+        try:
+            await self._group.outrank(partition, epoch)
+        except StoreError as error:
+            self._log.warning("supervisor.outrank_failed", partition=partition, error=str(error))
+        self.nudge()
 
     async def _drain(self, running: Running) -> None:
         """Let the actor finish, for a while; then end it where it is."""

@@ -252,3 +252,15 @@ async def test_manual_commits_survive_a_handoff() -> None:
             processor = Processor(Manual, name="Double", source=source, container=store, host=host, **settings)
             tasks.start_soon(lambda processor=processor: processor.run(until_end=True))  # type: ignore[misc]
     assert await rows(store) == sorted(n for n in range(10) for _ in range(4))
+
+
+async def test_a_lost_group_document_does_not_lock_its_own_hosts_out() -> None:
+    store, source = Store(Memory()), fed(2)
+    for host in "abc":  # each takes over from the one before: epochs grow
+        await Processor(Double, source=source, container=store, host=host, **QUICK).run(until_end=True)
+    await store.delete("Double/group.json")
+    for partition in ("0", "1"):
+        source.append(partition, [b"100"])
+    with anyio.fail_after(10):
+        await Processor(Double, source=source, container=store, host="d", **QUICK).run(until_end=True)
+    assert (await rows(store))[-2:] == [200, 200]
