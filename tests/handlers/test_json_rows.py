@@ -194,6 +194,11 @@ def test_a_field_that_is_passed_over_is_judged_the_same_whatever_stands_beside_i
     assert list(reasons) == [1]
 
 
+@pytest.mark.parametrize("number", [b"1e400", b"-1e400", b"1" + b"0" * 400])
+def test_a_number_beyond_all_doubles_is_refused_also_beside_decimals(number: bytes) -> None:
+    assert parse("c double, d decimal(5,2)", b'{"c": ' + number + b"}")[0] == []
+
+
 def test_no_values_make_no_rows() -> None:
     assert parse("c int") == ([], {})
 

@@ -1,0 +1,60 @@
+"""docs/handlers.md: its examples run, on flights as it shows them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from actorproc.context import Site
+from actorproc.handler import CloseReason, PartitionHandler
+from tests.handlers.running import run
+
+PAGE = (Path(__file__).parents[2] / "docs" / "handlers.md").read_text()
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+FLIGHT = orjson.loads(re.findall(r"^```json\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)[0])
+VALUES = [orjson.dumps(FLIGHT), orjson.dumps(FLIGHT | {"dep_delay": 20}), orjson.dumps(FLIGHT | {"dep_delay": None})]
+
+ROWS: dict[str, list[dict[str, Any]]] = {
+    "Flights": [{"carrier": "UA", "dep_delay": delay} for delay in (2, 20, None)],
+    "Delays": [{"carrier": "UA", "minutes": minutes} for minutes in (2, 20)],
+    "LateFlights": [{"tail": "N14228", "minutes": 20}],
+    "Sizes": [{"bytes": len(value)} for value in VALUES],
+    "Careful": [{"carrier": "UA"}] * 3,
+    "Late": [{"tail": "N14228"}],
+    "Enriched": [{"tail": "N14228", "seen": 0}] * 3,
+}
+
+
+def handlers() -> dict[str, type[PartitionHandler]]:
+    found: dict[str, type[PartitionHandler]] = {}
+    for block in BLOCKS:
+        names: dict[str, object] = {"__name__": "docs"}
+        exec(compile(block, "docs/handlers.md", "exec"), names)
+        classes = {name: value for name, value in names.items() if isinstance(value, type)}
+        found |= {name: c for name, c in classes.items() if c.__module__ == "docs" and issubclass(c, PartitionHandler)}
+    return found
+
+
+def test_every_example_is_run() -> None:
+    assert handlers().keys() == ROWS.keys()
+
+
+@pytest.mark.parametrize("name", ROWS)
+async def test_an_example_does_what_the_page_says(name: str) -> None:
+    handler = handlers()[name]()
+    site = Site("p", "h", "0", 1, log=_Silent())
+    await handler.opened(site)
+    result = await run(handler, VALUES)
+    await handler.closing(site, CloseReason.STOPPING)
+    assert result.letters == {}
+    shown = [{column: row[column] for column in ROWS[name][0]} for row in result.rows]
+    assert shown == ROWS[name]
+
+
+class _Silent:
+    def info(self, event: str, **values: object) -> None:
+        assert values == {"seen": 3, "reason": "stopping"}
