@@ -45,8 +45,11 @@ class Child:
     state: State = State.UP
     asked_at: float = 0.0
     contested: bool = False
+    paused: bool = False
+    """Has ever been."""
 
     def pause(self) -> None:
+        self.paused = True
         self._signal(signal.SIGSTOP, State.PAUSED)
 
     def resume(self) -> None:
@@ -78,8 +81,11 @@ class Child:
             return None
         if self.contested and code == 1 and "another host named" in self.text:
             return None
-        if self.state is State.STOPPING:
-            if code == 0 or (code == -signal.SIGTERM and "processor.started" not in self.text):
+        started = "processor.started" in self.text
+        if code == 1 and self.paused and not started and "no answer from" in self.text:
+            return None  # it was stopped in the middle of its one try to connect
+        if self.asked_at:
+            if code == 0 or (code == -signal.SIGTERM and not started):
                 return None  # or it came before anybody listened
             what = f"was asked to stop and ended with {_exit(code)}"
         else:

@@ -20,7 +20,7 @@ from actorproc.stores import open_store
 from tests.chaos import programs
 from tests.chaos.fleet import STOP_PATIENCE, Child, Fleet, State
 from tests.chaos.journal import Journal, read_journal
-from tests.chaos.place import TIMERS, Place
+from tests.chaos.place import Place
 from tests.chaos.storm import Storm
 from tests.chaos.truth import check_log, read_acks, read_log
 from tests.chaos.verdict import Verdict, judge
@@ -120,7 +120,6 @@ class _Play:
         self._hosts = range(orders.hosts)
         self._producers = range(orders.hosts, orders.hosts + orders.producers)
         self._names = 0
-        self._looked_at = 0.0
 
     async def run(self, store: Store, source: Source) -> tuple[Storm, float]:
         """Until the last process has ended; the storm, and how long calm took."""
@@ -133,12 +132,15 @@ class _Play:
             self._start(slot, None)
         storm = Storm(
             self._fleet, self._hosts, self._producers, self._start, random=Random(orders.seed), pace=orders.pace,
-            expiration=TIMERS["lease_expiration_interval"], say=self._say,
+            expiration=self._place.settings.lease_expiration_interval, say=self._say,
         )  # fmt: skip
         self._scene.troubles = storm.done
-        await self._rage(storm, store, source)
-        settled_in = await self._calm_down(storm, store, source)
-        await self._stop(self._hosts, store, source)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._look, store, source)
+            await self._rage(storm)
+            settled_in = await self._calm_down(storm)
+            await self._stop(self._hosts)
+            tasks.cancel_scope.cancel()
         return storm, settled_in
 
     def _start(self, slot: int, name: str | None) -> Child:
@@ -159,19 +161,19 @@ class _Play:
         arguments += ["--host", name, "--source", place.log, "--container", place.container]
         return self._fleet.start(slot, name, programs.host, place.folder, place.environment, arguments)
 
-    async def _rage(self, storm: Storm, store: Store, source: Source) -> None:
+    async def _rage(self, storm: Storm) -> None:
         self._scene.phase = "storm"
         end = time.monotonic() + self._orders.seconds
         while time.monotonic() < end:
             storm.tick()
-            await self._look(store, source)
+            await self._tick()
 
-    async def _calm_down(self, storm: Storm, store: Store, source: Source) -> float:
+    async def _calm_down(self, storm: Storm) -> float:
         """Everybody well; producers stop; wait until all is processed."""
         self._scene.phase, began = "calm", time.monotonic()
         self._say("calm: everybody goes on, nobody sends")
         storm.end()
-        await self._stop(self._producers, store, source)
+        await self._stop(self._producers)
         for slot in self._hosts:
             if not self._fleet.living([slot]):
                 self._start(slot, None)
@@ -182,7 +184,7 @@ class _Play:
             for child in self._fleet.reap():
                 if child.slot in self._hosts and not self._fleet.living([child.slot]):
                     self._start(child.slot, None)
-            await self._look(store, source)
+            await self._tick()
         seconds = time.monotonic() - began
         self._say(f"settled after {seconds:.1f} s")
         return seconds
@@ -206,24 +208,25 @@ class _Play:
             return f"leases are not even: {members}"
         return None
 
-    async def _stop(self, slots: range, store: Store, source: Source) -> None:
+    async def _stop(self, slots: range) -> None:
         """Ask them to end, and wait for it."""
         for child in self._fleet.living(slots, State.UP):
             child.stop()
         end = time.monotonic() + STOP_PATIENCE + 5
         while self._fleet.living(slots) and time.monotonic() < end:
             self._fleet.reap()
-            await self._look(store, source)
+            await self._tick()
+
+    async def _tick(self) -> None:
+        await anyio.sleep(TICK)
+        self._show(self._scene)
 
     async def _look(self, store: Store, source: Source) -> None:
-        """See how the processor is, now and then, and show it."""
-        await anyio.sleep(TICK)
-        if time.monotonic() - self._looked_at >= LOOK_EVERY:
+        """See how the processor is, again and again."""
+        layout, expiration = ProcessorLayout(PROCESSOR), self._place.settings.lease_expiration_interval
+        while True:
             try:
-                expiration = TIMERS["lease_expiration_interval"]
-                layout = ProcessorLayout(PROCESSOR)
                 self._scene.status = await read_status(store, layout, PROCESSOR, expiration=expiration, source=source)
             except StoreError as error:
                 self._say(f"cannot look: {error}")
-            self._looked_at = time.monotonic()
-        self._show(self._scene)
+            await anyio.sleep(LOOK_EVERY)

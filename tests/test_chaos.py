@@ -1,0 +1,194 @@
+"""Chaos on real processes, short; and proof that its check can fail. Longer: `make chaos`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests import servers
+from tests.chaos.objects import Objects, read_folder
+from tests.chaos.run import PROCESSOR
+from tests.chaos.truth import Acks, Sent, check_log, read_acks, read_log
+from tests.chaos.verdict import judge
+
+SECONDS, HOSTS, PARTITIONS = 12, 6, 12
+SKIPPED = 77  # exit code: the server cannot be had here
+
+
+def chaos(store: str, folder: Path) -> Path:
+    """A run whose files stay in `folder`."""
+    command = [sys.executable, "-m", "tests.chaos", "--store", store, "--folder", str(folder)]
+    command += ["--seconds", str(SECONDS), "--hosts", str(HOSTS), "--partitions", str(PARTITIONS)]
+    ran = subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+    if ran.returncode == SKIPPED and not servers.REQUIRED:
+        pytest.skip(ran.stdout.splitlines()[-1])
+    assert ran.returncode == 0, ran.stdout
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that held."""
+    return chaos("folder", tmp_path_factory.mktemp("chaos") / "run")
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    """A copy of it, to tamper with."""
+    return Path(shutil.copytree(finished, tmp_path / "run", ignore=shutil.ignore_patterns(".actorproc", "logs")))
+
+
+def faults(run: Path) -> list[str]:
+    found: list[str] = []
+    records = read_log(read_folder(run / "log"), found)
+    return (
+        found
+        + check_log(records, read_acks(run / "acks"))
+        + judge(read_folder(run / "container"), PROCESSOR, records).faults
+    )
+
+
+@pytest.mark.slow
+def test_every_record_ends_once_on_a_folder(run: Path) -> None:
+    assert faults(run) == []
+    assert len(list((run / "container").glob("*/output/*/*.parquet"))) > PARTITIONS
+
+
+@pytest.mark.slow
+@pytest.mark.servers
+def test_every_record_ends_once_on_s3(tmp_path: Path) -> None:
+    chaos("seaweedfs", tmp_path / "run")
+
+
+# The check can fail
+
+
+def output(run: Path) -> list[Path]:
+    """Output files of the partition that has most."""
+    folders = (run / "container" / PROCESSOR / "output").iterdir()
+    return max((sorted(folder.iterdir()) for folder in folders), key=len)
+
+
+def letters(run: Path) -> list[Path]:
+    return sorted((run / "container" / PROCESSOR / "dead-letters").glob("*/*.jsonl"))
+
+
+def repeat_a_file(run: Path) -> None:
+    last = output(run)[-1]
+    shutil.copy(last, last.with_name(f"{int(last.stem) + 1:020d}.parquet"))
+
+
+def remove_a_file(run: Path) -> None:
+    files = output(run)
+    files[len(files) // 2].unlink()
+
+
+def remove_the_last_file(run: Path) -> None:
+    output(run)[-1].unlink()
+
+
+def remove_dead_letters(run: Path) -> None:
+    letters(run)[0].unlink()
+
+
+def repeat_a_dead_letter(run: Path) -> None:
+    with letters(run)[0].open("r+b") as file:
+        line = file.readline()
+        file.seek(0, os.SEEK_END)
+        file.write(line)
+
+
+def publish_dead_letters_of_no_commit(run: Path) -> None:
+    first = letters(run)[0]
+    shutil.copy(first, first.with_name(f"{10**6:020d}.jsonl"))
+
+
+def change_rows(run: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+    """Rewrite a file with other rows and the footer that it had, its number of rows made true."""
+    path = next(path for path in output(run) if pq.read_metadata(path).num_rows > 1)
+    metadata = pq.read_metadata(path).metadata
+    table = change(pq.read_table(path, partitioning=None))
+    commit = orjson.loads(metadata[b"actorproc.commit"]) | {"rows": table.num_rows}
+    with pq.ParquetWriter(path, table.schema, store_schema=False) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({**metadata, b"actorproc.commit": orjson.dumps(commit)})
+
+
+def add_a_row(run: Path) -> None:
+    change_rows(run, lambda table: pa.concat_tables([table, table.slice(0, 1)]))
+
+
+def remove_a_row(run: Path) -> None:
+    change_rows(run, lambda table: table.slice(1))
+
+
+def rewind_a_checkpoint(run: Path) -> None:
+    partition = output(run)[0].parent.name.removeprefix("partition=")
+    path = run / "container" / PROCESSOR / "checkpoints" / f"{partition}.json"
+    document = orjson.loads(path.read_bytes())
+    path.write_bytes(orjson.dumps(document | {"number": document["number"] - 1}))
+
+
+def lose_the_end_of_the_log(run: Path) -> None:
+    max((run / "log").glob("partition=*/*.parquet"), key=lambda path: path.name).unlink()
+
+
+def repeat_a_file_of_the_log(run: Path) -> None:
+    last = max((run / "log").glob("partition=*/*.parquet"), key=lambda path: path.name)
+    shutil.copy(last, last.with_name(f"{int(last.stem) + pq.read_metadata(last).num_rows:020d}.parquet"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("tamper", "told"),
+    [
+        (repeat_a_file, "leads from"),
+        (remove_a_file, "stands where number"),
+        (remove_the_last_file, "the checkpoint is at output file"),
+        (remove_dead_letters, "were never published"),
+        (repeat_a_dead_letter, "are not those of output file"),
+        (publish_dead_letters_of_no_commit, "were published from no output file"),
+        (add_a_row, "should have ended as"),
+        (remove_a_row, "rows so far, not"),
+        (rewind_a_checkpoint, "the checkpoint is at output file"),
+        (lose_the_end_of_the_log, "was told that its"),
+        (repeat_a_file_of_the_log, "is in the log 2 times"),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else "",
+)
+def test_the_check_finds(run: Path, tamper: Callable[[Path], None], told: str) -> None:
+    tamper(run)
+    found = faults(run)
+    assert any(told in fault for fault in found), found
+
+
+def test_a_silent_loss_is_told_from_a_record_that_may_be_dropped() -> None:
+    names = [("p1", number) for number in range(400)]
+    log = {"0": [Sent(*name, 0.0) for name in names]}
+    checkpoint = orjson.dumps({"number": 0, "cursor": ["400", 399]})
+    container: Objects = {f"{PROCESSOR}/checkpoints/0.json": checkpoint}
+    lost = [fault for fault in judge(container, PROCESSOR, log).faults if "is lost" in fault]
+    assert 0 < len(lost) < len(names)
+
+
+def test_a_producer_that_left_in_order_must_have_been_told_of_every_record() -> None:
+    acks = Acks({0: ("0", 0)}, count=2)
+    assert check_log({"0": [Sent("p1", 0, 0.0), Sent("p1", 1, 0.0)]}, {"p1": acks}) == [
+        "p1 ended in good order with 1 unacknowledged: [1]"
+    ]
