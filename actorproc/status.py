@@ -99,7 +99,7 @@ async def find_processors(store: Store) -> list[str]:
         if slash and await store.get(ProcessorLayout(folder).group, tail=1):
             found.append(folder)
         after = folder + "0" if slash else entries[0].key  # "0" comes next after "/": all of the folder is passed over
-    return found
+    return sorted(found)
 
 
 async def _has_run(store: Store, layout: ProcessorLayout) -> bool:

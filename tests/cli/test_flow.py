@@ -1,0 +1,232 @@
+"""Whole flows with real processes: from lines to rows and dead letters, through workers that are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.cli.conftest import APP, QUICK_OPTIONS, Run, actorproc, events
+
+PLACE = ["--name", "Delays", "--container", "state"]
+SERVE = ["serve", "flights_app:Delays", "--source", "events", *PLACE, *QUICK_OPTIONS]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "flights_app.py").write_text(APP)
+    (tmp_path / "flights.jsonl").write_bytes(b"\n".join(events(400)) + b"\n")
+    return tmp_path
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    return [orjson.loads(line) for line in text.splitlines()]
+
+
+def logged(path: Path) -> list[dict[str, Any]]:
+    """Log lines that are complete."""
+    return [orjson.loads(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"}\n")]
+
+
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = 60) -> Any:
+    give_up = time.monotonic() + seconds
+    while time.monotonic() < give_up:
+        if found := condition():
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"not within {seconds} s: {what}")
+
+
+def gone(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return True
+    return state == "Z"
+
+
+@contextmanager
+def served(*options: object, log: str = "serve.log") -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """`serve` in the background, and its log."""
+    path = Path(log)
+    with path.open("wb") as stderr:
+        command = [sys.executable, "-m", "actorproc", *SERVE, *map(str, options)]
+        process = subprocess.Popen(command, stderr=stderr, stdout=subprocess.DEVNULL)
+        try:
+            yield process, path
+        finally:
+            process.kill()
+            process.wait()
+
+
+def event(path: Path, name: str, **fields: Any) -> list[dict[str, Any]]:
+    return [
+        line for line in logged(path)
+        if line["event"] == name and all(line.get(field) == value for field, value in fields.items())
+    ]  # fmt: skip
+
+
+def produce(run: Run) -> None:
+    result = run("produce", "--log", "events", "--partitions", "4", "--key", "tail", "flights.jsonl")
+    assert result.exit_code == 0, result.output
+
+
+def test_lines_become_rows_and_dead_letters_that_are_replayed_once_and_purged(run: Run, folder: Path) -> None:
+    with (folder / "flights.jsonl").open("rb") as stdin:
+        produced = actorproc("produce", "--log", "events", "--partitions", "4", "--key", "tail", "-", cwd=folder, stdin=stdin)  # fmt: skip
+    assert produced.returncode == 0, produced.stderr
+    assert "400 events appended to events" in produced.stdout
+    done = actorproc(*SERVE, "--until-end", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert all(orjson.loads(line)["timestamp"].endswith("Z") for line in done.stderr.splitlines())
+
+    status = orjson.loads(run("status", *PLACE, "--source", "events", "--json").stdout)
+    assert [partition["lag"] for partition in status["partitions"]] == [0, 0, 0, 0]
+    rows = lines(run("output", *PLACE, "--json").stdout)
+    assert sorted(row["delay"] for row in rows) == [float(n) for n in range(400) if n % 10]
+    letters = lines(run("dead-letters", "list", *PLACE, "--json").stdout)
+    assert len(letters) == 40
+
+    replay = ["dead-letters", "replay", *PLACE, "--source", "events", "--json"]
+    assert lines(run(*replay).stdout) == [{"replayed": 40, "replayed_before": 0}]
+    assert lines(run(*replay).stdout) == [{"replayed": 0, "replayed_before": 40}]
+    status = orjson.loads(run("status", *PLACE, "--source", "events", "--json").stdout)
+    assert sum(partition["lag"] for partition in status["partitions"]) == 40
+
+    again = actorproc(*SERVE, "--until-end", cwd=folder)
+    assert again.returncode == 0, again.stderr
+    letters = lines(run("dead-letters", "list", *PLACE, "--json").stdout)
+    assert len(letters) == 80, "they have no delay this time either"
+    history = {header["key"]: header["value"] for header in letters[-1]["headers"]}
+    assert history["actorproc.dead_letter.processor"] == "Delays"
+
+    purge = ["dead-letters", "purge", *PLACE, "--json"]
+    assert "give --yes" in run(*purge).stderr
+    assert lines(run(*purge, "--yes", "--before", "2020-01-01").stdout) == [{"purged": 0, "kept": 0}]
+    assert lines(run(*purge, "--yes").stdout) == [{"purged": 80, "kept": 0}]
+    assert run("dead-letters", "list", *PLACE, "--json").stdout == ""
+    assert lines(run(*replay).stdout) == [{"replayed": 0, "replayed_before": 0}]
+
+
+def test_a_reader_that_leaves_ends_output_quietly(run: Run, folder: Path) -> None:
+    produce(run)
+    assert actorproc(*SERVE, "--until-end", cwd=folder).returncode == 0
+    command = f"{sys.executable} -m actorproc output --name Delays --container state --json | head -1"
+    piped = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, check=False)
+    assert piped.returncode == 0
+    assert piped.stderr == ""
+    assert len(piped.stdout.splitlines()) == 1
+
+
+def test_a_worker_killed_is_started_again_and_every_row_comes_once(run: Run) -> None:
+    produce(run)
+    with served("--host", "w", "--workers", 2) as (process, log):
+        started = wait_for(lambda: event(log, "partition.opened", host="w-0"), "w-0 runs partitions")
+        assert started
+        pid = event(log, "worker.started", host="w-0")[0]["pid"]
+        os.kill(pid, signal.SIGKILL)
+        died = wait_for(lambda: event(log, "worker.died", host="w-0"), "the death is noticed")
+        assert died[0]["exit"] == "SIGKILL"
+        produce(run)
+        wait_for(lambda: len(event(log, "processor.started", host="w-0")) == 2, "w-0 is there again")
+        wait_for(
+            lambda: len(lines(run("output", *PLACE, "--json").stdout)) == 720, "all rows of both productions are there"
+        )
+        status = orjson.loads(run("status", *PLACE, *QUICK_OPTIONS, "--json").stdout)
+        assert [member["host"] for member in status["members"]] == ["w-0", "w-1"]
+        assert all(member["alive"] for member in status["members"])
+        pids = [line["pid"] for line in event(log, "worker.started")]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        wait_for(lambda: all(map(gone, pids)), "no worker is left")
+    places = [(row["_partition"], row["_sequence"]) for row in lines(run("output", *PLACE, "--json").stdout)]
+    assert len(places) == len(set(places)) == 720
+
+
+def test_workers_end_when_the_end_is_reached(run: Run, folder: Path) -> None:
+    produce(run)
+    done = actorproc(*SERVE, "--workers", 2, "--until-end", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert len(lines(run("output", *PLACE, "--json").stdout)) == 360
+
+
+def test_workers_do_not_outlive_a_killed_parent(run: Run) -> None:
+    produce(run)
+    with served("--workers", 2) as (process, log):
+        wait_for(lambda: len(event(log, "processor.started")) == 2, "both workers run")
+        pids = [line["pid"] for line in event(log, "worker.started")]
+        process.kill()
+        wait_for(lambda: all(map(gone, pids)), "the workers are gone")
+        assert len(event(log, "worker.orphaned")) == 2
+        assert len(event(log, "processor.stopped")) == 2, "they left in good order"
+
+
+def test_a_worker_that_finds_wrong_use_stops_all_instead_of_starting_again(run: Run, folder: Path) -> None:
+    produce(run)
+    assert actorproc(*SERVE, "--until-end", cwd=folder).returncode == 0
+    (folder / "flights_app.py").write_text(APP.replace("tail string, delay double", "tail string, delay string"))
+    refused = actorproc(*SERVE, "--workers", 2, cwd=folder)
+    assert refused.returncode == 2
+    assert "delay" in refused.stderr
+    assert "worker.died" not in refused.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_one_signal_drains_and_commits(run: Run, number: signal.Signals) -> None:
+    produce(run)
+    with served("--set", "commit_interval=1h") as (process, log):
+        wait_for(lambda: event(log, "partition.opened"), "it runs")
+        wait_for(lambda: event(log, "partition.attempt_failed"), "it has met poison")
+        process.send_signal(number)
+        assert process.wait(60) == 0
+        assert event(log, "partition.closed", reason="stopping")
+    assert lines(run("output", *PLACE, "--json").stdout), "what was processed is committed"
+
+
+def test_a_second_signal_aborts(run: Run, folder: Path) -> None:
+    (folder / "flights_app.py").write_text(
+        "import anyio\nfrom actorproc import PartitionHandler\n"
+        "class Delays(PartitionHandler):\n"
+        "    async def process(self, batch, ctx):\n"
+        "        ctx.log.info('sleeping')\n"
+        "        await anyio.sleep(3600)\n"
+    )
+    produce(run)
+    with served() as (process, log):
+        wait_for(lambda: event(log, "sleeping"), "the handler sleeps")
+        process.send_signal(signal.SIGTERM)
+        wait_for(lambda: event(log, "processor.stopping"), "it drains")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 1
+        text = log.read_text()
+    assert "aborted" in text
+    assert "Traceback" not in text
+
+
+def test_status_watch_shows_the_state_again_until_interrupted(run: Run, folder: Path) -> None:
+    produce(run)
+    assert actorproc(*SERVE, "--until-end", cwd=folder).returncode == 0
+    terminal, inner = os.openpty()
+    command = [sys.executable, "-m", "actorproc", "status", *PLACE, "--source", "events", "--watch"]
+    with subprocess.Popen(command, stdin=inner, stdout=inner, stderr=inner) as process:
+        os.close(inner)
+        try:
+            shown = b""
+            while shown.count(b"lag 0") < 2:
+                shown += os.read(terminal, 65536)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+            os.close(terminal)
+    assert b"Traceback" not in shown

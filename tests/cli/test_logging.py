@@ -1,0 +1,81 @@
+"""Logs of the command line: lines for people on a terminal, JSON otherwise."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import orjson
+import pytest
+import structlog
+
+from actorproc.cli.logging import LogLevel, set_up_logging
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    handlers = logging.getLogger().handlers[:]
+    yield
+    structlog.reset_defaults()
+    logging.getLogger().handlers = handlers
+    logging.captureWarnings(capture=False)
+
+
+def only_line(stderr: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    (line,) = stderr.readouterr().err.splitlines()
+    return dict(orjson.loads(line))
+
+
+def test_an_event_is_a_json_line_with_a_time_in_utc(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logging(LogLevel.INFO)
+    structlog.get_logger().bind(partition="3").info("partition.opened", numbers={1: object})
+    line = only_line(capsys)
+    assert datetime.fromisoformat(line.pop("timestamp")).utcoffset() == timedelta(0)
+    assert line == {"event": "partition.opened", "partition": "3", "level": "info", "numbers": {"1": str(object)}}
+
+
+def test_a_traceback_is_a_field_of_the_json_line(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logging(LogLevel.INFO)
+    try:
+        raise ValueError("poison")
+    except ValueError:
+        structlog.get_logger().exception("partition.failed")
+    assert only_line(capsys)["exception"].endswith("ValueError: poison")
+
+
+def test_what_is_below_the_level_is_not_written(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logging(LogLevel.WARNING)
+    structlog.get_logger().info("partition.opened")
+    assert capsys.readouterr().err == ""
+
+
+def test_warnings_of_libraries_become_events_and_their_chatter_does_not(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logging(LogLevel.INFO)
+    set_up_logging(LogLevel.INFO)
+    logging.getLogger("botocore.x").info("chatter")
+    logging.getLogger("botocore.x").warning("slow %s", "reply")
+    line = only_line(capsys)
+    assert (line["event"], line["logger"], line["level"]) == ("slow reply", "botocore.x", "warning")
+
+
+def test_a_terminal_gets_a_readable_line_and_the_traceback_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    set_up_logging(LogLevel.INFO)
+    try:
+        raise ValueError("poison")
+    except ValueError:
+        structlog.get_logger().exception("partition.failed", partition="3")
+    text = stream.getvalue()
+    assert "partition.failed" in text
+    assert "\nValueError: poison" in text
+    assert not text.startswith("{")

@@ -1,0 +1,246 @@
+"""Commands that only read: status, output, dead-letters list and show, doctor."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import anyio
+import orjson
+import pytest
+
+from actorproc.layout import ProcessorLayout
+from actorproc.store import Store
+from actorproc.stores import open_store
+from tests.cli.conftest import Run, processed
+
+LAYOUT = ProcessorLayout("Delays")
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    return [orjson.loads(line) for line in text.splitlines()]
+
+
+@pytest.fixture
+def place(state: Path) -> list[object]:
+    return ["--name", "Delays", "--container", state / "state"]
+
+
+# status
+
+
+def test_status_json_has_the_public_shape(run: Run, state: Path, place: list[object]) -> None:
+    result = run("status", *place, "--source", state / "events", "--json")
+    assert result.exit_code == 0
+    status = orjson.loads(result.stdout)
+    assert status.keys() == {"processor", "members", "partitions"}
+    assert status["processor"] == "Delays"
+    assert status["members"] == []
+    assert [partition["partition"] for partition in status["partitions"]] == ["0", "1", "2", "3"]
+    first = status["partitions"][0]
+    assert first.keys() >= {
+        "partition", "owner", "epoch", "next_owner", "position", "end", "lag", "last_commit", "dead_letters"
+    }  # fmt: skip
+    assert first["owner"] is None
+    assert first["epoch"] == 1
+    assert all(partition["lag"] == 0 for partition in status["partitions"])
+    assert all(partition["position"] == partition["end"] for partition in status["partitions"])
+    assert sum(partition["records"] for partition in status["partitions"]) == 200
+    assert sum(partition["rows"] for partition in status["partitions"]) == 180
+    assert sum(partition["dead_letters"] for partition in status["partitions"]) == 20
+
+
+def test_status_without_a_source_knows_no_end(run: Run, place: list[object]) -> None:
+    status = orjson.loads(run("status", *place, "--json").stdout)
+    assert {partition["end"] for partition in status["partitions"]} == {None}
+    assert {partition["lag"] for partition in status["partitions"]} == {None}
+
+
+def test_status_for_people_shows_each_partition_and_that_nobody_runs_it(run: Run, place: list[object]) -> None:
+    result = run("status", *place)
+    assert result.exit_code == 0
+    assert "no host is running" in result.stdout
+    assert result.stdout.count("nobody") == 4
+    assert "200 records, 20 dead letters" in result.stdout
+
+
+def test_status_plan_of_a_group_without_members_changes_nothing(run: Run, place: list[object]) -> None:
+    result = run("status", *place, "--plan")
+    assert "would change nothing" in result.stdout
+    assert orjson.loads(run("status", *place, "--plan", "--json").stdout)["plan"] == []
+
+
+def test_status_of_a_torn_checkpoint_says_so_and_shows_the_others(run: Run, state: Path, tmp_path: Path) -> None:
+    shutil.copytree(state / "state", tmp_path / "state")
+    (tmp_path / "state" / LAYOUT.checkpoint("1")).write_bytes(b'{"version":1,"epo')
+    status = orjson.loads(run("status", "--name", "Delays", "--container", tmp_path / "state", "--json").stdout)
+    errors = [partition["error"] for partition in status["partitions"]]
+    assert "Delays/checkpoints/1.json: is no checkpoint" in errors[1]
+    assert errors[0] is errors[2] is errors[3] is None
+
+
+def test_a_processor_that_never_ran_there_is_named_with_those_that_did(run: Run, state: Path) -> None:
+    result = run("status", "--name", "Delay", "--container", state / "state")
+    assert result.exit_code == 2
+    assert "no processor 'Delay'" in result.stderr
+    assert "there are: Delays" in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_a_container_without_any_processor_says_so(run: Run, tmp_path: Path) -> None:
+    result = run("output", "--name", "Delays", "--container", tmp_path / "empty")
+    assert result.exit_code == 2
+    assert "no processor has ever run there" in result.stderr
+
+
+# output
+
+
+def test_output_json_is_every_row_once_by_partition_and_sequence(run: Run, place: list[object]) -> None:
+    rows = lines(run("output", *place, "--json").stdout)
+    assert len(rows) == 180
+    assert rows[0].keys() == {"_partition", "_sequence", "tail", "delay"}
+    places = [(row["_partition"], row["_sequence"]) for row in rows]
+    assert places == sorted(set(places))
+    assert sorted(row["delay"] for row in rows) == [float(n) for n in range(200) if n % 10]
+
+
+def test_output_of_one_partition(run: Run, place: list[object]) -> None:
+    everything = lines(run("output", *place, "--json").stdout)
+    partition = everything[-1]["_partition"]
+    found = lines(run("output", *place, "--json", "--partition", partition).stdout)
+    assert found == [row for row in everything if row["_partition"] == partition]
+    result = run("output", *place, "--partition", "9")
+    assert result.exit_code == 2
+    assert "no partition '9'; there are: 0, 1, 2, 3" in result.stderr
+
+
+def test_output_for_people_is_a_table(run: Run, place: list[object]) -> None:
+    result = run("output", *place, "--tail", "3")
+    assert result.stdout.split()[:4] == ["_partition", "_sequence", "tail", "delay"]
+    assert len([line for line in result.stdout.splitlines() if " N" in line]) == 3
+
+
+def test_tail_is_what_was_committed_last_and_opens_no_other_file(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        anyio.run(processed, tmp_path)  # appends 200 more, and processes them
+    place = ["--name", "Delays", "--container", tmp_path / "state"]
+    everything = lines(run("output", *place, "--json").stdout)
+    assert len(everything) == 540
+    opened = []
+    get = Store.get
+
+    async def noted(self: Store, key: str, **how: Any) -> Any:
+        if key.endswith(".parquet"):
+            opened.append(key)
+        return await get(self, key, **how)
+
+    monkeypatch.setattr(Store, "get", noted)
+    tail = lines(run("output", *place, "--json", "--tail", "30").stdout)
+    assert len(tail) == 30
+    assert [row for row in everything if row in tail] == tail
+    newest = {
+        partition: max(row["_sequence"] for row in everything if row["_partition"] == partition)
+        for partition in {row["_partition"] for row in tail}
+    }
+    for partition, last in newest.items():
+        own = [row["_sequence"] for row in tail if row["_partition"] == partition]
+        assert own[-1] == last, "it ends with the newest row"
+    assert 0 < len(set(opened)) <= 3
+
+
+def test_rows_below_the_boundary_do_not_belong_to_the_output(run: Run, state: Path, tmp_path: Path) -> None:
+    shutil.copytree(state / "state", tmp_path / "state")
+
+    async def raise_boundary() -> None:
+        async with open_store(str(tmp_path / "state")) as store:
+            await store.put(LAYOUT.boundary("2"), b'{"version":1,"lowest":1}')
+
+    anyio.run(raise_boundary)
+    rows = lines(run("output", "--name", "Delays", "--container", tmp_path / "state", "--json").stdout)
+    assert {row["_partition"] for row in rows} == {"0", "1", "3"}
+
+
+def test_a_damaged_output_file_is_named(run: Run, state: Path, tmp_path: Path) -> None:
+    shutil.copytree(state / "state", tmp_path / "state")
+    key = LAYOUT.output_file("0", 0)
+    (tmp_path / "state" / key).write_bytes(b"PAR1 nothing PAR1")
+    result = run("output", "--name", "Delays", "--container", tmp_path / "state", "--json")
+    assert result.exit_code == 1
+    assert key in result.stderr
+    assert "Traceback" not in result.output
+
+
+# dead letters
+
+
+def test_dead_letters_json_has_the_public_shape(run: Run, place: list[object]) -> None:
+    letters = lines(run("dead-letters", "list", *place, "--json").stdout)
+    assert len(letters) == 20
+    letter = letters[0]
+    assert letter.keys() >= {
+        "partition", "sequence", "key", "value", "headers", "timestamp", "error", "attempts", "host", "epoch", "time"
+    }  # fmt: skip
+    assert letter["error"].keys() == {"type", "message", "traceback"}
+    assert letter["error"]["type"] == "KeyError"
+    assert letter["host"] == "tester"
+
+
+def test_dead_letters_are_filtered_by_partition_error_and_limit(run: Run, place: list[object]) -> None:
+    def found(*options: str) -> list[dict[str, Any]]:
+        return lines(run("dead-letters", "list", *place, "--json", *options).stdout)
+
+    everything = found()
+    assert found("--error", "ValueError") == []
+    assert found("--error", "KeyError") == everything
+    assert found("--limit", "3") == everything[:3]
+    partition = everything[-1]["partition"]
+    assert found("--partition", partition) == [letter for letter in everything if letter["partition"] == partition]
+
+
+def test_a_dead_letter_is_shown_whole(run: Run, place: list[object]) -> None:
+    letter = lines(run("dead-letters", "list", *place, "--json").stdout)[3]
+    name = f"{letter['partition']}:{letter['sequence']}"
+    shown = run("dead-letters", "show", name, *place).stdout
+    assert letter["value"] in shown
+    assert 'float(flight["delay"])' in shown
+    assert orjson.loads(run("dead-letters", "show", name, *place, "--json").stdout) == letter
+
+
+@pytest.mark.parametrize(("name", "problem"), [("0:999", "no dead letter 0:999"), ("zero", "write PARTITION:SEQUENCE")])
+def test_a_dead_letter_that_is_not_there_is_wrong_use(run: Run, place: list[object], name: str, problem: str) -> None:
+    result = run("dead-letters", "show", name, *place)
+    assert result.exit_code == 2
+    assert problem in result.stderr
+
+
+# doctor
+
+
+def test_doctor_proves_a_folder_and_leaves_nothing_in_it(run: Run, tmp_path: Path) -> None:
+    result = run("doctor", tmp_path / "place", "--json")
+    assert result.exit_code == 0
+    report = orjson.loads(result.stdout)
+    assert report["safe"] is True
+    assert all(found["held"] for found in report["properties"])
+    assert {"create if absent", "stale match", "race of creates"} <= {found["name"] for found in report["properties"]}
+    assert report["latency_ms"].keys() == {"get", "put", "put_if_absent", "put_if_match", "list", "delete"}
+    files = [path for path in (tmp_path / "place").rglob("*") if path.is_file() and ".actorproc" not in path.parts]
+    assert files == []
+
+
+def test_doctor_fails_a_store_that_ignores_conditions(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from actorproc.stores.files import Files
+
+    async def ignores(self: Files, key: str, body: bytes) -> str:
+        return await self.put(key, body)
+
+    monkeypatch.setattr(Files, "put_if_absent", ignores)
+    result = run("doctor", tmp_path / "place")
+    assert result.exit_code == 1
+    assert "NOT safe to use: create if absent" in result.stdout

@@ -1,0 +1,199 @@
+"""Wrong use and trouble: exit codes, and messages that say what, where and what to do, without a traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from actorproc.layout import log_file
+from tests.cli.conftest import APP, Run, actorproc, events
+from tests.servers import S3Server
+
+HERE = ["--source", "events", "--container", "state"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "flights_app.py").write_text(APP)
+    (tmp_path / "flights.jsonl").write_bytes(b"\n".join(events(20)) + b"\n")
+    return tmp_path
+
+
+def refused(run: Run, *arguments: object, says: str, code: int = 2) -> None:
+    result = run(*arguments)
+    assert says in result.stderr, result.output
+    assert result.exit_code == code
+    assert "Traceback" not in result.output
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("handler", "says"),
+    [
+        ("flights_app", "write MODULE:CLASS"),
+        ("flights_app.py:Delays", "name the module, not its file: flights_app:Delays"),
+        ("nowhere:Delays", "there is no module 'nowhere'"),
+        ("flights_app:Delay", "did you mean Delays?"),
+        ("flights_app:Xyz", "its handlers: BadSchema, Delays, Silent"),
+        ("flights_app:Silent", "Silent has no process(self, batch, ctx)"),
+        ("flights_app:BadSchema", "there is no type 'strin'"),
+        ("json:dumps", "is no class"),
+        ("json:JSONDecoder", "must subclass actorproc.PartitionHandler"),
+        ("actorproc.handlers:JsonRows", "output_schema"),
+    ],
+)
+def test_serve_refuses_what_is_no_handler(run: Run, handler: str, says: str) -> None:
+    refused(run, "serve", handler, *HERE, says=says)
+
+
+def test_an_error_in_the_users_module_shows_the_end_of_its_own_traceback(run: Run, folder: Path) -> None:
+    (folder / "broken_app.py").write_text("import nothing_like_it\n")
+    result = run("serve", "broken_app:Delays", *HERE)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: importing broken_app failed:\n")
+    assert 'broken_app.py", line 1' in result.stderr
+    assert "No module named 'nothing_like_it'" in result.stderr
+    assert "loading.py" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--set", "nope=1"], "nope = '1': there is no such setting"),
+        (["--set", "commit_interval=soon"], "commit_interval = 'soon': write seconds"),
+        (["--set", "lease_renew_interval=40"], "lease_expiration_interval (60 s) must be more than twice"),
+        (["--set", "nope"], "--set 'nope': write --set name=value"),
+        (["--option", "x=1"], "Delays has no option x; it has: none"),
+        (["--start", "yesterday"], "--start 'yesterday': write earliest, latest, or a time"),
+        (["--start", "2013-01-01T00:00"], "a time with a zone"),
+        (["--name", "a/b"], "processor name 'a/b' is not usable"),
+        (["--host", "a/b"], "host name 'a/b' is not usable"),
+        (["--source", "kafka://x"], "a Kafka source comes with a later version"),
+        (["--source", "ftp://x"], "there is no 'ftp' source"),
+        (["--container", "ftp://x"], "unknown scheme 'ftp'"),
+        (["--container", "s3://"], "s3://"),
+        (["--config", "nowhere.toml"], "cannot read the settings file nowhere.toml"),
+    ],
+)
+def test_serve_names_the_option_its_value_and_what_is_allowed(run: Run, options: list[str], says: str) -> None:
+    refused(run, "serve", "flights_app:Delays", *HERE, *options, says=says)
+
+
+def test_serve_without_a_log_says_how_to_make_one(run: Run) -> None:
+    refused(run, "serve", "flights_app:Delays", *HERE, "--until-end", says="actorproc produce --log")
+
+
+@pytest.mark.parametrize("arguments", [["nope"], ["status", "--name", "x"], ["serve"], ["output", "--tail", "0"]])
+def test_a_malformed_command_line_is_wrong_use(run: Run, arguments: list[str]) -> None:
+    assert run(*arguments).exit_code == 2
+
+
+# produce
+
+
+def test_produce_names_the_line_without_the_key_and_keeps_those_before_it(run: Run, folder: Path) -> None:
+    (folder / "bad.jsonl").write_bytes(b'{"tail":"a"}\n\n{"x":1}\n{"tail":"b"}\n')
+    command = ["produce", "--log", "events", "--partitions", "2", "--key", "tail", "bad.jsonl"]
+    refused(run, *command, says="bad.jsonl: line 3: no field 'tail'")
+    (folder / "bad.jsonl").write_bytes(b'{"tail":"a"}\nno json\n')
+    refused(run, *command, says="bad.jsonl: line 2: no JSON")
+
+
+def test_produce_skips_bad_lines_when_told_to(run: Run, folder: Path) -> None:
+    (folder / "bad.jsonl").write_bytes(b'{"tail":"a"}\nno json\n{"x":1}\n{"tail":"b"}\n{"tail":null}\n')
+    command = ["produce", "--log", "events", "--partitions", "2", "--key", "tail", "--on-bad-line", "skip", "bad.jsonl"]
+    result = run(*command)
+    assert result.exit_code == 0
+    assert "3 events appended to events" in result.stdout
+    assert "2 bad lines skipped" in result.stdout
+    assert "1 without a key" in result.stdout
+
+
+def test_produce_without_a_key_takes_any_line(run: Run, folder: Path) -> None:
+    (folder / "text.txt").write_bytes(b"no json\n\xff\xfe\n")
+    assert "2 events appended" in run("produce", "--log", "events", "--partitions", "2", "text.txt").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--partitions", "3", "flights.jsonl"], "has 2 partitions, not 3"),
+        (["nowhere.jsonl"], "cannot read nowhere.jsonl: No such file or directory"),
+        (["."], "cannot read .: Is a directory"),
+    ],
+)
+def test_produce_refuses_what_cannot_be_meant(run: Run, arguments: list[str], says: str) -> None:
+    run("produce", "--log", "events", "--partitions", "2", "flights.jsonl")
+    refused(run, "produce", "--log", "events", *arguments, says=says)
+
+
+def test_produce_into_no_log_without_partitions_says_how(run: Run) -> None:
+    refused(run, "produce", "--log", "nothing", "flights.jsonl", says="--partitions 8")
+
+
+# damage and stores
+
+
+def test_a_corrupt_log_file_is_named_and_nothing_beyond_it_is_processed(run: Run, folder: Path) -> None:
+    run("produce", "--log", "events", "--partitions", "1", "flights.jsonl")
+    (folder / "events" / log_file("0", 0)).write_bytes(b"PAR1" + bytes(100) + b"PAR1")
+    served = actorproc("serve", "flights_app:Delays", *HERE, "--until-end", cwd=folder)
+    assert served.returncode == 1
+    assert log_file("0", 0) in served.stderr
+    assert "Traceback" not in served.stderr
+
+
+@pytest.mark.servers
+async def test_a_missing_bucket_wrong_keys_and_a_dead_endpoint_are_said_plainly(
+    seaweedfs: S3Server, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = await seaweedfs.new_url()
+    good = [part for name, value in seaweedfs.settings.items() for part in ("--set", f"{name}={value}")]
+
+    def doctor(*arguments: object) -> str:
+        result = run("doctor", *arguments)
+        assert result.exit_code == 1, result.output
+        assert "Traceback" not in result.output
+        return str(result.stderr)
+
+    def all_of_it() -> None:
+        assert run("doctor", url, *good).exit_code == 0
+        assert "no-such-bucket-here" in doctor("s3://no-such-bucket-here/state", *good)
+        wrong = ["--set", "s3_secret_key=wrong"]
+        assert "secret" in doctor(url, *good, *wrong).lower()
+        dead = ["--set", "s3_endpoint=http://127.0.0.1:9"]
+        assert "127.0.0.1:9" in doctor(url, *good, *dead)
+
+    await anyio.to_thread.run_sync(all_of_it)
+
+
+# the whole
+
+
+def test_version_and_help_answer_without_the_heavy_parts(folder: Path) -> None:
+    code = "import sys; from actorproc.cli import app; print([m for m in ('pyarrow', 'pydantic', 'aiobotocore') if m in sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder)
+    assert loaded.stdout.strip() == "[]"
+
+
+def test_every_command_teaches_by_example(run: Run) -> None:
+    commands = ["produce", "serve", "status", "output", "doctor", "demo"]
+    letters = ["list", "show", "replay", "purge"]
+    for command in [*([name] for name in commands), *(["dead-letters", name] for name in letters)]:
+        text = run(*command, "--help").stdout
+        assert f"actorproc {' '.join(command)} " in text, command
+
+
+def test_the_help_tells_the_exit_codes(run: Run) -> None:
+    assert "Exit codes: 0 done, 1 failed while running, 2 wrong use." in run("--help").stdout
+
+
+def test_debug_shows_the_traceback_and_keeps_the_exit_code(run: Run) -> None:
+    result = run("--debug", "serve", "nowhere:X", *HERE)
+    assert result.exit_code == 2
+    assert "Traceback" in result.stderr

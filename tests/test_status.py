@@ -1,0 +1,180 @@
+"""The state of a processor, read from its container."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from actorproc import Batch, PartitionContext, PartitionHandler, Processor
+from actorproc.assignment import Lease, Member
+from actorproc.checkpoints import Checkpoint, Totals
+from actorproc.heartbeat import Heartbeat
+from actorproc.layout import ProcessorLayout
+from actorproc.membership import GroupDocument
+from actorproc.output import Commit, encode_commit
+from actorproc.records import Cursor
+from actorproc.status import find_processors, missing_processor, natural, next_plan, read_status
+from actorproc.store import Store
+from actorproc.stores import open_store
+from actorproc.stores.memory import Memory
+from actorproc.testing.source import MemorySource
+
+LAYOUT = ProcessorLayout("p")
+EXPIRATION = 60.0
+
+
+class Copy(PartitionHandler):
+    output_schema = "n long"
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        for record in batch:
+            ctx.emit(record, {"n": record.json()})
+
+
+async def beat(store: Store, host: str, incarnation: str = "1") -> None:
+    now = store.clock.wall()
+    heartbeat = Heartbeat(host, incarnation, "127.0.0.1:1", 42, now, now, 1, {})
+    await store.put(LAYOUT.host(host, incarnation), heartbeat.to_json())
+
+
+async def put_group(store: Store, members: dict[str, Member], leases: dict[str, Lease]) -> None:
+    await store.put(LAYOUT.group, GroupDocument(members, leases, "put").to_json())
+
+
+async def status_of(store: Store, **how: Any) -> Any:
+    return await read_status(store, LAYOUT, "p", expiration=EXPIRATION, **how)
+
+
+async def test_members_are_alive_silent_joining_or_leaving() -> None:
+    store = Store(Memory())
+    members = {"a": Member("1"), "b": Member("1", leaving=True), "c": Member("1")}
+    leases = {"0": Lease("a", 4), "1": Lease("a", 2, "b"), "2": Lease("c", 1), "3": Lease(None, 7)}
+    await put_group(store, members, leases)
+    for host in ("a", "b", "new"):
+        await beat(store, host)
+    status = await status_of(store)
+    seen = {m.host: (m.alive, m.leases, m.in_group, m.leaving) for m in status.members}
+    assert seen == {
+        "a": (True, 2, True, False),
+        "b": (True, 0, True, True),
+        "c": (False, 1, True, False),
+        "new": (True, 0, False, False),
+    }
+    assert [(p.partition, p.owner, p.epoch, p.next_owner) for p in status.partitions] == [
+        ("0", "a", 4, None),
+        ("1", "a", 2, "b"),
+        ("2", "c", 1, None),
+        ("3", None, 7, None),
+    ]
+
+
+async def test_a_heartbeat_of_an_earlier_life_does_not_make_a_member_alive() -> None:
+    store = Store(Memory())
+    await put_group(store, {"a": Member("2")}, {})
+    await beat(store, "a", "1")
+    (member, _) = (await status_of(store)).members[::-1]
+    assert (member.incarnation, member.alive, member.in_group) == ("2", False, True)
+
+
+async def test_an_old_heartbeat_is_silence_by_the_stores_own_clock() -> None:
+    store = Store(Memory())
+    await put_group(store, {"a": Member("1")}, {})
+    await beat(store, "a")
+    status = await read_status(store, LAYOUT, "p", expiration=1e-9)
+    assert [member.alive for member in status.members] == [False]
+
+
+async def test_commits_beyond_the_checkpoint_count() -> None:
+    store, source = Store(Memory()), MemorySource(1)
+    source.append("0", [str(n).encode() for n in range(10)])
+    processor = Processor(Copy, name="p", source=source, container=store, host="h", commit_interval=0.05)
+    await processor.run(until_end=True)
+    stored = await store.get(LAYOUT.checkpoint("0"))
+    assert stored is not None
+    old = Checkpoint(1, 0, Cursor("0"))
+    await store.put(LAYOUT.checkpoint("0"), old.to_json())
+    (partition,) = (await status_of(store, source=source)).partitions
+    assert (partition.cursor, partition.totals.rows, partition.output_files) == (Cursor("10", 9), 10, 1)
+    assert partition.lag == 0
+    assert abs(partition.last_commit - time.time()) < 60
+
+
+async def test_lag_is_what_lies_between_the_commit_and_the_end_or_unknown() -> None:
+    store, source = Store(Memory()), MemorySource(3)
+    for partition in ("0", "1", "2"):
+        source.append(partition, [b"1"] * 10)
+    await store.put(LAYOUT.checkpoint("0"), Checkpoint(1, 0, Cursor("4", 3), Totals(4)).to_json())
+    await store.put(LAYOUT.checkpoint("1"), Checkpoint(1, 0, Cursor("10")).to_json())  # began at the latest
+    status = await status_of(store, source=source)
+    assert [partition.lag for partition in status.partitions] == [6, 0, None]
+    assert status.partitions[2].cursor is None
+
+
+async def test_two_thousand_partitions_take_seconds_on_a_folder(tmp_path: Path) -> None:
+    names = [str(number) for number in range(2000)]
+    table = pa.table({"n": [1], "_sequence": pa.array([0], pa.int64())})
+    totals = Totals(1, 1)
+    body = encode_commit(table, Commit("put", "h", 1, Cursor("0"), Cursor("1", 0), totals, time=5.0, rows=1))
+    for name in names:
+        for key, content in [
+            (LAYOUT.checkpoint(name), Checkpoint(1, 1, Cursor("1", 0), totals).to_json()),
+            (LAYOUT.output_file(name, 0), body),
+        ]:
+            (tmp_path / key).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / key).write_bytes(content)
+    async with open_store(str(tmp_path)) as store:
+        await put_group(store, {"h": Member("1")}, {name: Lease("h", 1) for name in names})
+        began = time.process_time()
+        status = await status_of(store)
+        seconds = time.process_time() - began
+    assert [partition.partition for partition in status.partitions] == names
+    assert sum(partition.totals.rows for partition in status.partitions) == 2000
+    assert {partition.last_commit for partition in status.partitions} == {5.0}
+    assert seconds < 10
+    print(f"status of 2,000 partitions: {seconds:.2f} s of CPU")
+
+
+async def test_the_plan_names_each_move_and_why_and_writes_nothing() -> None:
+    store = Store(Memory())
+    await put_group(store, {"a": Member("1")}, {str(n): Lease("a", 1) for n in range(4)})
+    await beat(store, "a")
+    await beat(store, "b")
+    before = await store.get(LAYOUT.group)
+    store.requests.clear()
+    plan = await next_plan(store, LAYOUT, expiration=EXPIRATION)
+    assert len(plan.moves) == 2
+    assert {(move.source, move.target, move.reason) for move in plan.moves} == {("a", "b", "a holds 4, b holds 0")}
+    assert set(store.requests) == {"get", "list"}
+    assert await store.get(LAYOUT.group) == before
+
+
+async def test_the_plan_takes_the_silent_for_dead_only_when_the_stores_clock_says_so() -> None:
+    store = Store(Memory())
+    await put_group(store, {"a": Member("1"), "b": Member("1")}, {"0": Lease("a", 1), "1": Lease("b", 1)})
+    await beat(store, "a")
+    await beat(store, "b")
+    assert not (await next_plan(store, LAYOUT, expiration=EXPIRATION)).changed
+
+
+async def test_processors_of_a_container_are_found_however_full_it_is() -> None:
+    store = Store(Memory())
+    for name in ("a", "a0", "b-1", "b"):
+        await store.put(ProcessorLayout(name).group, GroupDocument().to_json())
+        for number in range(50):
+            await store.put(f"{name}/output/partition=0/{number:020d}.parquet", b"x")
+    await store.put("readme.txt", b"")
+    await store.put("other/things", b"")
+    store.requests.clear()
+    assert await find_processors(store) == ["a", "a0", "b", "b-1"]
+    assert store.requests["list"] <= 8
+    assert await missing_processor(store, "a") is None
+    assert "there are: a, a0, b, b-1" in (await missing_processor(store, "c") or "")
+
+
+@pytest.mark.parametrize(("names", "ordered"), [(["10", "2", "b", "a", "1"], ["1", "2", "10", "a", "b"])])
+def test_partitions_are_sorted_as_people_count(names: list[str], ordered: list[str]) -> None:
+    assert sorted(names, key=natural) == ordered
