@@ -26,15 +26,20 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     "Careful": [{"carrier": "UA"}] * 3,
     "Late": [{"tail": "N14228"}],
     "Enriched": [{"tail": "N14228", "seen": 0}] * 3,
+    "Tails": [{"tail": "N14228"}] * 3,
 }
+
+
+def executed(block: str) -> dict[str, Any]:
+    names: dict[str, Any] = {"__name__": "docs"}
+    exec(compile(block, "docs/handlers.md", "exec"), names)
+    return names
 
 
 def handlers() -> dict[str, type[PartitionHandler]]:
     found: dict[str, type[PartitionHandler]] = {}
     for block in BLOCKS:
-        names: dict[str, object] = {"__name__": "docs"}
-        exec(compile(block, "docs/handlers.md", "exec"), names)
-        classes = {name: value for name, value in names.items() if isinstance(value, type)}
+        classes = {name: value for name, value in executed(block).items() if isinstance(value, type)}
         found |= {name: c for name, c in classes.items() if c.__module__ == "docs" and issubclass(c, PartitionHandler)}
     return found
 
@@ -53,6 +58,11 @@ async def test_an_example_does_what_the_page_says(name: str) -> None:
     assert result.letters == {}
     shown = [{column: row[column] for column in ROWS[name][0]} for row in result.rows]
     assert shown == ROWS[name]
+
+
+async def test_the_example_of_a_test_passes(tmp_path: Path) -> None:
+    (block,) = [block for block in BLOCKS if "async def test_tails" in block]
+    await executed(block)["test_tails"](tmp_path)
 
 
 class _Silent:
