@@ -60,6 +60,7 @@ def produce(
 
 @app.command()
 def serve(
+    ctx: typer.Context,
     handler: Annotated[
         str, typer.Argument(metavar="MODULE:CLASS", help="The handler: app:Delays is class Delays of app.py.")
     ],
@@ -107,7 +108,9 @@ def serve(
     """
     from actorproc.cli.serve import run
 
-    run(handler, source, container, name, host, workers, start, until_end, option or [], config, settings or [])
+    given = ctx.parent.params if ctx.parent else {}
+    root = ["--log-level", given["log_level"], *(["--debug"] if given["debug"] else [])] if given else []
+    run(handler, source, container, name, host, workers, start, until_end, option or [], config, settings or [], root)
 
 
 @app.command()

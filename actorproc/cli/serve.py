@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,8 @@ import typer
 from actorproc.cli.common import pairs, run_async
 from actorproc.cli.loading import load_handler
 from actorproc.cli.workers import Workers, command_line, stop_with_parent
-from actorproc.errors import ActorprocError, UsageError
+from actorproc.errors import ActorprocError
 from actorproc.processor import Aborted, Processor, default_host
-from actorproc.sources.protocol import Start
 
 _LEAVING = 15.0
 """Seconds on top of `max_handoff_time` that an orphaned worker has to leave."""
@@ -36,8 +34,9 @@ def run(
     options: Sequence[str],
     config: Path | None,
     settings: Sequence[str],
+    root: Sequence[str],
 ) -> None:
-    """Serve until stopped."""
+    """Serve until stopped. `root`: options that stand before the command, for workers."""
     host = host or default_host()
     keywords: dict[str, Any] = dict(pairs("--set", settings))
     processor = Processor(
@@ -46,13 +45,13 @@ def run(
         container=container,
         name=name,
         host=host,
-        start=parse_start(start),
+        start=start,
         options=pairs("--option", options),
         config=config,
         **keywords,
     )
     if workers is not None:
-        again = ["serve", handler, "--source", source, "--container", container, "--start", start]
+        again = [*root, "serve", handler, "--source", source, "--container", container, "--start", start]
         again += ["--name", processor.name]
         again += ["--until-end"] if until_end else []
         again += [part for option in options for part in ("--option", option)]
@@ -66,21 +65,3 @@ def run(
         run_async(partial(processor.run, until_end=until_end, signals=True))
     except Aborted as aborted:
         raise ActorprocError(str(aborted)) from None
-
-
-def parse_start(text: str) -> Start:
-    """`--start`.
-
-    Raises:
-        UsageError: it is neither of the words nor a time with a zone.
-    """
-    if text in ("earliest", "latest"):
-        return text  # type: ignore[return-value]
-    problem = f"--start {text!r}: write earliest, latest, or a time with a zone such as 2013-01-01T00:00Z"
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(problem) from None
-    if time.tzinfo is None:
-        raise UsageError(problem)
-    return time

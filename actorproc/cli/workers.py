@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Sequence
@@ -89,7 +90,7 @@ class Workers:
     async def _run_once(self, host: str, alive: int) -> int:
         async with await anyio.open_process(
             [*self._command, "--host", host],
-            stdin=None,
+            stdin=subprocess.DEVNULL,
             stdout=None,
             stderr=None,
             env={**os.environ, PARENT_PIPE: str(alive)},

@@ -76,6 +76,17 @@ def event(path: Path, name: str, **fields: Any) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+HANGS = """
+import time
+from actorproc import PartitionHandler
+
+class Delays(PartitionHandler):
+    async def process(self, batch, ctx):
+        ctx.log.info("hanging")
+        time.sleep(3600)  # the event loop hangs with it: no signal is heard
+"""
+
+
 def produce(run: Run) -> None:
     result = run("produce", "--log", "events", "--partitions", "4", "--key", "tail", "flights.jsonl")
     assert result.exit_code == 0, result.output
@@ -155,8 +166,9 @@ def test_a_worker_killed_is_started_again_and_every_row_comes_once(run: Run) -> 
 
 def test_workers_end_when_the_end_is_reached(run: Run, folder: Path) -> None:
     produce(run)
-    done = actorproc(*SERVE, "--workers", 2, "--until-end", cwd=folder)
+    done = actorproc("--log-level", "warning", *SERVE, "--workers", 2, "--until-end", cwd=folder)
     assert done.returncode == 0, done.stderr
+    assert {line["level"] for line in lines(done.stderr)} <= {"warning", "error"}, "workers log as they were told"
     assert len(lines(run("output", *PLACE, "--json").stdout)) == 360
 
 
@@ -230,3 +242,16 @@ def test_status_watch_shows_the_state_again_until_interrupted(run: Run, folder: 
             process.kill()
             os.close(terminal)
     assert b"Traceback" not in shown
+
+
+def test_a_second_signal_aborts_workers_that_hang(run: Run, folder: Path) -> None:
+    (folder / "flights_app.py").write_text(HANGS)
+    produce(run)
+    with served("--workers", 2) as (process, log):
+        wait_for(lambda: event(log, "hanging"), "a handler hangs")
+        pids = [line["pid"] for line in event(log, "worker.started")]
+        process.send_signal(signal.SIGINT)
+        wait_for(lambda: event(log, "workers.stopping"), "the signal is passed on")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 1
+        wait_for(lambda: all(map(gone, pids)), "no worker is left", seconds=5)
