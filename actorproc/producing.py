@@ -65,7 +65,7 @@ async def produce_lines(
         rate: records per second, at most.
         on_bad_line: what becomes of a line out of which the key cannot be taken: it is sent without one, skipped, or
             ends this call. What was sent before stays sent.
-        progress: called after each block.
+        progress: called after each block; with a rate, after each tenth of a second's worth.
 
     Raises:
         StoreError: some records could not be appended, or nobody knows.
@@ -118,13 +118,13 @@ async def produce_lines(
                 await unconfirmed.popleft().confirmed()
             if rate is not None:
                 await clock.sleep(max(0.0, began + sent.records / rate - clock.monotonic()))
+            progress(sent)
         if failed is not None:
             await producer.flush()
             raise UsageError(
                 f"line {passed + _number_of(text, failed)}: {bad[failed]}; the lines before it are in the log"
             )
         passed += text.count(b"\n") + bool(found)
-        progress(sent)
         if not block:
             break
     await producer.flush()
