@@ -17,22 +17,23 @@ RESERVED = ("_sequence", "_partition")
 PARTITION_COLUMN = "partition"
 """Spark makes this column from the folder name `partition=<p>`, and drops one of the same name from the file without a word."""
 
-_AS_SPARK_READS = {  # Arrow type id -> the type that Spark reads in its place, without loss
-    kind.id: normal
-    for normal, kinds in {
-        pa.bool_(): [],
-        pa.int8(): [],
-        pa.int16(): [pa.uint8()],
-        pa.int32(): [pa.uint16()],
-        pa.int64(): [pa.uint32()],
-        pa.decimal128(20, 0): [pa.uint64()],
-        pa.float32(): [pa.float16()],
-        pa.float64(): [],
-        pa.string(): [pa.large_string(), pa.string_view()],
-        pa.binary(): [pa.large_binary(), pa.binary_view(), pa.binary(1)],
-        pa.date32(): [pa.date64()],
-    }.items()
-    for kind in (kinds if pt.is_decimal(normal) else [normal, *kinds])
+_KEPT = frozenset(
+    {
+        pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string(), pa.binary(),
+        pa.date32(),
+    }
+)  # fmt: skip
+_REPLACED = {  # by what Spark reads without loss
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+    pa.large_string(): pa.string(),
+    pa.string_view(): pa.string(),
+    pa.large_binary(): pa.binary(),
+    pa.binary_view(): pa.binary(),
+    pa.date64(): pa.date32(),
 }
 
 
@@ -140,8 +141,12 @@ def _normal_field(field: pa.Field, path: str) -> pa.Field:
 
 def _normal(kind: pa.DataType, path: str) -> pa.DataType:
     """The type that Spark reads in place of `kind`."""
-    if kind.id in _AS_SPARK_READS:
-        return _AS_SPARK_READS[kind.id]
+    if kind in _KEPT:
+        return kind
+    if kind in _REPLACED:
+        return _REPLACED[kind]
+    if pt.is_fixed_size_binary(kind):
+        return pa.binary()
     if pt.is_dictionary(kind):
         return _normal(kind.value_type, path)
     if pt.is_timestamp(kind):

@@ -121,7 +121,7 @@ def test_what_is_wrong_is_named_with_its_place_and_what_is_allowed(ddl: str, mes
 
 def test_something_else_than_a_schema_is_refused() -> None:
     with pytest.raises(SchemaError, match=r"output_schema is \{'a': 'int'\}; give Spark DDL"):
-        parse_schema({"a": "int"})  # type: ignore[arg-type]
+        parse_schema({"a": "int"})
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_spark_parses_the_same_ddl_to_the_same_types(spark: Any) -> None:
     from pyspark.sql.types import StructType
 
     for ddl in TAKEN:
-        theirs = StructType.fromDDL(ddl)
+        theirs: Any = StructType.fromDDL(ddl)
         ours = parse_schema(ddl)
         assert to_arrow_schema(theirs, timezone="UTC") == ours, ddl
         assert StructType.fromDDL(schema_to_ddl(ours)) == theirs, ddl  # comments included
