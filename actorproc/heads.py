@@ -227,6 +227,9 @@ class _Seen:
 
 @dataclass(slots=True)
 class _Waiter:
+    """A reader at the end of its partition, which has read all files below `base`."""
+
+    base: int
     event: anyio.Event = field(default_factory=anyio.Event)
     news: bool = False
 
@@ -256,7 +259,7 @@ class HeadWatch:
         """Wait until there may be a file at `base` or beyond: a head says so, or it is time to look."""
         if self.newest.get(partition, -1) >= base:
             return
-        waiter = _Waiter()
+        waiter = _Waiter(base)
         self._waiting.setdefault(partition, []).append(waiter)
         try:
             while not waiter.news:
@@ -316,7 +319,7 @@ class HeadWatch:
         for partition, base in head.newest.items() if head else ():
             if base > self.newest.get(partition, -1):
                 self.newest[partition] = base
-                self._wake(partition)
+                self._wake(partition, base)
 
     def _plan_sweep(self, ages: Mapping[str, float], changed: Set[str]) -> None:
         due = False
@@ -329,7 +332,8 @@ class HeadWatch:
             self._sweep = deque(self._waiting)
             self._sweep_share = math.ceil(len(self._sweep) * self._interval / SWEEP_TIME)
 
-    def _wake(self, partition: str) -> None:
+    def _wake(self, partition: str, newest: float = math.inf) -> None:
         for waiter in self._waiting.get(partition, ()):
-            waiter.news = True
-            waiter.event.set()
+            if newest >= waiter.base:
+                waiter.news = True
+                waiter.event.set()

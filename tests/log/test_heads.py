@@ -320,7 +320,7 @@ def test_followers_hear_of_everything_on_a_rough_network_with_dying_producers(se
             async with Producer(store, partitions=6, linger=0.05, clock=own) as producer:
                 while True:
                     await producer.send(f"{name}/{own.nonce()}", key=own.nonce())
-                    await own.sleep(own.random.choice([0.01, 0.5, 3, 15, 40]))
+                    await own.sleep(own.random.choice([0.01, 0.1, 0.3, 0.5, 1, 3, 15, 40]))
 
         async with anyio.create_task_group() as tasks:
             hosts = []
@@ -338,7 +338,7 @@ def test_followers_hear_of_everything_on_a_rough_network_with_dying_producers(se
             network.faults = CALM
             await clock.sleep(2 * SWEEP_AGES[-1])
             contents = await log_contents(Store(truth, clock=clock))
-            assert sum(map(len, contents.values())) > 20
+            assert sum(map(len, contents.values())) >= 20
             for partition, values in contents.items():
                 assert [value for where, value in follower.read if where == partition] == values
             tasks.cancel_scope.cancel()
