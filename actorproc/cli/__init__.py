@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import traceback
 from typing import Annotated, Any
 
@@ -19,6 +20,8 @@ from actorproc.cli.logging import LogLevel, set_up_logging
 from actorproc.errors import ActorprocError, UsageError
 
 FAILED, WRONG_USE = 1, 2
+
+_THREAD_PATIENCE = 1.0  # seconds that threads have to end by themselves, after everything else has ended
 
 
 class _Commands(TyperGroup):
@@ -102,4 +105,25 @@ def _root(
 
 def main() -> None:
     """Entry point of the `actorproc` command."""
-    app()
+    try:
+        app()
+    finally:
+        _abandon_threads()
+
+
+def _abandon_threads() -> None:
+    """End the process although a handler's thread hangs, for which Python would wait for ever."""
+    threads = [thread for thread in threading.enumerate() if thread.name == "AnyIO worker thread"]
+    for thread in threads:
+        thread.join(_THREAD_PATIENCE / len(threads))
+    if any(thread.is_alive() for thread in threads):
+        error = sys.exception()
+        code = FAILED
+        if isinstance(error, SystemExit):
+            code = error.code if isinstance(error.code, int) else FAILED
+        elif error is not None:
+            sys.excepthook(type(error), error, error.__traceback__)
+        typer.secho("warning: a handler's thread still runs; it ends with the process", err=True)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
 
+import anyio
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from actorproc.actor import first_cause
 from actorproc.cli.common import load_settings, run_async
 from actorproc.clock import SYSTEM
-from actorproc.errors import UsageError
+from actorproc.errors import ActorprocError, UsageError
 from actorproc.producer import Producer
-from actorproc.producing import LineReader, OnBadLine, Produced, produce_lines
+from actorproc.producing import OnBadLine, Produced, produce_lines
 
 
 def run(
@@ -31,35 +36,71 @@ def run(
     """Append the lines."""
     settings = load_settings(config, given)
 
-    async def work() -> tuple[Produced, float]:
+    async def work() -> None:
         with _lines(file) as (lines, size), _progress(size) as progress:
             began = SYSTEM.monotonic()
             async with Producer(log, partitions=partitions, settings=settings) as producer:
-                produced = await produce_lines(
-                    producer, lines, key=key, rate=rate, on_bad_line=on_bad_line, progress=progress
-                )
-            return produced, SYSTEM.monotonic() - began
+                with anyio.CancelScope() as scope:
+                    async with anyio.create_task_group() as tasks:
+                        tasks.start_soon(_cancel_on_signal, scope)
+                        produced = await produce_lines(
+                            producer, lines, key=key, rate=rate, on_bad_line=on_bad_line, progress=progress
+                        )
+                        tasks.cancel_scope.cancel()
+            seconds = SYSTEM.monotonic() - began
+        if not scope.cancelled_caught:
+            typer.echo(_summary(produced, seconds, log, key))
+            return
+        known = f"interrupted: {producer.statistics().records:,} events are in {log}"
+        if file != "-":
+            raise ActorprocError(f"{known}, and the rest of {file} is not")
+        typer.echo(known)
 
     try:
-        produced, seconds = run_async(work)
-    except UsageError as error:
+        run_async(work)
+    except* UsageError as errors:
+        error = first_cause(errors)
         raise UsageError(f"{file}: {error}" if str(error).startswith("line ") else str(error)) from None
-    print(_summary(produced, seconds, log, key))  # noqa: T201
+
+
+async def _cancel_on_signal(scope: anyio.CancelScope) -> None:
+    """What was taken in is still appended then; a second signal ends the process."""
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for _ in signals:
+            scope.cancel()
+            return
+
+
+class _Input:
+    """A file or pipe to read from, in a thread that can be woken: one that waits for input would keep the process alive."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._woken, self._wake = os.pipe()  # left to the end of the process: the thread may be about to look at it
+
+    def read1(self, size: int, /) -> bytes:
+        ready, _, _ = select.select([self._descriptor, self._woken], [], [])
+        return b"" if self._woken in ready else os.read(self._descriptor, size)
+
+    def wake(self) -> None:
+        """Nobody waits for what is read from now on."""
+        os.write(self._wake, b"!")
 
 
 @contextmanager
-def _lines(file: str) -> Iterator[tuple[LineReader, int | None]]:
+def _lines(file: str) -> Iterator[tuple[_Input, int | None]]:
     """The opened file, and its size in bytes if that is known."""
-    if file == "-":
-        yield cast(LineReader, sys.stdin.buffer), None
-        return
     path = Path(file)
     try:
-        opened = path.open("rb")
+        opened = sys.stdin.buffer if file == "-" else path.open("rb")
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from None
     with opened:
-        yield opened, path.stat().st_size if path.is_file() else None
+        lines = _Input(opened.fileno())
+        try:
+            yield lines, path.stat().st_size if file != "-" and path.is_file() else None
+        finally:
+            lines.wake()
 
 
 @contextmanager

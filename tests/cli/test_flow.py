@@ -225,6 +225,18 @@ def test_a_second_signal_aborts(run: Run, folder: Path) -> None:
     assert "Traceback" not in text
 
 
+def test_a_thread_that_hangs_does_not_keep_an_aborted_host_alive(run: Run, folder: Path) -> None:
+    (folder / "flights_app.py").write_text(HANGS.replace("async def", "def"))
+    produce(run)
+    with served() as (process, log):
+        wait_for(lambda: event(log, "hanging"), "the handler hangs in its thread")
+        process.send_signal(signal.SIGTERM)
+        wait_for(lambda: event(log, "processor.stopping"), "it drains")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 1
+        assert "aborted" in log.read_text()
+
+
 def test_status_watch_shows_the_state_again_until_interrupted(run: Run, folder: Path) -> None:
     produce(run)
     assert actorproc(*SERVE, "--until-end", cwd=folder).returncode == 0
@@ -255,3 +267,32 @@ def test_a_second_signal_aborts_workers_that_hang(run: Run, folder: Path) -> Non
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 1
         wait_for(lambda: all(map(gone, pids)), "no worker is left", seconds=5)
+
+
+def test_produce_follows_a_pipe_and_an_interrupt_leaves_what_came_in_the_log(run: Run, folder: Path) -> None:
+    command = [sys.executable, "-m", "actorproc", "produce", "--log", "events", "--partitions", "2", "-"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        try:
+            process.stdin.write(b'{"n":1}\n{"n":2}\n{"n":')
+            process.stdin.flush()
+            wait_for(lambda: list((folder / "events").glob("partition=*/*.parquet")), "the lines are in the log")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 0
+            out = process.stdout.read() if process.stdout else b""
+        finally:
+            process.kill()
+    assert out.decode() == "interrupted: 2 events are in events\n"
+
+
+def test_a_file_whose_production_is_interrupted_is_an_error_that_tells_how_much_is_there(folder: Path) -> None:
+    command = [sys.executable, "-m", "actorproc", "produce", "--log", "events", "--partitions", "2"]
+    with subprocess.Popen([*command, "--rate", "20", "flights.jsonl"], stderr=subprocess.PIPE) as process:
+        try:
+            wait_for(lambda: list((folder / "events").glob("partition=*/*.parquet")), "lines are in the log")
+            process.send_signal(signal.SIGTERM)
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 1
+    assert b"events are in events, and the rest of flights.jsonl is not" in err
