@@ -65,6 +65,7 @@ class PartitionContext:
         self._emitted = Emitted()
         self._rows = self._emitted.rows
         self._sequences = self._emitted.sequences
+        self._awaited: set[int] = set()  # of records that `map` has not finished
         self.attempt = attempt
         """Number of this attempt at these records, from 1."""
 
@@ -149,6 +150,7 @@ class PartitionContext:
             raise ValueError(f"concurrency = {concurrency}: at least 1")
         records = list(batch)
         results: list[T | None] = [None] * len(records)
+        self._awaited.update(record.sequence for record in records)
         todo = iter(enumerate(records))
 
         async def worker() -> None:
@@ -157,6 +159,7 @@ class PartitionContext:
                     results[index] = await work(record)
                 except Exception as error:  # noqa: BLE001  # the user's code; whatever it is, it is this record's failure
                     self.fail(record, error)
+                self._awaited.discard(record.sequence)
 
         async with anyio.create_task_group() as tasks:
             for _ in range(min(concurrency, len(records))):
@@ -166,11 +169,11 @@ class PartitionContext:
     async def commit(self, upto: Record | None = None) -> None:
         """Make position and output durable together, now: up to `upto`, or to the end of this batch.
 
-        Whatever fails later in this attempt, what was committed is not processed again.
+        It stops short of the first record that has failed or that `map` still works on. Whatever fails later in this attempt, what was committed is not processed again.
 
         Raises:
             Fenced: another host runs this partition; nothing was committed.
-            HandlerError: a row emitted so far does not fit, or a record up to there has failed.
+            HandlerError: what was emitted as columns does not fit.
         """
         await self._commit(self, self._batch.last if upto is None else upto.sequence)
 

@@ -11,6 +11,7 @@ from collections.abc import Generator
 from dataclasses import asdict, dataclass
 from typing import Self
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -175,7 +176,7 @@ class LogFile:
             if last > skip:
                 data = self._decode(group)
                 start = max(skip - first, 0)
-                sequences = pa.array(range(self.base + first, self.base + last), SEQUENCE.type)
+                sequences = pa.array(np.arange(self.base + first, self.base + last, dtype=np.int64))
                 yield Batch(self.partition, data, sequences)[start:]
             first = last
 

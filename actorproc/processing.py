@@ -212,8 +212,8 @@ class BatchProcessor:
         """`ctx.commit`: save what is finished without a gap, up to `upto` at most."""
         self.wanted = max(self.wanted, upto)
         table, failures = await self._encode(ctx._batch, ctx._emitted)
-        open_elsewhere = [part.batch.first for part in self._parts]
-        limit = min([upto, *(s - 1 for s in failures), *(s - 1 for s in open_elsewhere)])
+        unfinished = [*failures, *ctx._awaited, *(part.batch.first for part in self._parts)]
+        limit = min([upto, *(sequence - 1 for sequence in unfinished)])
         if limit <= self._saved:
             return
         for sequence, reason in ctx._emitted.letters.items():
@@ -241,7 +241,13 @@ class BatchProcessor:
         """The attempt as a whole failed; `suspect`: index of the record at which the handler was."""
         decision = self._decide(error, part.batch, part.attempt)
         say = self._site.log.debug if part.isolating else self._site.log.warning
-        say("partition.attempt_failed", attempt=part.attempt, records=len(part.batch), first=part.batch.first, error=repr(error))
+        say(
+            "partition.attempt_failed",
+            attempt=part.attempt,
+            records=len(part.batch),
+            first=part.batch.first,
+            error=repr(error),
+        )
         if decision is Decision.STOP:
             raise HandlerError(f"on_error said stop: {error!r}") from error
         if self._again(decision, part):

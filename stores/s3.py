@@ -14,6 +14,7 @@ Protocol: https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writ
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
@@ -116,7 +117,8 @@ class S3(Backend):
 
     def _new_client(self) -> Any:
         given = self._connection
-        path_style = given.endpoint is not None if given.path_style is None else given.path_style
+        elsewhere = given.endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        path_style = elsewhere is not None if given.path_style is None else given.path_style
         session = get_session()
         session.register_component("data_loader", _models)
         return session.create_client(

@@ -374,3 +374,21 @@ async def test_columns_without_sequence_are_refused_clearly() -> None:
 
     outcome = await Run(Handler())(numbers(1))
     assert "_sequence" in letters(outcome)[100]["error"]["message"]
+
+
+async def test_commit_stops_short_of_records_that_map_still_works_on() -> None:
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            async def work(record: Record) -> None:
+                if record.json() == 2:
+                    await anyio.wait_all_tasks_blocked()
+                ctx.emit(record, {"n": record.json()})
+                await ctx.commit(record)
+
+            await ctx.map(batch, work)
+
+    run = Run(Handler())
+    outcome = await run(numbers(1, 2, 3, 4))
+    saved = [n for rows, _, _ in run.saved for n in rows]
+    assert saved + column(outcome, "n") == [1, 2, 3, 4]
+    assert all(upto < 101 or 2 in rows or index for index, (rows, _, upto) in enumerate(run.saved))
