@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Self
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 import numpy as np
 import pyarrow as pa
 import structlog
@@ -45,6 +46,7 @@ RECORD_WEIGHT = 200
 """Bytes that a record counts for besides key and value: the Python objects in which it waits."""
 
 _MANY = 16_384  # records taken at once in send_many
+_BREATH = 500  # records after which send lets others have the event loop
 _HEAD_RETRY = 1.0  # seconds
 
 log = structlog.get_logger(__name__)
@@ -127,6 +129,7 @@ class Producer:
         self._pending: dict[OutgoingBatch, None] = {}  # not settled, oldest first
         self._failure: Exception | None = None  # the first since the last flush
         self._records = self._files = self._failed = 0
+        self._unbroken = 0  # records taken in since others had the event loop
         self._heads = HeadWriter(self._store, clock)
         self._stack: AsyncExitStack | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -209,6 +212,10 @@ class Producer:
         delivery = batch.add(body, key, listed, time, weight)
         if batch.weight >= self._batch_bytes:
             batch.ripe.set()
+        self._unbroken += 1
+        if self._unbroken >= _BREATH:
+            self._unbroken = 0
+            await anyio.lowlevel.checkpoint()
         return delivery
 
     async def send_many(
@@ -248,6 +255,7 @@ class Producer:
                 schema=RECORD_SCHEMA,
             )
             await self._distribute(data, start, deliveries, tasks)
+            await anyio.lowlevel.checkpoint()
             start += data.num_rows
             # About a batch at a time, however large the records are.
             rows = max(1, min(_MANY, math.ceil(rows * self._batch_bytes / max(1, data.nbytes))))

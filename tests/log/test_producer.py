@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -308,3 +309,25 @@ def test_a_key_is_where_it_was_for_single_and_many() -> None:
             assert len(np.unique(one_by_one)) == 16
 
     run(main())
+
+
+@pytest.mark.parametrize("many", [False, True])
+async def test_a_loop_of_sends_lets_others_run(many: bool) -> None:
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turns += 1
+
+    async with Producer(Store(Memory()), partitions=1, linger=60) as producer, anyio.create_task_group() as tasks:
+        tasks.start_soon(other)
+        before = turns
+        if many:
+            await producer.send_many([b"x"] * 100_000)
+        else:
+            for _ in range(5_000):
+                await producer.send(b"x")
+        assert turns - before >= 5
+        tasks.cancel_scope.cancel()
