@@ -29,7 +29,13 @@ from actorproc.handlers import JsonRows, RecordHandler
 
 SCHEMA = "carrier string, origin string, minutes double, id bigint"
 ARROW = pa.schema(
-    [("carrier", pa.string()), ("origin", pa.string()), ("minutes", pa.float64()), ("id", pa.int64()), ("_sequence", pa.int64())]
+    [
+        ("carrier", pa.string()),
+        ("origin", pa.string()),
+        ("minutes", pa.float64()),
+        ("id", pa.int64()),
+        ("_sequence", pa.int64()),
+    ]
 )
 PARTITIONS = 8
 
@@ -42,7 +48,12 @@ class Emit(PartitionHandler):
             event = record.json()
             ctx.emit(
                 record,
-                {"carrier": event["carrier"], "origin": event["origin"], "minutes": event["minutes"], "id": event["id"]},
+                {
+                    "carrier": event["carrier"],
+                    "origin": event["origin"],
+                    "minutes": event["minutes"],
+                    "id": event["id"],
+                },
             )
 
 
@@ -163,7 +174,9 @@ def run(events: int = 400_000, rounds: int = 5) -> None:
         folder = Path(name)
         log = folder / "log"
         anyio.run(make_log, log, events)
-        table = Table(title=f"{events:,} JSON events, {PARTITIONS} partitions, folder store, one core, median of {rounds}")
+        table = Table(
+            title=f"{events:,} JSON events, {PARTITIONS} partitions, folder store, one core, median of {rounds}"
+        )
         for heading in ("handler", "events/s", "bare loop, events/s", "ratio", "lowest, highest", "bar"):
             table.add_column(heading, justify="left" if heading == "handler" else "right")
         for title, handler, bare, bar in CASES:

@@ -17,7 +17,9 @@ from actorproc.settings import Settings
 
 
 def test_durations_and_sizes_may_carry_a_unit() -> None:
-    settings = Settings.load(commit_interval="500ms", lease_renew_interval="0.5m", lease_expiration_interval="1h", commit_bytes="1MiB")
+    settings = Settings.load(
+        commit_interval="500ms", lease_renew_interval="0.5m", lease_expiration_interval="1h", commit_bytes="1MiB"
+    )
     assert (settings.commit_interval, settings.lease_renew_interval, settings.commit_bytes) == (0.5, 30.0, 2**20)
 
 
@@ -41,7 +43,10 @@ def test_actorproc_toml_of_the_working_directory_is_read(tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"commit_interval": "5 parsecs"}, "commit_interval = '5 parsecs': write seconds, or a number with ms, s, m, h or d"),
+        (
+            {"commit_interval": "5 parsecs"},
+            "commit_interval = '5 parsecs': write seconds, or a number with ms, s, m, h or d",
+        ),
         ({"commit_interval": 0}, "commit_interval = 0: Input should be greater than 0"),
         ({"commit_intervall": 5}, "commit_intervall = 5: there is no such setting"),
         ({"delivery": "exactly-once"}, "delivery = 'exactly-once': Input should be 'at-least-once' or 'at-most-once'"),
