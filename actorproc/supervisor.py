@@ -12,7 +12,15 @@ import structlog
 
 from actorproc.actor import Actor, RestartPolicy, Restarts, keep_running
 from actorproc.clock import Clock
-from actorproc.errors import ActorprocError, Outranked, PartitionStuck, SourceError, StoreError, StoreRefused, WrittenOut
+from actorproc.errors import (
+    ActorprocError,
+    Outranked,
+    PartitionStuck,
+    SourceError,
+    StoreError,
+    StoreRefused,
+    WrittenOut,
+)
 from actorproc.group import Group, View
 from actorproc.partition import PartitionActor, PartitionStatistics, Shared
 from actorproc.retry import Backoff
@@ -146,11 +154,16 @@ class Supervisor(Actor[Note]):
         while True:
             await self._clock.sleep(interval)
             interval = self._settings.lease_renew_interval
-            try:
-                await self._renew()
-            except StoreError as error:
-                self._log.warning("supervisor.renew_failed", error=str(error))
+            if not await self._has_renewed():
                 interval /= 4
+
+    async def _has_renewed(self) -> bool:
+        try:
+            await self._renew()
+        except StoreError as error:
+            self._log.warning("supervisor.renew_failed", error=str(error))
+            return False
+        return True
 
     async def _fence_in_time(self) -> None:
         """Stop everything before others may take this host for dead, until the next heartbeat is written."""
@@ -211,7 +224,8 @@ class Supervisor(Actor[Note]):
             self._running.clear()
             if not self._stopping:
                 self._group.rejoin()
-                await self._renew()
+                if not await self._has_renewed():
+                    return self._clock.jitter(self._settings.lease_renew_interval / 4)
             return 0.0
         except StoreRefused:
             raise
