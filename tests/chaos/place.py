@@ -45,6 +45,10 @@ S3_TIMERS: dict[str, Any] = TIMERS | {
 }
 """Where a request takes longer, and the server shares the machine with all hosts."""
 
+STUBBORN = 8
+"""How many times as long as the others a stubborn host trusts its lease, and goes without looking at the group: as if its
+clock ran wrong, and nobody could tell it. After a pause it works on, and only the conditional writes stop it."""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -59,9 +63,14 @@ class Place:
     def settings(self) -> Settings:
         return Settings.load(**self.keywords)
 
-    @property
-    def environment(self) -> dict[str, str]:
-        return {f"ACTORPROC_{name.upper()}": str(value) for name, value in self.keywords.items()}
+    def environment(self, *, stubborn: bool = False) -> dict[str, str]:
+        """Settings of a host or producer, as variables."""
+        keywords = dict(self.keywords)
+        if stubborn:
+            for name in ("lease_expiration_interval", "lease_acquire_interval"):
+                keywords[name] *= STUBBORN
+            keywords["nudge_host"] = "192.0.2.1"  # nobody's address: it is not told
+        return {f"ACTORPROC_{name.upper()}": str(value) for name, value in keywords.items()}
 
     async def read(self, url: str) -> Objects:
         """Every object of the log or of the container."""

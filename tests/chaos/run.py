@@ -28,6 +28,7 @@ from tests.chaos.verdict import Verdict, judge
 PROCESSOR = "Chaos"
 TICK = 0.05  # seconds
 LOOK_EVERY = 1.0  # seconds
+STUBBORN_SHARE = 0.15  # of the hosts
 CALM_PATIENCE = 90.0
 """Seconds in which everything must be processed, and shared evenly, once the trouble is over."""
 
@@ -120,6 +121,7 @@ class _Play:
         self._hosts = range(orders.hosts)
         self._producers = range(orders.hosts, orders.hosts + orders.producers)
         self._names = 0
+        self._random = Random(orders.seed)
 
     async def run(self, store: Store, source: Source) -> tuple[Storm, float]:
         """Until the last process has ended; the storm, and how long calm took."""
@@ -131,7 +133,7 @@ class _Play:
         for slot in self._hosts:
             self._start(slot, None)
         storm = Storm(
-            self._fleet, self._hosts, self._producers, self._start, random=Random(orders.seed), pace=orders.pace,
+            self._fleet, self._hosts, self._producers, self._start, random=self._random, pace=orders.pace,
             expiration=self._place.settings.lease_expiration_interval, say=self._say,
         )  # fmt: skip
         self._scene.troubles = storm.done
@@ -148,18 +150,20 @@ class _Play:
         place = self._place
         if slot in self._producers or name is None:
             self._names += 1
-            name = f"{'p' if slot in self._producers else 'h'}{self._names}"
+            kind = "p" if slot in self._producers else "s" if self._random.random() < STUBBORN_SHARE else "h"
+            name = f"{kind}{self._names}"
         if slot in self._producers:
             acks = place.folder / "acks" / f"{name}.acks"
             acks.touch()
             rate = self._orders.rate / len(self._producers)
             return self._fleet.start(
-                slot, name, programs.producer, place.folder, place.environment, place.log, self._orders.partitions,
+                slot, name, programs.producer, place.folder, place.environment(), place.log, self._orders.partitions,
                 name, str(acks), rate,
             )  # fmt: skip
         arguments = ["--log-level", "debug", "serve", "tests.chaos.workload:ChaosHandler", "--name", PROCESSOR]
         arguments += ["--host", name, "--source", place.log, "--container", place.container]
-        return self._fleet.start(slot, name, programs.host, place.folder, place.environment, arguments)
+        environment = place.environment(stubborn=name.startswith("s"))
+        return self._fleet.start(slot, name, programs.host, place.folder, environment, arguments)
 
     async def _rage(self, storm: Storm) -> None:
         self._scene.phase = "storm"
