@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from actorproc.errors import CorruptObject, UsageError
 from actorproc.layout import LOG_META, log_dir, log_file, number_of
 from actorproc.parquet import Footer, parse_footer, read_footer, write_parquet
-from actorproc.records import RECORD_SCHEMA, SEQUENCE, Batch
+from actorproc.records import RECORD_SCHEMA, Batch
 from actorproc.store import Conflict, Store, Stored
 
 ROW_GROUP_BYTES = 4 * 2**20

@@ -34,7 +34,9 @@ async def loop_watchdog(warn_after: float) -> AsyncIterator[None]:
             warned = beat  # once for each time it blocks
             frame = sys._current_frames().get(thread)
             stack = "".join(traceback.format_stack(frame)[-8:]) if frame else None
-            log.warning("loop.blocked", seconds=round(silent, 1), stack=stack, hint="await, or write a plain `def process`")
+            log.warning(
+                "loop.blocked", seconds=round(silent, 1), stack=stack, hint="await, or write a plain `def process`"
+            )
 
     async def tick() -> None:
         nonlocal beat
