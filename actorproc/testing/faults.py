@@ -94,6 +94,9 @@ class FaultyBackend(Backend):
         world.views[name] += 1
         self._random = Random(f"{world.seed}/store/{name}/{world.views[name]}")  # noqa: S311
         self._cut_until, self._cut_prefix = 0.0, ""
+        self.interfere: Callable[[str, str], str | None] | None = None
+        """Asked about each request of this view, by verb and key: 'lost_request', 'late_write', 'lost_reply', or None to
+        leave it to chance. May do other harm as well: it is called at the moment when the request goes out."""
         self.url = world.truth.url
 
     def view(self, name: str) -> FaultyBackend:
@@ -166,14 +169,15 @@ class FaultyBackend(Backend):
         if self._turned_away():
             await SYSTEM.sleep(self._between(faults.latency))
             raise StoreUnavailable(f"{self.url}: 503 SlowDown to {verb}")
-        if self._strikes("lost_request"):
-            await self._no_answer(verb)
-        if writes and self._strikes("late_write"):
-            start_outside(self._apply(request, self._between(faults.lateness)))
-            await self._no_answer(verb)
-        if self._strikes("lost_reply"):
-            start_outside(self._apply(request, self._between(faults.latency)))
-            await self._no_answer(verb)
+        match self._fate(verb, key, writes):
+            case "lost_request":
+                await self._no_answer(verb)
+            case "late_write":
+                start_outside(self._apply(request, self._between(faults.lateness)))
+                await self._no_answer(verb)
+            case "lost_reply":
+                start_outside(self._apply(request, self._between(faults.latency)))
+                await self._no_answer(verb)
         latency = self._between(faults.slow_latency if self._strikes("slow") else faults.latency)
         arrives = latency * self._random.random()
         reply: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -206,6 +210,13 @@ class FaultyBackend(Backend):
         await SYSTEM.sleep(self._between(self.faults.silence if hangs else self.faults.latency))
         raise StoreUnavailable(f"{self.url}: no answer to {verb}")
 
+    def _fate(self, verb: str, key: str, writes: bool) -> str | None:
+        if self.interfere is not None and (kind := self.interfere(verb, key)) is not None:
+            self.injected[kind] += 1
+            return kind
+        kinds = ("lost_request", "late_write", "lost_reply") if writes else ("lost_request", "lost_reply")
+        return next((kind for kind in kinds if self._strikes(kind)), None)
+
     def _turned_away(self) -> bool:
         world, now = self._world, current_loop().now
         if self._strikes("busy"):
@@ -213,7 +224,7 @@ class FaultyBackend(Backend):
         return now < world.busy_until and self._random.random() < _TURNED_AWAY
 
     def _strikes(self, kind: str) -> bool:
-        """Whether this fault happens to this request. Draws even where the answer is clear: other faults stay as they are."""
+        """Whether this fault happens to this request."""
         share: float = getattr(self.faults, kind)
         struck = self._random.random() < share
         self.injected[kind] += struck

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 
-from actorproc.heartbeat import Incarnation
-from actorproc.membership import GroupDocument
+from actorproc.group.heartbeat import Incarnation
+from actorproc.group.membership import GroupDocument
 
 Report = Callable[[str], None]
 Span = tuple[float, float]
@@ -70,6 +70,8 @@ class GroupChecks:
                 continue
             self.seen["expired"] += 1
             self._check_death(who, sender, sent)
+            if now - max(self._beats.get(who, [now])) < self._expire / CLOCKS:
+                continue  # it came back between the look and the write: nothing told it to stop yet
             for partition, lease in before.leases.items():
                 if lease.owner == host:
                     self._expired[partition, lease.epoch] = now

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from actorproc.checkpoints import Checkpoint
-from actorproc.heartbeat import incarnation_of
+from actorproc.errors import ConditionFailed
+from actorproc.group.heartbeat import incarnation_of
+from actorproc.group.membership import GroupDocument
 from actorproc.layout import ProcessorLayout, number_of, partition_of
-from actorproc.membership import GroupDocument
+from actorproc.output.checkpoints import Checkpoint
 from actorproc.store import Backend, Listing, Stored
 from actorproc.testing.faults import current_sender
 from actorproc.testing.group_checks import GroupChecks
@@ -41,7 +42,11 @@ class Ledger(Backend):
         return tag
 
     async def put_if_absent(self, key: str, body: bytes) -> str:
-        tag = await self._truth.put_if_absent(key, body)
+        try:
+            tag = await self._truth.put_if_absent(key, body)
+        except ConditionFailed:
+            await self._refused(key, body)
+            raise
         self._written(key, body, False)
         return tag
 
@@ -57,6 +62,11 @@ class Ledger(Backend):
         await self._truth.delete(key)
         if key.startswith(self._layout.hosts) and (who := incarnation_of(key)):
             self._group.heartbeat_deleted(who)
+
+    async def _refused(self, key: str, body: bytes) -> None:
+        stored = await self._truth.get(key)
+        if key.startswith(self._layout.output) and stored is not None and stored.body != body:
+            self._partition(partition_of(key)).seen["refused"] += 1
 
     def _written(self, key: str, body: bytes, existed: bool) -> None:
         layout, now = self._layout, current_loop().now

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from random import Random
 
-from actorproc.nudge import Nudges
+from actorproc.group.nudge import Nudges
 from actorproc.testing.loop import Host, SimulationError, current_host, current_loop
 
 LATENCY = 0.02  # seconds, at most

@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 import pyarrow.parquet as pq
 
-from actorproc.checkpoints import Checkpoint
-from actorproc.output import Commit
+from actorproc.output.chain import Commit
+from actorproc.output.checkpoints import Checkpoint
 from actorproc.parquet import Footer, parse_footer
 from actorproc.testing.reference import Ended, Judge
 

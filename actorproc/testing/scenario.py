@@ -33,7 +33,7 @@ SETTLING = 420.0
 (2 x 19), leases move (5 + 30 + 17), requests that hang are given up (60), failed partitions start again (60), and a
 position without rows is committed (60)."""
 
-SETTINGS = {"partition_refresh_interval": 60, "dead_letter_limit": 1, "commit_interval": 8}
+SETTINGS = {"partition_refresh_interval": 60, "dead_letter_limit": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,8 @@ class _Scenario:
     def __init__(self, seed: int, hosts: int, partitions: int) -> None:
         self._random = Random(f"{seed}/scenario")  # noqa: S311
         self._source = UnsteadySource(partitions, seed=seed)
-        self._cluster = Cluster(ReferenceHandler, self._source, judge=judge_reference, settings=SETTINGS, seed=seed)
+        settings = {**SETTINGS, "commit_interval": self._random.choice([2, 8, 20])}
+        self._cluster = Cluster(ReferenceHandler, self._source, judge=judge_reference, settings=settings, seed=seed)
         self._most = hosts + 2
         self._partitions, self._most_partitions = partitions, partitions + 3
         self._wanted = [f"host-{number}" for number in range(hosts)]
@@ -71,12 +72,14 @@ class _Scenario:
         self._blows = {
             self._crash: 14,
             self._pause: 20,
+            self._strike_in_a_commit: 16,
             self._stop: 12,
             self._join: 6,
             self._leave: 6,
             self._start_a_second: 3,
             self._cut: 8,
             self._cut_heartbeat: 6,
+            self._cut_group: 10,
             self._outage: 4,
             self._set_the_clock: 3,
             self._add_a_partition: 2,
@@ -113,7 +116,8 @@ class _Scenario:
 
     async def _trouble(self) -> None:
         pick, loop = self._random, current_loop()
-        self._cluster.store.faults = replace(WILD, late_write=pick.choice([0, 0.01, 0.05]))
+        late, lateness = pick.choice([0, 0.01, 0.05]), pick.choice([(1.0, 20.0), (5.0, 90.0)])
+        self._cluster.store.faults = replace(WILD, late_write=late, lateness=lateness)
         self._source.failing = pick.choice([0, 0.0005])
         self._cluster.switchboard.lost = pick.choice([0, 0.1, 1])
         until = loop.now + pick.uniform(*TROUBLE)
@@ -127,6 +131,7 @@ class _Scenario:
         for process in cluster.processes:
             cluster.resume(process)
             process.view.heal()
+            process.view.interfere = None
         for name in self._wanted:
             self._revive(name)
 
@@ -152,6 +157,23 @@ class _Scenario:
         if process := self._some():
             self._cluster.pause(process)
             self._later(2, 200, partial(self._cluster.resume, process))
+
+    def _strike_in_a_commit(self) -> None:
+        """The next commit of a host goes wrong, and the host stands still or dies at that very moment."""
+        if process := self._some():
+            process.view.interfere = partial(self._strike, process)
+
+    def _strike(self, process: Process, verb: str, key: str) -> str | None:
+        if not key.startswith(self._cluster.layout.output) or verb == "get" or not process.host.running:
+            return None
+        process.view.interfere = None
+        if self._random.random() < 0.5:
+            self._cluster.pause(process)
+            self._later(2, 200, partial(self._cluster.resume, process))
+        else:
+            self._cluster.crash(process)
+            self._later(0, 20, partial(self._revive, process.host.name))  # and its leases are free at once
+        return self._random.choice(["lost_request", "late_write", "lost_reply"])
 
     def _stop(self) -> None:
         if process := self._some():
@@ -194,9 +216,14 @@ class _Scenario:
             process.view.cut(self._random.uniform(5, 150))
 
     def _cut_heartbeat(self) -> None:
-        """A host can do everything but renew."""
+        """A host can do everything but renew: others take its leases while it works."""
         if process := self._some():
             process.view.cut(self._random.uniform(30, 200), prefix=self._cluster.layout.hosts)
+
+    def _cut_group(self) -> None:
+        """A host renews and works, and cannot see that its leases should move: they are taken by force."""
+        if process := self._some():
+            process.view.cut(self._random.uniform(60, 200), prefix=self._cluster.layout.group)
 
     def _outage(self) -> None:
         self._cluster.store.outage(self._random.uniform(1, 90))

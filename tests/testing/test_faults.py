@@ -213,6 +213,19 @@ async def test_an_outage_hits_all_views_and_a_cut_only_one_until_they_end() -> N
 
 
 @simulated
+async def test_a_test_may_choose_the_fate_of_a_request() -> None:
+    store = faulty()
+    fates = {"a": "lost_request", "b": "lost_reply", "c": "late_write"}
+    store.interfere = lambda verb, key: fates.get(key) if verb == "put" else None
+    for key in fates:
+        await refused(store.put(key, b""))
+    await store.put("d", b"")
+    await SYSTEM.sleep(100)
+    assert [entry.key for entry in (await store.list("")).entries] == ["b", "c", "d"]
+    assert +store.injected == {"lost_request": 1, "lost_reply": 1, "late_write": 1}
+
+
+@simulated
 async def test_nothing_goes_out_from_a_dead_host() -> None:
     store = faulty()
     host = current_loop().host("a")

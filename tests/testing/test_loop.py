@@ -1,5 +1,4 @@
 """The virtual loop: time, order, hosts; with asyncio's and anyio's own parts on it."""
-# ruff: noqa: TID251  # what the clock calls is the subject here
 
 from __future__ import annotations
 
