@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from actorproc.context import PartitionContext, Site
     from actorproc.errors import ActorprocError
     from actorproc.handler import CloseReason, Decision, PartitionHandler
+    from actorproc.log.producer import Producer
     from actorproc.processor import Processor, Statistics
-    from actorproc.producer import Producer
     from actorproc.records import Batch, Cursor, Record
     from actorproc.settings import Settings
     from actorproc.sources.protocol import Chunk, End, Source
@@ -48,7 +48,7 @@ _HOME = {
     "PartitionContext": "context",
     "PartitionHandler": "handler",
     "Processor": "processor",
-    "Producer": "producer",
+    "Producer": "log.producer",
     "Record": "records",
     "Settings": "settings",
     "Site": "context",

@@ -19,13 +19,13 @@ import structlog
 
 from actorproc.actor import Actor, first_cause
 from actorproc.budget import ByteBudget
-from actorproc.checkpoints import CheckpointKeeper, Totals
 from actorproc.clock import Clock
 from actorproc.context import Site
 from actorproc.errors import Fenced, SourceError
 from actorproc.handler import CloseReason, PartitionHandler
 from actorproc.layout import ProcessorLayout
-from actorproc.output import Commit, OutputChain, encode_commit
+from actorproc.output.chain import Commit, OutputChain, encode_commit
+from actorproc.output.checkpoints import CheckpointKeeper, Totals
 from actorproc.processing import BatchProcessor, Interrupted, Outcome
 from actorproc.records import Batch, Cursor
 from actorproc.settings import Settings

@@ -17,12 +17,12 @@ import pyarrow.compute as pc
 
 from actorproc.clock import Clock
 from actorproc.context import Emitted, PartitionContext, Site
-from actorproc.dead_letters import render_letter
 from actorproc.errors import HandlerError, TooManyDeadLetters
 from actorproc.handler import Decision, PartitionHandler
+from actorproc.output.dead_letters import render_letter
 from actorproc.records import SEQUENCE, Batch
 from actorproc.retry import Backoff
-from actorproc.rows import RowEncoder
+from actorproc.rows.encoder import RowEncoder
 from actorproc.settings import Settings
 
 T = TypeVar("T")

@@ -18,18 +18,18 @@ import structlog
 
 from actorproc.actor import first_cause
 from actorproc.budget import ByteBudget
-from actorproc.checkpoints import read_checkpoint
 from actorproc.clock import SYSTEM, Clock
 from actorproc.errors import UsageError
-from actorproc.group import Group
+from actorproc.group.group import Group
+from actorproc.group.nudge import Nudges, UdpNudges
 from actorproc.handler import PartitionHandler, checked_handler
 from actorproc.layout import ProcessorLayout, checked_name
-from actorproc.nudge import Nudges, UdpNudges
 from actorproc.options import load_options
-from actorproc.output_schema import agree_on_schema
+from actorproc.output.checkpoints import read_checkpoint
+from actorproc.output.schema import agree_on_schema
 from actorproc.partition import Shared
 from actorproc.probe import ensure_safe
-from actorproc.schema import output_schema, parse_schema
+from actorproc.rows.schema import output_schema, parse_schema
 from actorproc.settings import Settings
 from actorproc.sources import open_source
 from actorproc.sources.protocol import End, Source, Start, checked_start

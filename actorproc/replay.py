@@ -20,11 +20,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from actorproc.actor import first_cause
-from actorproc.dead_letters import decoded, letter_files, read_letters
 from actorproc.errors import CorruptObject, UsageError
-from actorproc.heads import HeadWriter
 from actorproc.layout import LOG_META, ProcessorLayout, log_file, number_of, partition_of
-from actorproc.log import Notes, encode_file, end_of, footer_of, last_base, open_log, running_time
+from actorproc.log.files import Notes, encode_file, end_of, footer_of, last_base, open_log, running_time
+from actorproc.log.heads import HeadWriter
+from actorproc.output.dead_letters import decoded, letter_files, read_letters
 from actorproc.records import Batch
 from actorproc.store import Conflict, Store, Stored
 
@@ -44,7 +44,7 @@ class Intent:
     """Of the log file that is appended."""
     covers: int
     running: int
-    """As in `actorproc.log.Notes`: fixed, so that the file is the same whenever it is made."""
+    """As in `actorproc.log.files.Notes`: fixed, so that the file is the same whenever it is made."""
     base: int
     """Where it is tried, or stands when `done`. Every lower base is another's for good."""
     done: bool

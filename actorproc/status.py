@@ -11,14 +11,14 @@ from urllib.parse import unquote
 import anyio
 
 from actorproc.actor import first_cause
-from actorproc.assignment import Lease, Plan, plan
-from actorproc.checkpoints import Checkpoint, Totals, read_checkpoint
 from actorproc.errors import CorruptObject
-from actorproc.heartbeat import Heartbeat, read_heartbeats
+from actorproc.group.assignment import Lease, Plan, plan
+from actorproc.group.heartbeat import Heartbeat, read_heartbeats
+from actorproc.group.liveness import Watch
+from actorproc.group.membership import GroupDocument, read_group
 from actorproc.layout import ProcessorLayout
-from actorproc.liveness import Watch
-from actorproc.membership import GroupDocument, read_group
-from actorproc.output import Commit, OutputChain
+from actorproc.output.chain import Commit, OutputChain
+from actorproc.output.checkpoints import Checkpoint, Totals, read_checkpoint
 from actorproc.records import Cursor
 from actorproc.sources.protocol import End, Source
 from actorproc.store import Store

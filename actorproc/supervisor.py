@@ -21,7 +21,7 @@ from actorproc.errors import (
     StoreRefused,
     WrittenOut,
 )
-from actorproc.group import Group, View
+from actorproc.group.group import Group, View
 from actorproc.partition import PartitionActor, PartitionStatistics, Shared
 from actorproc.retry import Backoff
 from actorproc.settings import Settings

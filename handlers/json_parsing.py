@@ -20,12 +20,12 @@ import pyarrow.compute as pc
 import pyarrow.json
 import pyarrow.types as pt
 
-from actorproc.columns import fit_columns, shown
-from actorproc.ddl import type_ddl
 from actorproc.errors import Misfit, SchemaError
 from actorproc.records import SEQUENCE
-from actorproc.rows import RowEncoder
-from actorproc.schema import output_schema
+from actorproc.rows.columns import fit_columns, shown
+from actorproc.rows.ddl import type_ddl
+from actorproc.rows.encoder import RowEncoder
+from actorproc.rows.schema import output_schema
 
 Pick = Callable[[Any], Any]
 

@@ -13,7 +13,7 @@ from actorproc.errors import HandlerDefinitionError
 from actorproc.handler import PartitionHandler
 from actorproc.handlers.json_parsing import JsonParser
 from actorproc.records import Batch
-from actorproc.schema import parse_schema
+from actorproc.rows.schema import parse_schema
 
 
 class JsonOptions(BaseModel):

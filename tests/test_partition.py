@@ -16,15 +16,15 @@ import pytest
 from actorproc import errors
 from actorproc.actor import first_cause
 from actorproc.budget import ByteBudget
-from actorproc.checkpoints import Checkpoint
 from actorproc.clock import Clock
 from actorproc.context import PartitionContext, Site
 from actorproc.handler import CloseReason, PartitionHandler
 from actorproc.layout import ProcessorLayout
-from actorproc.output import OutputChain
+from actorproc.output.chain import OutputChain
+from actorproc.output.checkpoints import Checkpoint
 from actorproc.partition import PartitionActor, Shared
 from actorproc.records import Batch
-from actorproc.schema import output_schema, parse_schema
+from actorproc.rows.schema import output_schema, parse_schema
 from actorproc.settings import Settings
 from actorproc.sources.protocol import End
 from actorproc.store import Store

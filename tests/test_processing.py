@@ -16,7 +16,7 @@ from actorproc.context import PartitionContext, Site
 from actorproc.handler import Decision, PartitionHandler
 from actorproc.processing import BatchProcessor, Interrupted, Outcome
 from actorproc.records import Batch, Record
-from actorproc.schema import parse_schema
+from actorproc.rows.schema import parse_schema
 from actorproc.settings import Settings
 
 SITE = Site("p", "h", "0", 1, None, None, structlog.get_logger())

@@ -13,10 +13,10 @@ from anyio.lowlevel import checkpoint
 
 from actorproc.clock import Clock
 from actorproc.context import Site
-from actorproc.dead_letters import render_letter
 from actorproc.errors import ConditionFailed, CorruptObject, StoreUnavailable, UsageError
 from actorproc.layout import ProcessorLayout
-from actorproc.producer import Producer
+from actorproc.log.producer import Producer
+from actorproc.output.dead_letters import render_letter
 from actorproc.records import Batch, Record
 from actorproc.replay import HEADER, Replay
 from actorproc.sources.log import LogSource

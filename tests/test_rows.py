@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actorproc.rows import RowEncoder
-from actorproc.schema import parse_schema
+from actorproc.rows.encoder import RowEncoder
+from actorproc.rows.schema import parse_schema
 
 NOON = datetime(2013, 1, 1, 12, 30, 15, 250, tzinfo=UTC)
 NAIVE = NOON.replace(tzinfo=None)

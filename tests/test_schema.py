@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actorproc.errors import SchemaError
-from actorproc.schema import check_change, output_schema, parse_schema, schema_to_ddl
+from actorproc.rows.schema import check_change, output_schema, parse_schema, schema_to_ddl
 
 UTC = pa.timestamp("us", "UTC")
 NTZ = pa.timestamp("us")

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor
-from actorproc.assignment import Lease, Member
-from actorproc.checkpoints import Checkpoint, Totals
-from actorproc.heartbeat import Heartbeat
+from actorproc.group.assignment import Lease, Member
+from actorproc.group.heartbeat import Heartbeat
+from actorproc.group.membership import GroupDocument
 from actorproc.layout import ProcessorLayout
-from actorproc.membership import GroupDocument
-from actorproc.output import Commit, encode_commit
+from actorproc.output.chain import Commit, encode_commit
+from actorproc.output.checkpoints import Checkpoint, Totals
 from actorproc.records import Cursor
 from actorproc.status import find_processors, missing_processor, natural, next_plan, read_status
 from actorproc.store import Store

@@ -9,8 +9,8 @@ import structlog
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor
 from actorproc.errors import StoreUnavailable
+from actorproc.group.membership import GroupDocument, read_group
 from actorproc.layout import ProcessorLayout
-from actorproc.membership import GroupDocument, read_group
 from actorproc.store import Store
 from actorproc.stores.memory import Memory
 from actorproc.testing.source import MemorySource

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from actorproc.errors import HandlerError
-from actorproc.rows import RowEncoder
-from actorproc.schema import parse_schema
+from actorproc.rows.encoder import RowEncoder
+from actorproc.rows.schema import parse_schema
 
 NOON = datetime(2013, 1, 1, 12, 30, 15, 250, tzinfo=UTC)
 NAIVE = NOON.replace(tzinfo=None)

@@ -11,12 +11,12 @@ from typing import Any
 
 import typer
 
-from actorproc.checkpoints import read_checkpoint
 from actorproc.cli.common import console, opened_processor, print_json, print_table, run_async, shown
-from actorproc.dead_letters import letter_files, read_letters
-from actorproc.dead_letters import purge as purge_file
 from actorproc.errors import UsageError
 from actorproc.layout import ProcessorLayout, partition_of
+from actorproc.output.checkpoints import read_checkpoint
+from actorproc.output.dead_letters import letter_files, read_letters
+from actorproc.output.dead_letters import purge as purge_file
 from actorproc.replay import Replay
 from actorproc.status import natural
 from actorproc.store import Store

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from actorproc.cli.common import opened_processor, print_json, print_table, run_async
-from actorproc.dataset import Piece, newest_pieces, output_pieces, partitions_with_state, read_rows
 from actorproc.errors import UsageError
 from actorproc.layout import ProcessorLayout
-from actorproc.output_schema import read_schema
+from actorproc.output.dataset import Piece, newest_pieces, output_pieces, partitions_with_state, read_rows
+from actorproc.output.schema import read_schema
 from actorproc.records import SEQUENCE
 from actorproc.status import natural
 from actorproc.store import Store

@@ -19,8 +19,8 @@ from actorproc.actor import first_cause
 from actorproc.cli.common import load_settings, run_async
 from actorproc.clock import SYSTEM
 from actorproc.errors import ActorprocError, UsageError
-from actorproc.producer import Producer
-from actorproc.producing import OnBadLine, Produced, produce_lines
+from actorproc.log.producer import Producer
+from actorproc.log.producing import OnBadLine, Produced, produce_lines
 
 
 def run(

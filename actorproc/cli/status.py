@@ -13,10 +13,10 @@ from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
-from actorproc.assignment import Plan
 from actorproc.cli.common import console, opened_processor, print_json, run_async, utc
 from actorproc.clock import SYSTEM
 from actorproc.errors import UsageError
+from actorproc.group.assignment import Plan
 from actorproc.sources import open_source
 from actorproc.status import MemberStatus, PartitionStatus, ProcessorStatus, natural, next_plan, read_status
 

@@ -16,7 +16,7 @@ from actorproc.demo.places import PARTITIONS, PROCESSOR, Places
 from actorproc.demo.show import Stage, Takeover
 from actorproc.demo.watch import Watcher
 from actorproc.layout import ProcessorLayout
-from actorproc.producer import Producer
+from actorproc.log.producer import Producer
 from actorproc.stores import open_store
 
 HOSTS = ("host-1", "host-2", "host-3")

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from actorproc.assignment import Lease
+from actorproc.group.assignment import Lease
+from actorproc.group.membership import read_group
 from actorproc.layout import ProcessorLayout
-from actorproc.membership import read_group
-from actorproc.output import Commit, OutputChain
+from actorproc.output.chain import Commit, OutputChain
 from actorproc.store import Store
 
 

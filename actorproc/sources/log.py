@@ -14,9 +14,9 @@ import pyarrow as pa
 from actorproc.actor import first_cause
 from actorproc.clock import SYSTEM, Clock
 from actorproc.errors import SourceError, UsageError
-from actorproc.heads import HeadWatch
 from actorproc.layout import log_dir, log_file, number_of
-from actorproc.log import LogFile, end_of, find_time, first_base, open_log
+from actorproc.log.files import LogFile, end_of, find_time, first_base, open_log
+from actorproc.log.heads import HeadWatch
 from actorproc.records import RECORD_SCHEMA, Batch
 from actorproc.settings import Settings
 from actorproc.sources.protocol import Chunk, End, Source, Start

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 import anyio
 
-from actorproc.assignment import Lease
 from actorproc.errors import Fenced, StoreError, WrittenOut
-from actorproc.group import Group, View
+from actorproc.group.assignment import Lease
+from actorproc.group.group import Group, View
+from actorproc.group.membership import GroupDocument, read_group
+from actorproc.group.nudge import Nudges
 from actorproc.layout import ProcessorLayout
-from actorproc.membership import GroupDocument, read_group
-from actorproc.nudge import Nudges
 from actorproc.settings import Settings
 from actorproc.store import Store
 from actorproc.stores.memory import Memory

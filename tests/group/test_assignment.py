@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actorproc.assignment import Lease, Member, Move, Plan, plan
+from actorproc.group.assignment import Lease, Member, Move, Plan, plan
 
 Members = dict[str, Member]
 Leases = dict[str, Lease]

@@ -10,10 +10,10 @@ from typing import Any
 import anyio
 import pytest
 
-from actorproc.assignment import Lease, Member, Plan, plan
 from actorproc.errors import CorruptObject, Fenced, StoreUnavailable, WrittenOut
-from actorproc.heartbeat import read_heartbeats
-from actorproc.membership import GroupDocument
+from actorproc.group.assignment import Lease, Member, Plan, plan
+from actorproc.group.heartbeat import read_heartbeats
+from actorproc.group.membership import GroupDocument
 from actorproc.testing.faults import CALM, Faults
 from actorproc.testing.loop import current_loop, run
 
@@ -51,7 +51,7 @@ def test_an_idle_group_costs_one_put_one_list_one_get_whatever_the_number_of_par
         planned += 1
         return plan(*args, **options)
 
-    monkeypatch.setattr("actorproc.group.plan", counted)
+    monkeypatch.setattr("actorproc.group.group.plan", counted)
 
     async def main() -> None:
         nonlocal planned

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from actorproc.group.liveness import Watch
 from actorproc.layout import ProcessorLayout
-from actorproc.liveness import Watch
 from actorproc.store import Entry, Listing
 
 LAYOUT = ProcessorLayout("p")

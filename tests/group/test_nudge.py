@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from actorproc.nudge import NoNudges, UdpNudges
+from actorproc.group.nudge import NoNudges, UdpNudges
 from actorproc.settings import Settings
 
 

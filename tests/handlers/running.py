@@ -16,7 +16,7 @@ from actorproc.handler import PartitionHandler, checked_handler
 from actorproc.options import load_options
 from actorproc.processing import BatchProcessor
 from actorproc.records import Batch
-from actorproc.schema import parse_schema
+from actorproc.rows.schema import parse_schema
 from actorproc.settings import Settings
 
 QUICK = Settings(retry_backoff=0.001, retry_backoff_max=0.002)

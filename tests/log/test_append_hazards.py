@@ -11,8 +11,8 @@ from itertools import chain
 import pytest
 
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable
-from actorproc.outgoing import Delivery
-from actorproc.producer import Producer
+from actorproc.log.outgoing import Delivery
+from actorproc.log.producer import Producer
 from actorproc.store import Backend, Listing, Store, Stored, StoreLimits
 from actorproc.stores.memory import Memory
 from actorproc.testing.clock import VirtualClock

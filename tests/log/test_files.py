@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from actorproc.errors import CorruptObject, UsageError
-from actorproc.log import ROW_GROUP_BYTES, LogFile, Notes, create_log, encode_file, open_log
-from actorproc.producer import Producer
+from actorproc.log.files import ROW_GROUP_BYTES, LogFile, Notes, create_log, encode_file, open_log
+from actorproc.log.producer import Producer
 from actorproc.records import RECORD_SCHEMA, Batch
 from actorproc.store import Store
 from actorproc.stores.memory import Memory

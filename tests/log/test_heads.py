@@ -7,8 +7,8 @@ import orjson
 import pytest
 
 from actorproc.errors import ConditionFailed, StoreUnavailable
-from actorproc.heads import FORGET_AFTER, IDLE_AFTER, SWEEP_AGES
-from actorproc.producer import Producer
+from actorproc.log.heads import FORGET_AFTER, IDLE_AFTER, SWEEP_AGES
+from actorproc.log.producer import Producer
 from actorproc.settings import Settings
 from actorproc.sources import LogSource
 from actorproc.store import Backend, Listing, Store, Stored, StoreLimits

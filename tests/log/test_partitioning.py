@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actorproc.errors import UsageError
-from actorproc.partitioning import Router, murmur2, murmur2_many, partition_of_key, partitions_of_keys
+from actorproc.log.partitioning import Router, murmur2, murmur2_many, partition_of_key, partitions_of_keys
 from actorproc.records import RECORD_SCHEMA, Batch
 
 KAFKAS_OWN = {  # org.apache.kafka.common.utils.UtilsTest, as Java ints

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 from actorproc.errors import UsageError
-from actorproc.outgoing import Sent
-from actorproc.partitioning import partition_of_key
-from actorproc.producer import Producer
+from actorproc.log.outgoing import Sent
+from actorproc.log.partitioning import partition_of_key
+from actorproc.log.producer import Producer
 from actorproc.records import Record
 from actorproc.settings import Settings
 from actorproc.sources import LogSource

@@ -12,9 +12,9 @@ import orjson
 import pytest
 
 from actorproc.errors import UsageError
-from actorproc.partitioning import partition_of_key
-from actorproc.producer import Producer
-from actorproc.producing import BLOCK, Produced, produce_lines
+from actorproc.log.partitioning import partition_of_key
+from actorproc.log.producer import Producer
+from actorproc.log.producing import BLOCK, Produced, produce_lines
 from actorproc.store import Store
 from actorproc.stores.memory import Memory
 from actorproc.testing.clock import VirtualClock

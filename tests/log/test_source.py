@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actorproc.appender import Appender
 from actorproc.errors import CorruptObject, SourceError, UsageError
-from actorproc.heads import HeadWriter
 from actorproc.layout import log_file
-from actorproc.log import ROW_GROUP_BYTES, create_log
-from actorproc.producer import Producer
+from actorproc.log.appender import Appender
+from actorproc.log.files import ROW_GROUP_BYTES, create_log
+from actorproc.log.heads import HeadWriter
+from actorproc.log.producer import Producer
 from actorproc.records import RECORD_SCHEMA, Batch
 from actorproc.settings import Settings
 from actorproc.sources import LogSource, open_source

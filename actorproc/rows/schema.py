@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pyarrow.types as pt
 
-from actorproc.ddl import COMMENT, parse_ddl, to_ddl, type_ddl
 from actorproc.errors import SchemaError
 from actorproc.records import SEQUENCE
+from actorproc.rows.ddl import COMMENT, parse_ddl, to_ddl, type_ddl
 
 RESERVED = ("_sequence", "_partition")
 """No column may start so: actorproc and its readers add such columns themselves."""

@@ -11,7 +11,7 @@ import structlog
 from actorproc.clock import Clock
 from actorproc.errors import CorruptObject, StoreUnavailable
 from actorproc.layout import log_file
-from actorproc.log import Notes, encode_file, footer_of, last_base, read_notes, running_time
+from actorproc.log.files import Notes, encode_file, footer_of, last_base, read_notes, running_time
 from actorproc.retry import Backoff
 from actorproc.store import Conflict, Store, Stored
 

@@ -17,15 +17,15 @@ import numpy as np
 import pyarrow as pa
 import structlog
 
-from actorproc.appender import Appender
 from actorproc.budget import ByteBudget
 from actorproc.clock import SYSTEM, Clock
 from actorproc.errors import ActorprocError, StoreUnavailable, UsageError
-from actorproc.heads import HeadWriter
-from actorproc.log import create_log, open_log
-from actorproc.outgoing import Deliveries, Delivery, OutgoingBatch
-from actorproc.partitioning import Partitioner, Router, Unkeyed
-from actorproc.payloads import (
+from actorproc.log.appender import Appender
+from actorproc.log.files import create_log, open_log
+from actorproc.log.heads import HeadWriter
+from actorproc.log.outgoing import Deliveries, Delivery, OutgoingBatch
+from actorproc.log.partitioning import Partitioner, Router, Unkeyed
+from actorproc.log.payloads import (
     Headers,
     Key,
     Value,

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from actorproc.errors import CorruptObject
 from actorproc.layout import ProcessorLayout
-from actorproc.schema import check_change, parse_schema, schema_to_ddl
+from actorproc.rows.schema import check_change, parse_schema, schema_to_ddl
 from actorproc.store import Conflict, Store
 
 

@@ -8,9 +8,9 @@ import anyio
 import structlog
 
 from actorproc.errors import ActorprocError, StoreError
-from actorproc.heartbeat import Heartbeat, Incarnation
+from actorproc.group.heartbeat import Heartbeat, Incarnation
+from actorproc.group.nudge import Nudges
 from actorproc.layout import ProcessorLayout
-from actorproc.nudge import Nudges
 from actorproc.store import Store
 
 log = structlog.get_logger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from actorproc.heartbeat import Incarnation, incarnation_of
+from actorproc.group.heartbeat import Incarnation, incarnation_of
 from actorproc.store import Listing
 
 _TICK = 1.0  # seconds: how coarse a store's own clock may be, in LastModified and in Date

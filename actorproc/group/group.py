@@ -9,15 +9,15 @@ from dataclasses import dataclass
 import anyio
 import structlog
 
-from actorproc.assignment import Lease, Member, Move, Plan, plan
 from actorproc.clock import SYSTEM, Clock
 from actorproc.errors import Fenced, WrittenOut
-from actorproc.heartbeat import TRUST, Incarnation, Pulse
+from actorproc.group.assignment import Lease, Member, Move, Plan, plan
+from actorproc.group.heartbeat import TRUST, Incarnation, Pulse
+from actorproc.group.liveness import Watch
+from actorproc.group.membership import GroupDocument
+from actorproc.group.nudge import NoNudges, Nudges
+from actorproc.group.peers import Peers
 from actorproc.layout import ProcessorLayout
-from actorproc.liveness import Watch
-from actorproc.membership import GroupDocument
-from actorproc.nudge import NoNudges, Nudges
-from actorproc.peers import Peers
 from actorproc.retry import Backoff
 from actorproc.settings import Settings
 from actorproc.store import Conflict, NotModified, Store, Stored

@@ -8,8 +8,8 @@ from typing import Any, Self
 
 import orjson
 
-from actorproc.assignment import Lease, Member
 from actorproc.errors import CorruptObject
+from actorproc.group.assignment import Lease, Member
 from actorproc.layout import ProcessorLayout
 from actorproc.store import Store
 

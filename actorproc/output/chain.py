@@ -12,9 +12,9 @@ from typing import Self
 import orjson
 import pyarrow as pa
 
-from actorproc.checkpoints import Totals
 from actorproc.errors import CorruptObject, Fenced
 from actorproc.layout import ProcessorLayout
+from actorproc.output.checkpoints import Totals
 from actorproc.parquet import Footer, read_footer, write_parquet
 from actorproc.records import Cursor
 from actorproc.store import Conflict, Store

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from actorproc.columns import cast, castable, fit_columns, has_rules, shown
-from actorproc.ddl import type_ddl
 from actorproc.errors import HandlerError, Misfit
 from actorproc.records import SEQUENCE
-from actorproc.schema import output_schema
-from actorproc.values import coercer, plain, unknown_name
+from actorproc.rows.columns import cast, castable, fit_columns, has_rules, shown
+from actorproc.rows.ddl import type_ddl
+from actorproc.rows.schema import output_schema
+from actorproc.rows.values import coercer, plain, unknown_name
 
 Row = Mapping[str, Any]
 

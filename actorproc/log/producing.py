@@ -12,9 +12,9 @@ import orjson
 
 from actorproc.clock import SYSTEM, Clock
 from actorproc.errors import UsageError
-from actorproc.outgoing import Deliveries
-from actorproc.payloads import VALUE_LIMIT
-from actorproc.producer import Producer
+from actorproc.log.outgoing import Deliveries
+from actorproc.log.payloads import VALUE_LIMIT
+from actorproc.log.producer import Producer
 
 BLOCK = 2**20
 """Bytes read at once, at most: from a pipe it is what is there."""

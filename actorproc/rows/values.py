@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from actorproc.columns import shown
-from actorproc.ddl import type_ddl
+from actorproc.rows.columns import shown
+from actorproc.rows.ddl import type_ddl
 
 Plain = Callable[[list[Any]], bool]
 Coerce = Callable[[Any], Any]

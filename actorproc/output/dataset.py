@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from actorproc.errors import CorruptObject
 from actorproc.layout import ProcessorLayout, number_of, numbered
-from actorproc.output import OutputChain
+from actorproc.output.chain import OutputChain
 from actorproc.parquet import read_footer
 from actorproc.store import Entry, Store
 

@@ -1,0 +1,1 @@
+"""The group: who is in, who runs which partition, and how that changes without a coordinator."""
