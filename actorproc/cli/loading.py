@@ -1,10 +1,11 @@
-"""Finds the handler that MODULE:CLASS names, and says clearly why it cannot."""
+"""Finds the handler or source that MODULE:NAME names, and says clearly why it cannot."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 import os
+import re
 import sys
 import traceback
 from difflib import get_close_matches
@@ -12,7 +13,9 @@ from types import ModuleType
 
 from actorproc.errors import HandlerDefinitionError
 from actorproc.handler import PartitionHandler, checked_handler
+from actorproc.sources.protocol import Source
 
+_OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _FRAMES = 3  # of the user's traceback that are shown
 
 
@@ -22,22 +25,41 @@ def load_handler(spec: str) -> type[PartitionHandler]:
     Raises:
         HandlerDefinitionError: there is no such module or class, its own code fails, or it is no handler.
     """
-    name, colon, path = spec.partition(":")
-    if not colon or not name or not path:
+    if not all(spec.partition(":")):
         raise HandlerDefinitionError(
             f"handler {spec!r}: write MODULE:CLASS, such as app:Delays for class Delays of app.py"
         )
+    return checked_handler(_load("handler", spec, PartitionHandler))
+
+
+def load_source(spec: str) -> str | Source:
+    """The source that MODULE:NAME names: a `Source`, or a class or function that makes one. Anything else is a URL.
+
+    Raises:
+        HandlerDefinitionError: there is no such module or name, its own code fails, or it is no source.
+    """
+    if not _OBJECT.fullmatch(spec):
+        return spec
+    found = _load("source", spec, Source)
+    made = found() if callable(found) and not isinstance(found, Source) else found
+    if not isinstance(made, Source):
+        raise HandlerDefinitionError(f"source {spec!r} is {made!r}; it must be, or make, an actorproc.Source")
+    return made
+
+
+def _load(what: str, spec: str, kind: type) -> object:
+    name, _, path = spec.partition(":")
     if name.endswith(".py") or "/" in name:
         module = name.removesuffix(".py").strip("./").replace("/", ".")
-        raise HandlerDefinitionError(f"handler {spec!r}: name the module, not its file: {module}:{path}")
+        raise HandlerDefinitionError(f"{what} {spec!r}: name the module, not its file: {module}:{path}")
     if os.getcwd() not in sys.path:  # noqa: PTH109  # sys.path holds texts
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
     found: object = _import(name)
     for attribute in path.split("."):
         if not hasattr(found, attribute):
-            raise HandlerDefinitionError(f"{name} has no {path!r}{_suggestion(found, attribute)}")
+            raise HandlerDefinitionError(f"{name} has no {path!r}{_suggestion(found, attribute, kind)}")
         found = getattr(found, attribute)
-    return checked_handler(found)
+    return found
 
 
 def _import(name: str) -> ModuleType:
@@ -66,13 +88,13 @@ def _failed(name: str, error: Exception) -> str:
     return f"importing {name} failed:\n{trace}{what}".rstrip()
 
 
-def _suggestion(holder: object, missing: str) -> str:
-    handlers = [
+def _suggestion(holder: object, missing: str, kind: type) -> str:
+    candidates = [
         name
         for name, value in vars(holder).items()
-        if inspect.isclass(value) and issubclass(value, PartitionHandler) and value is not PartitionHandler
+        if inspect.isclass(value) and issubclass(value, kind) and value is not kind
     ]
-    near = get_close_matches(missing, handlers, n=1)
+    near = get_close_matches(missing, candidates, n=1)
     if near:
         return f"; did you mean {near[0]}?"
-    return f"; its handlers: {', '.join(sorted(handlers))}" if handlers else "; there is no handler in it"
+    return f"; it has: {', '.join(sorted(candidates))}" if candidates else f"; there is no {kind.__name__} in it"

@@ -18,7 +18,14 @@ Container = Annotated[
         help="Where the processor keeps everything it owns: a folder or bucket.",
     ),
 ]
-Source = Annotated[str, typer.Option(metavar="URL", envvar="ACTORPROC_SOURCE", help="The log that is processed.")]
+Source = Annotated[
+    str,
+    typer.Option(
+        metavar="URL",
+        envvar="ACTORPROC_SOURCE",
+        help="The log that is processed; or MODULE:NAME of a source of your own.",
+    ),
+]
 MaybeSource = Annotated[
     str | None,
     typer.Option(

@@ -11,7 +11,7 @@ import structlog
 import typer
 
 from actorproc.cli.common import pairs, run_async
-from actorproc.cli.loading import load_handler
+from actorproc.cli.loading import load_handler, load_source
 from actorproc.cli.workers import Workers, command_line, stop_with_parent
 from actorproc.errors import ActorprocError
 from actorproc.processor import Aborted, Processor, default_host
@@ -41,7 +41,7 @@ def run(
     keywords: dict[str, Any] = dict(pairs("--set", settings))
     processor = Processor(
         load_handler(handler),
-        source=source,
+        source=load_source(source),
         container=container,
         name=name,
         host=host,

@@ -14,6 +14,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from actorproc.cli.common import console, opened_processor, print_json, run_async, utc
+from actorproc.cli.loading import load_source
 from actorproc.clock import SYSTEM
 from actorproc.errors import UsageError
 from actorproc.group.assignment import Plan
@@ -45,7 +46,7 @@ def run(
             store, layout, settings = await stack.enter_async_context(opened_processor(name, container, config, given))
             source = None
             if source_url is not None:
-                source = open_source(source_url, settings=settings)
+                source = open_source(load_source(source_url), settings=settings)
                 await source.open()
                 stack.push_async_callback(source.close)
             expiration = settings.lease_expiration_interval

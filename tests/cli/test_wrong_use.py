@@ -39,7 +39,7 @@ def refused(run: Run, *arguments: object, says: str, code: int = 2) -> None:
         ("flights_app.py:Delays", "name the module, not its file: flights_app:Delays"),
         ("nowhere:Delays", "there is no module 'nowhere'"),
         ("flights_app:Delay", "did you mean Delays?"),
-        ("flights_app:Xyz", "its handlers: BadSchema, Delays, Silent"),
+        ("flights_app:Xyz", "it has: BadSchema, Delays, Silent"),
         ("flights_app:Silent", "Silent has no process(self, batch, ctx)"),
         ("flights_app:BadSchema", "there is no type 'strin'"),
         ("json:dumps", "is no class"),

@@ -1,0 +1,67 @@
+"""`--source MODULE:NAME`: a source of one's own, from the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.cli.conftest import Run
+
+APP = """
+from actorproc import PartitionHandler
+from actorproc.testing.source import MemorySource
+
+class Lengths(PartitionHandler):
+    output_schema = "length int"
+
+    async def process(self, batch, ctx):
+        for record in batch:
+            ctx.emit(record, {"length": len(record.value)})
+
+def three():
+    source = MemorySource(2)
+    source.append("0", [b"a", b"bb"])
+    source.append("1", [b"ccc"])
+    return source
+
+number = 3
+"""
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "own_source_app.py").write_text(APP)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def serve(run: Run, source: str) -> Any:
+    return run("serve", "own_source_app:Lengths", "--source", source, "--container", "state", "--until-end")
+
+
+def test_a_function_that_makes_a_source_is_one(app: Path, run: Run) -> None:
+    assert serve(run, "own_source_app:three").exit_code == 0
+    printed = run("output", "--name", "Lengths", "--container", "state", "--json").stdout
+    rows = [orjson.loads(line) for line in printed.splitlines()]
+    assert [(row["_partition"], row["_sequence"], row["length"]) for row in rows] == [
+        ("0", 0, 1),
+        ("0", 1, 2),
+        ("1", 0, 3),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("own_source_app:four", "has no 'four'"),
+        ("own_source_app:number", "it must be, or make, an actorproc.Source"),
+        ("no_such_module:three", "there is no module 'no_such_module'"),
+    ],
+)
+def test_what_is_no_source_is_wrong_use(app: Path, run: Run, source: str, message: str) -> None:
+    result = serve(run, source)
+    assert result.exit_code == 2
+    assert message in result.stderr
