@@ -1,1 +1,35 @@
-"""Public test kit."""
+"""Public test kit: run your handler on a cluster in virtual time, over a store that fails, and see that nothing is lost.
+
+docs/simulation.md shows how. `python -m actorproc.testing` runs actorproc's own simulation.
+"""
+
+from __future__ import annotations
+
+from actorproc.testing.clock import VirtualClock
+from actorproc.testing.cluster import Broken, Cluster, Process
+from actorproc.testing.faults import CALM, Faults, FaultyBackend
+from actorproc.testing.loop import Deadlock, Host, SimulationError, VirtualLoop, current_host, current_loop, run
+from actorproc.testing.reference import Ended, Judge
+from actorproc.testing.source import MemorySource
+from actorproc.testing.unsteady_source import UnsteadySource
+
+__all__ = [
+    "CALM",
+    "Broken",
+    "Cluster",
+    "Deadlock",
+    "Ended",
+    "Faults",
+    "FaultyBackend",
+    "Host",
+    "Judge",
+    "MemorySource",
+    "Process",
+    "SimulationError",
+    "UnsteadySource",
+    "VirtualClock",
+    "VirtualLoop",
+    "current_host",
+    "current_loop",
+    "run",
+]

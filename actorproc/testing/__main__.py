@@ -49,6 +49,10 @@ _CHECKED = {
 }
 
 
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
 def main(
     seeds: Annotated[int, typer.Option(help="How many seeds to play.", min=1)] = 100,
     seed: Annotated[int | None, typer.Option(help="Play this one alone, with the log of all hosts.")] = None,
@@ -120,4 +124,4 @@ if __name__ == "__main__":
     if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is part of what a seed decides
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "actorproc.testing", *sys.argv[1:]])  # noqa: S606
-    typer.run(main)
+    app()

@@ -1,0 +1,232 @@
+"""The cluster in virtual time: it holds what the protocol promises, by seed, and in stories told one by one."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import anyio
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from actorproc.clock import SYSTEM
+from actorproc.context import PartitionContext
+from actorproc.handler import PartitionHandler
+from actorproc.records import Batch
+from actorproc.testing import Broken, Cluster, Ended, SimulationError, UnsteadySource, current_loop, run
+from actorproc.testing import __main__ as command
+from actorproc.testing.reference import ReferenceHandler, judge_reference
+from actorproc.testing.scenario import simulate
+
+PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_whatever_happens_each_record_ends_once_and_the_cluster_settles(seed: int) -> None:
+    result = simulate(seed, hours=0.5)
+    assert result.seen["records"] > 2_000
+    assert result.seen["dead_letters"] > 100
+    assert result.seen["expired"] + result.seen["left"] > 5
+    assert result.injected["crash"] + result.injected["pause"] > 5
+    assert max(result.settled) < 120
+
+
+def test_a_seed_plays_the_same_again() -> None:
+    first = simulate(11, hours=0.1)
+    assert simulate(11, hours=0.1) == first
+    assert simulate(12, hours=0.1).fingerprint != first.fingerprint
+
+
+# Stories
+
+
+class Numbers(PartitionHandler):
+    """Passes numbers on; plain, so that it runs in place of a thread."""
+
+    output_schema = "n long"
+
+    def process(self, batch: Batch, ctx: PartitionContext) -> None:  # type: ignore[override]
+        for record in batch:
+            ctx.emit(record, {"n": record.json()})
+
+
+def judge_number(ended: Ended) -> str | None:
+    rows = [row["n"] for row in ended.rows]
+    return None if rows == [orjson.loads(ended.value)] else f"became {rows}"
+
+
+def numbers(partitions: int, each: int = 50) -> UnsteadySource:
+    source = UnsteadySource(partitions)
+    for partition in range(partitions):
+        source.append(str(partition), [b"%d" % n for n in range(each)])
+    return source
+
+
+def owners(cluster: Cluster) -> Counter[str | None]:
+    return Counter(lease.owner for lease in cluster.group.document.leases.values())
+
+
+def test_a_calm_cluster_settles_at_once_and_shares_evenly() -> None:
+    async def story() -> None:
+        cluster = Cluster(Numbers, numbers(10), judge=judge_number)
+        for name in "abc":
+            cluster.start(name)
+        assert await cluster.settled(within=90) < 30
+        assert sorted(owners(cluster).values()) == [3, 3, 4]
+        moves = cluster.seen()["moves"]
+        await cluster.run_for(600)
+        assert cluster.seen()["moves"] == moves, "an idle group moves nothing"
+        await cluster.finished()
+        assert cluster.seen()["rows"] == 500
+        assert cluster.seen()["expired"] == 0
+
+    run(story())
+
+
+def test_a_crashed_host_is_written_out_after_the_expiration_and_its_partitions_go_on() -> None:
+    async def story() -> None:
+        source = numbers(6)
+        cluster = Cluster(Numbers, source, judge=judge_number)
+        a, _ = cluster.start("a"), cluster.start("b")
+        await cluster.settled(within=90)
+        cluster.crash(a)
+        for partition in range(6):
+            source.append(str(partition), [b"7"])
+        await cluster.run_for(55)
+        assert owners(cluster) == {"a": 3, "b": 3}
+        assert await cluster.settled(within=90) < 40
+        assert owners(cluster) == {"b": 6}
+        await cluster.finished()
+
+    run(story())
+
+
+def test_a_graceful_stop_leaves_no_gap() -> None:
+    async def story() -> float:
+        source = numbers(8)
+        cluster = Cluster(Numbers, source, judge=judge_number)
+        a, _ = cluster.start("a"), cluster.start("b")
+        await cluster.settled(within=90)
+        cluster.ask_to_stop(a)
+        asked = current_loop().now
+        while owners(cluster) != {"b": 8}:
+            await cluster.run_for(0.05)
+        gap = current_loop().now - asked
+        await cluster.settled(within=60)
+        await cluster.finished()
+        return gap
+
+    assert run(story()) < 1.5
+
+
+def test_a_host_that_was_paused_for_long_comes_back_and_has_its_share_again() -> None:
+    async def story() -> None:
+        cluster = Cluster(ReferenceHandler, UnsteadySource(6), judge=judge_reference)
+        a, _ = cluster.start("a"), cluster.start("b")
+        await cluster.settled(within=90)
+        cluster.pause(a)
+        await cluster.run_for(100)
+        assert owners(cluster) == {"b": 6}
+        cluster.resume(a)
+        await cluster.settled(within=120)
+        assert owners(cluster) == {"a": 3, "b": 3}
+        await cluster.finished()
+
+    run(story())
+
+
+def test_the_second_process_of_a_name_replaces_the_first() -> None:
+    async def story() -> None:
+        cluster = Cluster(Numbers, numbers(4), judge=judge_number)
+        first = cluster.start("a")
+        await cluster.settled(within=90)
+        cluster.start("a")
+        with anyio.fail_after(60):
+            await first.done.wait()
+        assert cluster.events["ended: Fenced"] == 1
+        await cluster.settled(within=60)
+        await cluster.finished()
+
+    run(story())
+
+
+def test_partitions_that_appear_are_taken() -> None:
+    async def story() -> None:
+        source = numbers(2)
+        cluster = Cluster(Numbers, source, judge=judge_number, settings={"partition_refresh_interval": 30})
+        cluster.start("a")
+        await cluster.settled(within=90)
+        source.add_partition("2")
+        source.append("2", [b"1", b"2"])
+        await cluster.settled(within=90)
+        await cluster.finished()
+        assert cluster.seen()["rows"] == 102
+
+    run(story())
+
+
+# It can fail
+
+
+def test_what_the_judge_says_breaks_the_run_and_names_the_record() -> None:
+    async def story() -> None:
+        cluster = Cluster(Numbers, numbers(1), judge=lambda ended: "is odd" if ended.sequence == 21 else None)
+        cluster.start("a")
+        await cluster.run_for(60)
+
+    with pytest.raises(Broken, match=r"partition 0: record 21 is odd \(at 10\d\d\.\d+ s\)"):
+        run(story())
+
+
+def test_a_cluster_without_hosts_does_not_settle() -> None:
+    async def story() -> None:
+        await Cluster(Numbers, numbers(1), judge=judge_number).settled(within=60)
+
+    with pytest.raises(Broken, match="has not settled within 60 s: partition 0 is committed up to -1, not 147"):
+        run(story())
+
+
+def test_a_handler_that_hangs_keeps_a_host_from_stopping_no_longer_than_its_limits() -> None:
+    class Hangs(PartitionHandler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            await SYSTEM.sleep(1e6)
+
+    async def story() -> None:
+        cluster = Cluster(Hangs, numbers(1))
+        a = cluster.start("a")
+        await cluster.run_for(60)
+        await cluster.stop(a, within=60)
+        await cluster.finished()
+
+    with pytest.raises(Broken, match="partition 0: is committed up to -1, not 147"):
+        run(story())
+
+
+# As others use it
+
+
+def test_the_example_of_the_page_runs() -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    exec(compile(example, str(PAGE), "exec"), {"__name__": "page"})
+    with pytest.raises(Broken, match=r"record \d+ of \d+ became"):
+        exec(compile(example.replace("n * n}", "n * n + (n == 500)}"), str(PAGE), "exec"), {"__name__": "page"})
+
+
+def test_the_command_plays_seeds_and_says_what_it_did() -> None:
+    done = CliRunner().invoke(command.app, ["--seeds", "2", "--hours", "0.05"])
+    assert done.exit_code == 0, done.output
+    assert re.search(r"2 seeds, \d\.\d cluster-hours", done.output)
+    assert re.search(r"records: each ended once\D+[\d,]+", done.output)
+
+
+def test_a_seed_that_breaks_is_printed_with_the_command_that_plays_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(seed: int, **options: object) -> None:
+        raise SimulationError("partition 3: lost")
+
+    monkeypatch.setattr(command, "simulate", breaks)
+    done = CliRunner().invoke(command.app, ["--first", "17", "--hours", "0.25"])
+    assert done.exit_code == 1
+    assert "Seed 17 breaks: partition 3: lost" in done.output
+    assert "python -m actorproc.testing --seed 17 --hours 0.25 --hosts 5 --partitions 6" in done.output
