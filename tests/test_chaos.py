@@ -20,7 +20,7 @@ from tests.chaos.run import PROCESSOR
 from tests.chaos.truth import Acks, Sent, check_log, read_acks, read_log
 from tests.chaos.verdict import judge
 
-SECONDS, HOSTS, PARTITIONS = 12, 6, 12
+SECONDS, HOSTS, PARTITIONS = 10, 6, 12
 SKIPPED = 77  # exit code: the server cannot be had here
 
 
