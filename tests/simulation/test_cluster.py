@@ -121,6 +121,44 @@ def test_a_graceful_stop_leaves_no_gap() -> None:
     assert run(story()) < 1.5
 
 
+def test_leases_that_move_between_live_hosts_show_no_record_twice_and_keep_the_order() -> None:
+    shown: dict[str, list[int]] = {}
+
+    class Notes(Numbers):
+        def process(self, batch: Batch, ctx: PartitionContext) -> None:  # type: ignore[override]
+            shown.setdefault(ctx.partition, []).extend(batch.sequences)
+            super().process(batch, ctx)
+
+    async def story() -> None:
+        source = numbers(8)
+        cluster = Cluster(Notes, source, judge=judge_number)
+
+        async def flow() -> None:
+            for n in range(700):
+                source.append(str(n % 8), [b"%d" % n])
+                await cluster.run_for(0.2)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(flow)
+            a, b = cluster.start("a"), cluster.start("b")
+            await cluster.run_for(60)
+            cluster.start("c")
+            await cluster.run_for(30)
+            assert sorted(owners(cluster).values()) == [2, 3, 3]
+            await cluster.stop(b)
+            await cluster.run_for(30)
+            cluster.start("d")
+            await cluster.stop(a)
+        await cluster.settled(within=90)
+        await cluster.finished()
+        assert cluster.seen()["moves"] > 8
+
+    run(story())
+    assert len(shown) == 8
+    for sequences in shown.values():
+        assert sequences == sorted(set(sequences)), "again, or out of order"
+
+
 def test_a_host_that_was_paused_for_long_comes_back_and_has_its_share_again() -> None:
     async def story() -> None:
         cluster = Cluster(ReferenceHandler, UnsteadySource(6), judge=judge_reference)
