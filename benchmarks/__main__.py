@@ -1,0 +1,62 @@
+"""`python -m benchmarks [NAME...]`: runs the benchmarks, each in a process of its own."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.processes import in_own_process
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A module of this package with a `run`. `quick`: arguments of `run` for a first impression."""
+
+    about: str
+    quick: dict[str, Any] = field(default_factory=dict)
+
+
+BENCHMARKS = {
+    "speed": Benchmark("events per second of each way of writing a handler", {"events": 100_000, "rounds": 3}),
+    "produce": Benchmark("events per second of `actorproc produce`", {"events": 100_000, "rounds": 3}),
+    "workers": Benchmark("the same with one worker process and with two", {"events": 800_000, "rounds": 1}),
+    "cost": Benchmark("store requests and dollars of an idle group", {"intervals": 20}),
+    "start": Benchmark("10,000 partitions on one host: start, idle, memory", {"partitions": 2_000, "idle_seconds": 5}),
+    "rebalance": Benchmark("a second host joins 256 busy partitions, and leaves", {"partitions": 64}),
+    "memory": Benchmark("memory of a host against a backlog ten times as long", {"events": 1_000_000}),
+}
+
+
+def main(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Which; default: all.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Smaller sizes: minutes become seconds, figures rough.")
+    ] = False,
+    listing: Annotated[bool, typer.Option("--list", help="Only say what there is.")] = False,
+) -> None:
+    """Measure this machine: tables with the bars that they should meet."""
+    console = Console()
+    if listing:
+        table = Table("name", "what it measures", box=None)
+        for name, benchmark in BENCHMARKS.items():
+            table.add_row(name, benchmark.about)
+        console.print(table)
+        return
+    if unknown := set(names or ()) - BENCHMARKS.keys():
+        raise typer.BadParameter(f"{', '.join(sorted(unknown))}: choose from {', '.join(BENCHMARKS)}")
+    for name in names or BENCHMARKS:
+        module = importlib.import_module(f"benchmarks.{name}")
+        console.rule(f"[bold]{name}[/], load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+        console.print(inspect.getdoc(module), style="dim", markup=False)
+        in_own_process(module.run, **(BENCHMARKS[name].quick if quick else {}))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,145 @@
+"""What an idle group asks of its store, reading its idle log included, with the default timers, in virtual time.
+
+At most 3 requests per host and renew interval plus one per source poll, however many partitions there are. Dollars:
+list prices of S3 Standard in us-east-1, 0.005 $ per 1,000 PUT or LIST, 0.0004 $ per 1,000 GET; storage aside.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import anyio
+from rich.console import Console
+from rich.table import Table
+
+from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer
+from actorproc.settings import Settings
+from actorproc.sources.log import LogSource
+from actorproc.store import Store
+from actorproc.stores.memory import Memory
+from actorproc.testing.clock import VirtualClock
+from actorproc.testing.loop import current_loop, run as run_in_virtual_time
+from actorproc.testing.nudges import Switchboard
+from benchmarks.processes import only_warnings
+
+PRICE = {"put": 5e-6, "put_if_absent": 5e-6, "put_if_match": 5e-6, "list": 5e-6, "get": 4e-7, "delete": 0.0}
+"""Dollars per request."""
+
+MONTH = 30 * 86_400.0
+JITTER = 0.1
+"""Share by which timers differ from what is set."""
+
+SETTLING = 300.0
+"""Virtual seconds until everything was read, committed and balanced, and the last checkpoint was written."""
+
+
+class Keep(PartitionHandler):
+    """Emits a row per record, so that there is output before it becomes idle."""
+
+    output_schema = "n bigint"
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        for record in batch:
+            ctx.emit(record, {"n": record.sequence})
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Requests of all `hosts` over `seconds`, by verb: to the container, and to the log."""
+
+    hosts: int
+    seconds: float
+    running: int
+    """Partitions that run."""
+    committed: int
+    """Files of output: what was written before the group became idle."""
+    container: Counter[str]
+    log: Counter[str]
+    settings: Settings
+
+    @property
+    def per_host_and_renewal(self) -> float:
+        """Requests to the container per host and renew interval."""
+        return self.container.total() / self.hosts / (self.seconds / self.settings.lease_renew_interval)
+
+    @property
+    def per_poll(self) -> float:
+        """Requests to the log per host and poll interval."""
+        return self.log.total() / self.hosts / (self.seconds / self.settings.poll_interval)
+
+    def dollars(self, requests: Counter[str]) -> float:
+        """Per host and month."""
+        return sum(PRICE[verb] * n for verb, n in requests.items()) / self.hosts * MONTH / self.seconds
+
+
+def measure(partitions: int, hosts: int, intervals: int) -> Idle:
+    """An idle group over so many renew intervals, after everything in its log was processed."""
+    return run_in_virtual_time(_measure(partitions, hosts, intervals))
+
+
+async def _measure(partitions: int, hosts: int, intervals: int) -> Idle:
+    settings = Settings()
+    world = VirtualClock("world")
+    log, container = Memory(clock=world), Memory(clock=world)
+    async with Producer(
+        Store(log, clock=world), partitions=partitions, partitioner="round-robin", clock=world
+    ) as producer:
+        await producer.send_many([b"{}"] * (3 * partitions))
+    board, processors, stores = Switchboard(), [], []
+    for index in range(hosts):
+        clock = VirtualClock(index)
+        stores.append((Store(container, clock=clock), Store(log, clock=clock)))
+        processor = Processor(
+            Keep, name="cost", host=f"host-{index}", container=stores[-1][0], source=LogSource(stores[-1][1], clock=clock),
+            settings=settings, clock=clock, nudges=board.connect(),
+        )  # fmt: skip
+        processors.append(processor)
+        current_loop().host(processor.host).start(processor.run())
+    await anyio.sleep(SETTLING)
+    before = [(store.requests.copy(), source.requests.copy()) for store, source in stores]
+    seconds = intervals * settings.lease_renew_interval
+    await anyio.sleep(seconds)
+    states = [p.state for processor in processors if (s := processor.statistics().supervisor) for p in s.partitions]
+    return Idle(
+        hosts, seconds, states.count("running"), len((await container.list("cost/output/")).entries),
+        sum((store.requests - was[0] for (store, _), was in zip(stores, before, strict=True)), Counter()),
+        sum((source.requests - was[1] for (_, source), was in zip(stores, before, strict=True)), Counter()),
+        settings,
+    )  # fmt: skip
+
+
+def run(intervals: int = 200) -> None:
+    """Print the table."""
+    only_warnings()
+    console = Console()
+    settings = Settings()
+    table = Table(title=f"requests of an idle group, over {intervals} renew intervals")
+    for heading in ("partitions", "hosts", "put", "get", "list", "all", "bar", "log", "bar", "$ group", "$ polls"):
+        table.add_column(heading, justify="right")
+    for partitions in (8, 2_000):
+        for hosts in (1, 3):
+            with console.status(f"{partitions:,} partitions, {hosts} hosts"):
+                idle = measure(partitions, hosts, intervals)
+            share = idle.per_host_and_renewal / idle.container.total()
+            table.add_row(
+                f"{partitions:,}", str(hosts),
+                *(f"{idle.container[verb] * share:.2f}" for verb in ("put", "get", "list")),
+                _coloured(idle.per_host_and_renewal, 3), "<= 3",
+                _coloured(idle.per_poll, 1 + JITTER), f"1 +- {JITTER:g}",
+                f"{idle.dollars(idle.container):.2f}", f"{idle.dollars(idle.log):.2f}",
+            )  # fmt: skip
+    console.print(table)
+    console.print(
+        f"put, get, list, all: to the container, per host and renew interval ({settings.lease_renew_interval:g} s). "
+        f"log: to the log's store, per host and poll ({settings.poll_interval:g} s, jittered). $: per host and month. "
+        "It grows with hosts and timers, not with partitions; poll_interval = 5 divides the price of the polls by five."
+    )
+
+
+def _coloured(value: float, bar: float) -> str:
+    return f"[{'green' if value <= bar else 'red'}]{value:.2f}[/]"
+
+
+if __name__ == "__main__":
+    run()
