@@ -19,7 +19,8 @@ from actorproc.sources.log import LogSource
 from actorproc.store import Store
 from actorproc.stores.memory import Memory
 from actorproc.testing.clock import VirtualClock
-from actorproc.testing.loop import current_loop, run as run_in_virtual_time
+from actorproc.testing.loop import current_loop
+from actorproc.testing.loop import run as run_in_virtual_time
 from actorproc.testing.nudges import Switchboard
 from benchmarks.processes import only_warnings
 

@@ -1,0 +1,106 @@
+"""Memory of one host while it works through a backlog, against a tenth of that backlog; folder store, JsonRows.
+
+It is bounded by settings, not by what waits in the log.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+from rich.console import Console
+from rich.table import Table
+
+from actorproc import Processor
+from actorproc.handlers import JsonRows
+from actorproc.settings import Settings
+from benchmarks.backlog import make_backlog
+from benchmarks.processes import in_own_process, only_warnings, resident
+
+PARTITIONS = 8
+SAMPLED = 0.05  # seconds
+MIB = 2**20
+
+
+class Typed(JsonRows):
+    output_schema = "carrier string, origin string, minutes double, id bigint"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Bytes of memory before, and at every sample. `limits`: of the settings that bound it."""
+
+    before: int
+    samples: list[int]
+    seconds: float
+
+    @property
+    def peak(self) -> int:
+        return max(self.samples)
+
+    def by(self, share: float) -> int:
+        """The peak of the first `share` of the run."""
+        return max(self.samples[: max(1, round(len(self.samples) * share))])
+
+
+def process(log: Path, container: Path) -> Run:
+    """Run one host until the end of the log."""
+    only_warnings()
+    processor = Processor(Typed, source=str(log), container=str(container), host="bench")
+    before, samples, done = resident(), [], threading.Event()
+
+    def sample() -> None:
+        while not done.wait(SAMPLED):
+            samples.append(resident())
+
+    sampler = threading.Thread(target=sample)
+    began = time.perf_counter()
+    sampler.start()
+    try:
+        anyio.run(lambda: processor.run(until_end=True))
+    finally:
+        done.set()
+        sampler.join()
+    return Run(before, samples, time.perf_counter() - began)
+
+
+def run(events: int = 10_000_000) -> None:
+    """Print the table."""
+    only_warnings()
+    console = Console()
+    table = Table(title=f"one host, {PARTITIONS} partitions, folder store; MiB resident")
+    for heading in ("backlog, events", "events/s", "before", "peak of the first quarter", "half", "all", "grown by"):
+        table.add_column(heading, justify="right")
+    peaks = []
+    for backlog in (events // 10, events):
+        with (
+            tempfile.TemporaryDirectory(prefix="actorproc-bench-") as name,
+            console.status(f"{backlog:,} events") as status,
+        ):
+            folder = Path(name)
+            anyio.run(make_backlog, folder / "log", backlog, PARTITIONS)
+            status.update(f"{backlog:,} events: processing")
+            measured = in_own_process(process, folder / "log", folder / "state")
+        peaks.append(measured.peak)
+        table.add_row(
+            f"{backlog:,}", f"{backlog / measured.seconds:,.0f}",
+            *(f"{size / MIB:,.0f}" for size in (measured.before, measured.by(0.25), measured.by(0.5), measured.peak)),
+            f"{(measured.peak - measured.before) / MIB:,.0f}",
+        )  # fmt: skip
+    console.print(table)
+    settings = Settings()
+    console.print(
+        f"Ten times the backlog, {peaks[1] / peaks[0]:.2f} times the memory. What bounds it: read_ahead_bytes = "
+        f"{settings.read_ahead_bytes // MIB} MiB per host; per partition read_ahead_batches = {settings.read_ahead_batches} "
+        f"of max_batch_records = {settings.max_batch_records:,} or max_batch_bytes = {settings.max_batch_bytes // MIB} MiB, "
+        f"and rows that wait for a commit: commit_bytes = {settings.commit_bytes // MIB} MiB, "
+        f"commit_rows = {settings.commit_rows:,} or commit_interval = {settings.commit_interval:g} s."
+    )
+
+
+if __name__ == "__main__":
+    run()

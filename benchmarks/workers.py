@@ -1,0 +1,117 @@
+"""How it scales with workers: the same log with `actorproc serve --workers 1` and `--workers 2`, on two cores.
+
+A handler that emits row by row, so that Python is the work. Wall time from the start of the command to its end.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import orjson
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks.backlog import make_backlog
+
+PARTITIONS = 8
+SETTINGS = {"rebalance_delay": "100ms"}
+"""All workers start at once; with the default the first would work alone for five seconds of a short run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Seconds of the whole command, and of CPU over all of its processes."""
+
+    wall: float
+    cpu: float
+    by_host: Counter[str]
+    """Host -> rows that it committed."""
+
+
+def serve(log: Path, state: Path, workers: int, cores: Iterable[int]) -> Run:
+    """Run the command line until the end of the log."""
+    shutil.rmtree(state, ignore_errors=True)
+    command = [
+        sys.executable, "-m", "actorproc", "serve", "benchmarks.speed:Emit", "--name", "bench", "--host", "bench",
+        "--source", str(log), "--container", str(state), "--workers", str(workers), "--until-end",
+        *(part for name, value in SETTINGS.items() for part in ("--set", f"{name}={value}")),
+    ]  # fmt: skip
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)  # the command inherits it
+    try:
+        done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    finally:
+        os.sched_setaffinity(0, allowed)
+    wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode:
+        raise ChildProcessError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Run(wall, cpu, _rows_by_host(state))
+
+
+def _rows_by_host(state: Path) -> Counter[str]:
+    rows: Counter[str] = Counter()
+    for path in state.glob("bench/output/*/*.parquet"):
+        commit = orjson.loads(pq.read_metadata(path).metadata[b"actorproc.commit"])
+        rows[commit["host"]] += commit["rows"]
+    return rows
+
+
+def run(events: int = 4_000_000, rounds: int = 3) -> None:
+    """Print the table."""
+    console = Console()
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        console.print("This takes two cores, and there is one.", style="red")
+        return
+    cases = [
+        ("1 worker, one core", 1, cores[:1]),
+        ("1 worker, two cores", 1, cores[:2]),
+        ("2 workers, two cores", 2, cores[:2]),
+    ]
+    with tempfile.TemporaryDirectory(prefix="actorproc-bench-") as name:
+        folder = Path(name)
+        anyio.run(make_backlog, folder / "log", events, PARTITIONS)
+        runs: dict[str, list[Run]] = {title: [] for title, _, _ in cases}
+        for _ in track(range(rounds), "serving", console=console, transient=True):
+            for title, workers, allowed in cases:
+                found = serve(folder / "log", folder / "state", workers, allowed)
+                if found.by_host.total() != events:
+                    raise AssertionError(f"{title}: {found.by_host.total():,} rows of {events:,} events")
+                runs[title].append(found)
+    table = Table(title=f"{events:,} JSON events, {PARTITIONS} partitions, folder store, median of {rounds}")
+    for heading in ("actorproc serve", "seconds", "events/s", "ratio", "CPU, seconds", "rows by worker"):
+        table.add_column(heading, justify="left" if heading.startswith("actorproc") else "right")
+    first = runs[cases[0][0]]
+    for title, of_case in runs.items():
+        wall = statistics.median(run.wall for run in of_case)
+        ratio = statistics.median(one.wall / run.wall for one, run in zip(first, of_case, strict=True))
+        shares = sorted(of_case[-1].by_host.values(), reverse=True)
+        table.add_row(
+            title, f"{wall:.1f}", f"{events / wall:,.0f}", f"{ratio:.2f}",
+            f"{statistics.median(run.cpu for run in of_case):.1f}", " + ".join(f"{rows / events:.0%}" for rows in shares),
+        )  # fmt: skip
+    console.print(table)
+    console.print(
+        "Seconds include the start of the interpreters and of the group. Reading and writing Parquet runs in threads, "
+        "so one worker makes some use of a second core; the handler's Python needs a worker per core."
+    )
+
+
+if __name__ == "__main__":
+    run()
