@@ -66,7 +66,7 @@ class PartitionStatus:
     """Number of the next output file: how many there were."""
     totals: Totals
     error: str | None = None
-    """Why its state cannot be read."""
+    """Why its state cannot be read, or why it fails on its owner (see `read_status`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +129,27 @@ async def read_status(
     if source is not None:
         names |= set(await source.partitions())
 
+    failing = _failing(group, heartbeats)
+
     async def read(partition: str) -> PartitionStatus:
         lease = group.leases.get(partition) or Lease(None, 0)
-        return await _read_partition(store, layout, partition, lease, source)
+        status = await _read_partition(store, layout, partition, lease, source)
+        return replace(status, error=status.error or failing.get(partition))
 
     partitions = await _gather(sorted(names, key=natural), read)
     return ProcessorStatus(processor, _members(group, heartbeats, expiration), list(partitions.values()))
+
+
+def _failing(group: GroupDocument, heartbeats: Iterable[tuple[Heartbeat, float]]) -> dict[str, str]:
+    """Partition -> why it fails, as its owner's latest heartbeat says."""
+    found: dict[str, str] = {}
+    for beat, _ in heartbeats:
+        failing = beat.statistics.get("failing")
+        for partition, why in failing.items() if isinstance(failing, dict) else ():
+            lease = group.leases.get(partition)
+            if lease is not None and lease.owner == beat.host:
+                found[partition] = f"fails on {beat.host} and is started again and again: {why}"
+    return found
 
 
 def natural(name: str) -> tuple[int, str]:

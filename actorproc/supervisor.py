@@ -33,6 +33,9 @@ HAND_OVER_PAUSE = 0.05
 """Seconds over which drained partitions are gathered, so that many are handed over in one write."""
 
 
+SHOWN_FAILING = 50
+"""Failing partitions that a heartbeat names: enough to see that something is wrong, and it stays small."""
+
 LEAVING_TIME = 5.0
 """Seconds that a stopping host takes for the group, beyond what its partitions take to drain."""
 
@@ -145,9 +148,18 @@ class Supervisor(Actor[Note]):
     # Timers
 
     async def _renew(self) -> None:
-        await self._group.renew({"partitions": len(self._running)})
+        await self._group.renew({"partitions": len(self._running), "failing": self._failing()})
         self._renewed.set()
         self._renewed = anyio.Event()
+
+    def _failing(self) -> dict[str, str]:
+        """Partitions that failed and have not got on since -> why. A few of them, cut: they ride in the heartbeat."""
+        found = {
+            partition: running.error[:300]
+            for partition, running in self._running.items()
+            if running.error and (running.actor is None or not running.actor.statistics.records)
+        }
+        return dict(list(found.items())[:SHOWN_FAILING])
 
     async def _renew_for_ever(self) -> None:
         interval = self._settings.lease_renew_interval

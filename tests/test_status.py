@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pyarrow as pa
 import pytest
 
@@ -178,3 +179,18 @@ async def test_processors_of_a_container_are_found_however_full_it_is() -> None:
 @pytest.mark.parametrize(("names", "ordered"), [(["10", "2", "b", "a", "1"], ["1", "2", "10", "a", "b"])])
 def test_partitions_are_sorted_as_people_count(names: list[str], ordered: list[str]) -> None:
     assert sorted(names, key=natural) == ordered
+
+
+async def test_a_partition_that_fails_on_its_owner_says_why() -> None:
+    class Broken(Copy):
+        async def opened(self, ctx: Any) -> None:
+            if ctx.partition == "1":
+                raise RuntimeError("no database")
+
+    store = Store(Memory())
+    quick: dict[str, Any] = {"lease_renew_interval": 0.05, "lease_expiration_interval": 1, "restart_backoff": 0.01}
+    async with Processor(Broken, name="p", source=MemorySource(2), container=store, host="a", **quick):
+        with anyio.fail_after(10):
+            while not (errors := {p.partition: p.error for p in (await status_of(store)).partitions if p.error}):
+                await anyio.sleep(0.02)
+    assert errors == {"1": "fails on a and is started again and again: RuntimeError: no database"}
