@@ -202,7 +202,9 @@ def _print(console: Console, diaries: dict[str, list[Note]], stopped: float, par
             )  # fmt: skip
     console.print(table)
     console.print(
-        "Only the partitions that move wait. Last batch to first batch has in it that records come once a second."
+        f"Only the partitions that move wait. Last batch to first batch has in it that records come once a second. "
+        f"What it takes is {partitions} commits, claims and first reads at once: mind the load, now {os.getloadavg()[0]:.1f} "
+        f"on {os.cpu_count()} cores."
     )
 
 

@@ -1,6 +1,7 @@
 """How it scales with workers: the same log with `actorproc serve --workers 1` and `--workers 2`, on two cores.
 
-A handler that emits row by row, so that Python is the work. Wall time from the start of the command to its end.
+A handler that emits row by row, so that Python is the work. What the same command takes for an empty log (start of the
+interpreters, of the group, of the partitions, and the end) is counted apart.
 """
 
 from __future__ import annotations
@@ -80,36 +81,40 @@ def run(events: int = 4_000_000, rounds: int = 3) -> None:
         console.print("This takes two cores, and there is one.", style="red")
         return
     cases = [
-        ("1 worker, one core", 1, cores[:1]),
-        ("1 worker, two cores", 1, cores[:2]),
-        ("2 workers, two cores", 2, cores[:2]),
+        ("1 on one core", 1, cores[:1]),
+        ("1 on two cores", 1, cores[:2]),
+        ("2 on two cores", 2, cores[:2]),
     ]
     with tempfile.TemporaryDirectory(prefix="actorproc-bench-") as name:
         folder = Path(name)
         anyio.run(make_backlog, folder / "log", events, PARTITIONS)
-        runs: dict[str, list[Run]] = {title: [] for title, _, _ in cases}
+        anyio.run(make_backlog, folder / "empty", 0, PARTITIONS)
+        pairs: dict[str, list[tuple[Run, Run]]] = {title: [] for title, _, _ in cases}
         for _ in track(range(rounds), "serving", console=console, transient=True):
             for title, workers, allowed in cases:
-                found = serve(folder / "log", folder / "state", workers, allowed)
-                if found.by_host.total() != events:
-                    raise AssertionError(f"{title}: {found.by_host.total():,} rows of {events:,} events")
-                runs[title].append(found)
+                idle, busy = (serve(folder / log, folder / "state", workers, allowed) for log in ("empty", "log"))
+                if busy.by_host.total() != events:
+                    raise AssertionError(f"{title}: {busy.by_host.total():,} rows of {events:,} events")
+                pairs[title].append((idle, busy))
     table = Table(title=f"{events:,} JSON events, {PARTITIONS} partitions, folder store, median of {rounds}")
-    for heading in ("actorproc serve", "seconds", "events/s", "ratio", "CPU, seconds", "rows by worker"):
-        table.add_column(heading, justify="left" if heading.startswith("actorproc") else "right")
-    first = runs[cases[0][0]]
-    for title, of_case in runs.items():
-        wall = statistics.median(run.wall for run in of_case)
-        ratio = statistics.median(one.wall / run.wall for one, run in zip(first, of_case, strict=True))
-        shares = sorted(of_case[-1].by_host.values(), reverse=True)
+    for heading in ("workers", "to start", "working", "ratio", "events/s", "per CPU s", "rows"):
+        table.add_column(heading, justify="left" if heading == "workers" else "right", no_wrap=True)
+    alone = [busy.wall - idle.wall for idle, busy in pairs[cases[0][0]]]
+    for title, found in pairs.items():
+        working = [busy.wall - idle.wall for idle, busy in found]
+        seconds, cpu = statistics.median(working), statistics.median(busy.cpu - idle.cpu for idle, busy in found)
+        shares = sorted(found[-1][1].by_host.values(), reverse=True)
         table.add_row(
-            title, f"{wall:.1f}", f"{events / wall:,.0f}", f"{ratio:.2f}",
-            f"{statistics.median(run.cpu for run in of_case):.1f}", " + ".join(f"{rows / events:.0%}" for rows in shares),
+            title,
+            f"{statistics.median(idle.wall for idle, _ in found):.1f}", f"{seconds:.1f}",
+            f"{statistics.median(one / own for one, own in zip(alone, working, strict=True)):.2f}",
+            f"{events / seconds:,.0f}", f"{events / cpu:,.0f}", " + ".join(f"{rows / events:.0%}" for rows in shares),
         )  # fmt: skip
     console.print(table)
     console.print(
-        "Seconds include the start of the interpreters and of the group. Reading and writing Parquet runs in threads, "
-        "so one worker makes some use of a second core; the handler's Python needs a worker per core."
+        "to start, working: seconds. ratio and events/s: of the time spent working. per CPU s: events per second of CPU that all processes took; "
+        "as long as it stays, more workers on more cores do more. Parquet is read and written in threads, so one worker "
+        "makes some use of a second core; the handler's Python needs a worker per core."
     )
 
 
