@@ -8,6 +8,8 @@ from benchmarks.cost import JITTER, Idle, measure
 
 INTERVALS = 40
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def small() -> Idle:
