@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -115,7 +116,11 @@ async def keep_running(
                 await actor.run()
             if actor.aborted is None:
                 return
-            cause = actor.aborted
+            cause: Exception = actor.aborted
+        except asyncio.CancelledError:
+            if not is_stray():
+                raise
+            cause = RuntimeError("cancelled from within: it awaited something that was cancelled")
         except Exception as error:  # noqa: BLE001  # whatever it is, there will be a new one
             cause = first_cause(error)
         finally:
@@ -123,6 +128,12 @@ async def keep_running(
         delay = restarts.failed(clock.monotonic() - born)
         failed(cause, delay)
         await clock.sleep(delay)
+
+
+def is_stray() -> bool:
+    """Whether the CancelledError at hand is nobody's wish: it came out of something awaited, not from a cancel scope."""
+    task = asyncio.current_task()
+    return task is not None and not task.cancelling()
 
 
 def first_cause(error: Exception) -> Exception:

@@ -164,10 +164,13 @@ class PartitionContext:
         async with anyio.create_task_group() as tasks:
             for _ in range(min(concurrency, len(records))):
                 tasks.start_soon(worker)
+        if not self._awaited.isdisjoint(record.sequence for record in records):
+            raise HandlerError("ctx.map was cancelled from within: work awaited something that was cancelled")
         return results
 
     async def commit(self, upto: Record | None = None) -> None:
-        """Make position and output durable together, now: up to `upto`, or to the end of this batch.
+        """Make position and output durable together, now: up to `upto`; without it up to the record at hand in
+        `for record in batch`, and after (or without) such a loop to the end of the batch.
 
         It stops short of the first record that has failed or that `map` still works on. Whatever fails later in this attempt, what was committed is not processed again.
 
@@ -175,7 +178,12 @@ class PartitionContext:
             Fenced: another host runs this partition; nothing was committed.
             HandlerError: what was emitted as columns does not fit.
         """
-        await self._commit(self, self._batch.last if upto is None else upto.sequence)
+        if upto is not None:
+            limit = upto.sequence
+        else:
+            at = self._batch.reached
+            limit = self._batch.last if at is None else self._batch.sequences[at]
+        await self._commit(self, limit)
 
     # For the core
 

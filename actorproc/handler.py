@@ -111,6 +111,9 @@ def checked_handler(handler: object) -> type[PartitionHandler]:
         raise HandlerDefinitionError(f"{handler.__name__} has no process(self, batch, ctx)")
     if not callable(handler.process):
         raise HandlerDefinitionError(f"{handler.__name__}.process is no method")
+    for hook in ("opened", "closing"):
+        if not inspect.iscoroutinefunction(getattr(handler, hook)):
+            raise HandlerDefinitionError(f"{handler.__name__}.{hook} must be async def {hook}(self, ctx, ...)")
     try:
         inspect.signature(handler.process).bind(None, None, None)
     except TypeError:

@@ -55,7 +55,7 @@ def parse_footer(key: str, tail: bytes, *, tag: str, size: int) -> Footer | int:
     if needed > len(tail):
         return needed
     try:  # a file of nothing but the footer is enough to read the footer
-        parsed = pq.read_metadata(pa.BufferReader(_MAGIC + tail[-needed:]))
+        parsed = pq.ParquetFile(pa.BufferReader(_MAGIC + tail[-needed:]), thrift_string_size_limit=2**31 - 1).metadata
         metadata = {k.decode(): v.decode() for k, v in (parsed.metadata or {}).items()}
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise CorruptObject(key, f"its Parquet footer cannot be read: {error}") from None

@@ -6,6 +6,7 @@ the work of the conditional writes here.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -17,11 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from actorproc.actor import Actor, first_cause
+from actorproc.actor import Actor, first_cause, is_stray
 from actorproc.budget import ByteBudget
 from actorproc.clock import Clock
 from actorproc.context import Site
-from actorproc.errors import Fenced, SourceError
+from actorproc.errors import Fenced, HandlerError, SourceError
 from actorproc.handler import CloseReason, PartitionHandler
 from actorproc.layout import ProcessorLayout
 from actorproc.output.chain import Commit, OutputChain, encode_commit
@@ -144,6 +145,7 @@ class PartitionActor(Actor[_Read]):
         self._committed = Cursor("")
         self._totals = Totals()
         self._pending = _Pending()
+        self._counted = -1  # sequence up to which records are in the totals
         self._moved_at: float | None = None  # when the cursor left what is committed
         self._held = 0  # bytes of the budget that wait in the mailbox
         self._processor: BatchProcessor | None = None
@@ -174,7 +176,7 @@ class PartitionActor(Actor[_Read]):
             handler = self._common.handler()
             await handler.opened(self._site)
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._read)
+                tasks.start_soon(self._read_ahead)
                 await self._work(handler)
                 tasks.cancel_scope.cancel()
             await self._release()
@@ -203,11 +205,20 @@ class PartitionActor(Actor[_Read]):
             if commit.next.sequence >= self._cursor.sequence:
                 self._cursor = commit.next
         self._committed = self._cursor
+        self._counted = self._cursor.sequence
         self.statistics.state = "running"
         self.statistics.cursor = self.statistics.committed = self._cursor
         self._log.info("partition.opened", position=self._cursor.position, next_output=self._number)
 
     # Reading
+
+    async def _read_ahead(self) -> None:
+        try:
+            await self._read()
+        except asyncio.CancelledError:
+            if not is_stray():
+                raise
+            raise SourceError(f"the source's read() of partition {self.partition} was cancelled from within") from None
 
     async def _read(self) -> None:
         """Cut what the source yields into batches and send them to the own mailbox: the read-ahead."""
@@ -263,22 +274,33 @@ class PartitionActor(Actor[_Read]):
         try:
             if self._settings.delivery == "at-most-once":
                 await self._keeper.advance(self._number, message.cursor, self._totals)
+                self._cursor = message.cursor  # whatever becomes of it
             outcome = await processor.process(batch)
+        except HandlerError:
+            if self._settings.delivery == "at-most-once":
+                await self._commit()  # of earlier batches, which nobody will see again
+            raise
         finally:
             self._held -= batch.nbytes
             self._common.budget.give_back(batch.nbytes)
-        self._move(message.cursor, outcome, len(batch.after(self._cursor.sequence)))
+        self._move(message.cursor, outcome, self._count(batch, batch.last))
         if processor.wanted >= batch.last and not self._settings.auto_commit:
             await self._commit()  # asked for while records of the batch were still open
 
     async def _save(self, batch: Batch, outcome: Outcome, upto: int) -> None:
         """`ctx.commit` within a batch: everything up to a record of it."""
-        done = len(batch.after(self._cursor.sequence)) - len(batch.after(upto))
-        self._move(Cursor(self._cursor.position, upto), outcome, done)
+        self._move(Cursor(self._cursor.position, upto), outcome, self._count(batch, upto))
         await self._commit()
+
+    def _count(self, batch: Batch, upto: int) -> int:
+        """How many records up to `upto` were not counted before."""
+        records = len(batch.after(self._counted)) - len(batch.after(upto))
+        self._counted = max(self._counted, upto)
+        return records
 
     def _move(self, cursor: Cursor, outcome: Outcome, records: int) -> None:
         """Take over what was processed; it waits for a commit."""
+        cursor = max(cursor, self._cursor, key=lambda c: c.sequence)  # at most once: it has gone ahead
         if cursor != self._cursor:
             self._moved_at = self._moved_at or self._clock.monotonic()
         self._cursor = cursor
@@ -321,6 +343,8 @@ class PartitionActor(Actor[_Read]):
             await self._chain.create(self._number, body)
             await self._chain.publish(self._number, commit)
             self._number += 1
+            self._totals, self._pending, self._moved_at = totals, _Pending(), None
+            self._committed = self.statistics.committed = commit.next
             self.statistics.commits += 1
             self.statistics.rows += commit.rows
             self.statistics.dead_letters += len(pending.letters)

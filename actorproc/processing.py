@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from bisect import bisect_left
 from collections import deque
@@ -15,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from actorproc.actor import is_stray
 from actorproc.clock import Clock
 from actorproc.context import Emitted, PartitionContext, Site
 from actorproc.errors import HandlerError, TooManyDeadLetters
@@ -98,6 +100,8 @@ class BatchProcessor:
         self._whole: Batch | None = None
         self._current: PartitionContext | None = None
         self._misled = 0  # how often the record at which the handler failed was not to blame
+        self._committing = anyio.Lock()
+        self._broken: Exception | None = None
         self._saved = -1  # sequence up to which this batch was committed by the handler itself
         self.wanted = -1
         """Sequence up to which the handler asked for a commit in the last batch."""
@@ -122,7 +126,7 @@ class BatchProcessor:
     def progress(self) -> tuple[object, ...] | None:
         """Changes whenever the handler gets on; None while it has nothing to do."""
         ctx = self._current
-        return None if ctx is None else (id(ctx), ctx._batch.reached, len(ctx._emitted), self._saved)
+        return None if ctx is None else (id(ctx), ctx._batch.reached, len(ctx._emitted), len(ctx._awaited), self._saved)
 
     async def _attempt(self, part: _Part) -> None:
         ctx = PartitionContext(self._site, part.batch, attempt=part.attempt, commit=self._commit)
@@ -138,9 +142,15 @@ class BatchProcessor:
             table, failures = await self._encode(part.batch, ctx._emitted)
         except Exception as raised:  # noqa: BLE001  # the user's code may raise anything
             error = raised
+        except asyncio.CancelledError:
+            if not is_stray():
+                raise
+            error = HandlerError("the handler was cancelled from within: it awaited something that was cancelled")
         finally:
             self._current = None
             emitted = ctx._close()
+        if self._broken is not None:
+            raise self._broken
         if error is not None:
             rest, suspect = part.batch.after(self._saved), part.batch.reached
             if suspect is not None:
@@ -170,7 +180,7 @@ class BatchProcessor:
 
     async def _encode(self, batch: Batch, emitted: Emitted) -> tuple[pa.Table | None, dict[int, Exception]]:
         """Rows of the records that neither failed nor were given up, and the failures, rows that do not fit among them."""
-        rows, sequences = emitted.rows, emitted.sequences
+        rows, sequences = list(emitted.rows), list(emitted.sequences)
         failures = self._open(emitted.failures)
         tables: list[pa.Table] = []
         if rows:
@@ -180,7 +190,7 @@ class BatchProcessor:
             )
             failures.update(misfits)
             tables.append(pa.Table.from_batches([encoded]))
-        for given in emitted.tables:
+        for given in list(emitted.tables):
             table, misfits = await self._clock.offload(self._rows.encode_table, given)
             failures.update(misfits)
             tables.append(table)
@@ -188,14 +198,16 @@ class BatchProcessor:
             return None, failures
         table = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
         self._check_origin(batch, table)
-        unwanted = failures.keys() | emitted.letters.keys()
-        if unwanted or self._saved >= 0:
-            column = table[SEQUENCE.name]
-            keep = pc.and_(
-                pc.greater(column, self._saved),
-                pc.invert(pc.is_in(column, value_set=pa.array(sorted(unwanted), pa.int64()))),
+        if self._saved >= 0 and table.num_rows and pc.min(table[SEQUENCE.name]).as_py() <= self._saved:
+            self._broken = HandlerError(
+                f"a row was emitted for a record up to {self._saved}, which ctx.commit() had committed already: "
+                "emit first, or commit up to a record with ctx.commit(record)"
             )
-            table = table.filter(keep)
+            raise self._broken
+        unwanted = failures.keys() | emitted.letters.keys()
+        if unwanted:
+            given_up = pc.is_in(table[SEQUENCE.name], value_set=pa.array(sorted(unwanted), pa.int64()))
+            table = table.filter(pc.invert(given_up))
         return _in_order(table), failures
 
     def _check_origin(self, batch: Batch, table: pa.Table) -> None:
@@ -209,10 +221,20 @@ class BatchProcessor:
             )
 
     async def _commit(self, ctx: PartitionContext, upto: int) -> None:
-        """`ctx.commit`: save what is finished without a gap, up to `upto` at most."""
+        """`ctx.commit`: save what is finished without a gap, up to `upto` at most. One at a time, also within `ctx.map`."""
+        async with self._committing:
+            if self._broken is not None:
+                raise self._broken
+            if ctx is not self._current:
+                raise HandlerError("committed after process() had returned or failed")
+            await self._commit_alone(ctx, upto)
+
+    async def _commit_alone(self, ctx: PartitionContext, upto: int) -> None:
         self.wanted = max(self.wanted, upto)
+        awaited = list(ctx._awaited)  # before the await: what finishes meanwhile is not in the table
+        counts = len(ctx._emitted.rows), len(ctx._emitted.tables)
         table, failures = await self._encode(ctx._batch, ctx._emitted)
-        unfinished = [*failures, *ctx._awaited, *(part.batch.first for part in self._parts)]
+        unfinished = [*failures, *awaited, *(part.batch.first for part in self._parts)]
         limit = min([upto, *(sequence - 1 for sequence in unfinished)])
         if limit <= self._saved:
             return
@@ -230,10 +252,14 @@ class BatchProcessor:
             later.tables.append(table.filter(pc.greater(table[SEQUENCE.name], limit)))
         for sequence, letter in done.letters.items():
             (now if sequence <= limit else later).letters[sequence] = letter
-        self._saved, self._done = limit, later
-        _forget(ctx._emitted, limit)
-        if self._whole is not None:
-            await self._save(self._whole, now, limit)
+        try:
+            self._saved, self._done = limit, later
+            _forget(ctx._emitted, limit, *counts)
+            if self._whole is not None:
+                await self._save(self._whole, now, limit)
+        except BaseException as error:  # whether it is committed is not known here: only a new start can tell
+            self._broken = error if isinstance(error, Exception) else HandlerError("ctx.commit() was cut short")
+            raise
 
     # What failed
 
@@ -348,12 +374,14 @@ class _LetterLimit:
             ) from cause
 
 
-def _forget(emitted: Emitted, upto: int) -> None:
-    """Drop rows up to a sequence, in place: the context holds the same lists."""
-    keep = [index for index, sequence in enumerate(emitted.sequences) if sequence > upto]
+def _forget(emitted: Emitted, upto: int, rows: int, tables: int) -> None:
+    """Drop what was committed, of the first `rows` and `tables`, in place: the context holds the same lists."""
+    keep = [index for index, sequence in enumerate(emitted.sequences) if index >= rows or sequence > upto]
     emitted.rows[:] = [emitted.rows[index] for index in keep]
     emitted.sequences[:] = [emitted.sequences[index] for index in keep]
-    emitted.tables[:] = [table.filter(pc.greater(table[SEQUENCE.name], upto)) for table in emitted.tables]
+    emitted.tables[:tables] = [
+        table.filter(pc.greater(table[SEQUENCE.name], upto)) for table in emitted.tables[:tables]
+    ]
 
 
 def _in_order(table: pa.Table) -> pa.Table:

@@ -19,13 +19,13 @@ import structlog
 from actorproc.actor import first_cause
 from actorproc.budget import ByteBudget
 from actorproc.clock import SYSTEM, Clock
-from actorproc.errors import UsageError
+from actorproc.errors import StoreUnavailable, UsageError
 from actorproc.group.group import Group
 from actorproc.group.nudge import Nudges, UdpNudges
 from actorproc.handler import PartitionHandler, checked_handler
 from actorproc.layout import ProcessorLayout, checked_name
 from actorproc.options import load_options
-from actorproc.output.checkpoints import read_checkpoint
+from actorproc.output.chain import read_cursor
 from actorproc.output.schema import agree_on_schema
 from actorproc.partition import Shared
 from actorproc.probe import ensure_safe
@@ -116,6 +116,7 @@ class Processor:
         self._budget = ByteBudget(self.settings.read_ahead_bytes)
         self._supervisor: Supervisor | None = None
         self._stack: AsyncExitStack | None = None
+        self._ended = anyio.Event()
         self._log = log.bind(processor=self.name, host=self.host)
 
     async def __aenter__(self) -> Self:
@@ -128,8 +129,15 @@ class Processor:
         except BaseException:
             await stack.aclose()
             raise
-        tasks.start_soon(supervisor.run)
+        self._ended = anyio.Event()
+        tasks.start_soon(self._run_in_background, supervisor, self._ended)
         return self
+
+    async def _run_in_background(self, supervisor: Supervisor, ended: anyio.Event) -> None:
+        try:
+            await supervisor.run()
+        finally:
+            ended.set()
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> bool | None:
         stack, self._stack = self._stack, None
@@ -137,6 +145,7 @@ class Processor:
             return None
         if kind is None or issubclass(kind, Exception):
             await self.stop()
+            await self._ended.wait()  # an error in the block would cancel what is still being drained
         try:
             return await stack.__aexit__(kind, error, trace)
         except ExceptionGroup as group:
@@ -247,8 +256,12 @@ class Processor:
             with anyio.move_on_after(END_POLL):
                 await supervisor.all_reached.wait()
             for partition in left - supervisor.partitions:
-                checkpoint = await read_checkpoint(self._store, self.layout, partition)
-                if checkpoint is not None and self._source.reached(checkpoint.cursor, ends[partition]):
+                try:
+                    cursor = await read_cursor(self._store, self.layout, partition)
+                except StoreUnavailable as error:
+                    self._log.warning("processor.end_unknown", partition=partition, error=str(error))
+                    continue
+                if cursor is not None and self._source.reached(cursor, ends[partition]):
                     supervisor.note_reached(partition)
         self._log.info("processor.reached_end", partitions=len(ends))
         await supervisor.stop()

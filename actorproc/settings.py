@@ -93,7 +93,7 @@ class Settings(BaseSettings):
     # Handling
     delivery: Literal["at-least-once", "at-most-once"] = Field(
         "at-least-once",
-        description="Whether a batch is committed after or before the handler sees it. Output: always exactly once.",
+        description="Whether a batch is committed after or before the handler sees it. Rows: exactly once, or at most once.",
     )
     max_attempts: Count = Field(3, description="How often a failing batch is tried before its bad records are sought.")
     retry_backoff: Seconds = Field(
@@ -146,6 +146,10 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"lease_expiration_interval ({expire:g} s) must be more than twice lease_renew_interval ({renew:g} s), "
                 "or one lost heartbeat would cost a live host its leases"
+            )
+        if self.delivery == "at-most-once" and not self.auto_commit:
+            raise ValueError(
+                "auto_commit = false cannot go with delivery = 'at-most-once', which commits before the handler"
             )
         if (self.s3_access_key is None) != (self.s3_secret_key is None):
             raise ValueError("s3_access_key and s3_secret_key come together or not at all")

@@ -252,8 +252,14 @@ class Supervisor(Actor[Note]):
 
     async def _known_partitions(self) -> Sequence[str]:
         now = self._clock.monotonic()
-        if now - self._partitions_at >= self._settings.partition_refresh_interval:
+        if now - self._partitions_at < self._settings.partition_refresh_interval:
+            return self._partitions
+        try:
             self._partitions, self._partitions_at = await self._common.source.partitions(), now
+        except Exception as error:  # the source may be the user's: whatever it raises, what is known goes on
+            if not self._partitions:
+                raise SourceError(f"the partitions of {self._common.source} cannot be listed: {error!r}") from error
+            self._log.warning("supervisor.partitions_failed", error=repr(error))
         return self._partitions
 
     def _apply(self, view: View) -> None:
@@ -296,6 +302,8 @@ class Supervisor(Actor[Note]):
                 partition, running.epoch, self._common,
                 end=end, reached=self.note_reached, stopping=lambda: self._stopping,
             )  # fmt: skip
+            if running.draining:
+                running.actor.drain()
             return running.actor
 
         def failed(error: Exception, delay: float) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import BaseModel
 
-from actorproc import Batch, CloseReason, PartitionContext, PartitionHandler, Processor, Site, errors
+from actorproc import Batch, CloseReason, PartitionContext, PartitionHandler, Processor, Record, Site, errors
 from actorproc.store import Store
 from actorproc.stores.memory import Memory
 from actorproc.testing.source import MemorySource
@@ -119,8 +120,12 @@ async def test_several_processors_live_in_one_process() -> None:
 async def test_an_error_in_the_block_still_drains_and_comes_through_as_it_is() -> None:
     store = Store(Memory())
     with pytest.raises(KeyError):
-        async with Processor(Double, source=fed(), container=store, **QUICK):
+        async with Processor(Double, source=fed(), container=store, **{**QUICK, "commit_interval": 1000}) as processor:
+            with anyio.fail_after(10):
+                while sum(p.records for p in _partitions(processor)) < 40:
+                    await anyio.sleep(0.01)
             raise KeyError("mine")
+    assert len(await rows(store)) == 40
     assert (await store.list("Double/hosts/")).entries == []
 
 
@@ -264,3 +269,101 @@ async def test_a_lost_group_document_does_not_lock_its_own_hosts_out() -> None:
     with anyio.fail_after(10):
         await Processor(Double, source=source, container=store, host="d", **QUICK).run(until_end=True)
     assert (await rows(store))[-2:] == [200, 200]
+
+
+async def test_until_end_sees_what_an_ordinary_host_has_committed() -> None:
+    store, source = Store(Memory()), fed(4)
+    async with Processor(Double, source=source, container=store, host="a", **QUICK):
+        with anyio.fail_after(10):
+            while len(await rows(store)) < 40:
+                await anyio.sleep(0.01)
+            await Processor(Double, source=source, container=store, host="b", **QUICK).run(until_end=True)
+
+
+class Stray(Double):
+    """Awaits something that was cancelled, once for each way to do so."""
+
+    way: ClassVar[str] = ""
+    struck: ClassVar[bool] = False
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        if self.way == "process":
+            await self.strike()
+        if self.way == "map":
+            await ctx.map(batch, lambda record: self.strike())
+        await super().process(batch, ctx)
+
+    async def opened(self, ctx: Site) -> None:
+        if self.way == "opened":
+            await self.strike()
+
+    @classmethod
+    async def strike(cls) -> None:
+        if not cls.struck:
+            cls.struck = True
+            future = asyncio.get_running_loop().create_future()
+            future.cancel()
+            await future
+
+
+@pytest.mark.parametrize("way", ["process", "map", "opened"])
+async def test_a_cancellation_out_of_something_awaited_is_a_failure_and_loses_nothing(way: str) -> None:
+    Stray.way, Stray.struck = way, False
+    store = Store(Memory())
+    with anyio.fail_after(10):
+        await Processor(Stray, name="Double", source=fed(1), container=store, **QUICK).run(until_end=True)
+    assert Stray.struck
+    assert await rows(store) == [2 * n for n in range(10)]
+
+
+async def test_commits_from_many_records_at_once_repeat_and_lose_nothing() -> None:
+    class Committing(Double):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            async def work(record: Record) -> None:
+                for _ in range(record.sequence % 5):
+                    await anyio.lowlevel.checkpoint()
+                ctx.emit(record, {"n": record.json()})
+                await ctx.commit(record)
+
+            await ctx.map(batch, work, concurrency=8)
+
+    store = Store(Memory())
+    with anyio.fail_after(20):
+        source = fed(1, each=300)
+        await Processor(Committing, name="Double", source=source, container=store, **QUICK).run(until_end=True)
+    assert await rows(store) == list(range(300))
+
+
+async def test_a_commit_in_the_loop_goes_as_far_as_the_loop() -> None:
+    class InLoop(Double):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for index, record in enumerate(batch):
+                ctx.emit(record, {"n": record.json()})
+                if index % 10 == 9:
+                    await ctx.commit()
+
+    store = Store(Memory())
+    source = fed(1, each=95)
+    await Processor(InLoop, name="Double", source=source, container=store, **QUICK).run(until_end=True)
+    assert await rows(store) == list(range(95))
+
+
+async def test_a_source_that_cannot_list_its_partitions_for_a_while_stops_nothing() -> None:
+    class Moody(MemorySource):
+        calls = 0
+
+        async def partitions(self) -> Sequence[str]:
+            self.calls += 1
+            if self.calls % 2 == 0:
+                raise ConnectionError("not now")
+            return await super().partitions()
+
+    store, source = Store(Memory()), Moody(1)
+    settings = {**QUICK, "partition_refresh_interval": 0.01}
+    async with Processor(Double, source=source, container=store, **settings):
+        with anyio.fail_after(10):
+            while source.calls < 6:
+                await anyio.sleep(0.01)
+            source.append("0", [b"1"])
+            while await rows(store) != [2]:
+                await anyio.sleep(0.01)

@@ -204,8 +204,8 @@ class Producer:
         listed = header_list(headers) if headers else None
         time = int(self._clock.wall() * 1e6) if timestamp is None else microseconds(timestamp)
         weight = RECORD_WEIGHT + len(body or b"") + len(key or b"")
+        index = self._router.choose(key, body)  # may raise: the caller's own code
         await self._make_room(weight)
-        index = self._router.choose(key, body)
         batch = self._open_batch(index, tasks)
         if key is None:
             self._router.stick(index, batch.ripe)

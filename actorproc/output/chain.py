@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from actorproc.errors import CorruptObject, Fenced
 from actorproc.layout import ProcessorLayout
-from actorproc.output.checkpoints import Totals
+from actorproc.output.checkpoints import Totals, read_checkpoint
 from actorproc.parquet import Footer, read_footer, write_parquet
 from actorproc.records import Cursor
 from actorproc.store import Conflict, Store
@@ -141,3 +141,16 @@ class OutputChain:
         while (commit := await self.read(number)) is not None:
             number, last = number + 1, commit
         return number, last
+
+
+async def read_cursor(store: Store, layout: ProcessorLayout, partition: str) -> Cursor | None:
+    """How far the partition is committed: the checkpoint, or the newest commit beyond it. None: never claimed.
+
+    Raises:
+        CorruptObject: the checkpoint or a footer is not what was written there.
+    """
+    checkpoint = await read_checkpoint(store, layout, partition)
+    if checkpoint is None:
+        return None
+    _, newest = await OutputChain(store, layout, partition).newest(checkpoint.number)
+    return newest.next if newest and newest.next.sequence >= checkpoint.cursor.sequence else checkpoint.cursor
