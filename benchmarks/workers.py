@@ -73,7 +73,7 @@ def _rows_by_host(state: Path) -> Counter[str]:
     return rows
 
 
-def run(events: int = 4_000_000, rounds: int = 3) -> None:
+def run(events: int = 2_000_000, rounds: int = 3) -> None:
     """Print the table."""
     console = Console()
     cores = sorted(os.sched_getaffinity(0))
