@@ -97,7 +97,7 @@ def run(events: int = 2_000_000, rounds: int = 3) -> None:
                     raise AssertionError(f"{title}: {busy.by_host.total():,} rows of {events:,} events")
                 pairs[title].append((idle, busy))
     table = Table(title=f"{events:,} JSON events, {PARTITIONS} partitions, folder store, median of {rounds}")
-    for heading in ("workers", "to start", "working", "ratio", "events/s", "per CPU s", "rows"):
+    for heading in ("workers", "to start", "working", "ratio", "events/s", "per CPU s", "rows, %"):
         table.add_column(heading, justify="left" if heading == "workers" else "right", no_wrap=True)
     alone = [busy.wall - idle.wall for idle, busy in pairs[cases[0][0]]]
     for title, found in pairs.items():
@@ -108,7 +108,7 @@ def run(events: int = 2_000_000, rounds: int = 3) -> None:
             title,
             f"{statistics.median(idle.wall for idle, _ in found):.1f}", f"{seconds:.1f}",
             f"{statistics.median(one / own for one, own in zip(alone, working, strict=True)):.2f}",
-            f"{events / seconds:,.0f}", f"{events / cpu:,.0f}", " + ".join(f"{rows / events:.0%}" for rows in shares),
+            f"{events / seconds:,.0f}", f"{events / cpu:,.0f}", " + ".join(f"{100 * rows / events:.0f}" for rows in shares),
         )  # fmt: skip
     console.print(table)
     console.print(
