@@ -49,7 +49,8 @@ class ProcessorLayout:
     """Keys of one processor, relative to its container."""
 
     def __init__(self, processor: str) -> None:
-        root = checked_name("processor name", processor) + "/"
+        self.processor = checked_name("processor name", processor)
+        root = self.processor + "/"
         self.hosts = root + "hosts/"
         self.group = root + "group.json"
         self.checkpoints = root + "checkpoints/"
@@ -58,6 +59,7 @@ class ProcessorLayout:
         self.replays = root + "replays/"
         self.boundaries = root + "boundaries/"
         self.schema = root + "schema.json"
+        self.origin = root + "source.json"
         self.probe = root + "probe/"
 
     def host(self, host: str, incarnation: str) -> str:

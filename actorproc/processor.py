@@ -26,6 +26,7 @@ from actorproc.handler import PartitionHandler, checked_handler
 from actorproc.layout import ProcessorLayout, checked_name
 from actorproc.options import load_options
 from actorproc.output.chain import read_cursor
+from actorproc.output.origin import agree_on_source
 from actorproc.output.schema import agree_on_schema
 from actorproc.partition import Shared
 from actorproc.probe import ensure_safe
@@ -39,6 +40,9 @@ from actorproc.supervisor import Supervisor, SupervisorStatistics
 from actorproc.watchdog import loop_watchdog
 
 log = structlog.get_logger(__name__)
+
+SAME_STOP = 0.5
+"""Seconds within which a second signal is the same stop: some senders signal the process and its group."""
 
 END_POLL = 0.5
 """Seconds between looks at partitions of other hosts, when running until the end."""
@@ -200,10 +204,12 @@ class Processor:
         async with AsyncExitStack() as stack:
             if self._owns_store:
                 await stack.enter_async_context(self._store)
-            await ensure_safe(self._store, self.layout.probe)
-            await agree_on_schema(self._store, self.layout, self.schema)
             await self._source.open()
             stack.push_async_callback(self._source.close)
+            await ensure_safe(self._store, self.layout.probe)
+            if self._source.identity is not None:
+                await agree_on_source(self._store, self.layout, self._source.identity, str(self._source))
+            await agree_on_schema(self._store, self.layout, self.schema)
             shared = await stack.enter_async_context(self.handler.shared(self.options))
             nudges = self._nudges or UdpNudges(self._store.url, settings, self.name, clock=clock)
             if clock is SYSTEM:
@@ -228,15 +234,16 @@ class Processor:
 
     async def _obey_signals(self) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            asked = False
+            asked: float | None = None
             async for number in signals:
-                if asked:
-                    raise Aborted(
-                        f"{signal.Signals(number).name} came twice: aborted; what was not committed is processed again"
-                    )
-                asked = True
-                self._log.info("processor.stopping", signal=signal.Signals(number).name)
-                await self.stop()
+                now = self.clock.monotonic()
+                if asked is None:
+                    asked = now
+                    self._log.info("processor.stopping", signal=signal.Signals(number).name)
+                    await self.stop()
+                elif now - asked >= SAME_STOP:
+                    name = signal.Signals(number).name
+                    raise Aborted(f"{name} came twice: aborted; what was not committed is processed again")
 
     async def _find_ends(self) -> dict[str, End]:
         ends: dict[str, End] = {}

@@ -21,10 +21,11 @@ import pyarrow.compute as pc
 
 from actorproc.actor import first_cause
 from actorproc.errors import CorruptObject, UsageError
-from actorproc.layout import LOG_META, ProcessorLayout, log_file, number_of, partition_of
-from actorproc.log.files import Notes, encode_file, end_of, footer_of, last_base, open_log, running_time
+from actorproc.layout import ProcessorLayout, log_file, number_of, partition_of
+from actorproc.log.files import Notes, encode_file, end_of, footer_of, last_base, log_identity, open_log, running_time
 from actorproc.log.heads import HeadWriter
 from actorproc.output.dead_letters import decoded, letter_files, read_letters
+from actorproc.output.origin import check_source
 from actorproc.records import Batch
 from actorproc.store import Conflict, Store, Stored
 
@@ -98,11 +99,12 @@ class Replay:
         """While inside, readers of the log are told of what is appended.
 
         Raises:
-            UsageError: there is no log.
+            UsageError: there is no log, or it is not the one that was processed.
         """
         replay = cls(store, processor, log)
         replay._partitions = await open_log(log)
-        replay._identity = await _identity(log)
+        replay._identity = await log_identity(log)
+        await check_source(store, replay._layout, replay._identity, log.url)
         await replay._heads.look_around()
         try:
             async with anyio.create_task_group() as tasks:
@@ -236,14 +238,6 @@ class Replay:
 
     def _nonce(self) -> str:
         return self._store.clock.nonce()
-
-
-async def _identity(log: Store) -> str:
-    stored = await log.get(LOG_META)
-    try:
-        return str(orjson.loads(stored.body if stored else b"")["put_id"])
-    except (ValueError, TypeError, KeyError) as error:
-        raise CorruptObject(LOG_META, f"does not describe a log ({error!r})") from None
 
 
 def _still_there(key: str, conflict: Conflict) -> Stored:

@@ -96,6 +96,7 @@ class Supervisor(Actor[Note]):
         self._members: list[str] = []
         self._stopping = False
         self._fenced = False
+        self._fences = 0
         self._renewed = anyio.Event()
         self._log = log.bind(processor=common.processor, host=common.host)
         self._policy = RestartPolicy(Backoff(self._settings.restart_backoff, self._settings.restart_backoff_max))
@@ -190,6 +191,7 @@ class Supervisor(Actor[Note]):
                 continue
             if not self._fenced:
                 self._fenced = True
+                self._fences += 1
                 self._log.error(
                     "supervisor.fenced_itself", partitions=len(self._running), why="no heartbeat was written in time"
                 )
@@ -227,6 +229,8 @@ class Supervisor(Actor[Note]):
 
     async def _look(self) -> float:
         """One cycle; in how many seconds the next is due."""
+        fences = self._fences
+        fenced = self._fenced
         try:
             view = await self._group.look(await self._known_partitions())
         except WrittenOut:
@@ -245,7 +249,8 @@ class Supervisor(Actor[Note]):
             self._log.warning("supervisor.look_failed", error=str(error))
             return self._clock.jitter(self._settings.lease_acquire_interval / 4)
         self._members = sorted(view.members)
-        self._apply(view)
+        if not fenced and fences == self._fences:
+            self._apply(view)  # else it may be from before the others took this host for dead: a look follows the renewal
         await self._hand_over()
         soon = view.look_again_in
         return self._clock.jitter(self._settings.lease_acquire_interval) if soon is None else soon
@@ -312,6 +317,8 @@ class Supervisor(Actor[Note]):
             self._log.error("partition.failed", partition=partition, epoch=running.epoch, again_in=round(delay, 3),
                             error=running.error, exc_info=None if expected else error)  # fmt: skip
 
+            if running.draining:
+                running.scope.cancel()  # it would only fail again while everybody waits for it
             if isinstance(error, Outranked):
                 self._tasks.start_soon(self._outrank, partition, error.epoch)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import shutil
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import BaseModel
 
-from actorproc import Batch, CloseReason, PartitionContext, PartitionHandler, Processor, Record, Site, errors
+from actorproc import Batch, CloseReason, PartitionContext, PartitionHandler, Processor, Producer, Record, Site, errors
 from actorproc.store import Store
 from actorproc.stores.memory import Memory
 from actorproc.testing.source import MemorySource
@@ -367,3 +368,33 @@ async def test_a_source_that_cannot_list_its_partitions_for_a_while_stops_nothin
             source.append("0", [b"1"])
             while await rows(store) != [2]:
                 await anyio.sleep(0.01)
+
+
+async def test_a_stream_that_was_made_anew_is_refused_instead_of_read_from_old_positions(tmp_path: Path) -> None:
+    log, container = tmp_path / "log", str(tmp_path / "state")
+    for values, wrong in (([b"1", b"2"], False), ([b"3"], True)):
+        async with Producer(str(log), partitions=1) as producer:
+            await producer.send_many(values)
+        processor = Processor(Double, source=str(log), container=container, **QUICK)
+        if wrong:
+            with pytest.raises(errors.UsageError, match="made anew"):
+                await processor.run(until_end=True)
+        else:
+            await processor.run(until_end=True)
+            shutil.rmtree(log)
+
+
+async def test_a_partition_that_fails_while_draining_holds_nobody_up() -> None:
+    class Failing(Double):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            raise RuntimeError("always")
+
+    settings = {**QUICK, "dead_letter_limit": 0, "max_handoff_time": 20}
+    async with Processor(Failing, source=fed(2), container=Store(Memory()), **settings) as processor:
+        await anyio.sleep(0.2)
+        begun = anyio.current_time()
+        await processor.stop()
+        with anyio.fail_after(5):
+            while processor.statistics().supervisor and _partitions(processor):
+                await anyio.sleep(0.01)
+    assert anyio.current_time() - begun < 5

@@ -39,7 +39,7 @@ def run(
     async def work() -> None:
         with _lines(file) as (lines, size), _progress(size) as progress:
             began = SYSTEM.monotonic()
-            async with Producer(log, partitions=partitions, settings=settings) as producer:
+            async with Producer(log, partitions=partitions, partitioner="round-robin", settings=settings) as producer:
                 with anyio.CancelScope() as scope:
                     async with anyio.create_task_group() as tasks:
                         tasks.start_soon(_cancel_on_signal, scope)

@@ -85,6 +85,19 @@ def _partitions_of(stored: Stored) -> int:
     raise CorruptObject(LOG_META, "was written by a newer version of actorproc")
 
 
+async def log_identity(store: Store) -> str:
+    """What tells this log from one that was made later at the same place.
+
+    Raises:
+        CorruptObject: what is there is no log.
+    """
+    stored = await store.get(LOG_META)
+    try:
+        return str(orjson.loads(stored.body)["put_id"]) if stored else ""
+    except (ValueError, TypeError, KeyError) as error:
+        raise CorruptObject(LOG_META, f"does not describe a log ({error!r})") from None
+
+
 # One file
 
 

@@ -64,6 +64,10 @@ class Source(ABC):
         """What it reads, for logs: a URL where there is one."""
         return str(getattr(self, "url", type(self).__name__))
 
+    identity: str | None = None
+    """What tells this stream from another, even one made anew at the same place; known once it is open. A processor
+    refuses to go on with a stream of another identity than it began with. None: it cannot be told."""
+
     async def open(self) -> None:
         """Connect. Called once, before anything else."""
 

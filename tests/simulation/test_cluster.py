@@ -175,6 +175,34 @@ def test_a_host_that_was_paused_for_long_comes_back_and_has_its_share_again() ->
     run(story())
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_host_that_can_renew_again_starts_nothing_that_it_saw_before(seed: int) -> None:
+    """Its look began while it was fenced, and ends after it has renewed; in between the others wrote it out."""
+
+    async def story() -> None:
+        source = numbers(6)
+        cluster = Cluster(Numbers, source, judge=judge_number, seed=seed)
+        a, _ = cluster.start("a"), cluster.start("b")
+        await cluster.settled(within=90)
+        await cluster.run_for(60)
+        begun = current_loop().now
+
+        def interfere(verb: str, key: str) -> str | None:
+            after = current_loop().now - begun
+            unheard = (verb == "put" and after < 72) or (verb == "list" and 40 < after < 75)
+            return "lost_request" if unheard and key.startswith(cluster.layout.hosts) else None
+
+        a.view.interfere = interfere
+        for n in range(120):
+            source.append(str(n % 6), [b"%d" % n])
+            await cluster.run_for(1)
+        await cluster.settled(within=120)
+        assert cluster.seen()["expired"] == 1
+        await cluster.finished()
+
+    run(story(), seed=seed)
+
+
 def test_the_second_process_of_a_name_replaces_the_first() -> None:
     async def story() -> None:
         cluster = Cluster(Numbers, numbers(4), judge=judge_number)

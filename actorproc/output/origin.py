@@ -1,0 +1,49 @@
+"""Which stream a container belongs to: positions of one mean nothing in another."""
+
+from __future__ import annotations
+
+import orjson
+
+from actorproc.errors import CorruptObject, UsageError
+from actorproc.layout import ProcessorLayout
+from actorproc.store import Conflict, Store
+
+
+async def agree_on_source(store: Store, layout: ProcessorLayout, identity: str, name: str) -> None:
+    """Record which stream is processed here, or check that it is still the same.
+
+    Args:
+        identity: of the stream (`Source.identity`): another one if it was deleted and made anew.
+        name: what people call it.
+
+    Raises:
+        UsageError: it is another one; names both.
+    """
+    await check_source(store, layout, identity, name)
+    body = orjson.dumps({"version": 1, "identity": identity, "name": name, "put_id": store.clock.nonce()})
+    try:
+        await store.create(layout.origin, body)
+    except Conflict:
+        await check_source(store, layout, identity, name)
+
+
+async def check_source(store: Store, layout: ProcessorLayout, identity: str, name: str) -> None:
+    """Check that `identity` is the stream that is processed here; nothing if none was recorded.
+
+    Raises:
+        UsageError: it is another one; names both.
+    """
+    stored = await store.get(layout.origin)
+    if stored is None:
+        return
+    try:
+        document = orjson.loads(stored.body)
+        known, known_name = str(document["identity"]), str(document["name"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise CorruptObject(layout.origin, f"does not name a source ({error!r})") from None
+    if known != identity:
+        again = "deleted and made anew" if known_name == name else f"not {known_name}"
+        raise UsageError(
+            f"{layout.processor} in {store.url} belongs to another stream: {name} is {again}, and positions of one mean "
+            "nothing in the other. Give another processor name (or container), or the source it began with"
+        )
