@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -15,7 +16,7 @@ from actorproc.clock import SYSTEM
 from actorproc.context import PartitionContext
 from actorproc.handler import PartitionHandler
 from actorproc.records import Batch
-from actorproc.testing import Broken, Cluster, Ended, SimulationError, UnsteadySource, current_loop, run
+from actorproc.testing import CALM, Broken, Cluster, Ended, SimulationError, UnsteadySource, current_loop, run
 from actorproc.testing import __main__ as command
 from actorproc.testing.reference import ReferenceHandler, judge_reference
 from actorproc.testing.scenario import simulate
@@ -175,30 +176,43 @@ def test_a_host_that_was_paused_for_long_comes_back_and_has_its_share_again() ->
     run(story())
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_host_that_can_renew_again_starts_nothing_that_it_saw_before(seed: int) -> None:
     """Its look began while it was fenced, and ends after it has renewed; in between the others wrote it out."""
 
     async def story() -> None:
         source = numbers(6)
-        cluster = Cluster(Numbers, source, judge=judge_number, seed=seed)
-        a, _ = cluster.start("a"), cluster.start("b")
+        cluster = Cluster(Numbers, source, judge=judge_number, faults=replace(CALM, silence=(1, 2)), seed=seed)
+        a, b = cluster.start("a"), cluster.start("b")
         await cluster.settled(within=90)
         await cluster.run_for(60)
-        begun = current_loop().now
+
+        def fenced() -> bool:
+            supervisor = a.processor.statistics().supervisor if a.processor else None
+            return supervisor is not None and supervisor.fenced
 
         def interfere(verb: str, key: str) -> str | None:
-            after = current_loop().now - begun
-            unheard = (verb == "put" and after < 72) or (verb == "list" and 40 < after < 75)
-            return "lost_request" if unheard and key.startswith(cluster.layout.hosts) else None
+            member = "a" in cluster.group.document.members
+            if key == cluster.layout.group:
+                unheard = not member  # the next look is slow: what the last one saw is all it has
+            elif key.startswith(cluster.layout.hosts):
+                unheard = member if verb == "put" else fenced()
+            else:
+                unheard = False
+            return "lost_request" if unheard else None
 
         a.view.interfere = interfere
-        for n in range(120):
+        while "a" in cluster.group.document.members:
+            await cluster.run_for(0.01)
+        cluster.pause(b)  # before it has begun with what it took
+        for n in range(20):
             source.append(str(n % 6), [b"%d" % n])
             await cluster.run_for(1)
+        a.view.interfere = None
+        cluster.resume(b)
         await cluster.settled(within=120)
-        assert cluster.seen()["expired"] == 1
         await cluster.finished()
+        assert cluster.seen()["expired"] == 1
 
     run(story(), seed=seed)
 
