@@ -41,7 +41,7 @@ from actorproc.watchdog import loop_watchdog
 
 log = structlog.get_logger(__name__)
 
-SAME_STOP = 0.5
+SAME_STOP = 0.2
 """Seconds within which a second signal is the same stop: some senders signal the process and its group."""
 
 END_POLL = 0.5

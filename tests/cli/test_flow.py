@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 import pytest
 
+from actorproc.processor import SAME_STOP
 from tests.cli.conftest import APP, QUICK_OPTIONS, Run, actorproc, events
 
 PLACE = ["--name", "Delays", "--container", "state"]
@@ -218,6 +219,7 @@ def test_a_second_signal_aborts(run: Run, folder: Path) -> None:
         wait_for(lambda: event(log, "sleeping"), "the handler sleeps")
         process.send_signal(signal.SIGTERM)
         wait_for(lambda: event(log, "processor.stopping"), "it drains")
+        time.sleep(1.5 * SAME_STOP)
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 1
         text = log.read_text()
@@ -232,6 +234,7 @@ def test_a_thread_that_hangs_does_not_keep_an_aborted_host_alive(run: Run, folde
         wait_for(lambda: event(log, "hanging"), "the handler hangs in its thread")
         process.send_signal(signal.SIGTERM)
         wait_for(lambda: event(log, "processor.stopping"), "it drains")
+        time.sleep(1.5 * SAME_STOP)
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 1
         assert "aborted" in log.read_text()
