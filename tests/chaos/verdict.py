@@ -19,7 +19,7 @@ from tests.chaos.workload import FAILURES, end_of, key_of, may_end_silently, par
 
 Row = Mapping[str, Any]
 
-_KNOWN = ("hosts/", "group.json", "schema.json", "checkpoints/", "output/", "dead-letters/", "probe/")
+_KNOWN = ("hosts/", "group.json", "schema.json", "source.json", "checkpoints/", "output/", "dead-letters/", "probe/")
 
 
 @dataclass
