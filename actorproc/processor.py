@@ -120,6 +120,7 @@ class Processor:
         self._budget = ByteBudget(self.settings.read_ahead_bytes)
         self._supervisor: Supervisor | None = None
         self._stack: AsyncExitStack | None = None
+        self._stop_asked = False
         self._ended = anyio.Event()
         self._log = log.bind(processor=self.name, host=self.host)
 
@@ -167,6 +168,7 @@ class Processor:
             StoreError: the store cannot be used.
             UsageError: what the handler emits does not go with what is stored.
         """
+        self._stop_asked = False
         try:
             async with AsyncExitStack() as stack:
                 supervisor = await stack.enter_async_context(self._assembled(until_end))
@@ -175,13 +177,16 @@ class Processor:
                     tasks.start_soon(self._obey_signals)
                 if until_end:
                     tasks.start_soon(self._stop_at_end, supervisor)
+                if self._stop_asked:
+                    await supervisor.stop()
                 await supervisor.run()
                 tasks.cancel_scope.cancel()
         except ExceptionGroup as group:
             raise first_cause(group) from None
 
     async def stop(self) -> None:
-        """Drain, commit, hand the leases over; `run` then returns."""
+        """Drain, commit, hand the leases over; `run` then returns. While it is still starting: as soon as it has."""
+        self._stop_asked = True
         if self._supervisor is not None:
             await self._supervisor.stop()
 

@@ -122,6 +122,20 @@ def test_a_graceful_stop_leaves_no_gap() -> None:
     assert run(story()) < 1.5
 
 
+@pytest.mark.parametrize("after", [0.001, 0.1, 0.4])
+def test_a_stop_that_comes_while_a_host_starts_is_not_forgotten(after: float) -> None:
+    async def story() -> None:
+        cluster = Cluster(Numbers, numbers(1), judge=judge_number)
+        a = cluster.start("a")
+        await cluster.run_for(after)
+        await cluster.stop(a, within=30)
+        cluster.start("b")
+        await cluster.settled(within=60)
+        await cluster.finished()
+
+    run(story())
+
+
 def test_leases_that_move_between_live_hosts_show_no_record_twice_and_keep_the_order() -> None:
     shown: dict[str, list[int]] = {}
 
