@@ -30,7 +30,7 @@ _FAULTS = {
     "slow": "requests answered after 1 to 8 s",
     "busy": "times of 503 SlowDown",
     "outage": "outages of the store",
-    "cut": "hosts cut off from the store, or from their heartbeat alone",
+    "cut": "hosts cut off from the store, their heartbeat or the group",
     "lost_nudge": "nudges lost",
     "source_error": "reads of the source that failed",
     "clock_set": "wall clocks set by up to an hour",
