@@ -24,7 +24,7 @@ from actorproc.handler import Decision, PartitionHandler
 from actorproc.output.dead_letters import render_letter
 from actorproc.records import SEQUENCE, Batch
 from actorproc.retry import Backoff
-from actorproc.rows.encoder import RowEncoder
+from actorproc.rows.encoder import RowEncoder, in_order
 from actorproc.settings import Settings
 
 T = TypeVar("T")
@@ -119,7 +119,7 @@ class BatchProcessor:
             await self._attempt(self._parts.popleft())
         self._limit.passed(len(batch))
         if len(self._done.tables) > 1:
-            self._done.tables = [_in_order(pa.concat_tables(self._done.tables))]
+            self._done.tables = [in_order(pa.concat_tables(self._done.tables))]
         return self._done
 
     @property
@@ -196,7 +196,7 @@ class BatchProcessor:
             tables.append(table)
         if not tables:
             return None, failures
-        table = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+        table = tables[0] if len(tables) == 1 else in_order(pa.concat_tables(tables))  # each is in order by itself
         self._check_origin(batch, table)
         if self._saved >= 0 and table.num_rows and pc.min(table[SEQUENCE.name]).as_py() <= self._saved:
             self._broken = HandlerError(
@@ -208,7 +208,7 @@ class BatchProcessor:
         if unwanted:
             given_up = pc.is_in(table[SEQUENCE.name], value_set=pa.array(sorted(unwanted), pa.int64()))
             table = table.filter(pc.invert(given_up))
-        return _in_order(table), failures
+        return table, failures
 
     def _check_origin(self, batch: Batch, table: pa.Table) -> None:
         if table.num_rows == 0:
@@ -243,7 +243,7 @@ class BatchProcessor:
                 self._give_up(ctx._batch, sequence, reason, ctx.attempt, Decision.DEAD_LETTER)
         done = self._done
         tables = done.tables if table is None else [*done.tables, table]
-        everything = _in_order(pa.concat_tables(tables)) if tables else None
+        everything = in_order(pa.concat_tables(tables)) if tables else None
         now, later = Outcome(skipped=done.skipped), Outcome()
         if everything is not None:
             cut = pc.less_equal(everything[SEQUENCE.name], limit)
@@ -382,11 +382,3 @@ def _forget(emitted: Emitted, upto: int, rows: int, tables: int) -> None:
     emitted.tables[:tables] = [
         table.filter(pc.greater(table[SEQUENCE.name], upto)) for table in emitted.tables[:tables]
     ]
-
-
-def _in_order(table: pa.Table) -> pa.Table:
-    """Rows by `_sequence`; those of one record stay as they were emitted."""
-    column = table[SEQUENCE.name].combine_chunks().to_numpy()
-    if len(column) < 2 or bool(np.all(column[1:] >= column[:-1])):
-        return table
-    return table.take(pc.sort_indices(pa.array(column)))

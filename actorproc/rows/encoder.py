@@ -113,7 +113,7 @@ class RowEncoder:
             keep = np.ones(len(rows), dtype=bool)
             keep[list(unfit)] = False
             batch = batch.filter(pa.array(keep))
-        return _in_order(batch), {sequences[index]: unfit[index] for index in sorted(unfit, reverse=True)}
+        return in_order(batch), {sequences[index]: unfit[index] for index in sorted(unfit, reverse=True)}
 
     def encode_table(self, table: pa.Table) -> tuple[pa.Table, dict[int, Misfit]]:
         """The rows of a table that fit, by `_sequence`, and why others do not, by sequence.
@@ -127,13 +127,13 @@ class RowEncoder:
         table = self._arranged(table)
         fitting, unfit = fit_columns(table, self.schema)
         if not unfit:
-            return _in_order(fitting), {}
+            return in_order(fitting), {}
         sequences = table.column(SEQUENCE.name).take(pa.array(sorted(unfit), pa.int64())).to_pylist()
         misfits: dict[int, Misfit] = {}
         for sequence, index in zip(sequences, sorted(unfit), strict=True):
             column, value, why = unfit[index]
             misfits.setdefault(sequence, Misfit(column, f"{value} does not fit: {why}"))
-        return _in_order(fitting), misfits
+        return in_order(fitting), misfits
 
     # Rows
 
@@ -199,7 +199,7 @@ class RowEncoder:
         return pa.Table.from_arrays(columns, names=self.schema.names)
 
 
-def _in_order(rows: Any) -> Any:
+def in_order(rows: Any) -> Any:
     """Rows of a table or batch by `_sequence`; those of one record stay as they are."""
     column = rows.column(SEQUENCE.name)
     sequences = column.to_numpy()
