@@ -262,8 +262,9 @@ class Files(Backend):
         probe = f"{self._drafts}/{os.getpid()}-{self._clock.nonce()}"
         with open(probe, "xb") as file:
             try:
-                os.utime(file.fileno(), ns=(123_456_789, 123_456_789))
-                if os.fstat(file.fileno()).st_mtime_ns != 123_456_789:
+                odd = os.fstat(file.fileno()).st_mtime_ns // 1000 * 1000 + 789  # recent still: others may be sweeping
+                os.utime(file.fileno(), ns=(odd, odd))
+                if os.fstat(file.fileno()).st_mtime_ns != odd:
                     raise StoreRefused(
                         f"{self.url}: this file system keeps no nanoseconds; use ext4, XFS, Btrfs or APFS"
                     )
