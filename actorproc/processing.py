@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from actorproc.actor import is_stray
 from actorproc.clock import Clock
-from actorproc.context import Emitted, PartitionContext, Site
+from actorproc.context import Emitted, PartitionContext, Row, Site
 from actorproc.errors import HandlerError, TooManyDeadLetters
 from actorproc.handler import Decision, PartitionHandler
 from actorproc.output.dead_letters import render_letter
@@ -29,9 +29,12 @@ from actorproc.settings import Settings
 
 T = TypeVar("T")
 
+_Encoded = tuple[list[pa.Table], dict[int, Exception]]
+"""Rows that fit, as tables in order; and why others do not, by the sequence of their record."""
+
 _GULLIBLE = 3  # wrong suspects in a batch after which it is halved: the handler fails elsewhere than where it iterates
 
-_SMALL = 256  # rows that are encoded on the loop: a hop to a thread would cost more
+_SMALL = 50_000  # values that are encoded on the loop: some 5 ms, and a hop to a thread would cost more
 
 
 @dataclass(slots=True)
@@ -134,12 +137,13 @@ class BatchProcessor:
         error: Exception | None = None
         try:
             if self._threaded:
-                await self._clock.offload(  # type: ignore[unused-coroutine]
-                    self._handler.process, part.batch, ctx, abandon=True, limiter=self._threads
+                encoded = await self._clock.offload(
+                    self._in_thread, part.batch, ctx, abandon=True, limiter=self._threads
                 )
             else:
                 await self._handler.process(part.batch, ctx)
-            table, failures = await self._encode(part.batch, ctx._emitted)
+                encoded = await self._encode(ctx._emitted)
+            table, failures = self._joined(part.batch, ctx._emitted, encoded)
         except Exception as raised:  # noqa: BLE001  # the user's code may raise anything
             error = raised
         except asyncio.CancelledError:
@@ -178,22 +182,36 @@ class BatchProcessor:
         """Without the records that the handler has committed already."""
         return {s: what for s, what in by_sequence.items() if s > self._saved}
 
-    async def _encode(self, batch: Batch, emitted: Emitted) -> tuple[pa.Table | None, dict[int, Exception]]:
-        """Rows of the records that neither failed nor were given up, and the failures, rows that do not fit among them."""
-        rows, sequences = list(emitted.rows), list(emitted.sequences)
-        failures = self._open(emitted.failures)
+    def _in_thread(self, batch: Batch, ctx: PartitionContext) -> _Encoded:
+        self._handler.process(batch, ctx)  # type: ignore[unused-coroutine]  # a plain def
+        return self._encoded(*_copied(ctx._emitted))
+
+    async def _encode(self, emitted: Emitted) -> _Encoded:
+        rows, sequences, tables = _copied(emitted)
+        values = len(rows) * len(self._rows.schema) + sum(table.num_rows * table.num_columns for table in tables)
+        if values <= _SMALL:
+            return self._encoded(rows, sequences, tables)
+        return await self._clock.offload(self._encoded, rows, sequences, tables)
+
+    def _encoded(self, rows: list[Row], sequences: list[int], given: list[pa.Table]) -> _Encoded:
         tables: list[pa.Table] = []
+        misfits: dict[int, Exception] = {}
         if rows:
-            encode = self._rows.encode
-            encoded, misfits = (
-                encode(rows, sequences) if len(rows) <= _SMALL else await self._clock.offload(encode, rows, sequences)
-            )
-            failures.update(misfits)
-            tables.append(pa.Table.from_batches([encoded]))
-        for given in list(emitted.tables):
-            table, misfits = await self._clock.offload(self._rows.encode_table, given)
-            failures.update(misfits)
+            batch, unfit = self._rows.encode(rows, sequences)
+            misfits.update(unfit)
+            tables.append(pa.Table.from_batches([batch]))
+        for one in given:
+            table, unfit = self._rows.encode_table(one)
+            misfits.update(unfit)
             tables.append(table)
+        return tables, misfits
+
+    def _joined(
+        self, batch: Batch, emitted: Emitted, encoded: _Encoded
+    ) -> tuple[pa.Table | None, dict[int, Exception]]:
+        """Rows of the records that neither failed nor were given up, and the failures, rows that do not fit among them."""
+        tables, misfits = encoded
+        failures = self._open(emitted.failures) | misfits
         if not tables:
             return None, failures
         table = tables[0] if len(tables) == 1 else in_order(pa.concat_tables(tables))  # each is in order by itself
@@ -233,7 +251,7 @@ class BatchProcessor:
         self.wanted = max(self.wanted, upto)
         awaited = list(ctx._awaited)  # before the await: what finishes meanwhile is not in the table
         counts = len(ctx._emitted.rows), len(ctx._emitted.tables)
-        table, failures = await self._encode(ctx._batch, ctx._emitted)
+        table, failures = self._joined(ctx._batch, ctx._emitted, await self._encode(ctx._emitted))
         unfinished = [*failures, *awaited, *(part.batch.first for part in self._parts)]
         limit = min([upto, *(sequence - 1 for sequence in unfinished)])
         if limit <= self._saved:
@@ -372,6 +390,11 @@ class _LetterLimit:
                 f"{len(self._failed)} of the latest {self._window} records failed, more than dead_letter_limit = "
                 f"{self._share:g} allows; nothing of this batch was committed. The last error: {error!r}"
             ) from cause
+
+
+def _copied(emitted: Emitted) -> tuple[list[Row], list[int], list[pa.Table]]:
+    """What was emitted up to now: with `ctx.commit` more may come while it is encoded."""
+    return list(emitted.rows), list(emitted.sequences), list(emitted.tables)
 
 
 def _forget(emitted: Emitted, upto: int, rows: int, tables: int) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from functools import cached_property, partial
-from itertools import repeat
+from functools import cached_property
+from itertools import chain, repeat
 from operator import itemgetter, length_hint
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 import orjson
 import pyarrow as pa
+
+T = TypeVar("T")
 
 Headers = tuple[tuple[str, bytes], ...]
 
@@ -27,6 +29,9 @@ RECORD_SCHEMA = pa.schema(
 
 SEQUENCE = pa.field("_sequence", pa.int64(), nullable=False)
 """Column that ties an output row to its record."""
+
+
+_PIECE = 512  # items of a column that are Python objects at a time
 
 
 class Record(tuple[int, int, "bytes | None", "Batch"]):
@@ -82,9 +87,6 @@ class Record(tuple[int, int, "bytes | None", "Batch"]):
         value = self[2]
         shown = repr(value) if value is None or len(value) <= 60 else f"{value[:60]!r}... ({len(value)} bytes)"
         return f"Record({self.partition}:{self.sequence}, {shown})"
-
-
-_record = partial(tuple.__new__, Record)
 
 
 class Cursor(NamedTuple):
@@ -149,7 +151,8 @@ class Batch:
     def __iter__(self) -> Iterator[Record]:
         # One index more than records: it is taken when the records are at their end, so `reached` can tell.
         indices = self._handed_out = iter(range(len(self) + 1))
-        return map(_record, zip(indices, self.sequences, self.values, repeat(self), strict=False))
+        values = _piecewise(_objects, self.data.column("value"))
+        return map(Record, zip(indices, _piecewise(_numbers, self.sequence_array), values, repeat(self), strict=False))
 
     @property
     def reached(self) -> int | None:
@@ -172,7 +175,7 @@ class Batch:
             size = max(0, stop - start)
             return Batch(self.partition, self.data.slice(start, size), self.sequence_array.slice(start, size))
         index = range(len(self))[at]
-        return _record((index, self.sequences[index], self.values[index], self))
+        return Record((index, self.sequences[index], self.values[index], self))
 
     def take(self, indices: Sequence[int]) -> Batch:
         """The records at `indices` (growing), as a batch of their own."""
@@ -202,7 +205,7 @@ class Batch:
 
     @cached_property
     def sequences(self) -> list[int]:
-        return self.sequence_array.to_numpy().tolist()  # type: ignore[no-any-return]
+        return _numbers(self.sequence_array)
 
     @cached_property
     def values(self) -> list[bytes | None]:
@@ -242,3 +245,13 @@ class Batch:
 def _objects(column: pa.Array) -> list[bytes | None]:
     """A binary column as Python bytes. Through NumPy, which makes them about twice as fast as `to_pylist`."""
     return column.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
+
+
+def _numbers(column: pa.Int64Array) -> list[int]:
+    return column.to_numpy().tolist()  # type: ignore[no-any-return]
+
+
+def _piecewise(convert: Callable[[pa.Array], list[T]], column: pa.Array) -> Iterator[T]:
+    """The items of a column, converted as they are asked for: what was used is free again, and the garbage collector has
+    no long lists to walk. Both cost as much as making the items."""
+    return chain.from_iterable(convert(column.slice(at, _PIECE)) for at in range(0, len(column), _PIECE))

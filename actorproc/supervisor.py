@@ -359,7 +359,8 @@ class Supervisor(Actor[Note]):
         """Give the leases of drained partitions to their next owners, many in one write."""
         if not any(running.released for running in self._running.values()):
             return
-        await self._clock.sleep(HAND_OVER_PAUSE)
+        if any(running.draining and not running.released for running in self._running.values()):
+            await self._clock.sleep(HAND_OVER_PAUSE)
         released = [partition for partition, running in self._running.items() if running.released]
         try:
             await self._group.hand_over(released)

@@ -104,8 +104,12 @@ class Files(Backend):
 
     async def _write(self, key: str, body: bytes, tag: str | None) -> str:
         path = self._path(key)
-        draft = await self._do(self._draft_for, path, body, tag)
+        written = await self._do(self._write_at_once, path, body, tag)
+        if isinstance(written, str):
+            return written
+        draft = written
         try:
+            await self._wait_for_lock()
             return await self._do_locked(self._replace, path, draft, tag)
         finally:
             with suppress(OSError):  # it is in its place, or the sweep gets it
@@ -119,7 +123,10 @@ class Files(Backend):
             try:
                 return await self._do(work, *args)
             except _Locked:
-                await self._clock.sleep(self._clock.jitter(_LOCK_WAIT, 0.5))
+                await self._wait_for_lock()
+
+    async def _wait_for_lock(self) -> None:
+        await self._clock.sleep(self._clock.jitter(_LOCK_WAIT, 0.5))
 
     # From here on: in a thread.
 
@@ -181,10 +188,19 @@ class Files(Backend):
             return IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         return ConditionFailed(f"{self.url}: {path} exists")
 
-    def _draft_for(self, path: str, body: bytes, tag: str | None) -> _Draft:
+    def _write_at_once(self, path: str, body: bytes, tag: str | None) -> str | _Draft:
+        """The new tag; or the draft, if somebody else holds the lock just now."""
         if tag is not None:
             self._compare(path, tag)  # before the work of writing it; what counts is the same question under the lock
-        return self._draft(body)
+        draft = self._draft(body)
+        try:
+            return self._replace(path, draft, tag)
+        except _Locked:
+            return draft
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(draft.path)
+            raise
 
     def _replace(self, path: str, draft: _Draft, tag: str | None) -> str:
         new = draft.tag

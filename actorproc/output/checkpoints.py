@@ -24,7 +24,12 @@ class Totals:
     skipped: int = 0
 
     def __add__(self, other: Totals) -> Totals:
-        return Totals(*(a + b for a, b in zip(asdict(self).values(), asdict(other).values(), strict=True)))
+        return Totals(
+            self.records + other.records,
+            self.rows + other.rows,
+            self.dead_letters + other.dead_letters,
+            self.skipped + other.skipped,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,9 @@ Row = Mapping[str, Any]
 
 _DICT = frozenset({dict})
 
+_TELLING = frozenset({pa.string(), pa.bool_()})
+"""Types that Arrow infers only where every value is of them: no look at each value is needed."""
+
 
 class _Column:
     """Encodes the values of one column."""
@@ -33,15 +36,15 @@ class _Column:
         self._required = not field.nullable
         self._checked = has_rules(field.type)
         self._plain = plain(field.type)
+        self._tells = field.type in _TELLING
         self._coerce = coercer(field.type, required=self._required)
 
     def encode(self, values: list[Any]) -> tuple[pa.Array, dict[int, str]]:
         """The values as an array, with null for those that do not fit, and why these do not, by index."""
         try:
-            if self._plain(values):
-                array = self._array(values)
-                if not (self._required and array.null_count):
-                    return array, {}
+            array = self._at_once(values)
+            if array is not None and not (self._required and array.null_count):
+                return array, {}
         except (pa.ArrowException, ArithmeticError, TypeError, ValueError):
             pass  # a value is against it: which one, is found below
         fitting, unfit = [], {}
@@ -53,12 +56,21 @@ class _Column:
                 unfit[index] = str(error)
         return self._array(fitting), unfit
 
+    def _at_once(self, values: list[Any]) -> pa.Array | None:
+        """The array, if all values are of types that Arrow converts rightly by itself, or else raises."""
+        if self._tells and (array := pa.array(values)).type == self._kind:
+            return self._in_one(array)
+        return self._array(values) if self._plain(values) else None
+
     def _array(self, values: list[Any]) -> pa.Array:
-        array = pa.array(values, self._kind)
-        if isinstance(array, pa.ChunkedArray):
-            raise HandlerError(f"column {self.name!r} has more than 2 GiB in one batch; lower max_batch_records")
+        array = self._in_one(pa.array(values, self._kind))
         if self._checked:
             cast(pa.chunked_array([array]), self._kind)  # only for its checks
+        return array
+
+    def _in_one(self, array: pa.Array | pa.ChunkedArray) -> pa.Array:
+        if isinstance(array, pa.ChunkedArray):
+            raise HandlerError(f"column {self.name!r} has more than 2 GiB in one batch; lower max_batch_records")
         return array
 
 

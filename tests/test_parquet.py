@@ -1,0 +1,76 @@
+"""How files are written: which columns are kept as steps, and that any file reads back as it was."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from actorproc.parquet import write_parquet
+
+EPOCH = datetime(2013, 1, 1, tzinfo=UTC)
+
+
+def _encodings(body: bytes) -> dict[str, tuple[str, ...]]:
+    group = pq.ParquetFile(pa.BufferReader(body)).metadata.row_group(0)
+    columns = [group.column(index) for index in range(group.num_columns)]
+    return {column.path_in_schema: column.encodings for column in columns}
+
+
+def _written(columns: dict[str, pa.Array], **options: Any) -> dict[str, tuple[str, ...]]:
+    table = pa.table(columns)
+    body = write_parquet(table, {"who": "me"}, **options)
+    read = pq.ParquetFile(pa.BufferReader(body))
+    assert read.read().equals(table)
+    assert read.metadata.metadata == {b"who": b"me"}
+    return _encodings(body)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array(range(1000), pa.int64()),
+        pa.array([7] * 1000, pa.int8()),
+        pa.array(range(-500, 500), pa.int32()),
+        pa.array([EPOCH + timedelta(seconds=n) for n in range(1000)], pa.timestamp("us", "UTC")),
+    ],
+    ids=["int64", "constant int8", "int32 through zero", "timestamp"],
+)
+def test_whole_numbers_and_times_that_never_fall_are_kept_as_steps(values: pa.Array) -> None:
+    encodings = _written({"a.b": values, "text": pa.array(["x"] * 1000)})
+    assert "DELTA_BINARY_PACKED" in encodings["a.b"]
+    assert "RLE_DICTIONARY" in encodings["text"]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([1, 0] * 500, pa.int64()),
+        pa.array([1, None] * 500, pa.int64()),
+        pa.array([1.0, 2.0] * 500),
+        pa.array([{"x": n} for n in range(1000)]),
+        pa.array([[n] for n in range(1000)]),
+    ],
+    ids=["falling", "with nulls", "floats", "struct", "list"],
+)
+def test_all_other_columns_try_a_dictionary(values: pa.Array) -> None:
+    (encoding,) = _written({"values": values}).values()
+    assert "RLE_DICTIONARY" in encoding
+
+
+def test_columns_without_a_dictionary_can_be_chosen() -> None:
+    encodings = _written({"a": pa.array(["x"] * 10), "b": pa.array(["x"] * 10)}, use_dictionary=["a"])
+    assert ("RLE_DICTIONARY" in encodings["a"], "RLE_DICTIONARY" in encodings["b"]) == (True, False)
+
+
+def test_steps_make_the_column_of_sequences_next_to_nothing() -> None:
+    body = write_parquet(pa.table({"_sequence": pa.array(range(100_000), pa.int64())}), {})
+    assert len(body) < 5_000
+
+
+def test_a_table_without_rows_or_without_columns_can_be_written() -> None:
+    for table in (pa.table({"a": pa.array([], pa.int64())}), pa.table({})):
+        assert pq.ParquetFile(pa.BufferReader(write_parquet(table, {}))).read().equals(table)
