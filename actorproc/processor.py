@@ -225,7 +225,7 @@ class Processor:
                 start=self.start, options=self.options, shared=shared, budget=self._budget,
                 threads=anyio.CapacityLimiter(settings.handler_threads),
             )  # fmt: skip
-            group = Group(self._store, self.layout, self.host, settings, clock=clock, nudges=nudges)
+            group = Group(self._store.lane(), self.layout, self.host, settings, clock=clock, nudges=nudges)
             ends = await self._find_ends() if until_end else {}
             self._supervisor = Supervisor(group, common, ends=ends)
             await stack.enter_async_context(nudges.listening(self._supervisor.nudge))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
 import anyio
@@ -96,6 +96,10 @@ class Backend(ABC):
         """Let go of connections."""
 
 
+LANE = 4
+"""Requests under way at once in a lane of its own, beyond `StoreLimits.concurrency`."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoreLimits:
     """`timeout`: seconds for one request. `patience`: seconds over which a request is tried again.
@@ -140,6 +144,12 @@ class Store:
     @property
     def url(self) -> str:
         return self.backend.url
+
+    def lane(self) -> Store:
+        """The same store, with a few requests of its own: what must not wait behind those of thousands of partitions."""
+        lane = Store(self.backend, limits=replace(self.limits, concurrency=LANE), clock=self.clock)
+        lane.requests = self.requests
+        return lane
 
     async def __aenter__(self) -> Store:
         await self.backend.open()

@@ -36,7 +36,7 @@ from botocore.parsers import ResponseParserError
 
 from actorproc.clock import SYSTEM, Clock
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, UsageError
-from actorproc.store import Backend, Entry, Listing, NotModified, Stored
+from actorproc.store import LANE, Backend, Entry, Listing, NotModified, Stored
 from actorproc.stores.s3_errors import Answer, answered, unanswered, unknown_host
 
 _PAGE = 1000  # most keys that a service lists at once
@@ -132,7 +132,7 @@ class S3(Backend):
                 retries={"total_max_attempts": 1, "mode": "standard"},
                 connect_timeout=min(_CONNECT_TIMEOUT, given.timeout),
                 read_timeout=given.timeout,
-                max_pool_connections=given.concurrency,
+                max_pool_connections=given.concurrency + LANE,
                 s3={"addressing_style": "path" if path_style else "auto"},
                 request_checksum_calculation="when_required",
                 response_checksum_validation="when_required",

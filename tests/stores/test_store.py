@@ -228,6 +228,19 @@ async def test_no_more_requests_are_under_way_than_allowed() -> None:
     assert len((await store.list("key/")).entries) == 50
 
 
+async def test_a_lane_does_not_wait_behind_the_crowd_and_counts_with_it() -> None:
+    wire = Wire(hangs)
+    store = Store(wire, limits=StoreLimits(concurrency=1))
+    async with anyio.create_task_group() as tasks:
+        for n in range(20):
+            tasks.start_soon(store.put, f"key/{n}", b"x")
+        await anyio.lowlevel.checkpoint()
+        with anyio.fail_after(1):
+            await store.lane().put("heartbeat", b"alive")
+        tasks.cancel_scope.cancel()
+    assert store.requests["put"] == 2
+
+
 async def test_a_cancelled_request_frees_its_place() -> None:
     wire = Wire(hangs)
     store = Store(wire, limits=StoreLimits(concurrency=1))
