@@ -7,6 +7,7 @@ import inspect
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypeVar
@@ -69,6 +70,7 @@ class BatchProcessor:
         save: called by `ctx.commit` with the batch, what is finished of it, and up to which sequence; makes it durable.
         draining: set when the partition should end soon: waiting to try again is then cut short.
         threads: bounds plain `def` handlers at work on this host.
+        aside: entered while waiting to try again.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class BatchProcessor:
         save: Callable[[Batch, Outcome, int], Awaitable[None]],
         draining: anyio.Event,
         threads: anyio.CapacityLimiter,
+        aside: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._handler = handler
         self._site = site
@@ -90,6 +93,7 @@ class BatchProcessor:
         self._save = save
         self._draining = draining
         self._threads = threads
+        self._aside = aside
         self._rows = RowEncoder(schema)
         self._threaded = not inspect.iscoroutinefunction(handler.process)
         self._chooses = type(handler).on_error is not PartitionHandler.on_error
@@ -361,9 +365,10 @@ class BatchProcessor:
             self._limit.failed(index, error)
 
     async def _pause(self, attempt: int) -> None:
-        with anyio.move_on_after(self._backoff.delay(attempt, self._clock.random)):
-            await self._draining.wait()
-            raise Interrupted
+        with self._aside():
+            with anyio.move_on_after(self._backoff.delay(attempt, self._clock.random)):
+                await self._draining.wait()
+                raise Interrupted
 
 
 class _LetterLimit:

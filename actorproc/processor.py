@@ -17,7 +17,7 @@ import anyio.abc
 import structlog
 
 from actorproc.actor import first_cause
-from actorproc.budget import ByteBudget
+from actorproc.budget import ByteBudget, Tally
 from actorproc.clock import SYSTEM, Clock
 from actorproc.errors import StoreUnavailable, UsageError
 from actorproc.group.group import Group
@@ -222,7 +222,7 @@ class Processor:
             common = Shared(
                 processor=self.name, host=self.host, handler=self.handler, schema=output_schema(self.schema),
                 source=self._source, store=self._store, layout=self.layout, settings=settings, clock=clock,
-                start=self.start, options=self.options, shared=shared, budget=self._budget,
+                start=self.start, options=self.options, shared=shared, budget=self._budget, held=Tally(settings.uncommitted_bytes),
                 threads=anyio.CapacityLimiter(settings.handler_threads),
             )  # fmt: skip
             group = Group(self._store.lane(), self.layout, self.host, settings, clock=clock, nudges=nudges)

@@ -123,6 +123,10 @@ class Settings(BaseSettings):
     idle_commit_interval: Seconds = Field(60, description="A position that moved without rows is committed so often.")
     commit_rows: Count = Field(1_000_000, description="Rows after which a commit is due at once.")
     commit_bytes: Size = Field(64 * 2**20, description="Bytes of rows (as Arrow) after which a commit is due at once.")
+    uncommitted_bytes: Size = Field(
+        256 * 2**20,
+        description="Bytes of rows that wait for a commit over all partitions of a host; beyond it those with most commit.",
+    )
     commit_dead_letter_bytes: Size = Field(
         2**20, description="Bytes of dead letters after which a commit is due at once: they ride in the file's footer."
     )

@@ -12,6 +12,7 @@ import structlog
 
 from actorproc.actor import Actor, RestartPolicy, Restarts, keep_running
 from actorproc.clock import Clock
+from actorproc.committing import PartitionStatistics
 from actorproc.errors import (
     ActorprocError,
     Outranked,
@@ -22,7 +23,7 @@ from actorproc.errors import (
     WrittenOut,
 )
 from actorproc.group.group import Group, View
-from actorproc.partition import PartitionActor, PartitionStatistics, Shared
+from actorproc.partition import PartitionActor, Shared
 from actorproc.retry import Backoff
 from actorproc.settings import Settings
 from actorproc.sources.protocol import End

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from actorproc.actor import Actor, RestartPolicy, Restarts, keep_running
-from actorproc.budget import ByteBudget
+from actorproc.budget import ByteBudget, Tally
 from actorproc.clock import Clock
 from actorproc.retry import Backoff
 
@@ -151,3 +151,20 @@ async def test_who_gives_up_waiting_takes_nothing_and_who_was_served_just_before
             budget.give_back(10)
         tasks.cancel_scope.cancel()
     assert budget.used == (5 if woken else 10)
+
+
+def test_of_those_who_hold_too_much_together_the_ones_with_most_are_to_let_go() -> None:
+    tally = Tally(100)
+    small, large = tally.share(), tally.share()
+    small.add(40)
+    large.add(60)
+    assert not large.excessive()
+    large.add(1)
+    assert (small.excessive(), large.excessive()) == (False, True)
+    large.clear()
+    assert (tally.used, small.excessive()) == (40, False)
+    small.add(61)
+    assert small.excessive()
+    small.clear()
+    small.clear()
+    assert (tally.used, tally.holders) == (0, 0)

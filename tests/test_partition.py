@@ -15,7 +15,7 @@ import pytest
 
 from actorproc import errors
 from actorproc.actor import first_cause
-from actorproc.budget import ByteBudget
+from actorproc.budget import ByteBudget, Tally
 from actorproc.clock import Clock
 from actorproc.context import PartitionContext, Site
 from actorproc.handler import CloseReason, PartitionHandler
@@ -72,7 +72,7 @@ class World:
         common = Shared(
             "p", f"host-{epoch}", self.handler, output_schema(parse_schema(self.handler.output_schema)), self.source,
             self.store, self.layout, self.settings, Clock(epoch), "earliest", None, None,
-            ByteBudget(2**20), anyio.CapacityLimiter(1),
+            ByteBudget(2**20), Tally(self.settings.uncommitted_bytes), anyio.CapacityLimiter(1),
         )  # fmt: skip
         return PartitionActor("0", epoch, common, end=end, reached=reached)
 
