@@ -15,14 +15,14 @@ from datetime import datetime
 from typing import Any, Self
 
 import anyio
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from actorproc.actor import first_cause
+from actorproc.document import document, to_document
 from actorproc.errors import CorruptObject, UsageError
 from actorproc.layout import ProcessorLayout, log_file, number_of, partition_of
-from actorproc.log.files import Notes, encode_file, end_of, footer_of, last_base, log_identity, open_log, running_time
+from actorproc.log.files import Notes, encode_file, end_of, footer_of, last_base, open_log, running_time
 from actorproc.log.heads import HeadWriter
 from actorproc.output.dead_letters import decoded, letter_files, read_letters
 from actorproc.output.origin import check_source
@@ -53,17 +53,12 @@ class Intent:
     """Makes each version of this object unique."""
 
     def to_json(self) -> bytes:
-        return orjson.dumps({"version": 1, **asdict(self)})
+        return to_document(asdict(self))
 
     @classmethod
     def from_json(cls, key: str, body: bytes) -> Self:
-        try:
-            document = orjson.loads(body)
-            if document.pop("version") != 1:
-                raise CorruptObject(key, "was written by a newer version of actorproc")
-            return cls(**document)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise CorruptObject(key, f"does not tell how far a replay is ({error!r})") from None
+        with document(key, body, "state of a replay") as fields:
+            return cls(**fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +97,7 @@ class Replay:
             UsageError: there is no log, or it is not the one that was processed.
         """
         replay = cls(store, processor, log)
-        replay._partitions = await open_log(log)
-        replay._identity = await log_identity(log)
+        replay._partitions, replay._identity = await open_log(log)
         await check_source(store, replay._layout, replay._identity, log.url)
         await replay._heads.look_around()
         try:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Self
 
 import anyio
-import orjson
 
 from actorproc.actor import first_cause
 from actorproc.clock import Clock
-from actorproc.errors import CorruptObject, StoreUnavailable
+from actorproc.document import document, to_document
+from actorproc.errors import StoreUnavailable
 from actorproc.layout import ProcessorLayout, host_of
 from actorproc.settings import Settings
 from actorproc.store import Entry, Store
@@ -22,8 +22,6 @@ Incarnation = tuple[str, str]
 
 TRUST = 0.8
 """Share of the expiration for which a host relies on its own heartbeat: the rest is for clocks that run unevenly."""
-
-_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +40,7 @@ class Heartbeat:
     statistics: Mapping[str, object]
 
     def to_json(self) -> bytes:
-        document: dict[str, Any] = {"version": _VERSION, **asdict(self)}
-        return orjson.dumps(document)
+        return to_document(asdict(self))
 
     @classmethod
     def from_json(cls, key: str, body: bytes) -> Self:
@@ -52,14 +49,8 @@ class Heartbeat:
         Raises:
             CorruptObject: it is none, or of a newer version.
         """
-        try:
-            document: dict[str, Any] = orjson.loads(body)
-            version = document.pop("version")
-            if version != _VERSION:
-                raise CorruptObject(key, f"has version {version}, this host knows {_VERSION}: update actorproc here")
-            return cls(**document)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise CorruptObject(key, f"is no heartbeat ({error})") from None
+        with document(key, body, "heartbeat") as fields:
+            return cls(**fields)
 
 
 class Pulse:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
-import orjson
-
-from actorproc.errors import CorruptObject
+from actorproc.document import document, to_document
 from actorproc.group.assignment import Lease, Member
 from actorproc.layout import ProcessorLayout
 from actorproc.store import Store
-
-_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +33,14 @@ class GroupDocument:
             if target is not None:
                 following[partition] = target
         members = {host: {"incarnation": m.incarnation, "leaving": m.leaving} for host, m in self.members.items()}
-        document = {
-            "version": _VERSION,
+        fields = {
             "put_id": self.put_id,
             "members": members,
             "leases": owned,
             "unowned": unowned,
             "next": following,
         }
-        return orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
+        return to_document(fields)
 
     @classmethod
     def from_json(cls, key: str, body: bytes) -> Self:
@@ -54,28 +49,17 @@ class GroupDocument:
         Raises:
             CorruptObject: it is none, or of a newer version.
         """
-        try:
-            document: dict[str, Any] = orjson.loads(body)
-            if document["version"] != _VERSION:
-                raise CorruptObject(
-                    key, f"has version {document['version']}, this host knows {_VERSION}: update actorproc here"
-                )
-            following, unowned = dict(document["next"]), dict(document["unowned"])
+        with document(key, body, "group document") as fields:
+            following, unowned = dict(fields["next"]), dict(fields["unowned"])
             leases = {partition: Lease(None, epoch) for partition, epoch in unowned.items()}
             epochs = list(unowned.values())
-            for owner, owned in document["leases"].items():
+            for owner, owned in fields["leases"].items():
                 leases.update((p, Lease(owner, epoch, following.get(p))) for p, epoch in owned.items())
                 epochs += owned.values()
             if not all(type(epoch) is int for epoch in epochs) or len(epochs) != len(leases):
-                raise CorruptObject(key, "is no group document: an epoch is no number, or a partition has two owners")
-            members = {
-                host: Member(str(m["incarnation"]), bool(m["leaving"])) for host, m in document["members"].items()
-            }
-            return cls(members, leases, str(document["put_id"]))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise CorruptObject(
-                key, f"is no group document ({error}); it is written whole or not at all, so look who did"
-            ) from None
+                raise ValueError("an epoch is no number, or a partition has two owners")
+            members = {host: Member(str(m["incarnation"]), bool(m["leaving"])) for host, m in fields["members"].items()}
+            return cls(members, leases, str(fields["put_id"]))
 
 
 async def read_group(store: Store, layout: ProcessorLayout) -> GroupDocument | None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import asdict, dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from actorproc.document import document, to_document
 from actorproc.errors import CorruptObject, UsageError
 from actorproc.layout import LOG_META, log_dir, log_file, number_of
 from actorproc.parquet import Footer, parse_footer, read_footer, write_parquet
@@ -35,8 +35,20 @@ _PAGE = 100  # keys asked for where one or a few are expected
 # The log as a whole
 
 
-async def open_log(store: Store) -> int:
-    """How many partitions the log has.
+class LogMeta(NamedTuple):
+    """What `log.json` says. `identity` tells this log from one that is made later at the same place."""
+
+    partitions: int
+    identity: str
+
+    @classmethod
+    def of(cls, stored: Stored) -> Self:
+        with document(LOG_META, stored.body, "description of a log") as fields:
+            return cls(int(fields["partitions"]), str(fields["put_id"]))
+
+
+async def open_log(store: Store) -> LogMeta:
+    """The log that is there.
 
     Raises:
         UsageError: there is no log at this place.
@@ -48,10 +60,10 @@ async def open_log(store: Store) -> int:
             f"there is no log at {store.url}: create it with Producer({store.url!r}, partitions=8), "
             f"or with: actorproc produce --log {store.url} --partitions 8 FILE.jsonl"
         )
-    return _partitions_of(stored)
+    return LogMeta.of(stored)
 
 
-async def create_log(store: Store, partitions: int) -> int:
+async def create_log(store: Store, partitions: int) -> LogMeta:
     """Create the log, or find it with that number of partitions, which never changes.
 
     Raises:
@@ -61,41 +73,19 @@ async def create_log(store: Store, partitions: int) -> int:
         raise UsageError(f"partitions = {partitions}: 1 to {MAX_PARTITIONS}")
     stored = await store.get(LOG_META)
     if stored is None:
-        body = orjson.dumps({"version": 1, "partitions": partitions, "put_id": store.clock.nonce()})
+        meta = LogMeta(partitions, store.clock.nonce())
         try:
-            await store.create(LOG_META, body)
-            return partitions
+            await store.create(LOG_META, to_document({"partitions": meta.partitions, "put_id": meta.identity}))
+            return meta
         except Conflict as conflict:
             stored = conflict.stored or Stored(b"", "", 0)
-    if (found := _partitions_of(stored)) != partitions:
+    found = LogMeta.of(stored)
+    if found.partitions != partitions:
         raise UsageError(
-            f"the log at {store.url} has {found} partitions, not {partitions}; the number never changes, "
+            f"the log at {store.url} has {found.partitions} partitions, not {partitions}; the number never changes, "
             "since keys would move. Leave it out, or produce to a new log"
         )
     return found
-
-
-def _partitions_of(stored: Stored) -> int:
-    try:
-        document = orjson.loads(stored.body)
-        if document["version"] == 1:
-            return int(document["partitions"])
-    except (ValueError, TypeError, KeyError) as error:
-        raise CorruptObject(LOG_META, f"does not describe a log ({error!r})") from None
-    raise CorruptObject(LOG_META, "was written by a newer version of actorproc")
-
-
-async def log_identity(store: Store) -> str:
-    """What tells this log from one that was made later at the same place.
-
-    Raises:
-        CorruptObject: what is there is no log.
-    """
-    stored = await store.get(LOG_META)
-    try:
-        return str(orjson.loads(stored.body)["put_id"]) if stored else ""
-    except (ValueError, TypeError, KeyError) as error:
-        raise CorruptObject(LOG_META, f"does not describe a log ({error!r})") from None
 
 
 # One file
@@ -118,15 +108,10 @@ class Notes:
 
     @classmethod
     def from_footer(cls, key: str, footer: Footer) -> Self:
-        try:
-            document = orjson.loads(footer.metadata[_NOTES])
-            if document.pop("version") != 1:
-                raise CorruptObject(key, "was written by a newer version of actorproc")
+        with document(key, footer.metadata.get(_NOTES, ""), "file of a log") as fields:
             if footer.rows < 1:
                 raise CorruptObject(key, "has no records; no producer writes that")
-            return cls(**document)
-        except (ValueError, TypeError, KeyError) as error:
-            raise CorruptObject(key, f"is no file of a log ({error!r})") from None
+            return cls(**fields)
 
 
 def footer_of(key: str, body: bytes) -> Footer:
@@ -144,7 +129,7 @@ def encode_file(table: pa.Table, notes: Notes, compression: str) -> bytes:
     repeats = pc.count_distinct(sample).as_py() * 2 <= len(sample)
     return write_parquet(
         table,
-        {_NOTES: orjson.dumps(asdict(notes) | {"version": 1}).decode()},
+        {_NOTES: to_document(asdict(notes)).decode()},
         row_group_rows=max(1, table.num_rows * ROW_GROUP_BYTES // max(ROW_GROUP_BYTES, table.nbytes)),
         compression=compression,
         # Payloads hardly ever repeat, and trying a dictionary costs; statistics of them tell nothing.

@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Literal, Self
 
 import anyio
-import orjson
 import structlog
 
 from actorproc.clock import Clock
+from actorproc.document import document, to_document
 from actorproc.errors import CorruptObject, StoreError, StoreUnavailable
 from actorproc.layout import LOG_HEADS, log_head
 from actorproc.store import Conflict, Store
@@ -56,18 +56,13 @@ class Head:
     put_id: str = ""
 
     def to_json(self) -> bytes:
-        return orjson.dumps({"version": 1, **asdict(self)})
+        return to_document(asdict(self))
 
     @classmethod
     def from_json(cls, key: str, body: bytes) -> Self:
-        try:
-            document = orjson.loads(body)
-            if document.pop("version") != 1:
-                raise CorruptObject(key, "was written by a newer version of actorproc")
-            document["newest"] = {str(partition): int(base) for partition, base in document["newest"].items()}
-            return cls(**document)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise CorruptObject(key, f"is no head of a producer ({error!r})") from None
+        with document(key, body, "head of a producer") as fields:
+            newest = {str(partition): int(base) for partition, base in fields.pop("newest").items()}
+            return cls(newest=newest, **fields)
 
 
 class HeadWriter:

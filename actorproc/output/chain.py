@@ -9,10 +9,10 @@ import base64
 from dataclasses import asdict, dataclass, field
 from typing import Self
 
-import orjson
 import pyarrow as pa
 
-from actorproc.errors import CorruptObject, Fenced
+from actorproc.document import document, to_document
+from actorproc.errors import Fenced
 from actorproc.layout import ProcessorLayout
 from actorproc.output.checkpoints import Totals, read_checkpoint
 from actorproc.parquet import Footer, read_footer, write_parquet
@@ -41,36 +41,31 @@ class Commit:
     """Dead letters of this step as JSON lines. Committed here, published under the same number right after."""
 
     def metadata(self) -> dict[str, str]:
-        document = asdict(self) | {"version": 1, "first": list(self.first), "next": list(self.next)}
-        letters = document.pop("letters")
-        document["letters_size"] = len(letters)
-        entries = {_COMMIT: orjson.dumps(document).decode()}
+        fields = asdict(self) | {"first": list(self.first), "next": list(self.next)}
+        letters = fields.pop("letters")
+        fields["letters_size"] = len(letters)
+        entries = {_COMMIT: to_document(fields).decode()}
         if letters:
             entries[_LETTERS] = base64.b64encode(pa.compress(letters, codec="zstd", asbytes=True)).decode()
         return entries
 
     @classmethod
     def from_footer(cls, key: str, footer: Footer) -> Self:
-        try:
-            document = orjson.loads(footer.metadata[_COMMIT])
-            if document.pop("version") != 1:
-                raise CorruptObject(key, "was written by a newer version of actorproc")
-            size = document.pop("letters_size")
+        with document(key, footer.metadata.get(_COMMIT, ""), "output file of actorproc") as fields:
+            size = fields.pop("letters_size")
             letters = b""
             if size:
                 packed = base64.b64decode(footer.metadata[_LETTERS])
                 letters = pa.decompress(packed, decompressed_size=size, codec="zstd", asbytes=True)
             return cls(
-                **document
+                **fields
                 | {
-                    "first": Cursor(*document["first"]),
-                    "next": Cursor(*document["next"]),
-                    "totals": Totals(**document["totals"]),
+                    "first": Cursor(*fields["first"]),
+                    "next": Cursor(*fields["next"]),
+                    "totals": Totals(**fields["totals"]),
                     "letters": letters,
                 }
             )
-        except (ValueError, TypeError, KeyError, pa.ArrowException) as error:
-            raise CorruptObject(key, f"is no output file of actorproc ({error!r})") from None
 
 
 def encode_commit(table: pa.Table, commit: Commit) -> bytes:
@@ -130,10 +125,8 @@ class OutputChain:
         stored = await self._store.get(key)
         if stored is None:
             return 0
-        try:
-            return int(orjson.loads(stored.body)["lowest"])
-        except (ValueError, TypeError, KeyError) as error:
-            raise CorruptObject(key, f"is no boundary ({error!r})") from None
+        with document(key, stored.body, "boundary") as fields:
+            return int(fields["lowest"])
 
     async def newest(self, number: int) -> tuple[int, Commit | None]:
         """Walk from `number` to the end of the chain: the first number that is free, and the commit before it (if passed)."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Self
+from typing import Self
 
-import orjson
-
-from actorproc.errors import CorruptObject, Fenced, Outranked
+from actorproc.document import document, to_document
+from actorproc.errors import Fenced, Outranked
 from actorproc.layout import ProcessorLayout
 from actorproc.records import Cursor
 from actorproc.store import Conflict, Store, Stored
@@ -46,23 +45,14 @@ class Checkpoint:
     put_id: str = ""
 
     def to_json(self) -> bytes:
-        document: dict[str, Any] = {"version": 1, **asdict(self), "cursor": list(self.cursor)}
-        return orjson.dumps(document)
+        return to_document({**asdict(self), "cursor": list(self.cursor)})
 
     @classmethod
     def from_json(cls, key: str, body: bytes) -> Self:
-        try:
-            document = orjson.loads(body)
-            if document.pop("version") != 1:
-                raise CorruptObject(key, "was written by a newer version of actorproc")
-            position, sequence = document.pop("cursor")
-            return cls(
-                **document | {"cursor": Cursor(str(position), int(sequence)), "totals": Totals(**document["totals"])}
-            )
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise CorruptObject(
-                key, f"is no checkpoint ({error}); it is written whole or not at all, so look who did"
-            ) from None
+        with document(key, body, "checkpoint") as fields:
+            position, sequence = fields.pop("cursor")
+            totals = Totals(**fields.pop("totals"))
+            return cls(cursor=Cursor(str(position), int(sequence)), totals=totals, **fields)
 
 
 class CheckpointKeeper:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import orjson
-
-from actorproc.errors import CorruptObject, UsageError
+from actorproc.document import document, to_document
+from actorproc.errors import UsageError
 from actorproc.layout import ProcessorLayout
 from actorproc.store import Conflict, Store
 
@@ -20,7 +19,7 @@ async def agree_on_source(store: Store, layout: ProcessorLayout, identity: str, 
         UsageError: it is another one; names both.
     """
     await check_source(store, layout, identity, name)
-    body = orjson.dumps({"version": 1, "identity": identity, "name": name, "put_id": store.clock.nonce()})
+    body = to_document({"identity": identity, "name": name, "put_id": store.clock.nonce()})
     try:
         await store.create(layout.origin, body)
     except Conflict:
@@ -36,11 +35,8 @@ async def check_source(store: Store, layout: ProcessorLayout, identity: str, nam
     stored = await store.get(layout.origin)
     if stored is None:
         return
-    try:
-        document = orjson.loads(stored.body)
-        known, known_name = str(document["identity"]), str(document["name"])
-    except (ValueError, TypeError, KeyError) as error:
-        raise CorruptObject(layout.origin, f"does not name a source ({error!r})") from None
+    with document(layout.origin, stored.body, "name of a source") as fields:
+        known, known_name = str(fields["identity"]), str(fields["name"])
     if known != identity:
         again = "deleted and made anew" if known_name == name else f"not {known_name}"
         raise UsageError(

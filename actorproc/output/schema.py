@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import orjson
 import pyarrow as pa
 
-from actorproc.errors import CorruptObject
+from actorproc.document import document, to_document
 from actorproc.layout import ProcessorLayout
 from actorproc.rows.schema import check_change, parse_schema, schema_to_ddl
 from actorproc.store import Conflict, Store
@@ -24,8 +23,7 @@ async def agree_on_schema(store: Store, layout: ProcessorLayout, schema: pa.Sche
             if old.equals(schema):
                 return
             check_change(old, schema)
-        document = {"version": 1, "ddl": schema_to_ddl(schema), "put_id": store.clock.nonce()}
-        body = orjson.dumps(document, option=orjson.OPT_INDENT_2)
+        body = to_document({"ddl": schema_to_ddl(schema), "put_id": store.clock.nonce()})
         try:
             if stored is None:
                 await store.create(layout.schema, body)
@@ -43,7 +41,5 @@ async def read_schema(store: Store, layout: ProcessorLayout) -> pa.Schema | None
 
 
 def _parse(key: str, body: bytes) -> pa.Schema:
-    try:
-        return parse_schema(orjson.loads(body)["ddl"])
-    except (ValueError, TypeError, KeyError) as error:
-        raise CorruptObject(key, f"is no schema ({error!r})") from None
+    with document(key, body, "schema") as fields:
+        return parse_schema(fields["ddl"])

@@ -15,7 +15,7 @@ from actorproc.actor import first_cause
 from actorproc.clock import SYSTEM, Clock
 from actorproc.errors import SourceError, UsageError
 from actorproc.layout import log_dir, log_file, number_of
-from actorproc.log.files import LogFile, end_of, find_time, first_base, log_identity, open_log
+from actorproc.log.files import LogFile, end_of, find_time, first_base, open_log
 from actorproc.log.heads import HeadWatch
 from actorproc.records import RECORD_SCHEMA, Batch
 from actorproc.settings import Settings
@@ -60,8 +60,9 @@ class LogSource(Source):
         """
         if self._owns_store:
             await self._store.__aenter__()
-        self._partitions = [str(index) for index in range(await open_log(self._store))]
-        self.identity = await log_identity(self._store)
+        meta = await open_log(self._store)
+        self._partitions = [str(index) for index in range(meta.partitions)]
+        self.identity = meta.identity
 
     async def close(self) -> None:
         if self._owns_store:

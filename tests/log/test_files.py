@@ -25,8 +25,9 @@ def table(values: list[bytes | None]) -> pa.Table:
 
 
 async def test_the_number_of_partitions_is_decided_once(store: Store) -> None:
-    assert await create_log(store, 3) == 3
-    assert await create_log(store, 3) == await open_log(store) == 3
+    created = await create_log(store, 3)
+    assert created.partitions == 3
+    assert await create_log(store, 3) == created == await open_log(store)
     with pytest.raises(UsageError, match="has 3 partitions, not 4; the number never changes"):
         await create_log(store, 4)
     with pytest.raises(UsageError, match="has 3 partitions, not 8"):

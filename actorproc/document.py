@@ -1,0 +1,37 @@
+"""Our JSON documents: each says its version, and one that is not as it was written is refused by its key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import orjson
+
+from actorproc.errors import CorruptObject
+
+VERSION = 1
+
+
+def to_document(fields: Mapping[str, Any]) -> bytes:
+    """The document with `fields`, its keys in order so that people find them."""
+    return orjson.dumps({"version": VERSION, **fields}, option=orjson.OPT_SORT_KEYS)
+
+
+@contextmanager
+def document(key: str, body: bytes | str, what: str) -> Iterator[dict[str, Any]]:
+    """The fields of the document in `body`, read from `key`. What they give rise to in the block is their fault:
+
+    Raises:
+        CorruptObject: it is no `what`, or of a newer version.
+    """
+    try:
+        fields: dict[str, Any] = orjson.loads(body)
+        version = fields.pop("version")
+        if version != VERSION:
+            raise CorruptObject(key, f"has version {version!r}, this actorproc knows {VERSION}: update it here")
+        yield fields
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CorruptObject(
+            key, f"is no {what} ({error!r}); it is written whole or not at all, so look who did"
+        ) from None
