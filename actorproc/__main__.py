@@ -1,7 +1,19 @@
-"""`python -m actorproc`: the command line."""
+"""`actorproc`, `python -m actorproc`: the command line. Ctrl-C while it is still being imported ends it quietly, too."""
 
 from __future__ import annotations
 
-from actorproc.cli import main
+import sys
 
-main()
+
+def main() -> None:
+    """Entry point of the `actorproc` command."""
+    try:
+        from actorproc.cli import main as run
+
+        run()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
 import anyio
-import structlog
 
 from actorproc.clock import SYSTEM, Clock
 from actorproc.errors import ConditionFailed, StoreUnavailable
+from actorproc.logger import get_logger
 from actorproc.retry import Backoff
 
 T = TypeVar("T")
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

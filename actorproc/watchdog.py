@@ -10,9 +10,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
-import structlog
 
-log = structlog.get_logger(__name__)
+from actorproc.logger import get_logger
+
+log = get_logger(__name__)
 
 
 @asynccontextmanager

@@ -22,7 +22,6 @@ from actorproc.testing.clock import VirtualClock
 from actorproc.testing.loop import current_loop
 from actorproc.testing.loop import run as run_in_virtual_time
 from actorproc.testing.nudges import Switchboard
-from benchmarks.processes import only_warnings
 
 PRICE = {"put": 5e-6, "put_if_absent": 5e-6, "put_if_match": 5e-6, "list": 5e-6, "get": 4e-7, "delete": 0.0}
 """Dollars per request."""
@@ -112,7 +111,6 @@ async def _measure(partitions: int, hosts: int, intervals: int) -> Idle:
 
 def run(intervals: int = 200) -> None:
     """Print the table."""
-    only_warnings()
     console = Console()
     settings = Settings()
     table = Table(title=f"requests of an idle group, over {intervals} renew intervals")

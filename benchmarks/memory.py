@@ -19,7 +19,7 @@ from actorproc import Processor
 from actorproc.handlers import JsonRows
 from actorproc.settings import Settings
 from benchmarks.backlog import make_backlog
-from benchmarks.processes import in_own_process, only_warnings, resident
+from benchmarks.processes import in_own_process, resident
 
 PARTITIONS = 8
 SAMPLED = 0.05  # seconds
@@ -49,7 +49,6 @@ class Run:
 
 def process(log: Path, container: Path) -> Run:
     """Run one host until the end of the log."""
-    only_warnings()
     processor = Processor(Typed, source=str(log), container=str(container), host="bench")
     before, samples, done = resident(), [], threading.Event()
 
@@ -70,7 +69,6 @@ def process(log: Path, container: Path) -> Run:
 
 def run(events: int = 10_000_000) -> None:
     """Print the table."""
-    only_warnings()
     console = Console()
     table = Table(title=f"one host, {PARTITIONS} partitions, folder store; MiB resident")
     for heading in ("backlog, events", "events/s", "before", "peak of the first quarter", "half", "all", "grown by"):

@@ -19,8 +19,9 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def in_own_process(work: Callable[P, T], *args: P.args, **keywords: P.kwargs) -> T:
-    """What `work` returns, or raises, in a fresh interpreter."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    """What `work` returns, or raises, in a fresh interpreter, which logs warnings only."""
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn, initializer=only_warnings) as pool:
         return pool.submit(work, *args, **keywords).result()
 
 

@@ -110,7 +110,6 @@ class Moves:
 
 def run(partitions: int = 256) -> None:
     """Print the tables."""
-    only_warnings()
     console = Console()
     with tempfile.TemporaryDirectory(prefix="actorproc-bench-") as name:
         folder = Path(name)

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer
-from benchmarks.processes import only_warnings, resident
+from benchmarks.processes import resident
 
 
 class Nothing(PartitionHandler):
@@ -25,7 +25,6 @@ class Nothing(PartitionHandler):
 
 def run(partitions: int = 10_000, idle_seconds: float = 20) -> None:
     """Print the table."""
-    only_warnings()
     with tempfile.TemporaryDirectory(prefix="actorproc-bench-") as folder:
         anyio.run(_measure, Path(folder), partitions, idle_seconds)
 

@@ -55,7 +55,7 @@ def serve(log: Path, state: Path, workers: int, cores: Iterable[int]) -> Run:
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)  # the command inherits it
     try:
-        done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     finally:
         os.sched_setaffinity(0, allowed)
     wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -10,12 +10,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
-import structlog
-
 from actorproc.clock import SYSTEM, Clock
+from actorproc.logger import get_logger
 from actorproc.settings import Settings
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 INTERVAL = 0.2
 """Seconds between two calls of `on_nudge` at least: a flood of datagrams costs a few looks a second, no more."""

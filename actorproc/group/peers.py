@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 import anyio
-import structlog
 
 from actorproc.errors import ActorprocError, StoreError
 from actorproc.group.heartbeat import Heartbeat, Incarnation
 from actorproc.group.nudge import Nudges
 from actorproc.layout import ProcessorLayout
+from actorproc.logger import get_logger
 from actorproc.store import Store
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 COURTESY = 1.0
 """Seconds that this may take: worth doing, not worth waiting for. Whatever fails is made good by timers."""

@@ -6,19 +6,19 @@ import math
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import structlog
 
 from actorproc.clock import Clock
 from actorproc.errors import CorruptObject, StoreUnavailable
 from actorproc.layout import log_file
 from actorproc.log.files import Notes, encode_file, footer_of, last_base, read_notes, running_time
+from actorproc.logger import get_logger
 from actorproc.retry import Backoff
 from actorproc.store import Conflict, Store, Stored
 
 _RETRY = Backoff(0.2, 5.0)
 _LOOK_AGAIN = 600.0  # seconds
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Appender:

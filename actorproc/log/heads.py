@@ -15,12 +15,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Literal, Self
 
 import anyio
-import structlog
 
 from actorproc.clock import Clock
 from actorproc.document import document, to_document
 from actorproc.errors import CorruptObject, StoreError, StoreUnavailable
 from actorproc.layout import LOG_HEADS, log_head
+from actorproc.logger import get_logger
 from actorproc.store import Conflict, Store
 
 State = Literal["open", "idle", "closed"]
@@ -43,7 +43,7 @@ FORGET_AFTER = 86_400.0
 
 _RENEW_NAME = FORGET_AFTER / 2  # a producer silent for so long takes a new head, so that none is removed under it
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

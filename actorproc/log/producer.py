@@ -15,7 +15,6 @@ import anyio.abc
 import anyio.lowlevel
 import numpy as np
 import pyarrow as pa
-import structlog
 
 from actorproc.budget import ByteBudget
 from actorproc.clock import SYSTEM, Clock
@@ -37,6 +36,7 @@ from actorproc.log.payloads import (
     time_column,
     value_bytes,
 )
+from actorproc.logger import get_logger
 from actorproc.records import RECORD_SCHEMA
 from actorproc.settings import Settings, seconds, size
 from actorproc.store import Store
@@ -49,7 +49,7 @@ _MANY = 16_384  # records taken at once in send_many
 _BREATH = 500  # records after which send lets others have the event loop
 _HEAD_RETRY = 1.0  # seconds
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class ProducerStatistics(NamedTuple):
