@@ -14,6 +14,8 @@ ActorprocError
   SourceError            the source could not be read
   Fenced                 stop: another owner runs this partition (or this host name)
   WrittenOut             stop the partitions, then join again: the group took this host for dead
+  EndNotReached          mend what the message names, and run again: it goes on from what is committed
+  Aborted                a second signal came while draining; what was not committed is processed again
   HandlerError           the user's code failed, or a record of it did
     Misfit               a row does not fit `output_schema`: fix the handler, or the schema
     TooManyDeadLetters   look at the dead letters: the partition stopped instead of draining into them
@@ -21,6 +23,8 @@ ActorprocError
 """
 
 from __future__ import annotations
+
+from types import TracebackType
 
 
 class ActorprocError(Exception):
@@ -86,6 +90,14 @@ class WrittenOut(ActorprocError):
     """The group took this host for dead and gave its leases away. It stops its partitions and joins again."""
 
 
+class EndNotReached(ActorprocError):
+    """A run until the end has ended before; the message names the partitions and why."""
+
+
+class Aborted(ActorprocError):
+    """A second signal came while draining."""
+
+
 class Outranked(Fenced):
     """The checkpoint bears a later epoch than our lease: we are late, or the group has forgotten its epochs."""
 
@@ -112,3 +124,27 @@ class TooManyDeadLetters(HandlerError):
 
 class PartitionStuck(HandlerError):
     """The handler made no progress for `max_process_time`."""
+
+
+_INSIDE = {"actorproc", "anyio", "asyncio", "contextlib"}
+
+
+def outside(error: BaseException) -> TracebackType | None:
+    """The traceback from where a handler or source of the user's was called; the whole of it if none was."""
+    trace = error.__traceback__
+    while trace is not None and _is_inside(trace):
+        trace = trace.tb_next
+    return trace or error.__traceback__
+
+
+def described(error: BaseException) -> str:
+    """What was raised, and which method of the user's it came out of."""
+    what, trace = f"{type(error).__name__}: {error}", outside(error)
+    if isinstance(error, ActorprocError) or trace is None or _is_inside(trace):
+        return what
+    code = trace.tb_frame.f_code
+    return f"{what} (in {code.co_qualname}, {code.co_filename}:{trace.tb_lineno})"
+
+
+def _is_inside(trace: TracebackType) -> bool:
+    return trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] in _INSIDE

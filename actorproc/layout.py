@@ -8,6 +8,7 @@ from urllib.parse import quote, unquote
 from actorproc.errors import UsageError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+GROUP = "group.json"
 DIGITS = 20  # of a number in a key: any 64-bit number, and keys sort as numbers do
 
 
@@ -52,7 +53,7 @@ class ProcessorLayout:
         self.processor = checked_name("processor name", processor)
         root = self.processor + "/"
         self.hosts = root + "hosts/"
-        self.group = root + "group.json"
+        self.group = root + GROUP
         self.checkpoints = root + "checkpoints/"
         self.output = root + "output/"
         self.dead_letters = root + "dead-letters/"

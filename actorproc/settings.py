@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
+from collections.abc import Mapping
 from contextvars import ContextVar
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -44,6 +47,7 @@ Seconds = Annotated[float, BeforeValidator(seconds), Field(gt=0, allow_inf_nan=F
 Size = Annotated[int, BeforeValidator(size), Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]
 
+_PREFIX = "ACTORPROC_"
 _file: ContextVar[dict[str, Any]] = ContextVar("_file")  # what `load` read, for pydantic to find
 
 
@@ -54,7 +58,7 @@ class Settings(BaseSettings):
     A keyword beats the environment, the environment beats the file.
     """
 
-    model_config = SettingsConfigDict(env_prefix="ACTORPROC_", extra="forbid", frozen=True, validate_default=True)
+    model_config = SettingsConfigDict(env_prefix=_PREFIX, extra="forbid", frozen=True, validate_default=True)
 
     # Group
     lease_acquire_interval: Seconds = Field(
@@ -183,6 +187,7 @@ class Settings(BaseSettings):
             SettingsError: names each setting that is wrong, its value and what is allowed.
         """
         given = {name: value for name, value in keywords.items() if value is not None}
+        _check_environment()
         token = _file.set(read_config(config))
         try:
             return cls(**given)
@@ -210,9 +215,22 @@ def explain(error: ValidationError) -> str:
         name = ".".join(map(str, item["loc"]))
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
-            message = "there is no such setting"
+            message = f"there is no such setting{_did_you_mean(name)}"
         lines.append(f"{name} = {item['input']!r}: {message}" if name else message)
     return "\n".join(lines)
+
+
+def _did_you_mean(name: str, like: float = 0.6) -> str:
+    near = get_close_matches(name, Settings.model_fields, n=1, cutoff=like)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _check_environment(environment: Mapping[str, str] = os.environ) -> None:
+    """A variable that is nearly a setting is a typing error: it must not be passed over in silence."""
+    for variable in environment:
+        name = variable.removeprefix(_PREFIX).lower()
+        if variable.startswith(_PREFIX) and name not in Settings.model_fields and (near := _did_you_mean(name, 0.8)):
+            raise SettingsError(f"{variable} in the environment: there is no such setting{near}")
 
 
 class _TomlFile(PydanticBaseSettingsSource):

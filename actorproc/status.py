@@ -16,8 +16,8 @@ from actorproc.group.assignment import Lease, Plan, plan
 from actorproc.group.heartbeat import Heartbeat, read_heartbeats
 from actorproc.group.liveness import Watch
 from actorproc.group.membership import GroupDocument, read_group
-from actorproc.layout import ProcessorLayout
-from actorproc.output.chain import Commit, OutputChain
+from actorproc.layout import GROUP, LOG_META, ProcessorLayout
+from actorproc.output.chain import OutputChain
 from actorproc.output.checkpoints import Checkpoint, Totals, read_checkpoint
 from actorproc.records import Cursor
 from actorproc.sources.protocol import End, Source
@@ -82,9 +82,26 @@ async def missing_processor(store: Store, processor: str) -> str | None:
     """Why nothing can be said of `processor`: it has never run there. Names those that have. None if it has."""
     if await _has_run(store, ProcessorLayout(processor)):
         return None
+    missing = f"no processor {processor!r} at {store.url}"
+    if await store.get(LOG_META, tail=1):
+        return f"{missing}: that is a log. Give it as the source, and as the container what `serve` had as container"
+    if (wrong := await wrong_container(store)) is not None:
+        return f"{missing}: {wrong}"
     there = await find_processors(store)
     known = f"there are: {', '.join(there)}" if there else "no processor has ever run there"
-    return f"no processor {processor!r} at {store.url}: {known}. Check the name and the container"
+    return f"{missing}: {known}. Check the name and the container"
+
+
+async def wrong_container(store: Store) -> str | None:
+    """Why this is no container: it is the folder of a processor in one. None if it is not."""
+    stored = await store.get(GROUP)
+    try:
+        if stored is None or not GroupDocument.from_json(GROUP, stored.body):
+            return None
+    except CorruptObject:
+        return None
+    container, _, name = store.url.rstrip("/").rpartition("/")
+    return f"{store.url} is the folder of the processor {name!r} itself; its container is {container}"
 
 
 async def find_processors(store: Store) -> list[str]:
@@ -96,7 +113,7 @@ async def find_processors(store: Store) -> list[str]:
         if not entries:
             break
         folder, slash, _ = entries[0].key.partition("/")
-        if slash and await store.get(ProcessorLayout(folder).group, tail=1):
+        if slash and await store.get(f"{folder}/{GROUP}", tail=1):
             found.append(folder)
         after = folder + "0" if slash else entries[0].key  # "0" comes next after "/": all of the folder is passed over
     return sorted(found)
@@ -201,12 +218,8 @@ async def _walk(chain: OutputChain, checkpoint: Checkpoint) -> _Committed:
         number, newest = await chain.newest(checkpoint.number)
     if newest is not None and newest.next.sequence >= checkpoint.cursor.sequence:
         return _Committed(newest.next, newest.time, number, newest.totals)
-    moved = checkpoint.totals.records > 0  # else it was claimed only
-    return _Committed(checkpoint.cursor, checkpoint.time if moved else _time(newest), number, checkpoint.totals)
-
-
-def _time(commit: Commit | None) -> float | None:
-    return None if commit is None else commit.time
+    # It was moved without rows; or not at all, and bears no time.
+    return _Committed(checkpoint.cursor, checkpoint.time or None, number, checkpoint.totals)
 
 
 def _lag(cursor: Cursor | None, end: End | None, source: Source) -> int | None:

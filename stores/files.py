@@ -154,8 +154,11 @@ class Files(Backend):
         return f"{self._root}/{key}"
 
     def _look(self) -> None:
-        with suppress(FileNotFoundError), os.scandir(self._root):
-            pass
+        try:
+            with suppress(FileNotFoundError), os.scandir(self._root):
+                pass
+        except NotADirectoryError:
+            raise StoreRefused(f"{self.url} is a file, or lies below one; give a folder") from None
 
     def _read(self, path: str, unless: str | None, tail: int | None) -> Stored | None:
         try:

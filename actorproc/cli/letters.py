@@ -39,13 +39,17 @@ def show_all(
 
     async def work() -> None:
         async with opened_processor(name, container, config, given) as (store, layout, _):
-            letters = _chosen(store, layout, partition, error, limit)
+            types: Counter[str] = Counter()
+            letters = _chosen(store, layout, partition, error, limit, types)
             if as_json:
                 async for letter in letters:
                     print_json(letter)
-                return
-            columns = ["letter", "time", "error", "message", "attempts", "key", "value"]
-            await print_table(columns, (_row(letter) async for letter in letters))
+            else:
+                columns = ["letter", "time", "error", "message", "attempts", "key", "value"]
+                await print_table(columns, (_row(letter) async for letter in letters))
+            if error is not None and types and error not in types:
+                there = ", ".join(f"{name} ({count:,})" for name, count in types.most_common())
+                typer.echo(f"no dead letter with an error of type {error!r}; there are: {there}", err=True)
 
     run_async(work)
 
@@ -143,11 +147,14 @@ def purge(
 
 
 async def _chosen(
-    store: Store, layout: ProcessorLayout, partition: str | None, error: str | None, limit: int | None
-) -> AsyncIterator[dict[str, Any]]:
+    store: Store, layout: ProcessorLayout, partition: str | None, error: str | None, limit: int | None,
+    types: Counter[str],
+) -> AsyncIterator[dict[str, Any]]:  # fmt: skip
+    """Letters of the wanted type of `error`; counts all types in `types`."""
     left = limit
     for key in sorted(await letter_files(store, layout, partition), key=lambda key: (natural(partition_of(key)), key)):
         for letter in await read_letters(store, key):
+            types[letter["error"]["type"]] += 1
             if error is not None and letter["error"]["type"] != error:
                 continue
             if left is not None:

@@ -6,12 +6,14 @@ import importlib
 import inspect
 import os
 import re
+import shlex
 import sys
 import traceback
 from difflib import get_close_matches
+from pathlib import Path
 from types import ModuleType
 
-from actorproc.errors import HandlerDefinitionError
+from actorproc.errors import ActorprocError, HandlerDefinitionError, UsageError, described
 from actorproc.handler import PartitionHandler, checked_handler
 from actorproc.sources.protocol import Source
 
@@ -37,11 +39,22 @@ def load_source(spec: str) -> str | Source:
 
     Raises:
         HandlerDefinitionError: there is no such module or name, its own code fails, or it is no source.
+        UsageError: it is a file.
     """
     if not _OBJECT.fullmatch(spec):
+        if (path := Path(spec.removeprefix("file://"))).is_file():
+            raise UsageError(
+                f"source {spec!r} is a file, not a log. Append its lines to a log, and give that: "
+                f"actorproc produce --log events --partitions 8 {shlex.quote(str(path))}"
+            )
         return spec
     found = _load("source", spec, Source)
-    made = found() if callable(found) and not isinstance(found, Source) else found
+    try:
+        made = found() if callable(found) and not isinstance(found, Source) else found
+    except ActorprocError:
+        raise
+    except Exception as error:  # the user's code: whatever it raises
+        raise HandlerDefinitionError(f"making the source {spec!r} failed: {described(error)}") from error
     if not isinstance(made, Source):
         raise HandlerDefinitionError(f"source {spec!r} is {made!r}; it must be, or make, an actorproc.Source")
     return made
@@ -55,11 +68,24 @@ def _load(what: str, spec: str, kind: type) -> object:
     if os.getcwd() not in sys.path:  # noqa: PTH109  # sys.path holds texts
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
     found: object = _import(name)
+    imported = sys.modules[name]
     for attribute in path.split("."):
         if not hasattr(found, attribute):
-            raise HandlerDefinitionError(f"{name} has no {path!r}{_suggestion(found, attribute, kind)}")
+            raise HandlerDefinitionError(
+                f"{name} has no {path!r}{_suggestion(found, attribute, kind)}{_shadow(name, imported)}"
+            )
         found = getattr(found, attribute)
     return found
+
+
+def _shadow(name: str, imported: ModuleType) -> str:
+    """That another module than the one in the working directory was imported, if so."""
+    here = Path.cwd().joinpath(*name.split("."))
+    place = getattr(imported, "__file__", None) or "Python itself"
+    for own in (here.with_suffix(".py"), here / "__init__.py"):
+        if own.is_file() and not (Path(place).exists() and own.samefile(place)):
+            return f".\nIt was imported from {place}, which hides {own}: give that another name"
+    return ""
 
 
 def _import(name: str) -> ModuleType:

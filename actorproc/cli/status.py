@@ -173,7 +173,7 @@ def _state(member: MemberStatus) -> Text:
 
 def _partitions(partitions: Sequence[PartitionStatus]) -> Table:
     table = Table(
-        "partition", "owner", _right("epoch"), _right("position"), _right("lag"), _right("rows"), _right("dead"),
+        "partition", "owner", _right("epoch"), _right("sequence"), _right("lag"), _right("rows"), _right("dead"),
         "last commit", box=SIMPLE_HEAD,
     )  # fmt: skip
     for partition in partitions:
@@ -183,7 +183,7 @@ def _partitions(partitions: Sequence[PartitionStatus]) -> Table:
             Text(partition.partition),
             owner.append(f" -> {partition.next_owner}", style="yellow") if partition.next_owner else owner,
             str(partition.epoch),
-            Text(cursor.position if cursor else "-"),
+            f"{cursor.sequence:,}" if cursor and cursor.sequence >= 0 else "-",
             "-" if partition.lag is None else f"{partition.lag:,}",
             f"{totals.rows:,}",
             Text(f"{totals.dead_letters:,}", style="yellow" if totals.dead_letters else ""),

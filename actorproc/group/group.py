@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import anyio
-import structlog
 
 from actorproc.clock import SYSTEM, Clock
 from actorproc.errors import Fenced, WrittenOut
@@ -18,11 +17,12 @@ from actorproc.group.membership import GroupDocument
 from actorproc.group.nudge import NoNudges, Nudges
 from actorproc.group.peers import Peers
 from actorproc.layout import ProcessorLayout
+from actorproc.logger import get_logger
 from actorproc.retry import Backoff
 from actorproc.settings import Settings
 from actorproc.store import Conflict, NotModified, Store, Stored
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _RIVALRY = Backoff(0.05, 2.0)  # between two tries at a document that others write as well
 _SWEEP = 10  # abandoned heartbeats removed per look
@@ -265,8 +265,9 @@ class Group:
             self._joined = self._was_in = True
         elif self._was_in and member.incarnation not in self._pulse.past:
             raise Fenced(
-                f"{self._layout.group}: another host named {self.host!r} has joined and replaced this one; "
-                "each host needs a name of its own"
+                f"{self._layout.group}: another host named {self.host!r} has joined and replaced this one, which stops; "
+                "nothing is lost. If something starts this one again, it will replace the other in turn, and so on: give "
+                "each process a host name of its own, or none (then it is the machine's name and the process id)"
             )
 
     def _is_in(self) -> bool:

@@ -41,7 +41,7 @@ class Checkpoint:
     totals: Totals = field(default_factory=Totals)
     host: str = ""
     time: float = 0.0
-    """Seconds since 1970 by the host's clock: for people."""
+    """When it was last moved (a claim moves nothing): seconds since 1970 by the host's clock; for people."""
     put_id: str = ""
 
     def to_json(self) -> bytes:
@@ -102,7 +102,8 @@ class CheckpointKeeper:
         Raises:
             Fenced: somebody else wrote it since; this worker is not the owner any more.
         """
-        moved = self._signed(replace(self.current, number=number, cursor=cursor, totals=totals))
+        now = self._store.clock.wall()
+        moved = self._signed(replace(self.current, number=number, cursor=cursor, totals=totals, time=now))
         try:
             self._tag = (await self._store.swap(self._key, moved.to_json(), self._tag)).tag
         except Conflict as conflict:
@@ -110,8 +111,7 @@ class CheckpointKeeper:
         self.current = moved
 
     def _signed(self, checkpoint: Checkpoint) -> Checkpoint:
-        clock = self._store.clock
-        return replace(checkpoint, epoch=self._epoch, host=self._host, time=clock.wall(), put_id=clock.nonce())
+        return replace(checkpoint, epoch=self._epoch, host=self._host, put_id=self._store.clock.nonce())
 
 
 def _owner(key: str, stored: Stored | None) -> str:

@@ -10,10 +10,12 @@ import anyio
 import orjson
 import pytest
 
+from actorproc import Cursor, Producer
 from actorproc.layout import ProcessorLayout
+from actorproc.output.checkpoints import Checkpoint, Totals
 from actorproc.store import Store
 from actorproc.stores import open_store
-from tests.cli.conftest import Run, processed
+from tests.cli.conftest import Run, events, processed
 
 LAYOUT = ProcessorLayout("Delays")
 
@@ -86,6 +88,36 @@ def test_a_processor_that_never_ran_there_is_named_with_those_that_did(run: Run,
     assert "no processor 'Delay'" in result.stderr
     assert "there are: Delays" in result.stderr
     assert "Traceback" not in result.output
+
+
+def test_a_log_or_the_folder_of_a_processor_is_no_container_and_the_message_says_so(run: Run, state: Path) -> None:
+    result = run("status", "--name", "Delays", "--container", state / "events")
+    assert result.exit_code == 2
+    assert "that is a log. Give it as the source" in result.stderr
+    result = run("status", "--name", "Delays", "--container", state / "state" / "Delays")
+    assert result.exit_code == 2
+    assert f"its container is file://{state}/state" in result.stderr
+
+
+def test_dead_letters_of_a_type_that_there_is_not_say_which_there_are(run: Run, place: list[object]) -> None:
+    result = run("dead-letters", "list", *place, "--error", "KeyErr", "--json")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "no dead letter with an error of type 'KeyErr'; there are: KeyError (20)\n"
+    assert run("dead-letters", "list", *place, "--error", "KeyError", "--json").stderr == ""
+
+
+def test_status_shows_how_far_a_partition_is_within_a_chunk(run: Run, tmp_path: Path) -> None:
+    async def half() -> None:
+        async with Producer(str(tmp_path / "events"), partitions=1) as producer:
+            await producer.send_many(events(20))
+        async with open_store(str(tmp_path / "state")) as store:
+            done = Checkpoint(1, 0, Cursor("0", 7), Totals(8), time=1.0)
+            await store.put(LAYOUT.checkpoint("0"), done.to_json())
+
+    anyio.run(half)
+    result = run("status", "--name", "Delays", "--container", tmp_path / "state", "--source", tmp_path / "events")
+    row = next(line.split() for line in result.stdout.splitlines() if "nobody" in line)
+    assert row[:5] == ["0", "nobody", "0", "7", "12"]
 
 
 def test_a_container_without_any_processor_says_so(run: Run, tmp_path: Path) -> None:
