@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
 import socket
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import anyio
 import anyio.abc
-import structlog
 
 from actorproc.actor import first_cause
 from actorproc.budget import ByteBudget, Tally
 from actorproc.clock import SYSTEM, Clock
-from actorproc.errors import StoreUnavailable, UsageError
+from actorproc.errors import (
+    Aborted,
+    ActorprocError,
+    EndNotReached,
+    HandlerError,
+    SourceError,
+    StoreUnavailable,
+    UsageError,
+    described,
+)
 from actorproc.group.group import Group
 from actorproc.group.nudge import Nudges, UdpNudges
 from actorproc.handler import PartitionHandler, checked_handler
 from actorproc.layout import ProcessorLayout, checked_name
+from actorproc.logger import get_logger
 from actorproc.options import load_options
 from actorproc.output.chain import read_cursor
 from actorproc.output.origin import agree_on_source
@@ -34,18 +44,24 @@ from actorproc.rows.schema import output_schema, parse_schema
 from actorproc.settings import Settings
 from actorproc.sources import open_source
 from actorproc.sources.protocol import End, Source, Start, checked_start
+from actorproc.status import natural, wrong_container
 from actorproc.store import Store
 from actorproc.stores import open_store
 from actorproc.supervisor import Supervisor, SupervisorStatistics
 from actorproc.watchdog import loop_watchdog
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 SAME_STOP = 0.2
 """Seconds within which a second signal is the same stop: some senders signal the process and its group."""
 
 END_POLL = 0.5
 """Seconds between looks at partitions of other hosts, when running until the end."""
+
+HOPELESS = 5
+"""Failures in a row, with nothing committed in between, after which a run until the end does not wait for a partition."""
+
+_NAMED = 5  # partitions that a message names
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +72,21 @@ class Statistics:
     host: str
     running: bool
     supervisor: SupervisorStatistics | None
+    """As it ended, if it is not running; None: it never ran."""
     store_requests: dict[str, int]
     """How often each verb was sent to the container's store."""
     read_ahead_bytes: int
+
+
+@contextmanager
+def _blamed(what: str, kind: type[ActorprocError]) -> Iterator[None]:
+    """Code of the user's: whatever it raises becomes an error of ours that says where."""
+    try:
+        yield
+    except ActorprocError:
+        raise
+    except Exception as error:
+        raise kind(f"{what} failed: {described(error)}") from error
 
 
 def default_host() -> str:
@@ -119,9 +147,14 @@ class Processor:
         self._nudges = nudges
         self._budget = ByteBudget(self.settings.read_ahead_bytes)
         self._supervisor: Supervisor | None = None
+        self._last: SupervisorStatistics | None = None
         self._stack: AsyncExitStack | None = None
         self._stop_asked = False
         self._ended = anyio.Event()
+        self._begun = False
+        self._signalled = anyio.Event()
+        self._abort_signal: str | None = None
+        self._hopeless: dict[str, str] = {}
         self._log = log.bind(processor=self.name, host=self.host)
 
     async def __aenter__(self) -> Self:
@@ -156,33 +189,49 @@ class Processor:
         except ExceptionGroup as group:
             raise first_cause(group) from None
 
-    async def run(self, *, until_end: bool = False, signals: bool = False) -> None:
+    async def run(
+        self, *, until_end: bool = False, signals: bool = False, aborting: Callable[[], None] = lambda: None
+    ) -> None:
         """Run until stopped.
 
         Args:
-            until_end: stop when every partition has reached the end it had at the start, and all of it is committed.
-            signals: SIGTERM and SIGINT drain and stop; a second one aborts with `Aborted`.
+            until_end: return when every partition has reached the end it had at the start, and all of it is committed.
+            signals: SIGTERM and SIGINT drain and stop; a second one aborts. Only in the main thread.
+            aborting: called at the second signal, from the signal handler: an event loop that hangs does not hear of it.
 
         Raises:
+            EndNotReached: `until_end`, and it was stopped before; or all that this host has left to do has failed
+                `HOPELESS` times in a row without getting on.
+            Aborted: a second signal came.
             Fenced: another host of the same name has taken over.
             StoreError: the store cannot be used.
             UsageError: what the handler emits does not go with what is stored.
         """
         self._stop_asked = False
+        self._begun, self._signalled, self._abort_signal = False, anyio.Event(), None
+        unreached = "stopped while starting: nothing was begun" if until_end else ""
         try:
-            async with AsyncExitStack() as stack:
-                supervisor = await stack.enter_async_context(self._assembled(until_end))
-                tasks = await stack.enter_async_context(anyio.create_task_group())
-                if signals:
-                    tasks.start_soon(self._obey_signals)
-                if until_end:
-                    tasks.start_soon(self._stop_at_end, supervisor)
-                if self._stop_asked:
-                    await supervisor.stop()
-                await supervisor.run()
-                tasks.cancel_scope.cancel()
+            with anyio.CancelScope() as life:
+                async with AsyncExitStack() as stack:
+                    if signals:
+                        stack.enter_context(self._obeyed_signals(life, aborting))
+                    supervisor = await stack.enter_async_context(self._assembled(until_end))
+                    self._begun = True
+                    tasks = await stack.enter_async_context(anyio.create_task_group())
+                    tasks.start_soon(self._stop_when_signalled)
+                    if until_end:
+                        tasks.start_soon(self._stop_at_end, supervisor)
+                    if self._stop_asked:
+                        await supervisor.stop()
+                    await supervisor.run()
+                    tasks.cancel_scope.cancel()
+                    unreached = self._unreached(supervisor)
         except ExceptionGroup as group:
             raise first_cause(group) from None
+        if self._abort_signal is not None:
+            raise Aborted(f"{self._abort_signal} came twice: aborted; what was not committed is processed again")
+        if unreached:
+            raise EndNotReached(unreached)
 
     async def stop(self) -> None:
         """Drain, commit, hand the leases over; `run` then returns. While it is still starting: as soon as it has."""
@@ -197,7 +246,7 @@ class Processor:
             processor=self.name,
             host=self.host,
             running=supervisor is not None,
-            supervisor=supervisor.statistics() if supervisor else None,
+            supervisor=supervisor.statistics() if supervisor else self._last,
             store_requests=dict(self._store.requests),
             read_ahead_bytes=self._budget.used,
         )
@@ -209,13 +258,17 @@ class Processor:
         async with AsyncExitStack() as stack:
             if self._owns_store:
                 await stack.enter_async_context(self._store)
-            await self._source.open()
+            if (wrong := await wrong_container(self._store)) is not None:
+                raise UsageError(wrong)
+            with _blamed(f"opening the source {self._source}", SourceError):
+                await self._source.open()
             stack.push_async_callback(self._source.close)
             await ensure_safe(self._store, self.layout.probe)
             if self._source.identity is not None:
                 await agree_on_source(self._store, self.layout, self._source.identity, str(self._source))
             await agree_on_schema(self._store, self.layout, self.schema)
-            shared = await stack.enter_async_context(self.handler.shared(self.options))
+            with _blamed(f"{self.handler.__name__}.shared", HandlerError):
+                shared = await stack.enter_async_context(self.handler.shared(self.options))
             nudges = self._nudges or UdpNudges(self._store.url, settings, self.name, clock=clock)
             if clock is SYSTEM:
                 await stack.enter_async_context(loop_watchdog(settings.loop_block_warning))
@@ -234,27 +287,55 @@ class Processor:
                 yield self._supervisor
             finally:
                 self._supervisor.close()
-                self._supervisor = None
-                self._log.info("processor.stopped")
+                self._last, self._supervisor = self._supervisor.statistics(), None
+                self._log.info(
+                    "processor.stopped",
+                    records=self._last.records, rows=self._last.rows, dead_letters=self._last.dead_letters,
+                )  # fmt: skip
 
-    async def _obey_signals(self) -> None:
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            asked: float | None = None
-            async for number in signals:
-                now = self.clock.monotonic()
-                if asked is None:
-                    asked = now
-                    self._log.info("processor.stopping", signal=signal.Signals(number).name)
-                    await self.stop()
-                elif now - asked >= SAME_STOP:
-                    name = signal.Signals(number).name
-                    raise Aborted(f"{name} came twice: aborted; what was not committed is processed again")
+    @contextmanager
+    def _obeyed_signals(self, life: anyio.CancelScope, aborting: Callable[[], None]) -> Iterator[None]:
+        """Handlers of Python's own: unlike the event loop's they are also called while a handler blocks the loop."""
+        loop = asyncio.get_running_loop()
+        asked: float | None = None
+
+        def drain(name: str) -> None:
+            self._log.info("processor.stopping", signal=name)
+            self._signalled.set()
+            if not self._begun:
+                life.cancel()
+
+        def abort(name: str) -> None:
+            self._abort_signal = name
+            life.cancel()
+
+        def heard(number: int, _: object) -> None:
+            nonlocal asked
+            now = self.clock.monotonic()
+            if asked is None:
+                asked = now
+                loop.call_soon_threadsafe(drain, signal.Signals(number).name)
+            elif now - asked >= SAME_STOP:
+                aborting()
+                loop.call_soon_threadsafe(abort, signal.Signals(number).name)
+
+        before = {number: signal.signal(number, heard) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    async def _stop_when_signalled(self) -> None:
+        await self._signalled.wait()
+        await self.stop()
 
     async def _find_ends(self) -> dict[str, End]:
         ends: dict[str, End] = {}
 
         async def find(partition: str) -> None:
-            ends[partition] = await self._source.end(partition)
+            with _blamed(f"finding the end of partition {partition} of {self._source}", SourceError):
+                ends[partition] = await self._source.end(partition)
 
         async with anyio.create_task_group() as tasks:
             for partition in await self._source.partitions():
@@ -262,9 +343,16 @@ class Processor:
         return ends
 
     async def _stop_at_end(self, supervisor: Supervisor) -> None:
-        """Stop when every partition has reached its end, here (the supervisor says so) or elsewhere (its checkpoint does)."""
+        """Stop when every partition has reached its end, here (the supervisor says so) or elsewhere (its checkpoint does).
+
+        Or when all that is left here fails again and again. What other hosts have left is then not waited for: they
+        might wait for this one, too, and have another try at what it leaves to them.
+        """
         ends = supervisor.ends
         while left := ends.keys() - supervisor.reached:
+            self._hopeless = supervisor.failing(HOPELESS)
+            if self._hopeless and left & supervisor.partitions <= self._hopeless.keys():
+                break
             with anyio.move_on_after(END_POLL):
                 await supervisor.all_reached.wait()
             for partition in left - supervisor.partitions:
@@ -275,9 +363,22 @@ class Processor:
                     continue
                 if cursor is not None and self._source.reached(cursor, ends[partition]):
                     supervisor.note_reached(partition)
-        self._log.info("processor.reached_end", partitions=len(ends))
+        else:
+            self._log.info("processor.reached_end", partitions=len(ends))
         await supervisor.stop()
 
-
-class Aborted(Exception):
-    """A second signal came while draining."""
+    def _unreached(self, supervisor: Supervisor) -> str:
+        """Which partitions have not got to where they should, and why."""
+        ends = supervisor.ends
+        left = sorted(ends.keys() - supervisor.reached, key=natural)
+        if not left:
+            return ""
+        lines = [f"{len(left)} of {len(ends)} partitions have not reached the end they had at the start"]
+        for partition in left[:_NAMED]:
+            why = self._hopeless.get(partition)
+            failed = f"failed {HOPELESS} times in a row without getting on: {why}" if why else "is not there yet"
+            lines.append(f"partition {partition} {failed}")
+        if len(left) > _NAMED:
+            lines.append(f"and {len(left) - _NAMED} more")
+        lines.append("What is committed stays; the next run goes on from there")
+        return "\n".join(lines)

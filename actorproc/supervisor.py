@@ -8,27 +8,30 @@ from enum import Enum, auto
 
 import anyio
 import anyio.abc
-import structlog
 
 from actorproc.actor import Actor, RestartPolicy, Restarts, keep_running
 from actorproc.clock import Clock
 from actorproc.committing import PartitionStatistics
 from actorproc.errors import (
     ActorprocError,
+    Fenced,
     Outranked,
     PartitionStuck,
     SourceError,
     StoreError,
     StoreRefused,
     WrittenOut,
+    described,
+    outside,
 )
 from actorproc.group.group import Group, View
+from actorproc.logger import get_logger
 from actorproc.partition import PartitionActor, Shared
 from actorproc.retry import Backoff
 from actorproc.settings import Settings
 from actorproc.sources.protocol import End
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 HAND_OVER_PAUSE = 0.05
 """Seconds over which drained partitions are gathered, so that many are handed over in one write."""
@@ -64,17 +67,26 @@ class Running:
     progress: tuple[object, ...] | None = None
     progress_at: float = 0.0
     error: str | None = None
+    failures: int = 0
+    """In a row, with nothing committed in between."""
+    got_to: int = -1
+    """Sequence up to which everything was committed when it last failed."""
 
 
 @dataclass(slots=True)
 class SupervisorStatistics:
-    """A snapshot: what this host runs, and how the group looks from here."""
+    """A snapshot: what this host runs and has done, and how the group looks from here."""
 
     host: str
     incarnation: str
     fenced: bool
     members: list[str]
     partitions: list[PartitionStatistics]
+    records: int
+    """Handled here, in partitions that have moved on, too; again after a failure counts again."""
+    rows: int
+    """Committed here, and `dead_letters` likewise."""
+    dead_letters: int
 
 
 class Supervisor(Actor[Note]):
@@ -99,6 +111,8 @@ class Supervisor(Actor[Note]):
         self._fenced = False
         self._fences = 0
         self._renewed = anyio.Event()
+        self._done = (0, 0, 0)  # records, rows and dead letters of actors that have ended
+        self._told = 0  # dead letters that the log has told of
         self._log = log.bind(processor=common.processor, host=common.host)
         self._policy = RestartPolicy(Backoff(self._settings.restart_backoff, self._settings.restart_backoff_max))
         self.reached: set[str] = set()
@@ -117,7 +131,26 @@ class Supervisor(Actor[Note]):
         """What this host runs now, by partition."""
         running = [self._running[partition] for partition in sorted(self._running)]
         own = [replace(r.actor.statistics, error=r.error) for r in running if r.actor is not None]
-        return SupervisorStatistics(self._common.host, self._group.incarnation, self._fenced, list(self._members), own)
+        return SupervisorStatistics(
+            self._common.host, self._group.incarnation, self._fenced, list(self._members), own, *self._totals()
+        )
+
+    def _totals(self) -> tuple[int, int, int]:
+        records, rows, letters = self._done
+        for running in self._running.values():
+            if running.actor is not None:
+                did = running.actor.statistics
+                records, rows, letters = records + did.records, rows + did.rows, letters + did.dead_letters
+        return records, rows, letters
+
+    def failing(self, after: int) -> dict[str, str]:
+        """Partitions that failed here at least `after` times in a row without getting on -> the last error."""
+        return {
+            partition: running.error or ""
+            for partition, running in self._running.items()
+            if running.failures >= after
+            and (running.actor is None or running.actor.statistics.committed.sequence <= running.got_to)
+        }
 
     def note_reached(self, partition: str) -> None:
         """A partition has got to where `ends` says."""
@@ -150,11 +183,19 @@ class Supervisor(Actor[Note]):
     # Timers
 
     async def _renew(self) -> None:
-        await self._group.renew({"partitions": len(self._running), "failing": self._failing()})
+        self._tell_of_letters()
+        await self._group.renew({"partitions": len(self._running), "failing": self._shown_failing()})
         self._renewed.set()
         self._renewed = anyio.Event()
 
-    def _failing(self) -> dict[str, str]:
+    def _tell_of_letters(self) -> None:
+        """One line for all that came since the last one: at most one in a renew interval."""
+        _, _, letters = self._totals()
+        if letters > self._told:
+            self._log.warning("processor.dead_letters", new=letters - self._told, since_start=letters)
+            self._told = letters
+
+    def _shown_failing(self) -> dict[str, str]:
         """Partitions that failed and have not got on since -> why. A few of them, cut: they ride in the heartbeat."""
         found = {
             partition: running.error[:300]
@@ -315,11 +356,14 @@ class Supervisor(Actor[Note]):
             return running.actor
 
         def failed(error: Exception, delay: float) -> None:
-            running.actor, running.error = None, f"{type(error).__name__}: {error}"
+            committed = self._let_go(running)
+            if not isinstance(error, Fenced):
+                running.failures = running.failures + 1 if committed <= running.got_to else 1
+                running.got_to = max(committed, running.got_to)
+            running.error = described(error)
             expected = isinstance(error, (ActorprocError, OSError))
             self._log.error("partition.failed", partition=partition, epoch=running.epoch, again_in=round(delay, 3),
-                            error=running.error, exc_info=None if expected else error)  # fmt: skip
-
+                            error=running.error, exc_info=None if expected else (type(error), error, outside(error)))  # fmt: skip
             if running.draining:
                 running.scope.cancel()  # it would only fail again while everybody waits for it
             if isinstance(error, Outranked):
@@ -327,7 +371,7 @@ class Supervisor(Actor[Note]):
 
         with running.scope:
             await keep_running(make, running.restarts, self._clock, failed=failed)
-        running.actor = None
+        self._let_go(running)
         if self._running.get(partition) is not running:
             return  # the lease is gone
         if running.draining and not self._fenced:
@@ -335,6 +379,15 @@ class Supervisor(Actor[Note]):
             self.tell(Note.RELEASED)
         else:
             self._running.pop(partition)
+
+    def _let_go(self, running: Running) -> int:
+        """The actor has ended, what it did stays counted; up to which sequence it was committed."""
+        actor, running.actor = running.actor, None
+        if actor is None:
+            return running.got_to
+        did, (records, rows, letters) = actor.statistics, self._done
+        self._done = records + did.records, rows + did.rows, letters + did.dead_letters
+        return did.committed.sequence
 
     async def _outrank(self, partition: str, epoch: int) -> None:
         """If the lease is ours all the same, the group has forgotten its epochs: mend it, and start with the new one."""
@@ -389,6 +442,7 @@ class Supervisor(Actor[Note]):
                     await self._hand_over()
         for running in list(self._running.values()):
             running.scope.cancel()
+        self._tell_of_letters()
         with anyio.move_on_after(LEAVING_TIME):
             try:
                 await self._group.leave()

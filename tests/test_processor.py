@@ -29,6 +29,7 @@ from actorproc import (
     Site,
     errors,
 )
+from actorproc.processor import HOPELESS
 from actorproc.store import Store
 from actorproc.stores.memory import Memory
 from actorproc.testing.source import MemorySource
@@ -41,6 +42,7 @@ QUICK: dict[str, Any] = {
     "commit_interval": 0.05,
     "retry_backoff": 0.001,
     "restart_backoff": 0.01,
+    "restart_backoff_max": 0.05,
 }
 
 
@@ -73,6 +75,140 @@ async def test_until_end_processes_what_there_is_and_returns() -> None:
     await Processor(Double, source=fed(), container=store, host="a", **QUICK).run(until_end=True)
     assert await rows(store) == sorted(2 * n for n in range(10) for _ in range(4))
     assert (await store.list("Double/hosts/")).entries == []
+
+
+async def test_until_end_says_which_partition_cannot_go_on_after_the_others_have_reached_theirs() -> None:
+    class Stopping(Double):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            if ctx.partition == "2":
+                raise ValueError("poison")
+            await super().process(batch, ctx)
+
+        def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
+            return Decision.STOP
+
+    store = Store(Memory())
+    processor = Processor(Stopping, name="Double", source=fed(), container=store, **QUICK)
+    says = rf"1 of 4 partitions.*\npartition 2 failed {HOPELESS} times.*on_error said stop: ValueError\('poison'\)"
+    with anyio.fail_after(20), pytest.raises(errors.EndNotReached, match=says):
+        await processor.run(until_end=True)
+    assert await rows(store) == sorted(2 * n for n in range(10) for _ in range(3))
+    assert (await store.list("Double/hosts/")).entries == [], "it has left in good order"
+
+
+async def test_until_end_has_patience_with_a_partition_that_gets_on_between_its_failures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("actorproc.processor.END_POLL", 0.001)  # it looks between any two failures
+
+    class Stumbling(Double):
+        failures: ClassVar[int] = 0
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                if record.sequence and type(self).failures < record.sequence:
+                    type(self).failures += 1
+                    raise ValueError("once for each record")
+                ctx.emit(record, {"n": record.json()})
+                await ctx.commit(record)
+
+        def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
+            return Decision.STOP
+
+    store = Store(Memory())
+    with anyio.fail_after(20):
+        await Processor(Stumbling, name="Double", source=fed(1, HOPELESS + 2), container=store, **QUICK).run(
+            until_end=True
+        )
+    assert Stumbling.failures == HOPELESS + 1
+    assert await rows(store) == list(range(HOPELESS + 2))
+
+
+async def test_until_end_that_is_stopped_before_does_not_return_as_if_it_had_got_there() -> None:
+    class Slow(Double):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            if ctx.partition == "1":
+                asking.set()
+                await anyio.sleep_forever()
+            await super().process(batch, ctx)
+
+    asking = anyio.Event()
+    processor = Processor(Slow, name="Double", source=fed(2), container=Store(Memory()), **QUICK, max_handoff_time=0.1)
+    async with anyio.create_task_group() as tasks:
+
+        async def run() -> None:
+            with pytest.raises(errors.EndNotReached, match=r"1 of 2 partitions.*\npartition 1 is not there yet"):
+                await processor.run(until_end=True)
+
+        tasks.start_soon(run)
+        with anyio.fail_after(10):
+            await asking.wait()
+            while sum(p.rows for p in _partitions(processor)) < 10:
+                await anyio.sleep(0.01)
+        await processor.stop()
+
+
+async def test_what_a_host_has_done_is_known_when_it_has_stopped() -> None:
+    class Poisoned(Double):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                if record.json() == 3:
+                    ctx.dead_letter(record, "three")
+                else:
+                    ctx.emit(record, {"n": record.json()})
+
+    processor = Processor(Poisoned, name="Double", source=fed(), container=Store(Memory()), **QUICK)
+    with structlog.testing.capture_logs() as logs:
+        await processor.run(until_end=True)
+    did = processor.statistics().supervisor
+    assert did is not None
+    assert (did.records, did.rows, did.dead_letters) == (40, 36, 4)
+    told = [log for log in logs if log["event"] == "processor.dead_letters"]
+    assert {log["log_level"] for log in told} == {"warning"}
+    assert sum(log["new"] for log in told) == told[-1]["since_start"] == 4
+
+
+async def test_dead_letters_are_told_once_in_a_renew_interval_however_many_there_are() -> None:
+    class Poisoned(Double):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                ctx.dead_letter(record, "always")
+            await ctx.commit()
+
+    store, source = Store(Memory()), fed(4)
+    with structlog.testing.capture_logs() as logs:
+        settings = {**QUICK, "lease_renew_interval": 100, "lease_expiration_interval": 1000, "dead_letter_limit": 1}
+        async with Processor(Poisoned, name="Double", source=source, container=store, **settings) as processor:
+            for _ in range(5):
+                before = sum(p.dead_letters for p in _partitions(processor))
+                source.append("0", [b"1"])
+                with anyio.fail_after(10):
+                    while sum(p.dead_letters for p in _partitions(processor)) <= before:
+                        await anyio.sleep(0.01)
+    assert len([log for log in logs if log["event"] == "processor.dead_letters"]) == 1, "when it stops"
+
+
+async def test_a_failure_in_shared_names_the_handler_and_the_place() -> None:
+    class Sharing(Double):
+        @classmethod
+        @asynccontextmanager
+        async def shared(cls, options: Any) -> AsyncIterator[None]:
+            if options is not None:
+                raise ConnectionError("no database")
+            yield
+
+    with pytest.raises(
+        errors.HandlerError, match=r"Sharing.shared failed: ConnectionError: no database \(in .*py:\d+\)"
+    ):
+        await Processor(Sharing, source=fed(), container=Store(Memory()), **QUICK).run()
+
+
+async def test_the_folder_of_a_processor_is_refused_as_a_container(tmp_path: Path) -> None:
+    await Processor(Double, source=fed(), container=str(tmp_path), **QUICK).run(until_end=True)
+    inside = Processor(Double, source=fed(), container=str(tmp_path / "Double"), **QUICK)
+    with pytest.raises(errors.UsageError, match=rf"processor 'Double' itself; its container is file://{tmp_path}$"):
+        await inside.run(until_end=True)
+    assert not (tmp_path / "Double" / "Double").exists()
 
 
 async def test_until_end_of_an_empty_stream_returns() -> None:
@@ -243,7 +379,7 @@ async def test_output_with_another_schema_is_refused_at_start(tmp_path: Path) ->
         ({"host": "a b"}, "host name 'a b'"),
         ({"container": "ftp://x"}, "ftp"),
         ({"source": "kafka://x"}, "kafka"),
-        ({"commit_intervall": 1}, "commit_intervall"),
+        ({"commit_intervall": 1}, "commit_intervall = 1: there is no such setting; did you mean commit_interval"),
         ({"options": {"x": 1}}, "no option x"),
         ({"start": "yesterday"}, "start = 'yesterday'"),
     ],

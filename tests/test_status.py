@@ -193,4 +193,22 @@ async def test_a_partition_that_fails_on_its_owner_says_why() -> None:
         with anyio.fail_after(10):
             while not (errors := {p.partition: p.error for p in (await status_of(store)).partitions if p.error}):
                 await anyio.sleep(0.02)
-    assert errors == {"1": "fails on a and is started again and again: RuntimeError: no database"}
+    assert errors["1"].startswith("fails on a and is started again and again: RuntimeError: no database (in ")
+    assert "Broken.opened" in errors["1"]
+    assert errors.keys() == {"1"}
+
+
+async def test_the_last_commit_is_when_something_was_processed_not_when_another_owner_claimed() -> None:
+    class Silent(PartitionHandler):
+        async def process(self, batch: Any, ctx: Any) -> None:
+            pass
+
+    store, source = Store(Memory()), MemorySource(2)
+    source.append("0", [b"1"])
+    times = []
+    for host in "abc":
+        await Processor(Silent, name="p", source=source, container=store, host=host).run(until_end=True)
+        times.append([partition.last_commit for partition in (await status_of(store)).partitions])
+    assert times[0] == times[1] == times[2]
+    assert times[0][0] is not None
+    assert times[0][1] is None, "nothing was ever processed there"

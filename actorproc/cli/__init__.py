@@ -21,11 +21,16 @@ from actorproc.errors import ActorprocError, UsageError
 
 FAILED, WRONG_USE = 1, 2
 
+_ORDER = ["produce", "serve", "status", "output", "dead-letters", "doctor", "demo"]  # in which they are met
+
 _THREAD_PATIENCE = 1.0  # seconds that threads have to end by themselves, after everything else has ended
 
 
 class _Commands(TyperGroup):
     """The root of all commands: every error that is ours leaves as a message and an exit code, without a traceback."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(super().list_commands(ctx), key=_ORDER.index)
 
     def invoke(self, ctx: Any) -> Any:
         try:

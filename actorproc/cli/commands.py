@@ -32,7 +32,8 @@ def produce(
     ],
     log: Annotated[str, typer.Option(metavar="URL", help="The log; it is created if it is not there.")],
     partitions: Annotated[
-        int | None, typer.Option(min=1, help="Of a log that is created; an existing log keeps its number.")
+        int | None,
+        typer.Option(min=1, help="How many, for a log that is created; 8 will do for a start. It keeps its number."),
     ] = None,
     key: Annotated[
         str | None, typer.Option(metavar="FIELD", help="JSON field that is the key: equal keys stay in order.")
@@ -87,10 +88,20 @@ def serve(
         ),
     ] = "earliest",
     until_end: Annotated[
-        bool, typer.Option("--until-end", help="Stop once everything that is there now is processed and committed.")
+        bool,
+        typer.Option(
+            "--until-end",
+            help="Stop once everything that is there now is processed and committed; 1 if that cannot be.",
+        ),
     ] = False,
     option: Annotated[
-        list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help="Of the handler (its `Options`).")
+        list[str] | None,
+        typer.Option(
+            "--option",
+            "-o",
+            metavar="NAME=VALUE",
+            help="An option of the handler's own (its class `Options`); repeatable.",
+        ),
     ] = None,
     config: Config = None,
     settings: Set = None,
@@ -104,7 +115,8 @@ def serve(
       actorproc serve actorproc.handlers:JsonRows --name rows \\
           --option output_schema='tail string, delay double' --source events --container state
 
-    SIGTERM or Ctrl-C drains, commits and hands over; a second one aborts.
+    SIGTERM or Ctrl-C drains, commits and hands over; a second one aborts. For a trial on a laptop set short timers in
+    actorproc.toml (the README has them): the defaults suit a fleet, which notices a death after a minute.
     """
     from actorproc.cli.serve import run
 
@@ -240,8 +252,9 @@ def purge_letters(
     before: Annotated[
         datetime | None,
         typer.Option(
+            metavar="TIME",
             formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"],
-            help="Only letters older than this, in UTC; letters that were committed together go together.",
+            help="Only letters older than this: a day, or 2026-01-31T12:00; UTC. Those committed together go together.",
         ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,

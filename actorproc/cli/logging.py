@@ -43,7 +43,7 @@ def set_up_logging(level: LogLevel) -> None:
     structlog.configure(
         processors=[*shared, *render],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.name)),
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        logger_factory=lambda *_: structlog.WriteLogger(sys.stderr),  # a line is one write: workers share the stream
         cache_logger_on_first_use=False,  # the modules' loggers exist before the level is known
     )
     handler = _Stderr(logging.WARNING)

@@ -43,6 +43,6 @@ Set = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="Any setting, such as commit_interval=500ms or s3_endpoint=http://minio:9000.",
+        help="Any setting, such as commit_interval=500ms or s3_endpoint=http://minio:9000; repeatable.",
     ),
 ]

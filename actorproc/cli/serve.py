@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import structlog
 import typer
 
 from actorproc.cli.common import pairs, run_async
 from actorproc.cli.loading import load_handler, load_source
-from actorproc.cli.workers import Workers, command_line, stop_with_parent
-from actorproc.errors import ActorprocError
-from actorproc.processor import Aborted, Processor, default_host
+from actorproc.cli.workers import Workers, command_line, end_soon, stop_with_parent
+from actorproc.clock import SYSTEM
+from actorproc.processor import Processor, default_host
+from actorproc.supervisor import SupervisorStatistics
 
 _LEAVING = 15.0
 """Seconds on top of `max_handoff_time` that an orphaned worker has to leave."""
-
-log = structlog.get_logger(__name__)
 
 
 def run(
@@ -61,7 +59,34 @@ def run(
         code = run_async(Workers(command_line(again), hosts, until_end=until_end).run)
         raise typer.Exit(code)
     stop_with_parent(processor.settings.max_handoff_time + _LEAVING)
-    try:
-        run_async(partial(processor.run, until_end=until_end, signals=True))
-    except Aborted as aborted:
-        raise ActorprocError(str(aborted)) from None
+    look = ["--name", processor.name, "--container", container, *(["--config", str(config)] if config else [])]
+    look += [part for setting in settings if _is_shown(setting) for part in ("--set", setting)]
+
+    async def work() -> None:
+        began = SYSTEM.monotonic()
+        try:
+            await processor.run(until_end=until_end, signals=True, aborting=end_soon)
+        finally:
+            if (did := processor.statistics().supervisor) is not None:
+                typer.echo(_summary(did, processor, SYSTEM.monotonic() - began, look))
+
+    run_async(work)
+
+
+def _summary(did: SupervisorStatistics, processor: Processor, seconds: float, look: Sequence[str]) -> str:
+    lines = [
+        f"{processor.name} on {processor.host}: {_count(did.records, 'record')} handled, {_count(did.rows, 'row')} and "
+        f"{_count(did.dead_letters, 'dead letter')} committed, in {seconds:.1f} s"
+    ]
+    if did.dead_letters:
+        lines.append(f"see why: actorproc dead-letters list {shlex.join(look)}")
+    return "\n".join(lines)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _is_shown(setting: str) -> bool:
+    """What another command needs to find the store, but for secrets."""
+    return setting.startswith("s3_") and "_key" not in setting.partition("=")[0]

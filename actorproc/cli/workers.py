@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 import anyio
 import anyio.abc
-import structlog
 
 from actorproc.actor import RestartPolicy, Restarts
 from actorproc.clock import SYSTEM, Clock
+from actorproc.logger import get_logger
 from actorproc.retry import Backoff
 
 PARENT_PIPE = "ACTORPROC_PARENT_PIPE"
@@ -23,10 +23,13 @@ PARENT_PIPE = "ACTORPROC_PARENT_PIPE"
 ABORT_TIME = 5.0
 """Seconds that workers have after the second signal."""
 
-_WRONG_USE = 2
+GRACE = 3.0
+"""Seconds that a host has after the second signal, less than `ABORT_TIME`: whatever its handler does then, it ends."""
+
+_FAILED, _WRONG_USE = 1, 2
 _RESTARTS = RestartPolicy(Backoff(0.5, 30.0))
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Workers:
@@ -73,9 +76,14 @@ class Workers:
             code = await self._run_once(host, alive)
             if self._stopping.is_set():
                 # A signal that arrives before the worker listens for it ends it at once: nothing was begun.
-                self._note(0 if code in (-signal.SIGTERM, -signal.SIGINT) else code)
+                early = code in (-signal.SIGTERM, -signal.SIGINT) and not self._until_end
+                self._note(0 if early else code)
                 return
             if code == 0 and self._until_end:
+                return
+            if code == _FAILED and self._until_end:
+                log.error("worker.gave_up", host=host, why="it said what; it is not started again until the end")
+                self._note(code)
                 return
             if code == _WRONG_USE:
                 log.error("worker.wrong_use", host=host, why="it said what; all workers stop")
@@ -86,6 +94,8 @@ class Workers:
             log.error("worker.died", host=host, exit=_exit(code), again_in=round(delay, 3))
             with anyio.move_on_after(delay):
                 await self._stopping.wait()
+        if self._until_end:
+            self._note(_FAILED)  # it died, and was not started again
 
     async def _run_once(self, host: str, alive: int) -> int:
         async with await anyio.open_process(
@@ -134,6 +144,18 @@ def _exit(code: int) -> str | int:
 def command_line(arguments: Sequence[str]) -> list[str]:
     """This program with other arguments."""
     return [sys.executable, "-m", "actorproc", *arguments]
+
+
+def end_soon() -> None:
+    """End this process after `GRACE` seconds, with 1: a handler may swallow its cancellation, or block the event loop."""
+
+    def end() -> None:
+        threading.Event().wait(GRACE)
+        sys.stderr.write(f"error: aborted: something still ran {GRACE:g} s after the second signal\n")
+        sys.stderr.flush()
+        os._exit(_FAILED)
+
+    threading.Thread(target=end, name="actorproc-end", daemon=True).start()
 
 
 def stop_with_parent(patience: float) -> None:

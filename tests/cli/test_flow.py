@@ -9,12 +9,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
+from actorproc.cli.workers import GRACE
 from actorproc.processor import SAME_STOP
 from tests.cli.conftest import APP, QUICK_OPTIONS, Run, actorproc, events
 
@@ -225,6 +227,138 @@ def test_a_second_signal_aborts(run: Run, folder: Path) -> None:
         text = log.read_text()
     assert "aborted" in text
     assert "Traceback" not in text
+
+
+SWALLOWS = """
+import anyio
+from actorproc import PartitionHandler
+
+class Delays(PartitionHandler):
+    async def process(self, batch, ctx):
+        ctx.log.info("hanging")
+        while True:
+            try:
+                await anyio.sleep(3600)
+            except BaseException:
+                pass
+"""
+
+
+@pytest.mark.parametrize("handler", [SWALLOWS, HANGS], ids=["swallows its cancellation", "blocks the event loop"])
+def test_a_second_signal_ends_the_process_whatever_its_handler_does(run: Run, folder: Path, handler: str) -> None:
+    (folder / "flights_app.py").write_text(handler)
+    produce(run)
+    with served() as (process, log):
+        wait_for(lambda: event(log, "hanging"), "the handler is in it")
+        process.send_signal(signal.SIGINT)
+        time.sleep(1.5 * SAME_STOP)
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert process.wait(GRACE + 10) == 1
+        text = log.read_text()
+    assert f"error: aborted: something still ran {GRACE:g} s after the second signal" in text
+    assert "Traceback" not in text
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    """What it said on stderr, when it has ended by itself."""
+    try:
+        return process.communicate(timeout=30)[1]
+    finally:
+        process.kill()
+
+
+STARTS_SLOWLY = (
+    APP
+    + """
+from contextlib import asynccontextmanager
+import anyio
+
+class Slow(Delays):
+    @classmethod
+    @asynccontextmanager
+    async def shared(cls, options):
+        print("starting", flush=True)
+        await anyio.sleep(3600)
+        yield
+"""
+)
+
+
+@pytest.mark.parametrize(("options", "code"), [([], 0), (["--until-end"], 1)])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_during_start_up_ends_it_at_once(
+    run: Run, folder: Path, number: signal.Signals, options: list[str], code: int
+) -> None:
+    (folder / "flights_app.py").write_text(STARTS_SLOWLY)
+    produce(run)
+    command = [sys.executable, "-m", "actorproc", "serve", "flights_app:Slow", *SERVE[2:], *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "starting\n"
+        process.send_signal(number)
+        err = ended(process)
+    assert process.returncode == code, err
+    assert "Traceback" not in err
+
+
+def test_ctrl_c_while_the_handler_is_imported_ends_it_quietly(folder: Path) -> None:
+    (folder / "flights_app.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(3600)\n")
+    command = [sys.executable, "-m", "actorproc", *SERVE]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(signal.SIGINT)
+        err = ended(process)
+    assert (process.returncode, err) == (130, "")
+
+
+STOPS = """
+from actorproc import Decision
+class Stopping(Delays):
+    def on_error(self, error, failed, attempt):
+        return Decision.STOP
+"""
+
+
+def test_until_end_that_cannot_get_there_is_a_failure_also_with_workers_and_says_why(run: Run, folder: Path) -> None:
+    (folder / "flights_app.py").write_text(APP + STOPS)
+    produce(run)
+    serve = ["--log-level", "error", "serve", "flights_app:Stopping", *SERVE[2:], "--until-end"]
+    serve += ["--set", "restart_backoff=10ms"]
+    for workers in ([], ["--workers", 2]):
+        ended = actorproc(*serve, *workers, cwd=folder)
+        assert ended.returncode == 1
+        assert "have not reached the end they had at the start\npartition " in ended.stderr
+        assert "on_error said stop: KeyError('delay')" in ended.stderr
+        assert "Traceback" not in ended.stderr
+        assert "worker.died" not in ended.stderr
+
+
+def test_until_end_that_a_signal_stops_before_is_no_success(run: Run, folder: Path) -> None:
+    (folder / "flights_app.py").write_text(SWALLOWS.replace("except BaseException", "except ZeroDivisionError"))
+    produce(run)
+    for workers in ([], ["--workers", "2"]):
+        with served("--until-end", "--set", "max_handoff_time=100ms", *workers) as (process, log):
+            wait_for(partial(event, log, "hanging"), "it runs")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 1
+            assert "have not reached the end they had at the start" in log.read_text()
+
+
+def test_the_end_of_serve_sums_up_and_names_the_command_that_shows_the_dead_letters(run: Run, folder: Path) -> None:
+    produce(run)
+    ended = actorproc(*SERVE, "--until-end", "--host", "h", cwd=folder)
+    summary, hint = ended.stdout.splitlines()
+    assert summary.startswith("Delays on h: 400 records handled, 360 rows and 40 dead letters committed, in ")
+    command = hint.removeprefix("see why: actorproc ")
+    assert command == "dead-letters list --name Delays --container state"
+    assert run(*command.split()).stdout.count("KeyError") == 40
+    warned = [line for line in lines(ended.stderr) if line["event"] == "processor.dead_letters"]
+    assert warned[-1]["since_start"] == 40
+    again = actorproc(*SERVE, "--until-end", "--host", "h", cwd=folder)
+    assert "0 dead letters" in again.stdout
+    assert len(again.stdout.splitlines()) == 1
 
 
 def test_a_thread_that_hangs_does_not_keep_an_aborted_host_alive(run: Run, folder: Path) -> None:

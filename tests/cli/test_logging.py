@@ -43,6 +43,27 @@ def test_an_event_is_a_json_line_with_a_time_in_utc(capsys: pytest.CaptureFixtur
     assert line == {"event": "partition.opened", "partition": "3", "level": "info", "numbers": {"1": str(object)}}
 
 
+class Writes(io.StringIO):
+    """Each write of its own, as an unbuffered stream has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[str] = []
+
+    def write(self, text: str) -> int:
+        self.written.append(text)
+        return len(text)
+
+
+def test_a_line_is_one_write_so_that_lines_of_several_workers_do_not_mix(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Writes()
+    monkeypatch.setattr(sys, "stderr", stream)
+    set_up_logging(LogLevel.INFO)
+    structlog.get_logger().info("partition.opened")
+    logging.getLogger("botocore.x").warning("slow")
+    assert [text[-2:] for text in stream.written] == ["}\n", "}\n"]
+
+
 def test_a_traceback_is_a_field_of_the_json_line(capsys: pytest.CaptureFixture[str]) -> None:
     set_up_logging(LogLevel.INFO)
     try:

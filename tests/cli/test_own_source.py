@@ -28,6 +28,23 @@ def three():
     return source
 
 number = 3
+
+def failing():
+    raise OSError("no table")
+
+class Closed(MemorySource):
+    def __init__(self):
+        super().__init__(2)
+
+    async def open(self):
+        raise OSError("no route")
+
+class Endless(Closed):
+    async def open(self):
+        pass
+
+    async def end(self, partition):
+        raise OSError("no end")
 """
 
 
@@ -54,14 +71,24 @@ def test_a_function_that_makes_a_source_is_one(app: Path, run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "message"),
+    ("source", "message", "code"),
     [
-        ("own_source_app:four", "has no 'four'"),
-        ("own_source_app:number", "it must be, or make, an actorproc.Source"),
-        ("no_such_module:three", "there is no module 'no_such_module'"),
+        ("own_source_app:four", "has no 'four'", 2),
+        ("own_source_app:number", "it must be, or make, an actorproc.Source", 2),
+        ("no_such_module:three", "there is no module 'no_such_module'", 2),
+        (
+            "own_source_app:failing",
+            "making the source 'own_source_app:failing' failed: OSError: no table (in failing",
+            2,
+        ),
+        ("own_source_app:Closed", "opening the source Closed failed: OSError: no route (in Closed.open, ", 1),
+        ("own_source_app:Endless", "of Endless failed: OSError: no end (in Endless.end, ", 1),
     ],
 )
-def test_what_is_no_source_is_wrong_use(app: Path, run: Run, source: str, message: str) -> None:
+def test_what_is_no_source_or_fails_is_said_without_a_traceback(
+    app: Path, run: Run, source: str, message: str, code: int
+) -> None:
     result = serve(run, source)
-    assert result.exit_code == 2
     assert message in result.stderr
+    assert result.exit_code == code
+    assert "Traceback" not in result.output

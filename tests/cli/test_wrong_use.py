@@ -84,6 +84,54 @@ def test_serve_names_the_option_its_value_and_what_is_allowed(run: Run, options:
     refused(run, "serve", "flights_app:Delays", *HERE, *options, says=says)
 
 
+def test_a_variable_that_is_nearly_a_setting_is_refused_and_others_are_not(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACTORPROC_COMIT_INTERVAL", "1s")
+    says = "ACTORPROC_COMIT_INTERVAL in the environment: there is no such setting; did you mean commit_interval?"
+    refused(run, "serve", "flights_app:Delays", *HERE, says=says)
+    monkeypatch.delenv("ACTORPROC_COMIT_INTERVAL")
+    monkeypatch.setenv("ACTORPROC_OPTION_LIMIT", "1")
+    monkeypatch.setenv("ACTORPROC_SOMETHING_ELSE", "1")
+    refused(run, "serve", "flights_app:Delays", *HERE, says="actorproc produce --log")
+
+
+def test_a_misspelt_setting_in_the_file_is_refused(run: Run, folder: Path) -> None:
+    (folder / "actorproc.toml").write_text('comit_interval = "1s"\n')
+    refused(run, "serve", "flights_app:Delays", *HERE, says="did you mean commit_interval?")
+
+
+def test_a_module_that_hides_the_users_is_named(run: Run, folder: Path) -> None:
+    (folder / "calendar.py").write_text(APP)
+    refused(run, "serve", "calendar:Delays", *HERE, says=f"calendar.py, which hides {folder}/calendar.py")
+
+
+def test_an_error_in_shared_is_a_message_that_names_handler_and_place(run: Run, folder: Path) -> None:
+    run("produce", "--log", "events", "--partitions", "2", "flights.jsonl")
+    shared = (
+        "class Sharing(Delays):\n    @classmethod\n    def shared(cls, options):\n        raise OSError('no pool')\n"
+    )
+    (folder / "sharing_app.py").write_text(APP + shared)
+    says = "Sharing.shared failed: OSError: no pool (in Sharing.shared, "
+    refused(run, "serve", "sharing_app:Sharing", *HERE, "--until-end", says=says, code=1)
+
+
+@pytest.mark.parametrize("failing", ["def __init__(self)", "async def opened(self, ctx)"])
+def test_an_error_while_a_handler_is_made_or_opened_names_handler_phase_and_place(
+    run: Run, folder: Path, failing: str
+) -> None:
+    run("produce", "--log", "events", "--partitions", "1", "flights.jsonl")
+    (folder / "failing_app.py").write_text(
+        f"{APP}class Failing(Delays):\n    {failing}:\n        raise OSError('no')\n"
+    )
+    quick = ["--until-end", "--set", "restart_backoff=1ms"]
+    served = actorproc("--log-level", "error", "serve", "failing_app:Failing", *HERE, *quick, cwd=folder)
+    assert served.returncode == 1
+    phase = failing.partition("(")[0].split()[-1]
+    assert f"OSError: no (in Failing.{phase}, {folder}/failing_app.py:" in served.stderr
+    assert "Traceback" not in served.stderr
+
+
 def test_serve_without_a_log_says_how_to_make_one(run: Run) -> None:
     refused(run, "serve", "flights_app:Delays", *HERE, "--until-end", says="actorproc produce --log")
 
