@@ -16,7 +16,6 @@ import anyio
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import structlog
 
 from actorproc.actor import Actor, first_cause, is_stray
 from actorproc.budget import ByteBudget, Tally
@@ -26,6 +25,7 @@ from actorproc.context import Site
 from actorproc.errors import Fenced, HandlerError, SourceError
 from actorproc.handler import CloseReason, PartitionHandler
 from actorproc.layout import ProcessorLayout
+from actorproc.logger import get_logger
 from actorproc.processing import BatchProcessor, Interrupted, Outcome
 from actorproc.records import Batch, Cursor
 from actorproc.settings import Settings
@@ -35,7 +35,7 @@ from actorproc.store import Store
 CLOSING_TIME = 10.0
 """Seconds that a handler's `closing` may take."""
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

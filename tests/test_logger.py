@@ -13,6 +13,18 @@ import structlog
 from actorproc.logger import get_logger
 
 
+EMBEDDED = """
+import anyio
+from actorproc import Processor
+from actorproc.handlers import Capture
+from actorproc.stores.memory import Memory
+from actorproc.store import Store
+from actorproc.testing.source import MemorySource
+
+anyio.run(lambda: Processor(Capture, source=MemorySource(2), container=Store(Memory())).run(until_end=True))
+"""
+
+
 def run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=True, timeout=60
@@ -23,6 +35,11 @@ def test_without_configuration_a_warning_goes_to_stderr_as_of_any_library_and_th
     program = "from actorproc.logger import get_logger\nlog = get_logger('actorproc.x').bind(host='a')\n"
     done = run(program + "log.info('x.quiet')\nlog.warning('x.loud', why='100 %s')\n", tmp_path)
     assert (done.stdout, done.stderr) == ("", "x.loud host='a' why='100 %s'\n")
+
+
+def test_a_program_that_configured_nothing_hears_nothing_of_a_processor_that_is_well(tmp_path: Path) -> None:
+    done = run(EMBEDDED, tmp_path)
+    assert (done.stdout, done.stderr) == ("", "")
 
 
 def test_logging_gets_level_name_fields_and_traceback(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,12 +10,12 @@ from random import Random
 from typing import Any
 
 import anyio
-import structlog
 
 from actorproc.context import PartitionContext
 from actorproc.errors import Fenced, SourceError, StoreUnavailable
 from actorproc.handler import PartitionHandler
 from actorproc.layout import ProcessorLayout
+from actorproc.logger import get_logger
 from actorproc.processor import Processor
 from actorproc.records import Batch
 from actorproc.settings import Settings
@@ -31,7 +31,7 @@ from actorproc.testing.output_checks import PartitionChecks
 from actorproc.testing.reference import Judge
 from actorproc.testing.unsteady_source import UnsteadySource
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 RATE = 0.02
 """Share by which the clock of a host may run too fast or too slow."""
