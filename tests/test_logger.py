@@ -12,7 +12,6 @@ import structlog
 
 from actorproc.logger import get_logger
 
-
 EMBEDDED = """
 import anyio
 from actorproc import Processor
