@@ -24,6 +24,8 @@ ActorprocError
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 
@@ -148,3 +150,14 @@ def described(error: BaseException) -> str:
 
 def _is_inside(trace: TracebackType) -> bool:
     return trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] in _INSIDE
+
+
+@contextmanager
+def blamed(what: str, kind: type[ActorprocError]) -> Iterator[None]:
+    """Code of the user's: whatever it raises becomes an error of ours, of this kind, that says what failed."""
+    try:
+        yield
+    except ActorprocError:
+        raise
+    except Exception as error:
+        raise kind(f"{what} failed: {described(error)}") from error

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
-import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,49 +17,30 @@ import anyio.abc
 from actorproc.actor import first_cause
 from actorproc.budget import ByteBudget, Tally
 from actorproc.clock import SYSTEM, Clock
-from actorproc.errors import (
-    Aborted,
-    ActorprocError,
-    EndNotReached,
-    HandlerError,
-    SourceError,
-    StoreUnavailable,
-    UsageError,
-    described,
-)
+from actorproc.ending import Ending, find_ends
+from actorproc.errors import HandlerError, SourceError, UsageError, blamed
 from actorproc.group.group import Group
 from actorproc.group.nudge import Nudges, UdpNudges
 from actorproc.handler import PartitionHandler, checked_handler
 from actorproc.layout import ProcessorLayout, checked_name
 from actorproc.logger import get_logger
 from actorproc.options import load_options
-from actorproc.output.chain import read_cursor
 from actorproc.output.origin import agree_on_source
 from actorproc.output.schema import agree_on_schema
 from actorproc.partition import Shared
 from actorproc.probe import ensure_safe
 from actorproc.rows.schema import output_schema, parse_schema
 from actorproc.settings import Settings
+from actorproc.signals import Signals
 from actorproc.sources import open_source
-from actorproc.sources.protocol import End, Source, Start, checked_start
-from actorproc.status import natural, wrong_container
+from actorproc.sources.protocol import Source, Start, checked_start
+from actorproc.status import wrong_container
 from actorproc.store import Store
 from actorproc.stores import open_store
 from actorproc.supervisor import Supervisor, SupervisorStatistics
 from actorproc.watchdog import loop_watchdog
 
 log = get_logger(__name__)
-
-SAME_STOP = 0.2
-"""Seconds within which a second signal is the same stop: some senders signal the process and its group."""
-
-END_POLL = 0.5
-"""Seconds between looks at partitions of other hosts, when running until the end."""
-
-HOPELESS = 5
-"""Failures in a row, with nothing committed in between, after which a run until the end does not wait for a partition."""
-
-_NAMED = 5  # partitions that a message names
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +55,6 @@ class Statistics:
     store_requests: dict[str, int]
     """How often each verb was sent to the container's store."""
     read_ahead_bytes: int
-
-
-@contextmanager
-def _blamed(what: str, kind: type[ActorprocError]) -> Iterator[None]:
-    """Code of the user's: whatever it raises becomes an error of ours that says where."""
-    try:
-        yield
-    except ActorprocError:
-        raise
-    except Exception as error:
-        raise kind(f"{what} failed: {described(error)}") from error
 
 
 def default_host() -> str:
@@ -151,10 +119,6 @@ class Processor:
         self._stack: AsyncExitStack | None = None
         self._stop_asked = False
         self._ended = anyio.Event()
-        self._begun = False
-        self._signalled = anyio.Event()
-        self._abort_signal: str | None = None
-        self._hopeless: dict[str, str] = {}
         self._log = log.bind(processor=self.name, host=self.host)
 
     async def __aenter__(self) -> Self:
@@ -208,30 +172,31 @@ class Processor:
             UsageError: what the handler emits does not go with what is stored.
         """
         self._stop_asked = False
-        self._begun, self._signalled, self._abort_signal = False, anyio.Event(), None
-        unreached = "stopped while starting: nothing was begun" if until_end else ""
+        signalled = Signals(self.clock, aborting) if signals else None
+        ending = Ending(self._source, self._store, self.layout) if until_end else None
+        supervisor: Supervisor | None = None
         try:
-            with anyio.CancelScope() as life:
+            with signalled.obeyed() if signalled else nullcontext():
                 async with AsyncExitStack() as stack:
-                    if signals:
-                        stack.enter_context(self._obeyed_signals(life, aborting))
                     supervisor = await stack.enter_async_context(self._assembled(until_end))
-                    self._begun = True
                     tasks = await stack.enter_async_context(anyio.create_task_group())
-                    tasks.start_soon(self._stop_when_signalled)
-                    if until_end:
-                        tasks.start_soon(self._stop_at_end, supervisor)
+                    if signalled:
+                        signalled.started()
+                        tasks.start_soon(self._stop_after, signalled)
+                    if ending:
+                        tasks.start_soon(ending.watch, supervisor)
                     if self._stop_asked:
                         await supervisor.stop()
                     await supervisor.run()
                     tasks.cancel_scope.cancel()
-                    unreached = self._unreached(supervisor)
         except ExceptionGroup as group:
             raise first_cause(group) from None
-        if self._abort_signal is not None:
-            raise Aborted(f"{self._abort_signal} came twice: aborted; what was not committed is processed again")
-        if unreached:
-            raise EndNotReached(unreached)
+        if ending:
+            ending.check(supervisor)
+
+    async def _stop_after(self, signalled: Signals) -> None:
+        await signalled.wait()
+        await self.stop()
 
     async def stop(self) -> None:
         """Drain, commit, hand the leases over; `run` then returns. While it is still starting: as soon as it has."""
@@ -260,14 +225,14 @@ class Processor:
                 await stack.enter_async_context(self._store)
             if (wrong := await wrong_container(self._store)) is not None:
                 raise UsageError(wrong)
-            with _blamed(f"opening the source {self._source}", SourceError):
+            with blamed(f"opening the source {self._source}", SourceError):
                 await self._source.open()
             stack.push_async_callback(self._source.close)
             await ensure_safe(self._store, self.layout.probe)
             if self._source.identity is not None:
                 await agree_on_source(self._store, self.layout, self._source.identity, str(self._source))
             await agree_on_schema(self._store, self.layout, self.schema)
-            with _blamed(f"{self.handler.__name__}.shared", HandlerError):
+            with blamed(f"{self.handler.__name__}.shared", HandlerError):
                 shared = await stack.enter_async_context(self.handler.shared(self.options))
             nudges = self._nudges or UdpNudges(self._store.url, settings, self.name, clock=clock)
             if clock is SYSTEM:
@@ -279,7 +244,7 @@ class Processor:
                 threads=anyio.CapacityLimiter(settings.handler_threads),
             )  # fmt: skip
             group = Group(self._store.lane(), self.layout, self.host, settings, clock=clock, nudges=nudges)
-            ends = await self._find_ends() if until_end else {}
+            ends = await find_ends(self._source) if until_end else {}
             self._supervisor = Supervisor(group, common, ends=ends)
             await stack.enter_async_context(nudges.listening(self._supervisor.nudge))
             self._log.info("processor.started", source=str(self._source), container=self._store.url)
@@ -288,97 +253,4 @@ class Processor:
             finally:
                 self._supervisor.close()
                 self._last, self._supervisor = self._supervisor.statistics(), None
-                self._log.info(
-                    "processor.stopped",
-                    records=self._last.records, rows=self._last.rows, dead_letters=self._last.dead_letters,
-                )  # fmt: skip
-
-    @contextmanager
-    def _obeyed_signals(self, life: anyio.CancelScope, aborting: Callable[[], None]) -> Iterator[None]:
-        """Handlers of Python's own: unlike the event loop's they are also called while a handler blocks the loop."""
-        loop = asyncio.get_running_loop()
-        asked: float | None = None
-
-        def drain(name: str) -> None:
-            self._log.info("processor.stopping", signal=name)
-            self._signalled.set()
-            if not self._begun:
-                life.cancel()
-
-        def abort(name: str) -> None:
-            self._abort_signal = name
-            life.cancel()
-
-        def heard(number: int, _: object) -> None:
-            nonlocal asked
-            now = self.clock.monotonic()
-            if asked is None:
-                asked = now
-                loop.call_soon_threadsafe(drain, signal.Signals(number).name)
-            elif now - asked >= SAME_STOP:
-                aborting()
-                loop.call_soon_threadsafe(abort, signal.Signals(number).name)
-
-        before = {number: signal.signal(number, heard) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    async def _stop_when_signalled(self) -> None:
-        await self._signalled.wait()
-        await self.stop()
-
-    async def _find_ends(self) -> dict[str, End]:
-        ends: dict[str, End] = {}
-
-        async def find(partition: str) -> None:
-            with _blamed(f"finding the end of partition {partition} of {self._source}", SourceError):
-                ends[partition] = await self._source.end(partition)
-
-        async with anyio.create_task_group() as tasks:
-            for partition in await self._source.partitions():
-                tasks.start_soon(find, partition)
-        return ends
-
-    async def _stop_at_end(self, supervisor: Supervisor) -> None:
-        """Stop when every partition has reached its end, here (the supervisor says so) or elsewhere (its checkpoint does).
-
-        Or when all that is left here fails again and again. What other hosts have left is then not waited for: they
-        might wait for this one, too, and have another try at what it leaves to them.
-        """
-        ends = supervisor.ends
-        while left := ends.keys() - supervisor.reached:
-            self._hopeless = supervisor.failing(HOPELESS)
-            if self._hopeless and left & supervisor.partitions <= self._hopeless.keys():
-                break
-            with anyio.move_on_after(END_POLL):
-                await supervisor.all_reached.wait()
-            for partition in left - supervisor.partitions:
-                try:
-                    cursor = await read_cursor(self._store, self.layout, partition)
-                except StoreUnavailable as error:
-                    self._log.warning("processor.end_unknown", partition=partition, error=str(error))
-                    continue
-                if cursor is not None and self._source.reached(cursor, ends[partition]):
-                    supervisor.note_reached(partition)
-        else:
-            self._log.info("processor.reached_end", partitions=len(ends))
-        await supervisor.stop()
-
-    def _unreached(self, supervisor: Supervisor) -> str:
-        """Which partitions have not got to where they should, and why."""
-        ends = supervisor.ends
-        left = sorted(ends.keys() - supervisor.reached, key=natural)
-        if not left:
-            return ""
-        lines = [f"{len(left)} of {len(ends)} partitions have not reached the end they had at the start"]
-        for partition in left[:_NAMED]:
-            why = self._hopeless.get(partition)
-            failed = f"failed {HOPELESS} times in a row without getting on: {why}" if why else "is not there yet"
-            lines.append(f"partition {partition} {failed}")
-        if len(left) > _NAMED:
-            lines.append(f"and {len(left) - _NAMED} more")
-        lines.append("What is committed stays; the next run goes on from there")
-        return "\n".join(lines)
+                self._log.info("processor.stopped", **asdict(self._last.done))

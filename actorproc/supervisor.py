@@ -14,20 +14,19 @@ from actorproc.clock import Clock
 from actorproc.committing import PartitionStatistics
 from actorproc.errors import (
     ActorprocError,
-    Fenced,
     Outranked,
     PartitionStuck,
     SourceError,
     StoreError,
     StoreRefused,
     WrittenOut,
-    described,
     outside,
 )
 from actorproc.group.group import Group, View
 from actorproc.logger import get_logger
 from actorproc.partition import PartitionActor, Shared
 from actorproc.retry import Backoff
+from actorproc.running import Done, Running
 from actorproc.settings import Settings
 from actorproc.sources.protocol import End
 
@@ -53,27 +52,6 @@ class Note(Enum):
 
 
 @dataclass(slots=True)
-class Running:
-    """A partition on this host."""
-
-    partition: str
-    epoch: int
-    scope: anyio.CancelScope
-    restarts: Restarts
-    actor: PartitionActor | None = None
-    draining: bool = False
-    released: bool = False
-    """Drained, committed, and not handed over yet."""
-    progress: tuple[object, ...] | None = None
-    progress_at: float = 0.0
-    error: str | None = None
-    failures: int = 0
-    """In a row, with nothing committed in between."""
-    got_to: int = -1
-    """Sequence up to which everything was committed when it last failed."""
-
-
-@dataclass(slots=True)
 class SupervisorStatistics:
     """A snapshot: what this host runs and has done, and how the group looks from here."""
 
@@ -82,11 +60,8 @@ class SupervisorStatistics:
     fenced: bool
     members: list[str]
     partitions: list[PartitionStatistics]
-    records: int
-    """Handled here, in partitions that have moved on, too; again after a failure counts again."""
-    rows: int
-    """Committed here, and `dead_letters` likewise."""
-    dead_letters: int
+    done: Done
+    """Here, in partitions that have moved on since, too."""
 
 
 class Supervisor(Actor[Note]):
@@ -111,7 +86,7 @@ class Supervisor(Actor[Note]):
         self._fenced = False
         self._fences = 0
         self._renewed = anyio.Event()
-        self._done = (0, 0, 0)  # records, rows and dead letters of actors that have ended
+        self._done = Done()  # by actors that have ended
         self._told = 0  # dead letters that the log has told of
         self._log = log.bind(processor=common.processor, host=common.host)
         self._policy = RestartPolicy(Backoff(self._settings.restart_backoff, self._settings.restart_backoff_max))
@@ -132,24 +107,16 @@ class Supervisor(Actor[Note]):
         running = [self._running[partition] for partition in sorted(self._running)]
         own = [replace(r.actor.statistics, error=r.error) for r in running if r.actor is not None]
         return SupervisorStatistics(
-            self._common.host, self._group.incarnation, self._fenced, list(self._members), own, *self._totals()
+            self._common.host, self._group.incarnation, self._fenced, list(self._members), own, self._all_done()
         )
 
-    def _totals(self) -> tuple[int, int, int]:
-        records, rows, letters = self._done
-        for running in self._running.values():
-            if running.actor is not None:
-                did = running.actor.statistics
-                records, rows, letters = records + did.records, rows + did.rows, letters + did.dead_letters
-        return records, rows, letters
+    def _all_done(self) -> Done:
+        return sum((running.done() for running in self._running.values()), self._done)
 
     def failing(self, after: int) -> dict[str, str]:
         """Partitions that failed here at least `after` times in a row without getting on -> the last error."""
         return {
-            partition: running.error or ""
-            for partition, running in self._running.items()
-            if running.failures >= after
-            and (running.actor is None or running.actor.statistics.committed.sequence <= running.got_to)
+            partition: running.error or "" for partition, running in self._running.items() if running.failing(after)
         }
 
     def note_reached(self, partition: str) -> None:
@@ -190,7 +157,7 @@ class Supervisor(Actor[Note]):
 
     def _tell_of_letters(self) -> None:
         """One line for all that came since the last one: at most one in a renew interval."""
-        _, _, letters = self._totals()
+        letters = self._all_done().dead_letters
         if letters > self._told:
             self._log.warning("processor.dead_letters", new=letters - self._told, since_start=letters)
             self._told = letters
@@ -248,13 +215,9 @@ class Supervisor(Actor[Note]):
             await self._clock.sleep(min(self._settings.lease_renew_interval, most / 4))
             now = self._clock.monotonic()
             for running in self._running.values():
-                actor = running.actor
-                progress = None if actor is None else actor.progress
-                if progress is None or progress != running.progress:
-                    running.progress, running.progress_at = progress, now
-                elif actor is not None and now - running.progress_at >= most:
-                    running.progress = None
-                    actor.abort(PartitionStuck(f"the handler made no progress for max_process_time = {most:g} s"))
+                if running.stuck(most, now) and running.actor is not None:
+                    why = f"the handler made no progress for max_process_time = {most:g} s"
+                    running.actor.abort(PartitionStuck(why))
 
     # Looking
 
@@ -356,11 +319,8 @@ class Supervisor(Actor[Note]):
             return running.actor
 
         def failed(error: Exception, delay: float) -> None:
-            committed = self._let_go(running)
-            if not isinstance(error, Fenced):
-                running.failures = running.failures + 1 if committed <= running.got_to else 1
-                running.got_to = max(committed, running.got_to)
-            running.error = described(error)
+            running.failed(error)
+            self._let_go(running)
             expected = isinstance(error, (ActorprocError, OSError))
             self._log.error("partition.failed", partition=partition, epoch=running.epoch, again_in=round(delay, 3),
                             error=running.error, exc_info=None if expected else (type(error), error, outside(error)))  # fmt: skip
@@ -380,14 +340,10 @@ class Supervisor(Actor[Note]):
         else:
             self._running.pop(partition)
 
-    def _let_go(self, running: Running) -> int:
-        """The actor has ended, what it did stays counted; up to which sequence it was committed."""
-        actor, running.actor = running.actor, None
-        if actor is None:
-            return running.got_to
-        did, (records, rows, letters) = actor.statistics, self._done
-        self._done = records + did.records, rows + did.rows, letters + did.dead_letters
-        return did.committed.sequence
+    def _let_go(self, running: Running) -> None:
+        """The actor has ended; what it did stays counted."""
+        self._done += running.done()
+        running.actor = None
 
     async def _outrank(self, partition: str, epoch: int) -> None:
         """If the lease is ours all the same, the group has forgotten its epochs: mend it, and start with the new one."""

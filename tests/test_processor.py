@@ -29,7 +29,8 @@ from actorproc import (
     Site,
     errors,
 )
-from actorproc.processor import HOPELESS
+from actorproc.ending import HOPELESS
+from actorproc.running import Done
 from actorproc.store import Store
 from actorproc.stores.memory import Memory
 from actorproc.testing.source import MemorySource
@@ -99,7 +100,7 @@ async def test_until_end_says_which_partition_cannot_go_on_after_the_others_have
 async def test_until_end_has_patience_with_a_partition_that_gets_on_between_its_failures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("actorproc.processor.END_POLL", 0.001)  # it looks between any two failures
+    monkeypatch.setattr("actorproc.ending.END_POLL", 0.001)  # it looks between any two failures
 
     class Stumbling(Double):
         failures: ClassVar[int] = 0
@@ -160,9 +161,9 @@ async def test_what_a_host_has_done_is_known_when_it_has_stopped() -> None:
     processor = Processor(Poisoned, name="Double", source=fed(), container=Store(Memory()), **QUICK)
     with structlog.testing.capture_logs() as logs:
         await processor.run(until_end=True)
-    did = processor.statistics().supervisor
-    assert did is not None
-    assert (did.records, did.rows, did.dead_letters) == (40, 36, 4)
+    supervisor = processor.statistics().supervisor
+    assert supervisor is not None
+    assert supervisor.done == Done(records=40, rows=36, dead_letters=4)
     told = [log for log in logs if log["event"] == "processor.dead_letters"]
     assert {log["log_level"] for log in told} == {"warning"}
     assert sum(log["new"] for log in told) == told[-1]["since_start"] == 4

@@ -75,10 +75,10 @@ def run(
 
 def _summary(did: SupervisorStatistics, processor: Processor, seconds: float, look: Sequence[str]) -> str:
     lines = [
-        f"{processor.name} on {processor.host}: {_count(did.records, 'record')} handled, {_count(did.rows, 'row')} and "
-        f"{_count(did.dead_letters, 'dead letter')} committed, in {seconds:.1f} s"
+        f"{processor.name} on {processor.host}: {_count(did.done.records, 'record')} handled, {_count(did.done.rows, 'row')} and "
+        f"{_count(did.done.dead_letters, 'dead letter')} committed, in {seconds:.1f} s"
     ]
-    if did.dead_letters:
+    if did.done.dead_letters:
         lines.append(f"see why: actorproc dead-letters list {shlex.join(look)}")
     return "\n".join(lines)
 

@@ -1,0 +1,102 @@
+"""Running until the end: where each partition should get to, when all of them have, and when to give up on some."""
+
+from __future__ import annotations
+
+import anyio
+
+from actorproc.errors import EndNotReached, SourceError, StoreUnavailable, blamed
+from actorproc.layout import ProcessorLayout
+from actorproc.logger import get_logger
+from actorproc.output.chain import read_cursor
+from actorproc.sources.protocol import End, Source
+from actorproc.status import natural
+from actorproc.store import Store
+from actorproc.supervisor import Supervisor
+
+log = get_logger(__name__)
+
+END_POLL = 0.5
+"""Seconds between looks at partitions of other hosts."""
+
+HOPELESS = 5
+"""Failures in a row, with nothing committed in between, after which a partition is not waited for."""
+
+_NAMED = 5  # partitions that a message names
+
+
+async def find_ends(source: Source) -> dict[str, End]:
+    """Where each partition ends now.
+
+    Raises:
+        SourceError: the source cannot tell.
+    """
+    ends: dict[str, End] = {}
+
+    async def find(partition: str) -> None:
+        with blamed(f"finding the end of partition {partition} of {source}", SourceError):
+            ends[partition] = await source.end(partition)
+
+    async with anyio.create_task_group() as tasks:
+        for partition in await source.partitions():
+            tasks.start_soon(find, partition)
+    return ends
+
+
+class Ending:
+    """One run until the end."""
+
+    def __init__(self, source: Source, store: Store, layout: ProcessorLayout) -> None:
+        self._source = source
+        self._store = store
+        self._layout = layout
+        self._hopeless: dict[str, str] = {}
+
+    async def watch(self, supervisor: Supervisor) -> None:
+        """Stop it when every partition has reached its end, here (it says so) or elsewhere (the checkpoint does).
+
+        Or when all that is left here fails again and again. What other hosts have left is then not waited for: they
+        might wait for this one, too, and have another try at what it leaves to them.
+        """
+        ends = supervisor.ends
+        while left := ends.keys() - supervisor.reached:
+            self._hopeless = supervisor.failing(HOPELESS)
+            if self._hopeless and left & supervisor.partitions <= self._hopeless.keys():
+                break
+            with anyio.move_on_after(END_POLL):
+                await supervisor.all_reached.wait()
+            for partition in left - supervisor.partitions:
+                if await self._has_reached(partition, ends[partition]):
+                    supervisor.note_reached(partition)
+        else:
+            log.info("processor.reached_end", partitions=len(ends))
+        await supervisor.stop()
+
+    async def _has_reached(self, partition: str, end: End) -> bool:
+        try:
+            cursor = await read_cursor(self._store, self._layout, partition)
+        except StoreUnavailable as error:
+            log.warning("processor.end_unknown", partition=partition, error=str(error))
+            return False
+        return cursor is not None and self._source.reached(cursor, end)
+
+    def check(self, supervisor: Supervisor | None) -> None:
+        """After the run.
+
+        Raises:
+            EndNotReached: partitions have not got to where they should; names them and why. Or nothing was begun.
+        """
+        if supervisor is None:
+            raise EndNotReached("stopped while starting: nothing was begun")
+        ends = supervisor.ends
+        left = sorted(ends.keys() - supervisor.reached, key=natural)
+        if not left:
+            return
+        lines = [f"{len(left)} of {len(ends)} partitions have not reached the end they had at the start"]
+        for partition in left[:_NAMED]:
+            why = self._hopeless.get(partition)
+            failed = f"failed {HOPELESS} times in a row without getting on: {why}" if why else "is not there yet"
+            lines.append(f"partition {partition} {failed}")
+        if len(left) > _NAMED:
+            lines.append(f"and {len(left) - _NAMED} more")
+        lines.append("What is committed stays; the next run goes on from there")
+        raise EndNotReached("\n".join(lines))

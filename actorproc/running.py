@@ -1,0 +1,73 @@
+"""A partition on this host as its supervisor sees it, whichever actor runs it just now: failures, progress, what was done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import anyio
+
+from actorproc.actor import Restarts
+from actorproc.errors import Fenced, described
+from actorproc.partition import PartitionActor
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """`records`: handled, again after a failure counts again; `rows` and `dead_letters`: committed."""
+
+    records: int = 0
+    rows: int = 0
+    dead_letters: int = 0
+
+    def __add__(self, other: Done) -> Done:
+        return Done(self.records + other.records, self.rows + other.rows, self.dead_letters + other.dead_letters)
+
+
+@dataclass(slots=True)
+class Running:
+    """A partition on this host."""
+
+    partition: str
+    epoch: int
+    scope: anyio.CancelScope
+    restarts: Restarts
+    actor: PartitionActor | None = None
+    draining: bool = False
+    released: bool = False
+    """Drained, committed, and not handed over yet."""
+    error: str | None = None
+    _failures: int = 0  # in a row, with nothing committed in between
+    _got_to: int = -1  # sequence up to which everything was committed when it last failed
+    _progress: tuple[object, ...] | None = None
+    _progress_at: float = 0.0
+
+    def done(self) -> Done:
+        """What the actor that runs now has done."""
+        if self.actor is None:
+            return Done()
+        did = self.actor.statistics
+        return Done(did.records, did.rows, did.dead_letters)
+
+    def failed(self, error: Exception) -> None:
+        """The actor that runs now has ended with `error`. A fencing is no failure of the partition's."""
+        committed = self._got_to if self.actor is None else self.actor.statistics.committed.sequence
+        if not isinstance(error, Fenced):
+            self._failures = self._failures + 1 if committed <= self._got_to else 1
+            self._got_to = max(committed, self._got_to)
+        self.error = described(error)
+
+    def failing(self, after: int) -> bool:
+        """Whether it failed at least `after` times in a row, and has committed nothing since."""
+        gets_on = self.actor is not None and self.actor.statistics.committed.sequence > self._got_to
+        return self._failures >= after and not gets_on
+
+    def stuck(self, most: float, now: float) -> bool:
+        """Whether the handler has not got on for `most` seconds, as far as was seen; says so once. To be asked often."""
+        progress = None if self.actor is None else self.actor.progress
+        if progress is None or progress != self._progress:
+            self._progress, self._progress_at = progress, now
+            return False
+        if now - self._progress_at < most:
+            return False
+        self._progress = None
+        return True

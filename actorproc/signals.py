@@ -1,0 +1,85 @@
+"""SIGTERM and SIGINT for one run: the first drains, a second one aborts."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import anyio
+
+from actorproc.clock import Clock
+from actorproc.errors import Aborted
+from actorproc.logger import get_logger
+
+log = get_logger(__name__)
+
+SAME_STOP = 0.2
+"""Seconds within which a second signal is the same stop: some senders signal the process and its group."""
+
+
+class Signals:
+    """What was heard. In the main thread only.
+
+    Args:
+        aborting: called at the second signal, from the signal handler itself: an event loop that hangs hears nothing.
+    """
+
+    def __init__(self, clock: Clock, aborting: Callable[[], None]) -> None:
+        self._clock = clock
+        self._aborting = aborting
+        self._life = anyio.CancelScope()
+        self._first = anyio.Event()
+        self._started = False
+        self._abort: str | None = None
+
+    @contextmanager
+    def obeyed(self) -> Iterator[None]:
+        """A signal before `started`, or a second one, ends the block where it is.
+
+        Handlers of Python's own: unlike the event loop's they are also called while a handler blocks the loop.
+
+        Raises:
+            Aborted: a second signal came.
+        """
+        loop = asyncio.get_running_loop()
+        asked: float | None = None
+
+        def heard(number: int, _: object) -> None:
+            nonlocal asked
+            now = self._clock.monotonic()
+            if asked is None:
+                asked = now
+                loop.call_soon_threadsafe(self._drain, signal.Signals(number).name)
+            elif now - asked >= SAME_STOP:
+                self._aborting()
+                loop.call_soon_threadsafe(self._end, signal.Signals(number).name)
+
+        before = {number: signal.signal(number, heard) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            with self._life:
+                yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        if self._abort is not None:
+            raise Aborted(f"{self._abort} came twice: aborted; what was not committed is processed again")
+
+    def started(self) -> None:
+        """There is something to drain now."""
+        self._started = True
+
+    async def wait(self) -> None:
+        """Until the first signal."""
+        await self._first.wait()
+
+    def _drain(self, name: str) -> None:
+        log.info("processor.stopping", signal=name)
+        self._first.set()
+        if not self._started:
+            self._life.cancel()
+
+    def _end(self, name: str) -> None:
+        self._abort = name
+        self._life.cancel()
