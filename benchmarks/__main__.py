@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import sys
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -42,6 +43,8 @@ def main(
     listing: Annotated[bool, typer.Option("--list", help="Only say what there is.")] = False,
 ) -> None:
     """Measure this machine: tables with the bars that they should meet."""
+    if not sys.stdout.isatty():
+        os.environ.setdefault("COLUMNS", "120")  # whole tables in a file, too
     console = Console()
     if listing:
         table = Table("name", "what it measures", box=None)
