@@ -152,7 +152,8 @@ class Columns(Reference):
 
     def _tables(self, piece: Batch, wishes: list[Wish], random: Random) -> Iterable[pa.Table]:
         order = random.sample(range(len(piece)), len(piece))
-        sequences = piece.to_arrow().column("_sequence").take([i for i in order for _ in wishes[i].rows])
+        indices = pa.array([i for i in order for _ in wishes[i].rows], pa.int64())
+        sequences = piece.to_arrow().column("_sequence").take(indices)
         rows = [row for i in order for row in wishes[i].rows]
         columns = {name: pa.array([row[name] for row in rows]) for name in (rows[0] if rows else ())}
         table = pa.table({"_sequence": sequences, **columns})
