@@ -205,6 +205,8 @@ class Cluster:
         Raises:
             Broken: one has not.
         """
+        if self._once:  # positions are ahead of the work
+            await self.run_for(100.0)
         for process in self.processes:
             await self.stop(process)
         await self.run_for(100.0)  # late writes land

@@ -47,8 +47,7 @@ class LogStream(Stream):
     def __init__(self, partitions: int, make: Callable[[Random], bytes], *, seed: object = 0) -> None:
         self.injected: Counter[str] = Counter()
         self.seen: Counter[str] = Counter()
-        self.flowing = True
-        """Whether producers send; once false each one ends in good order, when what it sent is settled."""
+        self._ended = anyio.Event()
         self._make = make
         self._seed = seed
         self._births = 0
@@ -98,7 +97,7 @@ class LogStream(Stream):
             return
         for value in pq.read_table(io.BytesIO(body), columns=["value"], use_threads=False)["value"].to_pylist():
             if value in self._there:
-                self._broken(f"log: {key} holds {value}, which is in the log already")
+                self._broken(f"log: {key} holds {value!r}, which is in the log already")
             producer, number = self._sent[value]
             before = self._newest.get((producer, partition), -1)
             if number <= before:
@@ -112,7 +111,7 @@ class LogStream(Stream):
         self.seen["acknowledged"] += 1
         there = self._values[partition]
         if sequence >= len(there) or there[sequence] != value:
-            self._broken(f"log: {value} was acknowledged as {partition}:{sequence} and is not there")
+            self._broken(f"log: {value!r} was acknowledged as {partition}:{sequence} and is not there")
 
     # Producers
 
@@ -124,7 +123,7 @@ class LogStream(Stream):
 
     def start(self, name: str) -> Process | None:
         """Start a process that produces, unless one of this name lives or the flow has ended."""
-        if not self.flowing or any(process.host.name == name for process in self.processes):
+        if self._ended.is_set() or any(process.host.name == name for process in self.processes):
             return None
         self._births += 1
         seed = f"{self._seed}/{name}/{self._births}"
@@ -136,23 +135,27 @@ class LogStream(Stream):
         host.start(self._run(process, random), name=f"{name} (process {self._births})")
         return process
 
+    def end(self) -> None:
+        """No more records: each producer ends in good order, once what it has sent is settled."""
+        self._ended.set()
+
     async def _run(self, process: Process, random: Random) -> None:
-        while self.flowing:
+        while not self._ended.is_set():
             settings = Settings(store_patience=random.choice([5, 60]))
             producer = Producer(
                 process.connect(settings),
-                linger=random.choice([0, 0.2, 2]),
+                linger=random.choice([0, 0.2, 5]),
                 batch_bytes=random.choice([500, 4 * 2**20]),
                 delivery_timeout=random.choice([5, 40, 120]),
-                partitioner=random.choice(["sticky", "round-robin"]),  # type: ignore[arg-type]
+                partitioner=random.choice(["sticky", "round-robin"]),
                 clock=process.clock,
             )
             try:
                 async with producer, anyio.create_task_group() as tasks:
                     for _ in range(random.randint(*SESSION)):
                         quiet = random.random() < 0.02
-                        await process.clock.sleep(random.uniform(20, 150) if quiet else random.uniform(0, 7))
-                        if not self.flowing:
+                        await process.clock.sleep(random.uniform(20, 150) if quiet else random.uniform(0, 16))
+                        if self._ended.is_set():
                             break
                         await self._burst(producer, random, tasks)
             except StoreUnavailable as error:  # what was not confirmed may be there or not
@@ -164,7 +167,7 @@ class LogStream(Stream):
         values = [self._make(random) for _ in range(random.randint(1, 20))]
         self._sent |= {value: (producer, number) for number, value in enumerate(values, len(self._sent))}
         self.seen["sent"] += len(values)
-        key = None if random.random() < 0.5 else b"%d" % random.randrange(50)
+        key = None if random.random() < 0.3 else b"%d" % random.randrange(50)
         if random.random() < 0.5:
             tasks.start_soon(self._confirm, values, await producer.send_many(values, keys=[key] * len(values)))
             return

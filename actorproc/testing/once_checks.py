@@ -50,7 +50,9 @@ class OnceChecks(PartitionChecks):
         for place, found, into in (("_sequence", rows, self._rows), ("sequence", letters, self._lines)):
             for item in found:
                 if item[place] in before or item[place] > upto:
-                    self._broken(f"a commit up to {upto} holds record {item[place]}, which is beyond, or in another file")
+                    self._broken(
+                        f"a commit up to {upto} holds record {item[place]}, which is beyond, or in another file"
+                    )
                 into.setdefault(item[place], []).append(item)
 
     def all_ended(self, end: int) -> None:

@@ -50,9 +50,6 @@ SETTINGS = {"partition_refresh_interval": 60, "dead_letter_limit": 1, "poll_inte
 
 PRODUCERS = ("producer-a", "producer-b")
 
-ON_THE_LOG = 3
-"""One seed in so many reads the built-in log."""
-
 LOG_FILES = log_dir("").removesuffix("/")
 """What the keys of the log's files start with."""
 
@@ -78,29 +75,33 @@ def simulate(
     hosts: int = 5,
     partitions: int = 6,
     style: str | None = None,
-    on_the_log: bool | None = None,
+    log: bool | None = None,
 ) -> Result:
     """Play one seed, for about so many hours of virtual time.
 
     Args:
         style: of the handler, one of `STYLES`; default: by the seed.
-        on_the_log: whether the stream is the built-in log; default: by the seed.
+        log: whether the stream is the built-in log; default: by the seed.
 
     Raises:
         SimulationError: something that must hold does not; `Broken` says what and when.
         ExceptionGroup: a task failed and nobody took note.
     """
     style = style or list(STYLES)[seed % len(STYLES)]
-    if on_the_log is None:  # in steps, so that each style comes to it
-        on_the_log = (seed + seed // len(STYLES)) % ON_THE_LOG == 0
-    return run(_Scenario.play(seed, hours, hosts, partitions, style, on_the_log), seed=seed)
+    log = on_the_log(seed) if log is None else log
+    return run(_Scenario.play(seed, hours, hosts, partitions, style, log), seed=seed)
+
+
+def on_the_log(seed: int) -> bool:
+    """Whether the stream of this seed is the built-in log: one in three, of each style in its turn."""
+    return (seed + seed // len(STYLES)) % 3 == 0
 
 
 class _Scenario:
-    def __init__(self, seed: int, hosts: int, partitions: int, style: str, on_the_log: bool) -> None:
+    def __init__(self, seed: int, hosts: int, partitions: int, style: str, log: bool) -> None:
         self._random = Random(f"{seed}/scenario")  # noqa: S311
         self._source = UnsteadySource(partitions, seed=seed)
-        self._log = LogStream(partitions, reference_value, seed=seed) if on_the_log else None
+        self._log = LogStream(partitions, reference_value, seed=seed) if log else None
         self._style = STYLES[style]
         settings = {**SETTINGS, "commit_interval": self._random.choice([2, 8, 20]), **self._style.settings}
 
@@ -147,10 +148,8 @@ class _Scenario:
         """What may happen, and how often in comparison."""
 
     @classmethod
-    async def play(
-        cls, seed: int, hours: float, hosts: int, partitions: int, style: str, on_the_log: bool
-    ) -> Result:
-        scenario, loop = cls(seed, hosts, partitions, style, on_the_log), current_loop()
+    async def play(cls, seed: int, hours: float, hosts: int, partitions: int, style: str, log: bool) -> Result:
+        scenario, loop = cls(seed, hosts, partitions, style, log), current_loop()
         cluster, until = scenario._cluster, START + hours * 3600
         await scenario._begin()
         settled = []
@@ -164,7 +163,7 @@ class _Scenario:
         await cluster.finished()
         seen = cluster.seen() + (scenario._log.seen if scenario._log else Counter())
         injected = cluster.injected()
-        return Result(seed, style, on_the_log, loop.now - START, injected, seen, settled, loop.fingerprint)
+        return Result(seed, style, log, loop.now - START, injected, seen, settled, loop.fingerprint)
 
     async def _begin(self) -> None:
         if self._log is None:
@@ -179,7 +178,7 @@ class _Scenario:
     async def _end_the_flow(self) -> None:
         self._flowing = False
         if self._log is not None:
-            self._log.flowing = False
+            self._log.end()
             while self._log.processes:
                 await self._cluster.run_for(10)
             await self._cluster.run_for(LANDED)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
@@ -22,7 +22,7 @@ from actorproc.testing.reference import SCHEMA, Attempt, Judge, Wish, judge_refe
 FLAKY = 0.02
 """Share of batches at whose end the handler raises, although all was well. Not in an attempt that may be the last."""
 
-COMMITS = 0.05
+COMMITS = 0.03
 """Share of records after which a handler that commits itself does so."""
 
 LONGEST_WAIT = 5.0
@@ -30,10 +30,13 @@ LONGEST_WAIT = 5.0
 
 
 class Reference(PartitionHandler):
-    """What all have in common. `durable` is told of what `ctx.commit` has said to be durable: partition, sequence."""
+    """What all have in common."""
 
     output_schema = SCHEMA
-    durable: ClassVar[Callable[[str, int], None]] = staticmethod(lambda partition, upto: None)
+
+    @staticmethod
+    def durable(partition: str, upto: int) -> None:
+        """Told up to which sequence `ctx.commit` has said that all is durable."""
 
     def grant(self, record: Record, wish: Wish, ctx: PartitionContext, emitted: int = 0) -> None:
         """Do what the record asks for; `emitted` of its rows are emitted already."""
@@ -81,6 +84,9 @@ class Plain(Reference):
 class Committing(Reference):
     """Commits in the middle of a batch, and may raise after that."""
 
+    at_end: ClassVar[float] = 0.1
+    """Share of batches at whose end it commits."""
+
     def __init__(self) -> None:
         self._seen = -1
 
@@ -97,15 +103,23 @@ class Committing(Reference):
             if await commit_now_and_then(attempt, record, ctx) and sure:
                 self.durable(ctx.partition, record.sequence)
         self.end(attempt, ctx)
-        await ctx.commit()  # without auto_commit nobody else does
-        if sure:
-            self.durable(ctx.partition, batch.last)
+        if attempt.draw("commit") < self.at_end:
+            await ctx.commit()
+            if sure:
+                self.durable(ctx.partition, batch.last)
+
+
+class CommittingAlone(Committing):
+    """For where nobody else commits."""
+
+    at_end = 1.0
 
 
 class Concurrent(Reference):
     """Awaits many records at once; rows come before and after the wait, and some commit in the middle of it."""
 
     commits: ClassVar[bool] = False
+    at_end: ClassVar[float] = 0.0
 
     async def process(self, batch: Batch, ctx: PartitionContext) -> None:
         attempt = Attempt(ctx)
@@ -122,7 +136,7 @@ class Concurrent(Reference):
 
         await ctx.map(batch, work, concurrency=4 if attempt.draw("few") < 0.5 else 32)
         self.end(attempt, ctx)
-        if self.commits:
+        if attempt.draw("commit") < self.at_end:
             await ctx.commit()
 
 
@@ -130,6 +144,13 @@ class ConcurrentCommitting(Concurrent):
     """The same with commits out of the midst of the work."""
 
     commits = True
+    at_end = 0.1
+
+
+class ConcurrentCommittingAlone(ConcurrentCommitting):
+    """For where nobody else commits."""
+
+    at_end = 1.0
 
 
 class Columns(Reference):
@@ -245,9 +266,9 @@ STYLES = {
     "thread": Style(Plain),
     "map": Style(Concurrent),
     "map, commits": Style(ConcurrentCommitting),
-    "map, commits, no auto commit": Style(ConcurrentCommitting, _MANUAL),
+    "map, commits, no auto commit": Style(ConcurrentCommittingAlone, _MANUAL),
     "commits": Style(Committing),
-    "commits, no auto commit": Style(Committing, _MANUAL),
+    "commits, no auto commit": Style(CommittingAlone, _MANUAL),
     "columns": Style(Columns),
     "records": Style(Records),
     "records awaited": Style(AwaitedRecords),
