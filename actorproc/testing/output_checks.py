@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import orjson
@@ -77,6 +78,8 @@ class PartitionChecks:
             self._broken(f"commit {number} holds nothing")
         if commit.rows != len(rows):
             self._broken(f"commit {number} says {commit.rows} rows and has {len(rows)}")
+        if any(a["_sequence"] > b["_sequence"] for a, b in pairwise(rows)):
+            self._broken(f"rows of commit {number} are not in the order of their records")
         letters = commit.letters.count(b"\n")
         expected = (
             (len(rows), letters) if last is None else (last.totals.rows + len(rows), last.totals.dead_letters + letters)

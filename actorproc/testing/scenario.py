@@ -155,10 +155,13 @@ class _Scenario:
         settled = []
         while loop.now < until:
             await scenario._trouble()
+            if loop.now >= until:  # the last record comes in the midst of trouble
+                scenario._end_the_flow()
             scenario._heal()
             await scenario._ring()
             settled.append(await cluster.settled(within=SETTLING))
-        await scenario._end_the_flow()
+        await scenario._land()
+        await scenario._ring()
         await cluster.settled(within=SETTLING)
         await cluster.finished()
         seen = cluster.seen() + (scenario._log.seen if scenario._log else Counter())
@@ -175,14 +178,17 @@ class _Scenario:
         for name in self._wanted:
             self._cluster.start(name)
 
-    async def _end_the_flow(self) -> None:
+    def _end_the_flow(self) -> None:
         self._flowing = False
         if self._log is not None:
             self._log.end()
+
+    async def _land(self) -> None:
+        """Wait until what is on its way to the log is there, or never will be."""
+        if self._log is not None:
             while self._log.processes:
                 await self._cluster.run_for(10)
             await self._cluster.run_for(LANDED)
-        await self._ring()
 
     async def _ring(self) -> None:
         """Without auto_commit only the handler commits, and it does not get to it where the last record fails each time:
@@ -362,7 +368,7 @@ class _Scenario:
         self._pause(self._producing())
 
     def _strike_in_an_append(self) -> None:
-        """The next append of a producer goes wrong; it goes on and tries again, stands still, or dies at that moment."""
+        """The next append of a producer goes wrong, and it stands still or dies at that moment, or cannot ask for a while."""
         if process := self._some(self._producing()):
             process.view.interfere = partial(self._strike_append, process)
 
@@ -372,6 +378,7 @@ class _Scenario:
         if not key.startswith(LOG_FILES) or verb != "put_if_absent":
             return None
         process.view.interfere = None
+        process.view.cut(self._random.uniform(1, 100))
         return self._random.choice(["lost_request", "late_write", "lost_reply"])
 
     def _cut_heads(self) -> None:

@@ -116,7 +116,7 @@ class CommittingAlone(Committing):
 
 
 class Concurrent(Reference):
-    """Awaits many records at once; rows come before and after the wait, and some commit in the middle of it."""
+    """Awaits many records at once; rows come before and after the wait, or as a table, which others' commits take time over."""
 
     commits: ClassVar[bool] = False
     at_end: ClassVar[float] = 0.0
@@ -126,11 +126,17 @@ class Concurrent(Reference):
 
         async def work(record: Record) -> None:
             wish = attempt.wish(record)
-            ctx.emit_many(record, wish.rows[:1])
+            as_table = wish.number % 4 == 0
+            if not as_table:
+                ctx.emit_many(record, wish.rows[:1])
             if self.commits:
                 await commit_now_and_then(attempt, record, ctx)
             await SYSTEM.sleep(wish.wait + LONGEST_WAIT * attempt.draw(wish.number, "wait") ** 6)
-            self.grant(record, wish, ctx, emitted=1)
+            if as_table:
+                ctx.emit_arrow(table_of([record.sequence] * len(wish.rows), wish.rows))
+                self.settle(record, wish, ctx)
+            else:
+                self.grant(record, wish, ctx, emitted=1)
             if self.commits:
                 await commit_now_and_then(attempt, record, ctx, "again")
 
@@ -175,11 +181,15 @@ class Columns(Reference):
         order = random.sample(range(len(piece)), len(piece))
         indices = pa.array([i for i in order for _ in wishes[i].rows], pa.int64())
         sequences = piece.to_arrow().column("_sequence").take(indices)
-        rows = [row for i in order for row in wishes[i].rows]
-        columns = {name: pa.array([row[name] for row in rows]) for name in (rows[0] if rows else ())}
-        table = pa.table({"_sequence": sequences, **columns})
+        table = table_of(sequences, [row for i in order for row in wishes[i].rows])
         cut = random.randrange(len(table) + 1)
         return table[:cut], table[cut:]
+
+
+def table_of(sequences: Any, rows: list[dict[str, Any]]) -> pa.Table:
+    """The rows as columns; `sequences`: of the record of each."""
+    columns = {name: pa.array([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+    return pa.table({"_sequence": pa.chunked_array([], pa.int64()) if not rows else sequences, **columns})
 
 
 class Records(RecordHandler):
