@@ -155,11 +155,12 @@ class _Scenario:
         settled = []
         while loop.now < until:
             await scenario._trouble()
-            if loop.now >= until:  # the last record comes in the midst of trouble
+            if loop.now >= until:  # then the last record has come in the midst of trouble
                 scenario._end_the_flow()
             scenario._heal()
             await scenario._ring()
             settled.append(await cluster.settled(within=SETTLING))
+        scenario._end_the_flow()
         await scenario._land()
         await scenario._ring()
         await cluster.settled(within=SETTLING)

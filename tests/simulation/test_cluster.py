@@ -25,7 +25,7 @@ from actorproc.testing.styles import STYLES, Loop
 PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 
 
-@pytest.mark.parametrize(("seed", "style"), enumerate(STYLES))
+@pytest.mark.parametrize(("seed", "style"), list(enumerate(STYLES)))
 def test_whatever_happens_each_record_ends_once_and_the_cluster_settles(seed: int, style: str) -> None:
     result = simulate(seed, hours=0.3)
     assert result.style == style
