@@ -165,6 +165,8 @@ class BatchProcessor:
                 suspect -= len(part.batch) - len(rest)
             part.batch = rest
             failures = self._open(emitted.failures)
+            if failures and self._once:  # and nothing is shown again
+                failures = dict.fromkeys(rest.sequences, error) | failures
             if failures:  # they may be why it raised: the others get a chance of their own
                 self._set_apart(part, failures)
                 await self._failed_alone(part, failures)

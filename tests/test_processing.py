@@ -277,6 +277,20 @@ async def test_at_most_once_never_shows_a_record_twice() -> None:
     assert sorted(outcome.letters) == [100, 101, 102]
 
 
+async def test_at_most_once_shows_nothing_again_when_a_record_fails_alone_and_then_the_batch() -> None:
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            self.seen.append([record.json() for record in batch])
+            ctx.fail(batch[0], ValueError("alone"))
+            raise RuntimeError("all")
+
+    handler = Handler()
+    outcome = await Run(handler, QUICK.model_copy(update={"delivery": "at-most-once"}))(numbers(1, 2, 3))
+    assert handler.seen == [[1, 2, 3]]
+    causes = [orjson.loads(letter)["error"]["message"] for _, letter in sorted(outcome.letters.items())]
+    assert causes == ["alone", "all", "all"]
+
+
 async def test_a_plain_def_runs_in_a_thread() -> None:
     import threading
 

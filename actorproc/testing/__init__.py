@@ -6,11 +6,13 @@ docs/simulation.md shows how. `python -m actorproc.testing` runs actorproc's own
 from __future__ import annotations
 
 from actorproc.testing.clock import VirtualClock
-from actorproc.testing.cluster import Broken, Cluster, Process
+from actorproc.testing.cluster import Broken, Cluster
 from actorproc.testing.faults import CALM, Faults, FaultyBackend
 from actorproc.testing.loop import Deadlock, Host, SimulationError, VirtualLoop, current_host, current_loop, run
+from actorproc.testing.process import Process
 from actorproc.testing.reference import Ended, Judge
 from actorproc.testing.source import MemorySource
+from actorproc.testing.stream import Stream
 from actorproc.testing.unsteady_source import UnsteadySource
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "MemorySource",
     "Process",
     "SimulationError",
+    "Stream",
     "UnsteadySource",
     "VirtualClock",
     "VirtualLoop",

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections import Counter
+from functools import partial
 from typing import Annotated
 
 import structlog
@@ -16,6 +17,7 @@ from rich.table import Table
 
 from actorproc.testing.loop import SimulationError, current_loop
 from actorproc.testing.scenario import Result, simulate
+from actorproc.testing.styles import STYLES
 
 console = Console()
 
@@ -35,13 +37,19 @@ _FAULTS = {
     "source_error": "reads of the source that failed",
     "clock_set": "wall clocks set by up to an hour",
     "new_partition": "partitions that appeared",
+    "producer": "processes started that append to the log",
 }
 _CHECKED = {
+    "acknowledged": "records acknowledged to producers: there, at that place, once",
+    "sent": "records sent to the log: there at most once",
     "records": "records: each ended once, as it asked for",
+    "lost": "records lost at most once, with whoever had them in hand",
     "rows": "rows",
     "dead_letters": "dead letters",
     "commits": "commits: chained, never overwritten",
     "refused": "commits refused: another host's was there",
+    "promises": "commits by the handler that were durable when they returned",
+    "purged": "files of dead letters purged while hosts ran",
     "calls": "handler calls: by who holds the lease",
     "moves": "leases that moved",
     "expired": "members written out as dead: rightly",
@@ -60,13 +68,17 @@ def main(
     hours: Annotated[float, typer.Option(help="Virtual hours for each seed.", min=0.01)] = 1.0,
     hosts: Annotated[int, typer.Option(help="Hosts at the start; some come, some go.", min=1)] = 5,
     partitions: Annotated[int, typer.Option(help="Partitions at the start.", min=1)] = 6,
+    style: Annotated[str | None, typer.Option(help="One style of handler for all seeds, such as 'map'.")] = None,
 ) -> None:
     """Play a cluster in virtual time, with crashes, pauses, failing stores and wrong clocks, and check that output,
     dead letters, checkpoints and leases are what the protocol promises. A seed that fails is printed, and plays the
     same again by itself."""
+    if style is not None and style not in STYLES:
+        raise typer.BadParameter(f"{style!r} is none; there are: {'; '.join(STYLES)}", param_hint="--style")
+    play = partial(simulate, hours=hours, hosts=hosts, partitions=partitions, style=style)
     if seed is not None:
         _log_with_virtual_time()
-        _report([simulate(seed, hours=hours, hosts=hosts, partitions=partitions)], 0.0)
+        _report([play(seed)], 0.0)
         return
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     results, begun = [], time.perf_counter()
@@ -76,12 +88,13 @@ def main(
         for number in range(first, first + seeds):
             progress.update(task, description=str(number))
             try:
-                results.append(simulate(number, hours=hours, hosts=hosts, partitions=partitions))
+                results.append(play(number))
             except (SimulationError, ExceptionGroup) as error:
                 progress.stop()
                 _report(results, time.perf_counter() - begun)
                 console.print(f"\n[bold red]Seed {number} breaks:[/] {error}", highlight=False)
                 options = f"--seed {number} --hours {hours:g} --hosts {hosts} --partitions {partitions}"
+                options += f" --style '{style}'" if style else ""
                 console.print(f"Play it again, with its log: python -m actorproc.testing {options}", soft_wrap=True)
                 raise typer.Exit(1) from None
             progress.advance(task)
@@ -95,6 +108,11 @@ def _report(results: list[Result], seconds: float) -> None:
     settled = sorted(second for result in results for second in result.settled)
     table = Table("what", "how often", title=f"{len(results)} seeds, {hours:.1f} cluster-hours", title_style="bold")
     table.columns[1].justify = "right"
+    played = Counter(result.style for result in results)
+    for name in filter(played.get, STYLES):
+        table.add_row(f"clusters whose handler is of the style '{name}'", f"{played[name]:,}")
+    table.add_row("clusters that read the built-in log", f"{sum(result.on_the_log for result in results):,}")
+    table.add_section()
     for name, label in _FAULTS.items():
         table.add_row(label, f"{injected[name]:,}")
     for name in sorted(name for name in injected if name.startswith("ended: ")):

@@ -5,31 +5,32 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 import anyio
 
-from actorproc.context import PartitionContext
+from actorproc.context import PartitionContext, Site
 from actorproc.errors import Fenced, SourceError, StoreUnavailable
-from actorproc.handler import PartitionHandler
+from actorproc.handler import CloseReason, PartitionHandler
 from actorproc.layout import ProcessorLayout
 from actorproc.logger import get_logger
 from actorproc.processor import Processor
 from actorproc.records import Batch
 from actorproc.settings import Settings
-from actorproc.store import Store, StoreLimits
 from actorproc.stores.memory import Memory
+from actorproc.testing.calls import Calls
 from actorproc.testing.clock import VirtualClock
 from actorproc.testing.faults import CALM, Faults, FaultyBackend
 from actorproc.testing.group_checks import GroupChecks
 from actorproc.testing.ledger import Ledger
-from actorproc.testing.loop import Host, SimulationError, current_loop
+from actorproc.testing.loop import SimulationError, current_loop
 from actorproc.testing.nudges import Switchboard
+from actorproc.testing.once_checks import OnceChecks
 from actorproc.testing.output_checks import PartitionChecks
+from actorproc.testing.process import Process
 from actorproc.testing.reference import Judge
-from actorproc.testing.unsteady_source import UnsteadySource
+from actorproc.testing.stream import Stream
 
 log = get_logger(__name__)
 
@@ -51,20 +52,6 @@ class Broken(SimulationError):
     """Something that must hold does not. The message says what, when, and since the first of them nothing else counts."""
 
 
-@dataclass(slots=True)
-class Process:
-    """One process of one host, from its start to its end."""
-
-    host: Host
-    view: FaultyBackend
-    clock: VirtualClock
-    processor: Processor | None = None
-    stopping: bool = False
-    pause: list[float] | None = None
-    """When it was paused, and until when; None: it is not."""
-    done: anyio.Event = field(default_factory=anyio.Event)
-
-
 class Cluster:
     """Hosts that share the partitions of `source`, until the simulation ends. Use it within `actorproc.testing.run`.
 
@@ -73,7 +60,7 @@ class Cluster:
 
     Args:
         handler: the handler under test.
-        source: the stream; append to it at any time.
+        source: the stream, such as an `UnsteadySource`: append to it at any time.
         judge: says of each record whether it ended as it should; default: anything goes that is consistent.
         settings: by name, where they should differ from the defaults.
     """
@@ -81,7 +68,7 @@ class Cluster:
     def __init__(
         self,
         handler: type[PartitionHandler],
-        source: UnsteadySource,
+        source: Stream,
         *,
         judge: Judge = lambda _: None,
         faults: Faults = CALM,
@@ -91,6 +78,7 @@ class Cluster:
     ) -> None:
         self.source = source
         self.settings = Settings(**(settings or {}))
+        self._once = self.settings.delivery == "at-most-once"
         self.events: Counter[str] = Counter()
         """What was done to the hosts, by kind."""
         self._seed = seed
@@ -99,6 +87,7 @@ class Cluster:
         self._handler = self._watched(handler)
         self._loop = current_loop()
         self._checks: dict[str, PartitionChecks] = {}
+        self._calls: dict[str, Calls] = {}
         self._pauses: dict[str, list[list[float]]] = {}
         self._births = 0
         self._processes: list[Process] = []
@@ -112,8 +101,9 @@ class Cluster:
             broken=self._report,
         )
         memory = Memory(clock=VirtualClock("store"), content_tags=self._random.random() < 0.5)
-        truth = Ledger(memory, self.layout, self.group, self._checks_of)
+        truth = Ledger(memory, self.layout, self.group, self._checks_of, source)
         self.store = FaultyBackend(truth, faults, seed=seed)
+        source.join(self.store, self._report)
         self.switchboard = Switchboard(lost=lost_nudges, seed=seed)
 
     # Hosts
@@ -202,7 +192,7 @@ class Cluster:
         Raises:
             Broken: it did not happen `within` so many seconds.
         """
-        begun, ends = self._loop.now, {p: self.source.last(p) for p in await self.source.partitions()}
+        begun, ends = self._loop.now, {p: self.source.last(p) for p in self.source.names()}
         while (why := self._unsettled(ends)) is not None:
             if self._loop.now - begun > within:
                 self._report(f"the cluster has not settled within {within:g} s: {why}")
@@ -215,12 +205,20 @@ class Cluster:
         Raises:
             Broken: one has not.
         """
+        if self._once:  # positions are ahead of the work
+            await self.run_for(100.0)
         for process in self.processes:
             await self.stop(process)
         await self.run_for(100.0)  # late writes land
-        for partition in await self.source.partitions():
+        for partition in self.source.names():
             self._checks_of(partition).all_ended(self.source.last(partition))
         self.raise_broken()
+
+    def told_durable(self, partition: str, upto: int) -> None:
+        """`ctx.commit` has told a handler that everything up to sequence `upto` is durable: it must be."""
+        self.group.seen["promises"] += 1
+        if (reached := self._checks_of(partition).committed_to()) < upto:
+            self._report(f"partition {partition}: ctx.commit said that {upto} is durable, and {reached} is")
 
     def raise_broken(self) -> None:
         if self._broken:
@@ -238,16 +236,13 @@ class Cluster:
 
     async def _run(self, process: Process) -> None:
         """The process: what a `main` around a processor would do."""
-        settings = self.settings
-        limits = StoreLimits(settings.store_timeout, settings.store_patience, settings.store_concurrency)
-        store = Store(process.view, limits=limits, clock=process.clock)
         process.processor = Processor(
             self._handler,
             name="simulated",
             host=process.host.name,
-            source=self.source,
-            container=store,
-            settings=settings,
+            source=self.source.read_by(process, self.settings),
+            container=process.connect(self.settings),
+            settings=self.settings,
             clock=process.clock,
             nudges=self.switchboard.connect(),
         )
@@ -275,23 +270,39 @@ class Cluster:
             self.start(name)
 
     def _watched(self, handler: type[PartitionHandler]) -> type[PartitionHandler]:
-        """The handler, with the checks told of each call."""
-        called = self._called
+        """The handler, with the checks told of its lives and of each call."""
+        called, calls_of = self._called, self._calls_of
+
+        async def opened(self: Any, ctx: Site) -> None:
+            calls_of(ctx.partition).opened(self, ctx)
+            await handler.opened(self, ctx)
+
+        async def closing(self: Any, ctx: Site, reason: CloseReason) -> None:
+            calls_of(ctx.partition).closing(self, reason)
+            await handler.closing(self, ctx, reason)
 
         async def awaited(self: Any, batch: Batch, ctx: PartitionContext) -> None:
-            called(ctx)
+            called(self, batch, ctx)
             await handler.process(self, batch, ctx)
 
         def plain(self: Any, batch: Batch, ctx: PartitionContext) -> object:
-            called(ctx)
+            called(self, batch, ctx)
             return handler.process(self, batch, ctx)
 
         process = awaited if inspect.iscoroutinefunction(handler.process) else plain
-        return type(handler.__name__, (handler,), {"process": process})
+        hooks = {"opened": opened, "closing": closing, "process": process}
+        return type(handler.__name__, (handler,), hooks)
 
-    def _called(self, ctx: PartitionContext) -> None:
+    def _called(self, instance: object, batch: Batch, ctx: PartitionContext) -> None:
         if not self._loop.ending:
             self.group.handler_called(ctx.host, ctx.partition, ctx.epoch, self._loop.now)
+            if self._once:
+                self._calls_of(ctx.partition).shown_once(instance, batch)
+
+    def _calls_of(self, partition: str) -> Calls:
+        if partition not in self._calls:
+            self._calls[partition] = Calls(lambda what: self._report(f"partition {partition}: {what}"))
+        return self._calls[partition]
 
     def _checks_of(self, partition: str) -> PartitionChecks:
         checks = self._checks.get(partition)
@@ -300,7 +311,9 @@ class Cluster:
             def records(after: int, upto: int) -> Any:
                 return self.source.records(after, upto, partition)
 
-            checks = self._checks[partition] = PartitionChecks(partition, records, self._judge, self._report)
+            given = partition, records, self._judge, self._report
+            checks = OnceChecks(*given, self._calls_of(partition)) if self._once else PartitionChecks(*given)
+            self._checks[partition] = checks
         return checks
 
     def _unsettled(self, ends: Mapping[str, int]) -> str | None:

@@ -14,6 +14,7 @@ from actorproc.testing.faults import current_sender
 from actorproc.testing.group_checks import GroupChecks
 from actorproc.testing.loop import current_loop
 from actorproc.testing.output_checks import PartitionChecks
+from actorproc.testing.stream import Stream
 
 
 class Ledger(Backend):
@@ -21,16 +22,23 @@ class Ledger(Backend):
 
     Args:
         partition: the checks of the partition of that name.
+        stream: in whose log the store may have taken a write.
     """
 
     def __init__(
-        self, truth: Backend, layout: ProcessorLayout, group: GroupChecks, partition: Callable[[str], PartitionChecks]
+        self,
+        truth: Backend,
+        layout: ProcessorLayout,
+        group: GroupChecks,
+        partition: Callable[[str], PartitionChecks],
+        stream: Stream,
     ) -> None:
         self.url = truth.url
         self._truth = truth
         self._layout = layout
         self._group = group
         self._partition = partition
+        self._stream = stream
 
     async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
         return await self._truth.get(key, unless=unless, tail=tail)
@@ -81,3 +89,5 @@ class Ledger(Backend):
             self._group.heartbeat_written(who, now)
         elif key == layout.group and (sender := current_sender()):
             self._group.group_written(GroupDocument.from_json(key, body), now, sender.view, sender.sent)
+        else:
+            self._stream.written(key, body, existed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import orjson
@@ -72,12 +73,13 @@ class PartitionChecks:
         last = self.commits[-1] if self.commits else None
         if last is not None and commit.first.sequence < last.next.sequence:
             self._broken(f"commit {number} starts at {commit.first}, before the end of the one before: {last.next}")
-        if commit.next.sequence <= commit.first.sequence:
-            self._broken(f"commit {number} goes nowhere: from {commit.first} to {commit.next}")
+        self._check_step(number, commit)
         if not rows and not commit.letters:
             self._broken(f"commit {number} holds nothing")
         if commit.rows != len(rows):
             self._broken(f"commit {number} says {commit.rows} rows and has {len(rows)}")
+        if any(a["_sequence"] > b["_sequence"] for a, b in pairwise(rows)):
+            self._broken(f"rows of commit {number} are not in the order of their records")
         letters = commit.letters.count(b"\n")
         expected = (
             (len(rows), letters) if last is None else (last.totals.rows + len(rows), last.totals.dead_letters + letters)
@@ -88,8 +90,17 @@ class PartitionChecks:
             self._broken(f"commit {number} repeats put-id {commit.put_id}")
         self._put_ids.add(commit.put_id)
 
+    def _check_step(self, number: int, commit: Commit) -> None:
+        if commit.next.sequence <= commit.first.sequence:
+            self._broken(f"commit {number} goes nowhere: from {commit.first} to {commit.next}")
+
     def letters_written(self, number: int, body: bytes, existed: bool) -> None:
-        """The dead letters of commit `number` have been published."""
+        """The dead letters of commit `number` have been published, or purged: then nothing is left."""
+        if existed and not body:
+            if self.checkpoint is None or number >= self.checkpoint.number:
+                self._broken(f"dead-letter file {number} was purged before a checkpoint passed it")
+            self.seen["purged"] += 1
+            return
         if existed:
             self._broken(f"dead-letter file {number} was overwritten")
         elif number >= len(self.commits):

@@ -1,4 +1,4 @@
-"""The reference stream: records that say what must become of them, a handler that does it, and the judge who compares."""
+"""The reference stream: records that say what must become of them, and the judge who compares."""
 
 from __future__ import annotations
 
@@ -10,20 +10,26 @@ from typing import Any
 
 import orjson
 
-from actorproc.clock import SYSTEM
 from actorproc.context import PartitionContext
-from actorproc.handler import PartitionHandler
-from actorproc.records import Batch, Record
+from actorproc.records import Record
 from actorproc.testing.loop import current_loop
 
-KINDS = {"row": 50, "many": 12, "drop": 20, "fail": 2, "letter": 3, "unsteady": 12, "slow": 1}
+KINDS = {"row": 49, "many": 12, "drop": 19, "fail": 2, "letter": 3, "misfit": 2, "unsteady": 12, "slow": 1}
 """Kind of record -> how many in a hundred.
 
-row: one row. many: several. drop: none. fail: raises, every time. letter: the handler gives it up itself.
-unsteady: one of these, another one at each attempt. slow: one row, after a while.
+row: one row. many: several. drop: none. fail: raises or fails alone, every time. letter: the handler gives it up itself.
+misfit: one of its rows does not fit the schema. unsteady: one of these, another one at each attempt.
+slow: one row, after a while.
 """
 
-_UNSTEADY = ("row", "many", "drop", "fail", "letter")
+_UNSTEADY = ("row", "many", "drop", "fail", "letter", "misfit")
+_ERRORS = {"fail": "ValueError", "letter": "DeadLetter", "misfit": "Misfit"}
+
+SCHEMA = "id long, part int, parts int, attempt string"
+"""Of the rows. `attempt`: the one that made them; all rows of a record must share it."""
+
+MISFIT = 2**40
+"""What no `part` can be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,38 +47,47 @@ Judge = Callable[[Ended], "str | None"]
 """Says what is wrong with the end of a record; None: nothing."""
 
 
-def reference_value(random: Random) -> bytes:
+def reference_value(random: Random, kind: str | None = None) -> bytes:
     """A record that says by itself what must become of it."""
-    kind = random.choices(list(KINDS), list(KINDS.values()))[0]
+    kind = kind or random.choices(list(KINDS), list(KINDS.values()))[0]
     return orjson.dumps({"kind": kind, "id": random.getrandbits(48), "rows": random.randint(2, 5)})
 
 
-class ReferenceHandler(PartitionHandler):
-    """Does what each record asks for. Rows carry the attempt that made them: those of one record must share it."""
+class Attempt:
+    """One attempt at records, with a chance of its own: what is drawn is the same again only in a run of the same seed."""
 
-    output_schema = "id long, part int, parts int, attempt string"
+    def __init__(self, ctx: PartitionContext) -> None:
+        self.name = f"{ctx.host}/{ctx.epoch}/{ctx.attempt}/{current_loop().now!r}"
 
-    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
-        attempt = f"{ctx.host}/{ctx.epoch}/{ctx.attempt}/{current_loop().now!r}"
-        for record in batch:
-            await self._one(record, record.json(), attempt, ctx)
+    def draw(self, *what: object) -> float:
+        """From 0 to below 1."""
+        return zlib.crc32("/".join(map(str, (self.name, *what))).encode()) / 2**32
 
-    async def _one(self, record: Record, asked: dict[str, Any], attempt: str, ctx: PartitionContext) -> None:
-        kind = asked["kind"]
+    def wish(self, record: Record) -> Wish:
+        """What the record asks for in this attempt."""
+        asked = record.json()
+        kind, number = asked["kind"], asked["id"]
+        wait = 0.0
         if kind == "unsteady":
-            kind = _UNSTEADY[zlib.crc32(f"{attempt}/{asked['id']}".encode()) % len(_UNSTEADY)]
+            kind = _UNSTEADY[int(self.draw(number) * len(_UNSTEADY))]
         elif kind == "slow":
-            await SYSTEM.sleep(asked["id"] % 40 / 10)
-            kind = "row"
-        match kind:
-            case "row" | "many":
-                parts = asked["rows"] if kind == "many" else 1
-                rows = [{"id": asked["id"], "part": n, "parts": parts, "attempt": attempt} for n in range(parts)]
-                ctx.emit_many(record, rows)
-            case "letter":
-                ctx.dead_letter(record, "the record asked for it")
-            case "fail":
-                raise ValueError(f"record {record.sequence} fails")
+            kind, wait = "row", number % 40 / 10
+        # Who fails or is given up has emitted before, and that must not count.
+        count = {"many": asked["rows"], "misfit": asked["rows"], "drop": 0}.get(kind, 1)
+        rows = [{"id": number, "part": part, "parts": count, "attempt": self.name} for part in range(count)]
+        if kind == "misfit":
+            rows[-1]["part"] = MISFIT
+        return Wish(number, kind, rows, wait)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a record asks for: `kind` (row, many, drop, fail, letter or misfit), the rows to emit, and seconds to wait."""
+
+    number: int
+    kind: str
+    rows: list[dict[str, Any]]
+    wait: float
 
 
 def judge_reference(ended: Ended) -> str | None:
@@ -81,23 +96,32 @@ def judge_reference(ended: Ended) -> str | None:
     rows, letters, kind = len(ended.rows), len(ended.letters), asked["kind"]
     if rows and letters:
         return "is a row and a dead letter"
-    if rows:
-        if len({row["attempt"] for row in ended.rows}) > 1:
-            return f"has rows of several attempts: {sorted(row['attempt'] for row in ended.rows)}"
-        parts = ended.rows[0]["parts"]
-        if [row["part"] for row in ended.rows] != list(range(parts)) or {row["id"] for row in ended.rows} != {
-            asked["id"]
-        }:
-            return f"should have {parts} rows, has {list(ended.rows)}"
-    expected = {
-        "row": (1, 0),
-        "slow": (1, 0),
-        "many": (asked["rows"], 0),
-        "drop": (0, 0),
-        "fail": (0, 1),
-        "letter": (0, 1),
-    }
-    allowed = [(1, 0), (asked["rows"], 0), (0, 0), (0, 1)] if kind == "unsteady" else [expected[kind]]
+    if rows and (why := _wrong_rows(ended, asked)):
+        return why
+    expected = {"row": (1, 0), "slow": (1, 0), "many": (asked["rows"], 0), "drop": (0, 0)}
+    allowed = [(1, 0), (asked["rows"], 0), (0, 0), (0, 1)] if kind == "unsteady" else [expected.get(kind, (0, 1))]
     if (rows, letters) not in allowed:
         return f"of kind {kind!r} ended as {rows} rows and {letters} dead letters, not as one of {allowed}"
+    if letters:
+        if ended.letters[0]["value"].encode() != ended.value:
+            return f"is a dead letter of another record: {ended.letters[0]['value']}"
+        error = ended.letters[0]["error"]["type"]
+        if error not in ([*_ERRORS.values()] if kind == "unsteady" else [_ERRORS[kind]]):
+            return f"of kind {kind!r} is a dead letter with error {error}"
+    return None
+
+
+def judge_reference_once(ended: Ended) -> str | None:
+    """The same where nothing is tried again: whatever fails, or is beside what fails, may have been given up."""
+    if len(ended.letters) == 1 and not ended.rows:
+        return None
+    return judge_reference(ended)
+
+
+def _wrong_rows(ended: Ended, asked: Mapping[str, Any]) -> str | None:
+    if len({row["attempt"] for row in ended.rows}) > 1:
+        return f"has rows of several attempts: {sorted(row['attempt'] for row in ended.rows)}"
+    parts = ended.rows[0]["parts"]
+    if [row["part"] for row in ended.rows] != list(range(parts)) or {row["id"] for row in ended.rows} != {asked["id"]}:
+        return f"should have {parts} rows, has {list(ended.rows)}"
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
@@ -11,10 +12,19 @@ from random import Random
 import anyio
 
 from actorproc.clock import SYSTEM
-from actorproc.testing.cluster import Cluster, Process
+from actorproc.errors import StoreError
+from actorproc.layout import LOG_HEADS, log_dir, partition_of
+from actorproc.output.checkpoints import read_checkpoint
+from actorproc.output.dead_letters import letter_files, purge
+from actorproc.store import Store
+from actorproc.testing.clock import VirtualClock
+from actorproc.testing.cluster import Cluster
 from actorproc.testing.faults import CALM, Faults
+from actorproc.testing.log_stream import LogStream
 from actorproc.testing.loop import START, current_loop, run, start_outside
-from actorproc.testing.reference import ReferenceHandler, judge_reference, reference_value
+from actorproc.testing.process import Process
+from actorproc.testing.reference import reference_value
+from actorproc.testing.styles import STYLES
 from actorproc.testing.unsteady_source import UnsteadySource
 
 WILD = Faults(slow=0.02, lost_request=0.01, lost_reply=0.01, late_write=0.01, busy=0.001)
@@ -33,7 +43,15 @@ SETTLING = 420.0
 (2 x 19), leases move (5 + 30 + 17), requests that hang are given up (60), failed partitions start again (60), and a
 position without rows is committed (60)."""
 
-SETTINGS = {"partition_refresh_interval": 60, "dead_letter_limit": 1}
+LANDED = 100.0
+"""Seconds after the last fault within which every write that was sent has landed."""
+
+SETTINGS = {"partition_refresh_interval": 60, "dead_letter_limit": 1, "poll_interval": 4}
+
+PRODUCERS = ("producer-a", "producer-b")
+
+LOG_FILES = log_dir("").removesuffix("/")
+"""What the keys of the log's files start with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +59,8 @@ class Result:
     """What one seed went through. `settled`: seconds that the cluster took to settle, each time."""
 
     seed: int
+    style: str
+    on_the_log: bool
     seconds: float
     injected: Counter[str]
     seen: Counter[str]
@@ -48,22 +68,54 @@ class Result:
     fingerprint: int
 
 
-def simulate(seed: int, *, hours: float = 0.5, hosts: int = 5, partitions: int = 6) -> Result:
+def simulate(
+    seed: int,
+    *,
+    hours: float = 0.5,
+    hosts: int = 5,
+    partitions: int = 6,
+    style: str | None = None,
+    log: bool | None = None,
+) -> Result:
     """Play one seed, for about so many hours of virtual time.
+
+    Args:
+        style: of the handler, one of `STYLES`; default: by the seed.
+        log: whether the stream is the built-in log; default: by the seed.
 
     Raises:
         SimulationError: something that must hold does not; `Broken` says what and when.
         ExceptionGroup: a task failed and nobody took note.
     """
-    return run(_Scenario.play(seed, hours, hosts, partitions), seed=seed)
+    style = style or list(STYLES)[seed % len(STYLES)]
+    log = on_the_log(seed) if log is None else log
+    return run(_Scenario.play(seed, hours, hosts, partitions, style, log), seed=seed)
+
+
+def on_the_log(seed: int) -> bool:
+    """Whether the stream of this seed is the built-in log: one in three, of each style in its turn."""
+    return (seed + seed // len(STYLES)) % 3 == 0
 
 
 class _Scenario:
-    def __init__(self, seed: int, hosts: int, partitions: int) -> None:
+    def __init__(self, seed: int, hosts: int, partitions: int, style: str, log: bool) -> None:
         self._random = Random(f"{seed}/scenario")  # noqa: S311
         self._source = UnsteadySource(partitions, seed=seed)
-        settings = {**SETTINGS, "commit_interval": self._random.choice([2, 8, 20])}
-        self._cluster = Cluster(ReferenceHandler, self._source, judge=judge_reference, settings=settings, seed=seed)
+        self._log = LogStream(partitions, reference_value, seed=seed) if log else None
+        self._style = STYLES[style]
+        settings = {**SETTINGS, "commit_interval": self._random.choice([2, 8, 20]), **self._style.settings}
+
+        def durable(partition: str, upto: int) -> None:
+            self._cluster.told_durable(partition, upto)
+
+        handler = self._style.handler
+        self._cluster = Cluster(
+            type(handler.__name__, (handler,), {"durable": staticmethod(durable)}),
+            self._log or self._source,
+            judge=self._style.judge,
+            settings=settings,
+            seed=seed,
+        )
         self._most = hosts + 2
         self._partitions, self._most_partitions = partitions, partitions + 3
         self._wanted = [f"host-{number}" for number in range(hosts)]
@@ -82,26 +134,74 @@ class _Scenario:
             self._cut_group: 10,
             self._outage: 4,
             self._set_the_clock: 3,
-            self._add_a_partition: 2,
+            self._purge: 3,
         }
+        if self._log is None:
+            self._blows |= {self._add_a_partition: 2}
+        else:
+            self._blows |= {
+                self._crash_a_producer: 8,
+                self._pause_a_producer: 6,
+                self._strike_in_an_append: 16,
+                self._cut_heads: 4,
+            }
         """What may happen, and how often in comparison."""
 
     @classmethod
-    async def play(cls, seed: int, hours: float, hosts: int, partitions: int) -> Result:
-        scenario, loop = cls(seed, hosts, partitions), current_loop()
+    async def play(cls, seed: int, hours: float, hosts: int, partitions: int, style: str, log: bool) -> Result:
+        scenario, loop = cls(seed, hosts, partitions, style, log), current_loop()
         cluster, until = scenario._cluster, START + hours * 3600
-        for name in scenario._wanted:
-            cluster.start(name)
-        start_outside(scenario._feed())
+        await scenario._begin()
         settled = []
         while loop.now < until:
             await scenario._trouble()
+            if loop.now >= until:  # then the last record has come in the midst of trouble
+                scenario._end_the_flow()
             scenario._heal()
+            await scenario._ring()
             settled.append(await cluster.settled(within=SETTLING))
-        scenario._flowing = False
+        scenario._end_the_flow()
+        await scenario._land()
+        await scenario._ring()
         await cluster.settled(within=SETTLING)
         await cluster.finished()
-        return Result(seed, loop.now - START, cluster.injected(), cluster.seen(), settled, loop.fingerprint)
+        seen = cluster.seen() + (scenario._log.seen if scenario._log else Counter())
+        injected = cluster.injected()
+        return Result(seed, style, log, loop.now - START, injected, seen, settled, loop.fingerprint)
+
+    async def _begin(self) -> None:
+        if self._log is None:
+            start_outside(self._feed())
+        else:
+            await self._log.create()
+            for name in PRODUCERS:
+                self._log.start(name)
+        for name in self._wanted:
+            self._cluster.start(name)
+
+    def _end_the_flow(self) -> None:
+        self._flowing = False
+        if self._log is not None:
+            self._log.end()
+
+    async def _land(self) -> None:
+        """Wait until what is on its way to the log is there, or never will be."""
+        if self._log is not None:
+            while self._log.processes:
+                await self._cluster.run_for(10)
+            await self._cluster.run_for(LANDED)
+
+    async def _ring(self) -> None:
+        """Without auto_commit only the handler commits, and it does not get to it where the last record fails each time:
+        so there comes another one with which all is well."""
+        if self._cluster.settings.auto_commit:
+            return
+        for partition in self._cluster.source.names():
+            values = [reference_value(self._random, "row")]
+            if self._log is None:
+                self._source.append(partition, values)
+            else:
+                await self._log.append(partition, values)
 
     async def _feed(self) -> None:
         """The stream grows: by bursts, with quiet times between."""
@@ -111,7 +211,7 @@ class _Scenario:
             await SYSTEM.sleep(pick.uniform(30, 200) if quiet else pick.uniform(0, 4))
             if not self._flowing:
                 return
-            partition = pick.choice(list(await self._source.partitions()))
+            partition = pick.choice(list(self._source.names()))
             self._source.append(partition, [reference_value(pick) for _ in range(pick.randint(1, 20))])
 
     async def _trouble(self) -> None:
@@ -128,43 +228,51 @@ class _Scenario:
     def _heal(self) -> None:
         cluster = self._cluster
         cluster.store.faults, cluster.switchboard.lost, self._source.failing = CALM, 0.0, 0.0
-        for process in cluster.processes:
+        for process in [*cluster.processes, *self._producing()]:
             cluster.resume(process)
             process.view.heal()
             process.view.interfere = None
         for name in self._wanted:
             self._revive(name)
+        for name in PRODUCERS:
+            self._revive(name)
+
+    def _producing(self) -> list[Process]:
+        return self._log.processes if self._log else []
 
     # Blows
 
-    def _some(self) -> Process | None:
-        running = [process for process in self._cluster.processes if process.host.running and not process.stopping]
+    def _some(self, processes: list[Process] | None = None) -> Process | None:
+        processes = self._cluster.processes if processes is None else processes
+        running = [process for process in processes if process.host.running and not process.stopping]
         return self._random.choice(running) if running else None
 
     def _revive(self, name: str) -> None:
-        if name in self._wanted and not any(process.host.name == name for process in self._cluster.processes):
+        if name in PRODUCERS and self._log is not None:
+            self._log.start(name)
+        elif name in self._wanted and not any(process.host.name == name for process in self._cluster.processes):
             self._cluster.start(name)
 
     def _later(self, least: float, most: float, call: Callable[[], None]) -> None:
         current_loop().call_later(self._random.uniform(least, most), call)
 
-    def _crash(self) -> None:
-        if process := self._some():
+    def _crash(self, processes: list[Process] | None = None) -> None:
+        if process := self._some(processes):
             self._cluster.crash(process)
             self._later(0, 150, partial(self._revive, process.host.name))
 
-    def _pause(self) -> None:
-        if process := self._some():
+    def _pause(self, processes: list[Process] | None = None) -> None:
+        if process := self._some(processes):
             self._cluster.pause(process)
             self._later(2, 200, partial(self._cluster.resume, process))
 
     def _strike_in_a_commit(self) -> None:
         """The next commit of a host goes wrong, and the host stands still or dies at that very moment."""
         if process := self._some():
-            process.view.interfere = partial(self._strike, process)
+            process.view.interfere = partial(self._strike, process, self._cluster.layout.output)
 
-    def _strike(self, process: Process, verb: str, key: str) -> str | None:
-        if not key.startswith(self._cluster.layout.output) or verb == "get" or not process.host.running:
+    def _strike(self, process: Process, prefix: str, verb: str, key: str) -> str | None:
+        if not key.startswith(prefix) or verb in ("get", "list") or not process.host.running:
             return None
         process.view.interfere = None
         if self._random.random() < 0.5:
@@ -238,3 +346,43 @@ class _Scenario:
             self._source.add_partition(str(self._partitions))
             self._partitions += 1
             self._cluster.events["new_partition"] += 1
+
+    def _purge(self) -> None:
+        """Somebody forgets all dead letters that may be forgotten."""
+        start_outside(self._purge_letters())
+
+    async def _purge_letters(self) -> None:
+        cluster = self._cluster
+        store = Store(cluster.store.view("operator"), clock=VirtualClock(f"operator/{current_loop().now}"))
+        with suppress(StoreError):
+            for key in await letter_files(store, cluster.layout):
+                checkpoint = await read_checkpoint(store, cluster.layout, partition_of(key))
+                if checkpoint is not None:
+                    await purge(store, key, below=checkpoint.number)
+
+    # Blows to those who append to the log
+
+    def _crash_a_producer(self) -> None:
+        self._crash(self._producing())
+
+    def _pause_a_producer(self) -> None:
+        self._pause(self._producing())
+
+    def _strike_in_an_append(self) -> None:
+        """The next append of a producer goes wrong, and it stands still or dies at that moment, or cannot ask for a while."""
+        if process := self._some(self._producing()):
+            process.view.interfere = partial(self._strike_append, process)
+
+    def _strike_append(self, process: Process, verb: str, key: str) -> str | None:
+        if self._random.random() < 0.5:
+            return self._strike(process, LOG_FILES, verb, key)
+        if not key.startswith(LOG_FILES) or verb != "put_if_absent":
+            return None
+        process.view.interfere = None
+        process.view.cut(self._random.uniform(1, 100))
+        return self._random.choice(["lost_request", "late_write", "lost_reply"])
+
+    def _cut_heads(self) -> None:
+        """A producer cannot tell where it writes, or a host cannot see it."""
+        if process := self._some([*self._producing(), *self._cluster.processes]):
+            process.view.cut(self._random.uniform(5, 150), prefix=LOG_HEADS)

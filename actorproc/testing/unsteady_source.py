@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from random import Random
 
 from actorproc.clock import SYSTEM
 from actorproc.errors import SourceError
 from actorproc.records import Batch
-from actorproc.sources.protocol import Chunk
+from actorproc.settings import Settings
+from actorproc.sources.protocol import Chunk, Source
+from actorproc.testing.process import Process
 from actorproc.testing.source import MemorySource
+from actorproc.testing.stream import Stream
 
 
-class UnsteadySource(MemorySource):
+class UnsteadySource(MemorySource, Stream):
     """Positions point at the start of a page: whoever resumes sees the page again from its first record.
 
     Args:
@@ -32,14 +35,18 @@ class UnsteadySource(MemorySource):
         """A partition appears."""
         self._values[partition], self._keys[partition], self._times[partition] = [], [], []
 
+    def names(self) -> Sequence[str]:
+        return list(self._values)
+
+    def read_by(self, process: Process, settings: Settings) -> Source:
+        return self
+
     def records(self, after: int, upto: int, partition: str) -> Iterable[tuple[int, bytes]]:
-        """(sequence, value) of the records beyond sequence `after`, up to sequence `upto`."""
         values = self._values[partition]
         for index in range(max(0, after // self._step + 1), min(len(values), upto // self._step + 1)):
             yield index * self._step, values[index] or b""
 
     def last(self, partition: str) -> int:
-        """Sequence of the newest record; -1 if there is none."""
         return (len(self._values[partition]) - 1) * self._step if self._values[partition] else -1
 
     async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:

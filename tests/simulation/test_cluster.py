@@ -18,20 +18,31 @@ from actorproc.handler import PartitionHandler
 from actorproc.records import Batch
 from actorproc.testing import CALM, Broken, Cluster, Ended, SimulationError, UnsteadySource, current_loop, run
 from actorproc.testing import __main__ as command
-from actorproc.testing.reference import ReferenceHandler, judge_reference
-from actorproc.testing.scenario import simulate
+from actorproc.testing.reference import judge_reference
+from actorproc.testing.scenario import on_the_log, simulate
+from actorproc.testing.styles import STYLES, Loop
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_whatever_happens_each_record_ends_once_and_the_cluster_settles(seed: int) -> None:
-    result = simulate(seed, hours=0.5)
-    assert result.seen["records"] > 2_000
+@pytest.mark.parametrize(("seed", "style"), list(enumerate(STYLES)))
+def test_whatever_happens_each_record_ends_once_and_the_cluster_settles(seed: int, style: str) -> None:
+    result = simulate(seed, hours=0.3)
+    assert result.style == style
+    assert result.seen["records"] > 1_000
     assert result.seen["dead_letters"] > 100
-    assert result.seen["expired"] + result.seen["left"] > 5
+    assert result.seen["expired"] + result.seen["left"] > 3
     assert result.injected["crash"] + result.injected["pause"] > 5
     assert max(result.settled) < 240
+    if result.on_the_log:
+        assert result.seen["sent"] >= result.seen["acknowledged"] > 500
+    if style.startswith("at most once"):
+        assert 0 < result.seen["lost"] < result.seen["records"] / 4
+
+
+def test_every_style_is_played_on_the_log_and_beside_it() -> None:
+    played = {(seed % len(STYLES), on_the_log(seed)) for seed in range(3 * len(STYLES))}
+    assert len(played) == 2 * len(STYLES)
 
 
 def test_a_seed_plays_the_same_again() -> None:
@@ -176,7 +187,7 @@ def test_leases_that_move_between_live_hosts_show_no_record_twice_and_keep_the_o
 
 def test_a_host_that_was_paused_for_long_comes_back_and_has_its_share_again() -> None:
     async def story() -> None:
-        cluster = Cluster(ReferenceHandler, UnsteadySource(6), judge=judge_reference)
+        cluster = Cluster(Loop, UnsteadySource(6), judge=judge_reference)
         a, _ = cluster.start("a"), cluster.start("b")
         await cluster.settled(within=90)
         cluster.pause(a)

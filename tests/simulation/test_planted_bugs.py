@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import io
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
+from actorproc import processing
+from actorproc.context import Emitted, PartitionContext, Site
 from actorproc.group.liveness import Watch
+from actorproc.log.appender import Appender
+from actorproc.output import dead_letters
 from actorproc.output.chain import Commit, OutputChain
 from actorproc.parquet import parse_footer
+from actorproc.partition import PartitionActor
 from actorproc.processing import BatchProcessor, Outcome
-from actorproc.records import Batch
+from actorproc.records import Batch, Cursor
 from actorproc.store import Conflict, Created, Store
 from actorproc.testing.cluster import Broken
 from actorproc.testing.scenario import simulate
@@ -19,13 +28,13 @@ from actorproc.testing.scenario import simulate
 SEEDS = 12
 
 
-def first_broken(seeds: int = SEEDS) -> str:
-    for seed in range(seeds):
+def first_broken(style: str | None = None, *, log: bool | None = None, hours: float = 1.0) -> str:
+    for seed in range(SEEDS):
         try:
-            simulate(seed, hours=1.0)
+            simulate(seed, hours=hours, style=style, log=log)
         except Broken as broken:
             return str(broken)
-    return f"nothing was found in {seeds} seeds"
+    return f"nothing was found in {SEEDS} seeds"
 
 
 def test_taking_over_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,3 +116,123 @@ def test_starting_behind_the_output_that_is_there_is_found(monkeypatch: pytest.M
 
     monkeypatch.setattr(OutputChain, "read", read_without_position)
     assert "before the end of the one before" in first_broken()
+
+
+# What the handler's own commits do
+
+
+def test_committing_records_that_map_still_works_on_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Overlooked(set[int]):
+        def __iter__(self) -> Iterator[int]:
+            return iter(())
+
+    init = PartitionContext.__init__
+
+    def overlook(self: PartitionContext, *args: Any, **keywords: Any) -> None:
+        init(self, *args, **keywords)
+        self._awaited = Overlooked()
+
+    monkeypatch.setattr(PartitionContext, "__init__", overlook)
+    assert re.search("record .* ended as|should have .* rows|holds records", first_broken("map, commits"))
+
+
+def test_forgetting_dead_letters_at_a_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = BatchProcessor._commit_alone
+
+    async def forget(self: BatchProcessor, ctx: PartitionContext, upto: int) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(self, "_give_up", lambda *_: None)
+            await commit(self, ctx, upto)
+
+    monkeypatch.setattr(BatchProcessor, "_commit_alone", forget)
+    assert "ended as 0 rows and 0 dead letters, not as one of [(0, 1)]" in first_broken("commits")
+
+
+def test_forgetting_what_is_emitted_during_a_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget = processing._forget
+
+    def forget_more(emitted: Emitted, upto: int, rows: int, tables: int) -> None:
+        del emitted.rows[rows:], emitted.sequences[rows:]
+        forget(emitted, upto, rows, tables)
+
+    monkeypatch.setattr(processing, "_forget", forget_more)
+    assert re.search("record .* ended as 0 rows|should have .* rows", first_broken("map, commits"))
+
+
+def test_saying_that_is_committed_what_is_not_yet_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def only_note(self: PartitionActor, batch: Batch, outcome: Outcome, upto: int) -> None:
+        self._move(Cursor(self._cursor.position, upto), outcome, self._count(batch, upto))
+
+    monkeypatch.setattr(PartitionActor, "_save", only_note)
+    assert "ctx.commit said that" in first_broken("commits")
+
+
+# What an attempt leaves
+
+
+def test_keeping_rows_of_a_failed_attempt_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    init, last = PartitionContext.__init__, dict[Any, Emitted]()
+
+    def keep(self: PartitionContext, site: Site, batch: Batch, *, attempt: int, commit: Any) -> None:
+        init(self, site, batch, attempt=attempt, commit=commit)
+        if attempt > 1 and (before := last.get(commit.__self__)) is not None:
+            for row, sequence in zip(before.rows, before.sequences, strict=True):
+                if sequence in batch.sequences:
+                    self._rows.append(row)
+                    self._sequences.append(sequence)
+        last[commit.__self__] = self._emitted
+
+    monkeypatch.setattr(PartitionContext, "__init__", keep)
+    assert "has rows of several attempts" in first_broken("thread")
+
+
+def test_rows_out_of_order_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processing, "in_order", lambda rows: rows)
+    assert "are not in the order of their records" in first_broken("columns")
+
+
+def test_going_ahead_after_the_handler_instead_of_before_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = PartitionActor._handle
+
+    async def handle_first(self: PartitionActor, processor: BatchProcessor, message: Any) -> None:
+        later: list[tuple[Any, ...]] = []
+
+        async def note(*args: Any) -> None:
+            later.append(args)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(self._keeper, "advance", note)
+            await handle(self, processor, message)
+        for args in later:
+            await self._keeper.advance(*args)
+
+    monkeypatch.setattr(PartitionActor, "_handle", handle_first)
+    assert re.search("is shown on|and the checkpoint is at", first_broken("at most once"))
+
+
+def test_losing_a_record_that_nobody_had_in_hand_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = BatchProcessor.process
+
+    async def all_but_the_last(self: BatchProcessor, batch: Batch) -> Outcome:
+        return await process(self, batch[: max(1, len(batch) - 1)])
+
+    monkeypatch.setattr(BatchProcessor, "process", all_but_the_last)
+    assert "ended as 0 rows and 0 dead letters" in first_broken("at most once", hours=0.2)
+
+
+# The log, and dead letters that are forgotten
+
+
+def test_appending_again_under_a_new_put_id_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    settle = Appender._settle
+
+    async def settle_anew(self: Appender, body: bytes, rows: int, newest: int) -> int:
+        return await settle(self, await self._prepare(pq.read_table(io.BytesIO(body)), newest), rows, newest)
+
+    monkeypatch.setattr(Appender, "_settle", settle_anew)
+    assert "which is in the log already" in first_broken("loop", log=True)
+
+
+def test_purging_dead_letters_that_no_checkpoint_has_passed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_letters, "number_of", lambda key: -1)
+    assert "was purged before a checkpoint passed it" in first_broken("thread")
