@@ -65,6 +65,7 @@ class PartitionContext:
         self._emitted = Emitted()
         self._rows = self._emitted.rows
         self._sequences = self._emitted.sequences
+        self._committed = -1  # sequence up to which the handler has committed this batch
         self._awaited: set[int] = set()  # of records that `map` has not finished
         self.attempt = attempt
         """Number of this attempt at these records, from 1."""
@@ -131,11 +132,20 @@ class PartitionContext:
 
     def dead_letter(self, record: Record, reason: str) -> None:
         """Give this record up: it becomes a dead letter with `reason`, and rows emitted for it are dropped."""
+        self._check_open(record)
         self._emitted.letters[record.sequence] = reason
 
     def fail(self, record: Record, error: Exception) -> None:
         """Say that this record alone failed: it is retried and in the end dead-lettered, the others go on."""
+        self._check_open(record)
         self._emitted.failures[record.sequence] = error
+
+    def _check_open(self, record: Record) -> None:
+        if record.sequence <= self._committed:
+            raise HandlerError(
+                f"record {record.sequence} fails after ctx.commit() had committed it as done: commit when a record is "
+                "finished, or commit up to an earlier one with ctx.commit(record)"
+            )
 
     async def map(
         self, batch: Iterable[Record], work: Callable[[Record], Awaitable[T]], *, concurrency: int = 32
@@ -170,7 +180,7 @@ class PartitionContext:
 
     async def commit(self, upto: Record | None = None) -> None:
         """Make position and output durable together, now: up to `upto`; without it up to the record at hand in
-        `for record in batch`, and after (or without) such a loop to the end of the batch.
+        `for record in batch` (so commit when that one is done), and after (or without) such a loop to the end of the batch.
 
         It stops short of the first record that has failed or that `map` still works on. Whatever fails later in this attempt, what was committed is not processed again.
 

@@ -139,9 +139,14 @@ def outside(error: BaseException) -> TracebackType | None:
     return trace or error.__traceback__
 
 
+def storable(text: str) -> str:
+    """The text as UTF-8 can hold it: error messages may have half characters of the data in them."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def described(error: BaseException) -> str:
     """What was raised, and which method of the user's it came out of."""
-    what, trace = f"{type(error).__name__}: {error}", outside(error)
+    what, trace = storable(f"{type(error).__name__}: {error}"), outside(error)
     if isinstance(error, ActorprocError) or trace is None or _is_inside(trace):
         return what
     code = trace.tb_frame.f_code

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from enum import Enum
 from typing import Any, ClassVar
@@ -66,7 +66,7 @@ class PartitionHandler:
         """The output schema, where it depends on the options. Asked once, before anything is opened."""
         return cls.output_schema
 
-    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+    def process(self, batch: Batch, ctx: PartitionContext) -> Awaitable[None] | None:
         """Work on a batch: emit rows, dead-letter records, call other systems.
 
         What it raises fails the attempt: rows emitted in it are dropped, the batch is tried again, and after
@@ -78,7 +78,10 @@ class PartitionHandler:
         """The partition starts on this host. Called once, before any batch."""
 
     async def closing(self, ctx: Site, reason: CloseReason) -> None:
-        """The partition ends on this host. Called once after `opened`, whatever the reason."""
+        """The partition ends on this host. Called once after `opened` has returned, whatever the reason.
+
+        A plain `process` that was given up has ended before; if it does not within ten seconds, this is not called.
+        """
 
     def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
         """Choose what happens after an attempt has failed. None: the default (retry, then dead-letter).

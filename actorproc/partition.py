@@ -7,8 +7,8 @@ the work of the conditional writes here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,9 @@ from actorproc.committing import Committer, PartitionStatistics
 from actorproc.context import Site
 from actorproc.errors import Fenced, HandlerError, SourceError
 from actorproc.handler import CloseReason, PartitionHandler
+from actorproc.handler_threads import HandlerThreads
 from actorproc.layout import ProcessorLayout
+from actorproc.letter_limit import LetterLimit
 from actorproc.logger import get_logger
 from actorproc.processing import BatchProcessor, Interrupted, Outcome
 from actorproc.records import Batch, Cursor
@@ -56,7 +58,7 @@ class Shared:
     shared: Any
     budget: ByteBudget
     held: Tally
-    threads: anyio.CapacityLimiter
+    threads: HandlerThreads
 
 
 @dataclass(slots=True)
@@ -71,17 +73,19 @@ class PartitionActor(Actor[_Read]):
     """Runs one partition under one epoch until it is drained, fenced or fails.
 
     Args:
+        limit: of dead letters; outlives the actor if it comes from outside.
         end: where the caller wants to get to, if anywhere.
         reached: called once everything up to `end` is committed.
         stopping: tells whether the host is stopping, for `closing`.
     """
 
-    def __init__(self, partition: str, epoch: int, common: Shared, *, end: End | None = None,
+    def __init__(self, partition: str, epoch: int, common: Shared, *, limit: LetterLimit | None = None, end: End | None = None,
                  reached: Callable[[str], None] = lambda _: None, stopping: Callable[[], bool] = lambda: False) -> None:  # fmt: skip
         super().__init__(mailbox=common.settings.read_ahead_batches)
         self.partition = partition
         self._common = common
         self._settings, self._clock = common.settings, common.clock
+        self._limit = limit or LetterLimit(common.settings)
         self._end = end
         self._stopping = stopping
         self._reached = reached
@@ -121,8 +125,9 @@ class PartitionActor(Actor[_Read]):
         try:
             await self._committer.open(lambda: self._common.source.start(self.partition, self._common.start))
             self.statistics.state = "running"
-            handler = self._common.handler()
-            await handler.opened(self._site)
+            new = self._common.handler()
+            await new.opened(self._site)
+            handler = new
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._read_ahead)
                 await self._work(handler)
@@ -134,6 +139,8 @@ class PartitionActor(Actor[_Read]):
                 reason = CloseReason.FAILED
             raise
         finally:
+            if self.aborted is not None:
+                reason = CloseReason.FAILED
             self.statistics.state = "closed"
             self._common.budget.give_back(self._held)
             self._held = 0
@@ -171,9 +178,12 @@ class PartitionActor(Actor[_Read]):
                     await self.send(_Read(chunk.batch, Cursor(position, done)))
         raise SourceError(f"the source's read() of partition {self.partition} has ended; it must go on for ever")
 
-    @contextmanager
-    def _aside(self) -> Iterator[None]:
-        """While nothing is done with what was read, its share of the budget is for others: they must not wait for it."""
+    @asynccontextmanager
+    async def _aside(self) -> AsyncIterator[None]:
+        """While a batch waits to be tried again: earlier ones are committed when they are due, and the budget's share of
+        what was read is for others, who must not wait for it."""
+        if self._committer.is_due():
+            await self._committer.commit()
         lent = self._held
         self._common.budget.give_back(lent)
         try:
@@ -186,7 +196,8 @@ class PartitionActor(Actor[_Read]):
     async def _work(self, handler: PartitionHandler) -> None:
         self._processor = BatchProcessor(
             handler, self._site, self._common.schema, self._settings, self._clock,
-            save=self._save, draining=self._draining, threads=self._common.threads, aside=self._aside,
+            save=self._save, draining=self._draining, threads=self._common.threads,
+            limit=self._limit, aside=self._aside,
         )  # fmt: skip
         await self._settle_end()
         while not self._draining.is_set():
@@ -217,8 +228,8 @@ class PartitionActor(Actor[_Read]):
                 await self._committer.go_ahead(message.cursor)  # whatever becomes of it
             outcome = await processor.process(batch)
         except HandlerError:
-            if self._settings.delivery == "at-most-once":
-                await self._committer.commit()  # of earlier batches, which nobody will see again
+            if self._settings.auto_commit or self._settings.delivery == "at-most-once":
+                await self._committer.commit()  # of earlier batches: they were good, and need not be processed again
             raise
         finally:
             self._held -= batch.nbytes
@@ -248,17 +259,23 @@ class PartitionActor(Actor[_Read]):
             if self._settings.auto_commit:
                 await committer.commit()
             elif committer.committed != committer.cursor:
-                return
+                raise HandlerError(
+                    f"the end is processed, but the handler has not committed the records after "
+                    f"{committer.committed.sequence}: with auto_commit off, call ctx.commit() at the end of each batch"
+                )
             await committer.checkpoint()
             self._end = None
             self._reached(self.partition)
 
     async def _say_goodbye(self, handler: PartitionHandler, reason: CloseReason) -> None:
-        with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSING_TIME):
+        with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSING_TIME) as scope:
+            await self._common.threads.ended(self.partition)  # a plain `process` that nobody waits for any more
             try:
                 await handler.closing(self._site, reason)
             except Exception:  # noqa: BLE001  # the user's code; the partition ends all the same
                 self._log.exception("partition.closing_failed")
+        if scope.cancelled_caught:
+            self._log.error("partition.closing_timed_out", after=CLOSING_TIME, why="process or closing still runs")
         self._log.info("partition.closed", reason=reason.value, position=self._committer.committed.position)
 
 

@@ -7,8 +7,9 @@ import inspect
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import TypeVar
 
@@ -20,8 +21,10 @@ import pyarrow.compute as pc
 from actorproc.actor import is_stray
 from actorproc.clock import Clock
 from actorproc.context import Emitted, PartitionContext, Row, Site
-from actorproc.errors import HandlerError, TooManyDeadLetters
+from actorproc.errors import HandlerError
 from actorproc.handler import Decision, PartitionHandler
+from actorproc.handler_threads import HandlerThreads
+from actorproc.letter_limit import LetterLimit
 from actorproc.output.dead_letters import render_letter
 from actorproc.records import SEQUENCE, Batch
 from actorproc.retry import Backoff
@@ -34,6 +37,8 @@ _Encoded = tuple[list[pa.Table], dict[int, Exception]]
 """Rows that fit, as tables in order; and why others do not, by the sequence of their record."""
 
 _GULLIBLE = 3  # wrong suspects in a batch after which it is halved: the handler fails elsewhere than where it iterates
+
+_SHORT = 1.0  # seconds of a wait to try again that a drain sits out, rather than leave the batch to the next owner
 
 _SMALL = 50_000  # values that are encoded on the loop: some 5 ms, and a hop to a thread would cost more
 
@@ -69,7 +74,8 @@ class BatchProcessor:
     Args:
         save: called by `ctx.commit` with the batch, what is finished of it, and up to which sequence; makes it durable.
         draining: set when the partition should end soon: waiting to try again is then cut short.
-        threads: bounds plain `def` handlers at work on this host.
+        threads: where a plain `def` handler runs.
+        limit: of dead letters.
         aside: entered while waiting to try again.
     """
 
@@ -83,8 +89,9 @@ class BatchProcessor:
         *,
         save: Callable[[Batch, Outcome, int], Awaitable[None]],
         draining: anyio.Event,
-        threads: anyio.CapacityLimiter,
-        aside: Callable[[], AbstractContextManager[None]] = nullcontext,
+        threads: HandlerThreads,
+        limit: LetterLimit,
+        aside: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
         self._handler = handler
         self._site = site
@@ -98,14 +105,13 @@ class BatchProcessor:
         self._threaded = not inspect.iscoroutinefunction(handler.process)
         self._chooses = type(handler).on_error is not PartitionHandler.on_error
         self._backoff = Backoff(settings.retry_backoff, settings.retry_backoff_max)
-        # At most once: nothing is shown to the handler again, so what fails is given up, and a limit could only lose it.
         self._once = settings.delivery == "at-most-once"
-        share = 1.0 if self._once else settings.dead_letter_limit
-        self._limit = _LetterLimit(share, settings.dead_letter_window)
+        self._limit = limit
         self._parts: deque[_Part] = deque()
         self._done = Outcome()
         self._whole: Batch | None = None
         self._current: PartitionContext | None = None
+        self._attempts = 0
         self._misled = 0  # how often the record at which the handler failed was not to blame
         self._committing = anyio.Lock()
         self._broken: Exception | None = None
@@ -133,19 +139,25 @@ class BatchProcessor:
     def progress(self) -> tuple[object, ...] | None:
         """Changes whenever the handler gets on; None while it has nothing to do."""
         ctx = self._current
-        return None if ctx is None else (id(ctx), ctx._batch.reached, len(ctx._emitted), len(ctx._awaited), self._saved)
+        if ctx is None:
+            return None
+        return self._attempts, ctx._batch.reached, len(ctx._emitted), len(ctx._awaited), self._saved
+
+    def _begin(self, ctx: PartitionContext) -> None:
+        """The handler is at work from now on; while it waits for a thread it is not stuck."""
+        self._current = ctx
+        self._attempts += 1
 
     async def _attempt(self, part: _Part) -> None:
         ctx = PartitionContext(self._site, part.batch, attempt=part.attempt, commit=self._commit)
-        self._current = ctx
         error: Exception | None = None
         try:
             if self._threaded:
-                encoded = await self._clock.offload(
-                    self._in_thread, part.batch, ctx, abandon=True, limiter=self._threads
-                )
+                begun = partial(self._begin, ctx)
+                encoded = await self._threads.run(self._site.partition, begun, self._in_thread, part.batch, ctx)
             else:
-                await self._handler.process(part.batch, ctx)
+                self._begin(ctx)
+                await self._handler.process(part.batch, ctx)  # type: ignore[misc]  # an async def
                 encoded = await self._encode(ctx._emitted)
             table, failures = self._joined(part.batch, ctx._emitted, encoded)
         except Exception as raised:  # noqa: BLE001  # the user's code may raise anything
@@ -163,6 +175,11 @@ class BatchProcessor:
             rest, suspect = part.batch.after(self._saved), part.batch.reached
             if suspect is not None:
                 suspect -= len(part.batch) - len(rest)
+                if suspect < 0:
+                    self._site.log.error(
+                        "partition.failed_after_commit", sequence=self._saved, error=repr(error),
+                        why="ctx.commit() had committed the record at hand as done",
+                    )  # fmt: skip
             part.batch = rest
             failures = self._open(emitted.failures)
             if failures and self._once:  # and nothing is shown again
@@ -189,7 +206,7 @@ class BatchProcessor:
         return {s: what for s, what in by_sequence.items() if s > self._saved}
 
     def _in_thread(self, batch: Batch, ctx: PartitionContext) -> _Encoded:
-        self._handler.process(batch, ctx)  # type: ignore[unused-coroutine]  # a plain def
+        self._handler.process(batch, ctx)
         return self._encoded(*_copied(ctx._emitted))
 
     async def _encode(self, emitted: Emitted) -> _Encoded:
@@ -277,7 +294,7 @@ class BatchProcessor:
         for sequence, letter in done.letters.items():
             (now if sequence <= limit else later).letters[sequence] = letter
         try:
-            self._saved, self._done = limit, later
+            self._saved, self._done, ctx._committed = limit, later, limit
             _forget(ctx._emitted, limit, *counts)
             if self._whole is not None:
                 await self._save(self._whole, now, limit)
@@ -367,36 +384,19 @@ class BatchProcessor:
             self._limit.failed(index, error)
 
     async def _pause(self, attempt: int) -> None:
-        with self._aside():
-            with anyio.move_on_after(self._backoff.delay(attempt, self._clock.random)):
+        delay = self._backoff.delay(attempt, self._clock.random)
+        async with self._aside():
+            if delay <= _SHORT:
+                await self._clock.sleep(delay)
+                return
+            with anyio.move_on_after(delay):
                 await self._draining.wait()
+                self._site.log.warning(
+                    "partition.batch_left",
+                    records=len(self._whole or ()),
+                    why="it would be tried again too late for this drain; the next owner processes it anew",
+                )
                 raise Interrupted
-
-
-class _LetterLimit:
-    """Counts dead letters over the latest records."""
-
-    def __init__(self, share: float, window: int) -> None:
-        self._most = share * window
-        self._share, self._window = share, window
-        self._seen = 0
-        self._failed: deque[int] = deque()
-
-    def passed(self, records: int) -> None:
-        self._seen += records
-
-    def failed(self, index: int, error: Exception | str) -> None:
-        """Record `index` after those that passed is a dead letter. Raises TooManyDeadLetters."""
-        at = self._seen + index
-        self._failed.append(at)
-        while self._failed[0] <= at - self._window:
-            self._failed.popleft()
-        if len(self._failed) > self._most:
-            cause = error if isinstance(error, Exception) else None
-            raise TooManyDeadLetters(
-                f"{len(self._failed)} of the latest {self._window} records failed, more than dead_letter_limit = "
-                f"{self._share:g} allows; nothing of this batch was committed. The last error: {error!r}"
-            ) from cause
 
 
 def _copied(emitted: Emitted) -> tuple[list[Row], list[int], list[pa.Table]]:

@@ -22,6 +22,7 @@ from actorproc.errors import HandlerError, SourceError, UsageError, blamed
 from actorproc.group.group import Group
 from actorproc.group.nudge import Nudges, UdpNudges
 from actorproc.handler import PartitionHandler, checked_handler
+from actorproc.handler_threads import HandlerThreads
 from actorproc.layout import ProcessorLayout, checked_name
 from actorproc.logger import get_logger
 from actorproc.options import load_options
@@ -171,7 +172,6 @@ class Processor:
             StoreError: the store cannot be used.
             UsageError: what the handler emits does not go with what is stored.
         """
-        self._stop_asked = False
         signalled = Signals(self.clock, aborting) if signals else None
         ending = Ending(self._source, self._store, self.layout) if until_end else None
         supervisor: Supervisor | None = None
@@ -191,6 +191,8 @@ class Processor:
                     tasks.cancel_scope.cancel()
         except ExceptionGroup as group:
             raise first_cause(group) from None
+        finally:
+            self._stop_asked = False
         if ending:
             ending.check(supervisor)
 
@@ -199,7 +201,7 @@ class Processor:
         await self.stop()
 
     async def stop(self) -> None:
-        """Drain, commit, hand the leases over; `run` then returns. While it is still starting: as soon as it has."""
+        """Drain, commit, hand the leases over; `run` then returns. Before it runs, or while it starts: as soon as it has."""
         self._stop_asked = True
         if self._supervisor is not None:
             await self._supervisor.stop()
@@ -241,7 +243,7 @@ class Processor:
                 processor=self.name, host=self.host, handler=self.handler, schema=output_schema(self.schema),
                 source=self._source, store=self._store, layout=self.layout, settings=settings, clock=clock,
                 start=self.start, options=self.options, shared=shared, budget=self._budget, held=Tally(settings.uncommitted_bytes),
-                threads=anyio.CapacityLimiter(settings.handler_threads),
+                threads=HandlerThreads(settings.handler_threads, clock),
             )  # fmt: skip
             group = Group(self._store.lane(), self.layout, self.host, settings, clock=clock, nudges=nudges)
             ends = await find_ends(self._source) if until_end else {}

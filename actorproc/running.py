@@ -8,6 +8,7 @@ import anyio
 
 from actorproc.actor import Restarts
 from actorproc.errors import Fenced, described
+from actorproc.letter_limit import LetterLimit
 from actorproc.partition import PartitionActor
 
 
@@ -31,6 +32,7 @@ class Running:
     epoch: int
     scope: anyio.CancelScope
     restarts: Restarts
+    limit: LetterLimit
     actor: PartitionActor | None = None
     draining: bool = False
     released: bool = False

@@ -87,7 +87,7 @@ class Settings(BaseSettings):
     read_ahead_batches: Count = Field(2, description="Batches read before the handler asks for them, per partition.")
     read_ahead_bytes: Size = Field(
         256 * 2**20,
-        description="Bytes read ahead over all partitions of a host: what bounds memory whatever the backlog.",
+        description="Bytes read ahead over all partitions of a host: what bounds memory whatever the backlog. Partitions that wait to try a batch again do not count: the others must not wait for them.",
     )
     max_batch_records: Count = Field(10_000, description="Most records in a batch.")
     max_batch_bytes: Size = Field(
@@ -108,18 +108,24 @@ class Settings(BaseSettings):
         0.5,
         ge=0,
         le=1,
-        description="Share of the latest `dead_letter_window` records beyond which the partition stops.",
+        description="Share of the latest records beyond which the partition stops, restarts on this host included.",
     )
-    dead_letter_window: Count = Field(1_000, description="Over how many of the latest records the share is taken.")
+    dead_letter_window: Count = Field(
+        1_000,
+        description="Over how many of the latest records the share is taken; while fewer were seen, of at least 100.",
+    )
     max_process_time: Seconds = Field(
-        300, description="A handler that makes no progress for so long is reported as stuck, cancelled and restarted."
+        300,
+        description="A handler that makes no progress for so long is reported as stuck, cancelled and restarted; a plain `def`, which cannot be cancelled, once its thread has ended.",
     )
     restart_backoff: Seconds = Field(
         0.5, description="Wait before a failed partition is started again; doubled each time."
     )
     restart_backoff_max: Seconds = Field(60, description="Longest wait before a failed partition is started again.")
     loop_block_warning: Seconds = Field(1, description="An event loop blocked for so long is logged with its stack.")
-    handler_threads: Count = Field(16, description="Threads for plain `def process` handlers, per host.")
+    handler_threads: Count = Field(
+        16, description="Threads for plain `def process` handlers, per host; one that is stuck counts until it ends."
+    )
 
     # Committing
     auto_commit: bool = Field(True, description="Off: only `await ctx.commit()` commits.")

@@ -23,6 +23,7 @@ from actorproc.errors import (
     outside,
 )
 from actorproc.group.group import Group, View
+from actorproc.letter_limit import LetterLimit
 from actorproc.logger import get_logger
 from actorproc.partition import PartitionActor, Shared
 from actorproc.retry import Backoff
@@ -86,6 +87,8 @@ class Supervisor(Actor[Note]):
         self._fenced = False
         self._fences = 0
         self._renewed = anyio.Event()
+        self._looking: anyio.CancelScope | None = None
+        self._stop_asked = False
         self._done = Done()  # by actors that have ended
         self._told = 0  # dead letters that the log has told of
         self._log = log.bind(processor=common.processor, host=common.host)
@@ -100,6 +103,9 @@ class Supervisor(Actor[Note]):
 
     async def stop(self) -> None:
         """Drain every partition, hand the leases over, leave the group; `run` then returns."""
+        self._stop_asked = True
+        if self._looking is not None:
+            self._looking.cancel()  # a store that hangs must not hold the drain up; what it was to see is looked at again
         await self.send(Note.STOP)
 
     def statistics(self) -> SupervisorStatistics:
@@ -223,14 +229,14 @@ class Supervisor(Actor[Note]):
 
     async def _serve(self) -> None:
         look_at = self._clock.monotonic()
-        while True:
+        while not self._stop_asked:
             note = await self.receive(look_at - self._clock.monotonic())
-            if note is Note.STOP:
-                return
-            if note is Note.RELEASED:
-                await self._hand_over()
-            else:
-                look_at = self._clock.monotonic() + await self._look()
+            with anyio.CancelScope() as self._looking:
+                if note is Note.RELEASED:
+                    await self._hand_over()
+                elif note is not Note.STOP:
+                    look_at = self._clock.monotonic() + await self._look()
+            self._looking = None
 
     async def _look(self) -> float:
         """One cycle; in how many seconds the next is due."""
@@ -299,7 +305,8 @@ class Supervisor(Actor[Note]):
 
     def _new(self, partition: str, epoch: int, *, released: bool = False) -> Running:
         restarts = Restarts(self._policy, self._clock)
-        return Running(partition, epoch, anyio.CancelScope(), restarts, draining=released, released=released)
+        limit = LetterLimit(self._settings)
+        return Running(partition, epoch, anyio.CancelScope(), restarts, limit, draining=released, released=released)
 
     def _start(self, partition: str, epoch: int) -> None:
         running = self._running[partition] = self._new(partition, epoch)
@@ -311,7 +318,7 @@ class Supervisor(Actor[Note]):
         def make() -> PartitionActor:
             end = None if partition in self.reached else self.ends.get(partition)
             running.actor = PartitionActor(
-                partition, running.epoch, self._common,
+                partition, running.epoch, self._common, limit=running.limit,
                 end=end, reached=self.note_reached, stopping=lambda: self._stopping,
             )  # fmt: skip
             if running.draining:
@@ -321,9 +328,10 @@ class Supervisor(Actor[Note]):
         def failed(error: Exception, delay: float) -> None:
             running.failed(error)
             self._let_go(running)
-            expected = isinstance(error, (ActorprocError, OSError))
+            blame = error.__cause__ or error  # what a handler raised, behind what we made of it
+            expected = isinstance(blame, (ActorprocError, OSError))
             self._log.error("partition.failed", partition=partition, epoch=running.epoch, again_in=round(delay, 3),
-                            error=running.error, exc_info=None if expected else (type(error), error, outside(error)))  # fmt: skip
+                            error=running.error, exc_info=None if expected else (type(blame), blame, outside(blame)))  # fmt: skip
             if running.draining:
                 running.scope.cancel()  # it would only fail again while everybody waits for it
             if isinstance(error, Outranked):
@@ -361,7 +369,7 @@ class Supervisor(Actor[Note]):
             return
         running.actor.drain()
         await self._clock.sleep(deadline - self._clock.monotonic())
-        if not running.released:
+        if running.actor is not None and self._running.get(running.partition) is running:
             self._log.warning("partition.drain_timed_out", partition=running.partition)
             running.scope.cancel()
 
@@ -387,6 +395,10 @@ class Supervisor(Actor[Note]):
         self._stopping = True
         self._log.info("supervisor.leaving", partitions=len(self._running))
         self._group.retire()
+        for running in self._running.values():
+            if not running.draining:
+                running.draining = True
+                self._tasks.start_soon(self._drain, running)
         with anyio.move_on_after(self._settings.max_handoff_time + LEAVING_TIME):
             look_at = self._clock.monotonic()
             while True:

@@ -52,7 +52,7 @@ class JsonRows(PartitionHandler):
         JsonParser(schema)
         return schema
 
-    def process(self, batch: Batch, ctx: PartitionContext) -> None:  # type: ignore[override]  # runs in a worker thread
+    def process(self, batch: Batch, ctx: PartitionContext) -> None:  # runs in a worker thread
         """Parse all values at once, and one by one where that fails."""
         if self._parser is None:
             self._parser = JsonParser(self.schema_for(ctx.options))

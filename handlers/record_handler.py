@@ -44,7 +44,7 @@ class RecordHandler(PartitionHandler, ABC):
             awaited = inspect.iscoroutinefunction(cls.process_record)
             cls.process = RecordHandler._process_async if awaited else RecordHandler.process  # type: ignore[assignment]
 
-    def process(self, batch: Batch, ctx: PartitionContext) -> None:  # type: ignore[override]
+    def process(self, batch: Batch, ctx: PartitionContext) -> None:
         """Call `process_record` for each record."""
         ctx.commit = _no_commit  # type: ignore[method-assign]
         work = self.process_record

@@ -19,6 +19,7 @@ from actorproc.budget import ByteBudget, Tally
 from actorproc.clock import Clock
 from actorproc.context import PartitionContext, Site
 from actorproc.handler import CloseReason, PartitionHandler
+from actorproc.handler_threads import HandlerThreads
 from actorproc.layout import ProcessorLayout
 from actorproc.output.chain import OutputChain
 from actorproc.output.checkpoints import Checkpoint
@@ -72,7 +73,7 @@ class World:
         common = Shared(
             "p", f"host-{epoch}", self.handler, output_schema(parse_schema(self.handler.output_schema)), self.source,
             self.store, self.layout, self.settings, Clock(epoch), "earliest", None, None,
-            ByteBudget(2**20), Tally(self.settings.uncommitted_bytes), anyio.CapacityLimiter(1),
+            ByteBudget(2**20), Tally(self.settings.uncommitted_bytes), HandlerThreads(1, Clock(epoch)),
         )  # fmt: skip
         return PartitionActor("0", epoch, common, end=end, reached=reached)
 

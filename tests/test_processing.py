@@ -14,6 +14,8 @@ from actorproc import errors
 from actorproc.clock import Clock
 from actorproc.context import PartitionContext, Site
 from actorproc.handler import Decision, PartitionHandler
+from actorproc.handler_threads import HandlerThreads
+from actorproc.letter_limit import LetterLimit
 from actorproc.processing import BatchProcessor, Interrupted, Outcome
 from actorproc.records import Batch, Record
 from actorproc.rows.schema import parse_schema
@@ -55,7 +57,7 @@ class Run:
         self.draining = anyio.Event()
         self.processor = BatchProcessor(
             handler, SITE, parse_schema(handler.output_schema), settings, Clock(1),
-            save=self.save, draining=self.draining, threads=anyio.CapacityLimiter(2),
+            save=self.save, draining=self.draining, threads=HandlerThreads(2, Clock(1)), limit=LetterLimit(settings),
         )  # fmt: skip
 
     async def save(self, batch: Batch, outcome: Outcome, upto: int) -> None:
@@ -297,7 +299,7 @@ async def test_a_plain_def_runs_in_a_thread() -> None:
     class Handler(PartitionHandler):
         output_schema = "n long, main boolean"
 
-        def process(self, batch: Batch, ctx: PartitionContext) -> None:  # type: ignore[override]
+        def process(self, batch: Batch, ctx: PartitionContext) -> None:
             for record in batch:
                 main = threading.current_thread() is threading.main_thread()
                 ctx.emit(record, {"n": record.json(), "main": main})
@@ -406,3 +408,57 @@ async def test_commit_stops_short_of_records_that_map_still_works_on() -> None:
     saved = [n for rows, _, _ in run.saved for n in rows]
     assert saved + column(outcome, "n") == [1, 2, 3, 4]
     assert all(upto < 101 or 2 in rows or index for index, (rows, _, upto) in enumerate(run.saved))
+
+
+async def test_what_fails_after_it_was_committed_as_done_is_an_error_and_not_silent() -> None:
+    class Late(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                await ctx.commit()
+                ctx.dead_letter(record, "too late")
+
+    with structlog.testing.capture_logs() as logs:
+        await Run(Late(), QUICK.model_copy(update={"max_attempts": 1}))(numbers(7))
+    (told,) = (entry for entry in logs if entry["event"] == "partition.failed_after_commit")
+    assert "record 100 fails after ctx.commit() had committed it as done" in told["error"]
+
+
+async def test_an_error_whose_text_is_no_text_becomes_a_dead_letter_all_the_same() -> None:
+    class Half(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            raise ValueError("half a character: \ud800")
+
+    (letter,) = letters(await Run(Half())(numbers(7))).values()
+    assert letter["error"]["message"] == r"half a character: \ud800"
+
+
+async def test_a_handler_that_fails_everything_is_stopped_on_a_short_stream_too_and_after_each_restart() -> None:
+    class Broken(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            raise ValueError("all of it")
+
+    settings = QUICK.model_copy(update={"max_attempts": 1})
+    limit = LetterLimit(settings)
+    for _ in range(3):
+        run = Run(Broken(), settings)
+        run.processor._limit = limit
+        with pytest.raises(errors.TooManyDeadLetters, match="51 of the latest 100 records failed"):
+            await run(numbers(*range(80)))
+
+
+async def test_records_that_failed_before_a_stop_do_not_count_twice_when_they_are_processed_again() -> None:
+    limit = LetterLimit(QUICK)
+    for _ in range(40):
+        limit.failed(3, "the same one")
+    limit.passed(10)
+    limit.failed(0, "the next one")
+
+
+async def test_a_drain_waits_out_a_short_pause_so_that_one_bad_record_does_not_cost_the_batch() -> None:
+    class Handler(Doubler):
+        bad = frozenset({3})
+
+    run = Run(Handler(), QUICK.model_copy(update={"retry_backoff": 0.01, "max_attempts": 3}))
+    run.draining.set()
+    outcome = await run(numbers(*range(5)))
+    assert (column(outcome, "n"), list(letters(outcome))) == ([0, 1, 2, 4], [103])

@@ -11,7 +11,7 @@ import orjson
 
 from actorproc.clock import Clock
 from actorproc.context import Site
-from actorproc.errors import CorruptObject
+from actorproc.errors import CorruptObject, storable
 from actorproc.layout import ProcessorLayout, number_of
 from actorproc.records import Record
 from actorproc.store import Store
@@ -28,10 +28,14 @@ def render_letter(record: Record, error: BaseException | str, attempts: int, sit
     """
     cause: dict[str, Any]
     if isinstance(error, str):
-        cause = {"type": "DeadLetter", "message": error, "traceback": None}
+        cause = {"type": "DeadLetter", "message": storable(error), "traceback": None}
     else:
-        trace = "".join(traceback.format_exception(error))
-        cause = {"type": type(error).__qualname__, "message": str(error), "traceback": trace[-TRACEBACK_LIMIT:]}
+        trace = storable("".join(traceback.format_exception(error)))
+        cause = {
+            "type": type(error).__qualname__,
+            "message": storable(str(error)),
+            "traceback": trace[-TRACEBACK_LIMIT:],
+        }
     value, encoding = _text(record.value)
     key, key_encoding = _text(record.key)
     letter = {

@@ -283,7 +283,7 @@ class Cluster:
 
         async def awaited(self: Any, batch: Batch, ctx: PartitionContext) -> None:
             called(self, batch, ctx)
-            await handler.process(self, batch, ctx)
+            await handler.process(self, batch, ctx)  # type: ignore[misc]  # an async def
 
         def plain(self: Any, batch: Batch, ctx: PartitionContext) -> object:
             called(self, batch, ctx)

@@ -74,7 +74,7 @@ class Loop(Reference):
 class Plain(Reference):
     """The same in a worker thread."""
 
-    def process(self, batch: Batch, ctx: PartitionContext) -> None:  # type: ignore[override]
+    def process(self, batch: Batch, ctx: PartitionContext) -> None:
         attempt = Attempt(ctx)
         for record in batch:
             self.grant(record, attempt.wish(record), ctx)

@@ -13,6 +13,8 @@ import structlog
 from actorproc.clock import Clock
 from actorproc.context import Site
 from actorproc.handler import PartitionHandler, checked_handler
+from actorproc.handler_threads import HandlerThreads
+from actorproc.letter_limit import LetterLimit
 from actorproc.options import load_options
 from actorproc.processing import BatchProcessor
 from actorproc.records import Batch
@@ -49,7 +51,7 @@ async def run(
 
     processor = BatchProcessor(
         instance, Site("p", "h", "0", 1, filled, None, structlog.get_logger()), parse_schema(kind.schema_for(filled)), settings,
-        Clock(1), save=save, draining=anyio.Event(), threads=anyio.CapacityLimiter(2),
+        Clock(1), save=save, draining=anyio.Event(), threads=HandlerThreads(2, Clock(1)), limit=LetterLimit(settings),
     )  # fmt: skip
     outcome = await processor.process(batch)
     letters = {sequence: orjson.loads(line) for sequence, line in outcome.letters.items()}

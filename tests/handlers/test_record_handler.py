@@ -214,7 +214,7 @@ async def test_a_subclass_may_change_the_style_and_keep_its_own_process() -> Non
     class Counted(Plain):
         calls = 0
 
-        def process(self, batch: Batch, ctx: PartitionContext) -> None:  # type: ignore[override]
+        def process(self, batch: Batch, ctx: PartitionContext) -> None:
             self.calls += 1
             super().process(batch, ctx)
 

@@ -59,7 +59,7 @@ class Numbers(PartitionHandler):
 
     output_schema = "n long"
 
-    def process(self, batch: Batch, ctx: PartitionContext) -> None:  # type: ignore[override]
+    def process(self, batch: Batch, ctx: PartitionContext) -> None:
         for record in batch:
             ctx.emit(record, {"n": record.json()})
 
@@ -151,7 +151,7 @@ def test_leases_that_move_between_live_hosts_show_no_record_twice_and_keep_the_o
     shown: dict[str, list[int]] = {}
 
     class Notes(Numbers):
-        def process(self, batch: Batch, ctx: PartitionContext) -> None:  # type: ignore[override]
+        def process(self, batch: Batch, ctx: PartitionContext) -> None:
             shown.setdefault(ctx.partition, []).extend(batch.sequences)
             super().process(batch, ctx)
 

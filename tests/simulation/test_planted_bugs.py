@@ -161,7 +161,7 @@ def test_forgetting_what_is_emitted_during_a_commit_is_found(monkeypatch: pytest
 
 def test_saying_that_is_committed_what_is_not_yet_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def only_note(self: PartitionActor, batch: Batch, outcome: Outcome, upto: int) -> None:
-        self._move(Cursor(self._cursor.position, upto), outcome, self._count(batch, upto))
+        self._committer.processed(batch, upto, Cursor(self._committer.cursor.position, upto), outcome)
 
     monkeypatch.setattr(PartitionActor, "_save", only_note)
     assert "ctx.commit said that" in first_broken("commits")
@@ -201,10 +201,10 @@ def test_going_ahead_after_the_handler_instead_of_before_is_found(monkeypatch: p
             later.append(args)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(self._keeper, "advance", note)
+            patch.setattr(self._committer._keeper, "advance", note)
             await handle(self, processor, message)
         for args in later:
-            await self._keeper.advance(*args)
+            await self._committer._keeper.advance(*args)
 
     monkeypatch.setattr(PartitionActor, "_handle", handle_first)
     assert re.search("is shown on|and the checkpoint is at", first_broken("at most once"))

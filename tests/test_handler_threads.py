@@ -1,0 +1,70 @@
+"""Threads for plain handlers: bounded per host, one at a time for a partition, none forgotten."""
+
+from __future__ import annotations
+
+import threading
+
+import anyio
+import pytest
+
+from actorproc.clock import Clock
+from actorproc.handler_threads import HandlerThreads
+
+
+async def until(condition: threading.Event) -> None:
+    with anyio.fail_after(10):
+        while not condition.is_set():
+            await anyio.sleep(0.001)
+
+
+async def test_a_thread_that_nobody_waits_for_any_more_keeps_its_slot_and_its_partition_until_it_ends() -> None:
+    threads = HandlerThreads(1, Clock())
+    inside, go_on, done = threading.Event(), threading.Event(), list[str]()
+
+    def stuck() -> None:
+        inside.set()
+        go_on.wait(10)
+        done.append("stuck")
+
+    async with anyio.create_task_group() as tasks:
+        with anyio.CancelScope() as scope:
+            tasks.start_soon(until, inside)
+
+            async def give_up() -> None:
+                await until(inside)
+                scope.cancel()
+
+            tasks.start_soon(give_up)
+            await threads.run("0", lambda: None, stuck)
+        assert scope.cancelled_caught
+        begun = list[str]()
+        for partition in "01":
+            tasks.start_soon(
+                threads.run, partition, lambda partition=partition: begun.append(partition), done.append, partition
+            )
+        await anyio.wait_all_tasks_blocked()
+        assert begun == []
+        with pytest.raises(TimeoutError), anyio.fail_after(0.01):
+            await threads.ended("0")
+        go_on.set()
+    assert done[0] == "stuck"
+    assert sorted(done[1:]) == sorted(begun) == ["0", "1"]
+    await threads.ended("0")
+
+
+async def test_a_caller_that_gives_up_while_it_waits_for_a_slot_leaves_nothing_behind() -> None:
+    threads = HandlerThreads(1, Clock())
+    go_on, inside = threading.Event(), threading.Event()
+
+    def work() -> None:
+        inside.set()
+        go_on.wait(10)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(threads.run, "0", lambda: None, work)
+        await until(inside)
+        with anyio.move_on_after(0.01):
+            await threads.run("1", lambda: None, pytest.fail, "it was given up")
+        go_on.set()
+    with anyio.fail_after(10):
+        assert await threads.run("1", lambda: None, lambda: 7) == 7
