@@ -17,7 +17,6 @@ from actorproc.output.origin import dataset_identity
 from actorproc.output.schema import read_schema
 from actorproc.records import SEQUENCE
 from actorproc.spark.dataset import Batch, Dataset, Description, File, list_files
-from actorproc.status import missing_processor
 from actorproc.store import Store
 
 PARTITION = pa.field("_partition", pa.string())
@@ -35,6 +34,8 @@ class Output(Dataset):
         self._layout = ProcessorLayout(name)
 
     async def describe(self, store: Store) -> Description:
+        from actorproc.status import missing_processor  # half a second, which tasks need not spend
+
         if (problem := await missing_processor(store, self.path)) is not None:
             raise UsageError(problem)
         return Description(await dataset_identity(store, self._layout) or "", await self._schema(store))
@@ -45,8 +46,7 @@ class Output(Dataset):
             raise CorruptObject(
                 self._layout.schema, f"is missing from {store.url}; every processor writes it as it starts"
             )
-        columns = [*declared, PARTITION, SEQUENCE]
-        return pa.schema([field.with_nullable(True) for field in columns])  # as Spark's own reader has it
+        return pa.schema([_nullable(field) for field in (*declared, PARTITION, SEQUENCE)])
 
     async def partitions(self, store: Store) -> Sequence[str]:
         return await partitions_with_state(store, self._layout)
@@ -110,3 +110,15 @@ class Output(Dataset):
                 yield Batch(found, found[SEQUENCE.name])
         except (pa.ArrowException, OSError, KeyError) as error:
             raise CorruptObject(self.key(partition, number), f"cannot be read ({error})") from None
+
+
+def _nullable(field: pa.Field) -> pa.Field:
+    """The field, and all in it, nullable: as Spark's own reader of Parquet has it."""
+    kind = field.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([_nullable(part) for part in kind])
+    elif pa.types.is_list(kind):
+        kind = pa.list_(_nullable(kind.value_field))
+    elif pa.types.is_map(kind):
+        kind = pa.map_(_nullable(kind.key_field).type, _nullable(kind.item_field).type)
+    return pa.field(field.name, kind, True, field.metadata)

@@ -61,6 +61,8 @@ def parse_options(given: Mapping[str, str]) -> Request:
     url = options.get("path")
     if not url:
         raise UsageError('which container (or log)? Say .load("URL") or .option("path", "URL")')
+    if url.startswith("memory:"):
+        raise UsageError(f"{url} lives in one process, and Spark has several: use a folder or a bucket")
     max_rows = _count(options, "maxRowsPerTrigger")
     dataset = _dataset(options, url)
     if max_rows and isinstance(dataset, DeadLetters):
