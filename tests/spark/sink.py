@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from actorproc.spark import stream_output
 from tests.spark.committing import Rows

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from actorproc.errors import SourceError, UsageError
@@ -44,10 +42,10 @@ def store(backend: Watched) -> Store:
 
 
 @pytest.fixture
-async def fleet(store: Store) -> AsyncIterator[Fleet]:
+async def fleet(store: Store) -> Fleet:
     fleet = Fleet(store)
     await fleet.commit(p0=50, p1=30)
-    yield fleet
+    return fleet
 
 
 def asked(**options: str) -> Request:

@@ -135,10 +135,10 @@ async def test_output_on_s3_is_read_without_a_jar_and_no_secret_shows(
     await fleet.commit(p0=30, p1=20)
     frame = read_output(spark, url, "numbers", settings=fleet.settings)
     assert rows(frame) == fleet.expected()
-    plan = frame._jdf.queryExecution().toString()  # type: ignore[operator]
+    plan = frame._jdf.queryExecution().toString()
     frame.explain("formatted")
     assert seaweedfs.secret_key not in plan + "".join(capfd.readouterr())
-    with pytest.raises(errors.UsageError, match="Spark itself does not reach s3://.*s3a"):
+    with pytest.raises(errors.UsageError, match=r"Spark itself does not reach s3://.*s3a"):
         read_output(spark, url, "numbers", settings=fleet.settings, native=True)
 
 
