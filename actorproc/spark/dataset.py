@@ -103,11 +103,15 @@ class Dataset(ABC):
             CorruptObject: it is not what was written there.
         """
 
+    def at(self, url: str) -> str:
+        """What it is called in messages, in the store at `url`."""
+        return f"{self.kind} {self.path} at {url}" if self.path else f"{self.kind} at {url}"
+
     def lost(self, store: Store, partition: str, first: int, found: int | None, why: str) -> SourceError:
         """The error for a position whose files are gone."""
         there = "nothing is there from it on" if found is None else f"the first that can be read is {found}"
         return SourceError(
-            f"partition {partition} of {self.kind} {self.path or store.url} in {store.url}: number {first} is to be read "
+            f"partition {partition} of {self.at(store.url)}: number {first} is to be read "
             f"next, but {there}: {why}. What lies between is lost to this reader. Go on with a new checkpointLocation, "
             "which begins with what is there; or restore the files"
         )

@@ -44,7 +44,7 @@ class Request:
     @property
     def what(self) -> str:
         """For messages."""
-        return f"{self.dataset.kind} {self.dataset.path} at {self.url}".replace("  ", " ")
+        return self.dataset.at(self.url)
 
 
 def parse_options(given: Mapping[str, str]) -> Request:

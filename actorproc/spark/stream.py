@@ -49,7 +49,7 @@ class Stream:
         except BaseException:
             self.close()
             raise
-        self._of = f"{request.dataset.kind} {request.dataset.path} at {self._place.store.url}".replace("  ", " ")
+        self._of = request.dataset.at(self._place.store.url)
         self._identity = f"{request.dataset.kind}: {described.identity or self._of}"
         self._last: Document | None = None
         self._idle_until = -math.inf
