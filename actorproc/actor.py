@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -16,6 +16,8 @@ from actorproc.clock import Clock
 from actorproc.retry import Backoff
 
 Message = TypeVar("Message")
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class Actor(Generic[Message]):
@@ -141,3 +143,19 @@ def first_cause(error: Exception) -> Exception:
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+async def gather(keys: Sequence[K], work: Callable[[K], Awaitable[V]]) -> Mapping[K, V]:
+    """`work` of each key, all at once (the store bounds what is under way), in the order of the keys."""
+    results: dict[K, V] = {}
+
+    async def do(key: K) -> None:
+        results[key] = await work(key)
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            for key in keys:
+                tasks.start_soon(do, key)
+    except ExceptionGroup as group:
+        raise first_cause(group) from None
+    return {key: results[key] for key in keys}

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 from urllib.parse import unquote
 
-import anyio
-
-from actorproc.actor import first_cause
+from actorproc.actor import gather
 from actorproc.errors import CorruptObject
 from actorproc.group.assignment import Lease, Plan, plan
 from actorproc.group.heartbeat import Heartbeat, read_heartbeats
@@ -22,9 +19,6 @@ from actorproc.output.checkpoints import Checkpoint, Totals, read_checkpoint
 from actorproc.records import Cursor
 from actorproc.sources.protocol import End, Source
 from actorproc.store import Store
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 _NAMED = 20  # processors that an error message lists
 
@@ -153,7 +147,7 @@ async def read_status(
         status = await _read_partition(store, layout, partition, lease, source)
         return replace(status, error=status.error or failing.get(partition))
 
-    partitions = await _gather(sorted(names, key=natural), read)
+    partitions = await gather(sorted(names, key=natural), read)
     return ProcessorStatus(processor, _members(group, heartbeats, expiration), list(partitions.values()))
 
 
@@ -275,19 +269,3 @@ async def next_plan(store: Store, layout: ProcessorLayout, *, expiration: float,
         joining=watch.newcomers(group.members),
         gone=gone,
     )
-
-
-async def _gather(keys: Sequence[K], work: Callable[[K], Awaitable[V]]) -> Mapping[K, V]:
-    """`work` of each key, all at once (the store bounds what is under way), in the order of the keys."""
-    results: dict[K, V] = {}
-
-    async def do(key: K) -> None:
-        results[key] = await work(key)
-
-    try:
-        async with anyio.create_task_group() as tasks:
-            for key in keys:
-                tasks.start_soon(do, key)
-    except ExceptionGroup as group:
-        raise first_cause(group) from None
-    return {key: results[key] for key in keys}

@@ -43,3 +43,16 @@ async def check_source(store: Store, layout: ProcessorLayout, identity: str, nam
             f"{layout.processor} in {store.url} belongs to another stream: {name} is {again}, and positions of one mean "
             "nothing in the other. Give another processor name (or container), or the source it began with"
         )
+
+
+async def dataset_identity(store: Store, layout: ProcessorLayout) -> str | None:
+    """What tells this processor's datasets from those of one that is made anew at the same place; None: nothing does.
+
+    Raises:
+        CorruptObject: the record of its stream is not what was written there.
+    """
+    stored = await store.get(layout.origin)
+    if stored is None:
+        return None
+    with document(layout.origin, stored.body, "name of a source") as fields:
+        return str(fields["put_id"])

@@ -1,0 +1,17 @@
+"""Committed output as Spark DataFrames. Needs the extra `spark`."""
+
+from __future__ import annotations
+
+try:
+    import pyspark
+except ImportError:
+    raise ImportError("actorproc.spark needs PySpark 4.1, 4.2 or 4.3: pip install 'actorproc[spark]'") from None
+
+from actorproc.spark.frames import read_output, stream_output
+
+if tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 1):
+    raise ImportError(
+        f"actorproc.spark needs PySpark 4.1, 4.2 or 4.3, and this is {pyspark.__version__}: pip install 'actorproc[spark]'"
+    )
+
+__all__ = ["read_output", "stream_output"]

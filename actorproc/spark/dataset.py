@@ -1,0 +1,160 @@
+"""What Spark's side needs to know of a dataset of numbered files, whichever kind it is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, NamedTuple
+
+import pyarrow as pa
+
+from actorproc.errors import SourceError, UsageError
+from actorproc.layout import numbered
+from actorproc.store import Store
+
+
+class File(NamedTuple):
+    """A file of a partition. `size` in bytes; `time`: seconds since 1970 by the store's own clock."""
+
+    number: int
+    size: int
+    time: float
+
+
+class Span(NamedTuple):
+    """What a task reads of one partition: `files` (number, size), as far as they were listed, up to number `stop`."""
+
+    partition: str
+    files: Sequence[tuple[int, int]]
+    stop: int
+
+
+class Batch(NamedTuple):
+    """Rows of a file, and where they are: `columns` by name, `sequences` to filter by."""
+
+    columns: Mapping[str, pa.Array]
+    sequences: pa.Int64Array
+
+
+class Description(NamedTuple):
+    """`identity` tells the dataset from another at the same place; `schema`: every column there is."""
+
+    identity: str
+    schema: pa.Schema
+
+
+class Dataset(ABC):
+    """A kind of dataset: numbered files in partitions, each whole and final from the moment it is there.
+
+    Instances are pickled to the tasks; the store is handed to each call. Every call may raise StoreError.
+    """
+
+    kind: ClassVar[str]
+    dense: ClassVar[bool] = True
+    """Whether `decode` tells the next file's number for sure. Else numbers have gaps, and only a listing tells."""
+    path: str
+    """Of the dataset below the store's URL, for people; may be empty."""
+
+    @abstractmethod
+    async def describe(self, store: Store) -> Description:
+        """Raises UsageError if there is no such dataset."""
+
+    @abstractmethod
+    async def partitions(self, store: Store) -> Sequence[str]:
+        """Names of the partitions there are now; more may come."""
+
+    @abstractmethod
+    async def lowest(self, store: Store, partitions: Sequence[str]) -> Mapping[str, int]:
+        """The first number that may be read of each partition; one that is left out begins at 0."""
+
+    @abstractmethod
+    def key(self, partition: str, number: int) -> str:
+        """Of a file."""
+
+    @abstractmethod
+    async def files(self, store: Store, partition: str, first: int, limit: int | None = None) -> list[File]:
+        """The files from number `first` on, at most `limit`. One that is made meanwhile may be missing although a later
+        one is listed."""
+
+    async def check(self, store: Store, first: Mapping[str, Sequence[File]], starts: Mapping[str, int]) -> None:
+        """See that nothing was trimmed between the number where reading goes on and the first file listed.
+
+        Raises:
+            SourceError: it was; names the partition and the numbers.
+        """
+
+    @abstractmethod
+    async def after(self, store: Store, partition: str, number: int) -> int:
+        """The number that the file after file `number` has, or will have, at least."""
+
+    async def rows(self, store: Store, partition: str, first: int, stop: int) -> int:
+        """How many rows the files from `first` on and before `stop` have."""
+        raise NotImplementedError
+
+    async def seek(self, store: Store, partition: str, files: Sequence[File], sequence: int) -> int:
+        """Index of the first file that may hold rows from `sequence` on."""
+        return 0
+
+    @abstractmethod
+    def decode(self, partition: str, number: int, body: bytes, columns: Sequence[str]) -> tuple[Iterator[Batch], int]:
+        """The rows of a file with at least those of `columns` that it has, and the number of the file after it.
+
+        Raises:
+            CorruptObject: it is not what was written there.
+        """
+
+    def at(self, url: str) -> str:
+        """What it is called in messages, in the store at `url`."""
+        return f"{self.kind} {self.path} at {url}" if self.path else f"{self.kind} at {url}"
+
+    def lost(self, store: Store, partition: str, first: int, found: int | None, why: str) -> SourceError:
+        """The error for a position whose files are gone."""
+        there = "nothing is there from it on" if found is None else f"the first that can be read is {found}"
+        return SourceError(
+            f"partition {partition} of {self.at(store.url)}: number {first} is to be read "
+            f"next, but {there}: {why}. What lies between is lost to this reader. Go on with a new checkpointLocation, "
+            "which begins with what is there; or restore the files"
+        )
+
+
+async def list_files(store: Store, folder: str, first: int, limit: int | None, suffix: str) -> list[File]:
+    """The numbered files of a folder from number `first` on. Anything else in the folder is not ours."""
+    after = folder + numbered(first - 1, suffix) if first else ""
+    found = []
+    for entry in (await store.list(folder, after, limit)).entries:
+        digits = entry.key.removeprefix(folder).removesuffix(suffix)
+        if digits.isdecimal() and entry.key.endswith(suffix):
+            found.append(File(int(digits), entry.size, entry.modified))
+    return found
+
+
+def checked_columns(schema: pa.Schema, wanted: pa.Schema, what: str) -> None:
+    """Check that the wanted columns are there, with the types that they have.
+
+    Raises:
+        UsageError: names each that is not, its type, and what is there.
+    """
+    wrong = []
+    for field in wanted:
+        if field.name not in schema.names:
+            wrong.append(f"there is no column {field.name!r}")
+        elif not _alike(schema.field(field.name).type, field.type):
+            wrong.append(f"column {field.name!r} is {schema.field(field.name).type}, not {field.type}")
+    if wrong:
+        raise UsageError(
+            f"the schema does not fit {what}: {'; '.join(wrong)}. There are: {', '.join(schema.names)}. "
+            "Name columns as they are, with their types, and cast in Spark"
+        )
+
+
+def _alike(left: pa.DataType, right: pa.DataType) -> bool:
+    """Whether the types are the same but for nullability and names that Arrow gives to elements."""
+    if pa.types.is_struct(left) and pa.types.is_struct(right):
+        return [f.name for f in left] == [f.name for f in right] and all(
+            _alike(a.type, b.type) for a, b in zip(left, right, strict=True)
+        )
+    if pa.types.is_list(left) and pa.types.is_list(right):
+        return _alike(left.value_type, right.value_type)
+    if pa.types.is_map(left) and pa.types.is_map(right):
+        return _alike(left.key_type, right.key_type) and _alike(left.item_type, right.item_type)
+    return bool(left.equals(right))

@@ -1,0 +1,209 @@
+"""`read_output` and `stream_output`: a processor's committed rows as DataFrames."""
+
+from __future__ import annotations
+
+import json
+import pkgutil
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from actorproc.errors import UsageError
+from actorproc.layout import ProcessorLayout
+from actorproc.records import SEQUENCE
+from actorproc.rows.schema import PARTITION_COLUMN, schema_to_ddl
+from actorproc.settings import Settings
+from actorproc.spark.native import native_options, native_url
+from actorproc.spark.output import PARTITION, Output
+from actorproc.spark.place import opened
+from actorproc.spark.request import riding_options
+
+_NEVER = "36500d"  # Spark's own file stream passes over files that are a week older than the newest it has seen
+
+
+def read_output(
+    spark: SparkSession,
+    container: str,
+    name: str,
+    *,
+    columns: Sequence[str] | None = None,
+    partitions: Sequence[str] | None = None,
+    start_sequence: int | Mapping[str, int] | None = None,
+    native: bool | None = None,
+    settings: Settings | None = None,
+) -> DataFrame:
+    """What processor `name` has committed: the handler's columns, `_partition` and `_sequence`.
+
+    Args:
+        container: its URL.
+        columns: only these, in this order.
+        partitions: only these.
+        start_sequence: only rows from this `_sequence` on; a number, or one by partition.
+        native: with Spark's own Parquet reader (True), or with the data source, which needs no jar (False); None: with
+            Spark's own where Spark reaches the store (`file://`; `s3://` if its `s3a` jars are there).
+        settings: how to reach the store; default: environment and `actorproc.toml`.
+
+    Raises:
+        UsageError: there is no such processor, column or partition; or Spark itself does not reach the store.
+        StoreError: the store could not be read.
+    """
+    wanted = _Wanted(container, name, columns, partitions, start_sequence)
+    if _is_remote(spark):
+        return wanted.source(spark, spark.read, settings, native)
+    settings = settings or Settings.load()
+    schema, url, some = wanted.look(settings)
+    path = native_url(spark, url)
+    if path is None and native:
+        raise _unreachable(url)
+    if path is not None and native is not False and some:
+        return wanted.native(spark.read.options(**native_options(path, settings)), path, schema)
+    return wanted.source(spark, spark.read, settings)
+
+
+def stream_output(
+    spark: SparkSession,
+    container: str,
+    name: str,
+    *,
+    columns: Sequence[str] | None = None,
+    partitions: Sequence[str] | None = None,
+    start_sequence: int | Mapping[str, int] | None = None,
+    max_rows: int | None = None,
+    max_files: int | None = None,
+    native: bool = False,
+    settings: Settings | None = None,
+) -> DataFrame:
+    """The same as a stream: what is there, then what is committed later. Arguments as for `read_output`, and:
+
+    Args:
+        max_rows, max_files: about so many rows, or files, in a micro-batch. (PySpark 4.2 or newer.)
+        native: with Spark's own file stream: faster per row, but it lists the whole output at each trigger, remembers
+            each file, and does not notice that output was trimmed before it was read.
+
+    Raises:
+        UsageError, StoreError: as `read_output`.
+    """
+    wanted = _Wanted(container, name, columns, partitions, start_sequence)
+    limits = {"maxRowsPerTrigger": max_rows, "maxFilesPerTrigger": max_files}
+    given = {option: str(limit) for option, limit in limits.items() if limit is not None}
+    if not native or _is_remote(spark):
+        if not _is_remote(spark):
+            settings = settings or Settings.load()
+            wanted.look(settings)
+        return wanted.source(spark, spark.readStream.options(**given), settings, native)
+    settings = settings or Settings.load()
+    if max_rows is not None:
+        raise UsageError("max_rows does not go with native=True: Spark's own file stream counts files; use max_files")
+    schema, url, some = wanted.look(settings)
+    path = native_url(spark, url)
+    if path is None:
+        raise _unreachable(url)
+    if not some:
+        raise UsageError(f"{name} at {url} has no output yet, and Spark's own file stream needs some; leave native out")
+    reader = spark.readStream.options(**given, **native_options(path, settings), maxFileAge=_NEVER)
+    return wanted.native(reader, path, schema)
+
+
+class _Wanted:
+    """What is asked for, and how either reader is told."""
+
+    def __init__(
+        self,
+        container: str,
+        name: str,
+        columns: Sequence[str] | None,
+        partitions: Sequence[str] | None,
+        start: int | Mapping[str, int] | None,
+    ) -> None:
+        self._container = container
+        self._output = ProcessorLayout(name).output
+        self._name = name
+        self._columns = columns
+        self._partitions = None if partitions is None else [str(partition) for partition in partitions]
+        self._start = start
+
+    def look(self, settings: Settings) -> tuple[pa.Schema, str, bool]:
+        """The schema of all columns, the URL in full, and whether anything was committed."""
+        output = Output(self._name)
+        with opened(self._container, settings) as place:
+            schema = place.call(output.describe, place.store).schema
+            if self._partitions is not None:
+                there = place.call(output.partitions, place.store)
+                if missing := [partition for partition in self._partitions if partition not in there]:
+                    raise UsageError(
+                        f"{self._name} at {place.store.url} has no partition {', '.join(missing)}; "
+                        f"there are: {', '.join(there) or 'none yet'}"
+                    )
+            some = bool(place.call(place.store.list, self._output, limit=1).entries)
+            if self._columns is not None and (unknown := [c for c in self._columns if c not in schema.names]):
+                raise UsageError(
+                    f"{self._name} has no column {', '.join(unknown)}; there are: {', '.join(schema.names)}"
+                )
+            return schema, place.store.url, some
+
+    def source(
+        self, spark: SparkSession, reader: Any, settings: Settings | None, native: bool | None = None
+    ) -> DataFrame:
+        """Through the data source."""
+        if native:
+            raise UsageError(
+                "native=True does not go with Spark Connect: this process cannot tell what the server reaches"
+            )
+        _register(spark)
+        options = riding_options(settings) if settings is not None else {}
+        options["name"] = self._name
+        if not _is_remote(spark):
+            options["tasks"] = str(spark.sparkContext.defaultParallelism)
+        if self._partitions is not None:
+            options["partitions"] = json.dumps(self._partitions)
+        if self._start is not None:
+            options["startSequence"] = json.dumps(self._start if isinstance(self._start, int) else dict(self._start))
+        reader = reader.format("actorproc").options(**options)
+        frame: DataFrame = reader.load(self._container)
+        if self._columns is None:
+            return frame
+        names = {field.name: field for field in frame.schema}
+        chosen = frame.schema.__class__([names[column] for column in self._columns])
+        return reader.schema(chosen).load(self._container)  # type: ignore[no-any-return]
+
+    def native(self, reader: Any, path: str, schema: pa.Schema) -> DataFrame:
+        """Through Spark's own Parquet reader."""
+        stored = [field for field in schema if field.name != PARTITION.name]
+        files = pa.schema([*stored, pa.field(PARTITION_COLUMN, pa.string())])
+        frame: DataFrame = reader.schema(schema_to_ddl(files)).parquet(f"{path}/{self._output.rstrip('/')}")
+        # Spark makes one character of each %XX in a folder's name; ours are bytes of UTF-8.
+        partition = f.decode(f.encode(f.col(PARTITION_COLUMN), "ISO-8859-1"), "UTF-8")
+        if self._partitions is not None:
+            frame = frame.where(partition.isin(self._partitions))
+        if isinstance(self._start, int):
+            frame = frame.where(f.col(SEQUENCE.name) >= self._start)
+        elif self._start is not None:
+            for name, start in self._start.items():
+                frame = frame.where((partition != name) | (f.col(SEQUENCE.name) >= start))
+        columns = self._columns if self._columns is not None else schema.names
+        return frame.select(
+            [partition.alias(c) if c == PARTITION.name else f.col("`" + c.replace("`", "``") + "`") for c in columns]
+        )
+
+
+def _is_remote(spark: SparkSession) -> bool:
+    """Whether the session is of Spark Connect: then the driver, and its settings, are elsewhere."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def _register(spark: SparkSession) -> None:
+    """Spark finds our data source by itself, but not in an editable installation, whose modules no search lists."""
+    if not any(module.name == "pyspark_actorproc" for module in pkgutil.iter_modules()):
+        from actorproc.spark.source import ActorprocSource
+
+        spark.dataSource.register(ActorprocSource)
+
+
+def _unreachable(url: str) -> UsageError:
+    return UsageError(
+        f"Spark itself does not reach {url}: for s3:// it needs the jars of s3a (docs/spark.md names them), other stores "
+        "it does not know. Leave native out, and the data source reads it"
+    )

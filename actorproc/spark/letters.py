@@ -1,0 +1,89 @@
+"""A processor's dead letters as a dataset for Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from actorproc.errors import CorruptObject
+from actorproc.output.dead_letters import decoded
+from actorproc.records import RECORD_SCHEMA
+from actorproc.spark.dataset import Batch, File, list_files
+from actorproc.spark.output import Output
+from actorproc.store import Store
+
+_HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
+_CAUSE = pa.struct([("type", pa.string()), ("message", pa.string()), ("traceback", pa.string())])
+
+LETTER_SCHEMA = pa.schema(
+    [
+        ("partition", pa.string()),
+        ("sequence", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", _HEADERS),
+        ("timestamp", RECORD_SCHEMA.field("timestamp").type),
+        ("error", _CAUSE),
+        ("attempts", pa.int32()),
+        ("host", pa.string()),
+        ("epoch", pa.int64()),
+        ("time", pa.timestamp("us", "UTC")),
+    ]
+)
+"""As `actorproc dead-letters list --json` shows them, keys and values being the bytes that they were."""
+
+
+class DeadLetters(Output):
+    """Published dead letters. Numbers are commits, those without dead letters being left out.
+
+    A commit's letters are published before the next commit is made. So whoever sees a number sees, by listing anew, every
+    lower one there will ever be.
+    """
+
+    kind = "dead letters"
+    dense = False
+
+    async def _schema(self, store: Store) -> pa.Schema:
+        return LETTER_SCHEMA
+
+    async def lowest(self, store: Store, partitions: Sequence[str]) -> Mapping[str, int]:
+        return {}
+
+    def key(self, partition: str, number: int) -> str:
+        return self._layout.dead_letter_file(partition, number)
+
+    async def files(self, store: Store, partition: str, first: int, limit: int | None = None) -> list[File]:
+        return await list_files(store, self._layout.dead_letter_dir(partition), first, limit, ".jsonl")
+
+    async def check(self, store: Store, first: Mapping[str, Sequence[File]], starts: Mapping[str, int]) -> None:
+        """Gaps mean nothing here."""
+
+    async def seek(self, store: Store, partition: str, files: Sequence[File], sequence: int) -> int:
+        return 0
+
+    def _rows(self, partition: str, number: int, body: bytes, columns: Sequence[str]) -> Iterator[Batch]:
+        if not body:
+            return  # purged
+        try:
+            letters = [_decoded(orjson.loads(line)) for line in body.splitlines()]
+            table = pa.RecordBatch.from_pylist(letters, LETTER_SCHEMA)
+        except (ValueError, TypeError, KeyError, pa.ArrowException) as error:
+            raise CorruptObject(self.key(partition, number), f"is no file of dead letters ({error!r})") from None
+        yield Batch(dict(zip(LETTER_SCHEMA.names, table.columns, strict=True)), table.column("sequence"))
+
+
+def _decoded(letter: dict[str, Any]) -> dict[str, Any]:
+    """A letter with its bytes and times as such."""
+    headers = [{**header, "value": decoded(header["value"], header.get("encoding"))} for header in letter["headers"]]
+    return {
+        **letter,
+        "key": decoded(letter["key"], letter.get("key_encoding")),
+        "value": decoded(letter["value"], letter.get("encoding")),
+        "headers": headers,
+        "timestamp": letter["timestamp"] and datetime.fromisoformat(letter["timestamp"]),
+        "time": datetime.fromisoformat(letter["time"]),
+    }

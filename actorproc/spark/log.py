@@ -1,0 +1,89 @@
+"""The built-in log as a dataset for Spark, its columns named as those of Spark's Kafka source."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from actorproc.actor import gather
+from actorproc.layout import log_dir, log_file
+from actorproc.log.files import LogFile, first_base, open_log, read_notes
+from actorproc.records import RECORD_SCHEMA
+from actorproc.spark.dataset import Batch, Dataset, Description, File, list_files
+from actorproc.store import Store
+
+_HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
+
+LOG_SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", RECORD_SCHEMA.field("timestamp").type),
+        ("headers", pa.list_(pa.field("element", _HEADER))),
+    ]
+)
+"""`topic` is the last part of the log's URL; `offset` the record's sequence."""
+
+
+class Log(Dataset):
+    """Records of the built-in log. The number of a file is its base: the next file's is that plus its records."""
+
+    kind = "log"
+
+    def __init__(self, url: str) -> None:
+        self.path = ""
+        self._topic = url.rstrip("/").rpartition("/")[2]
+
+    async def describe(self, store: Store) -> Description:
+        return Description((await open_log(store)).identity, LOG_SCHEMA)
+
+    async def partitions(self, store: Store) -> Sequence[str]:
+        return [str(index) for index in range((await open_log(store)).partitions)]
+
+    async def lowest(self, store: Store, partitions: Sequence[str]) -> Mapping[str, int]:
+        async def lowest(partition: str) -> int:
+            if not await first_base(store, partition):
+                return 0
+            # A listing may pass over a file that is made meanwhile; one that begins after a later file was seen does not.
+            return await first_base(store, partition) or 0
+
+        return await gather(partitions, lowest)
+
+    def key(self, partition: str, number: int) -> str:
+        return log_file(partition, number)
+
+    async def files(self, store: Store, partition: str, first: int, limit: int | None = None) -> list[File]:
+        return await list_files(store, log_dir(partition), first, limit, ".parquet")
+
+    async def check(self, store: Store, first: Mapping[str, Sequence[File]], starts: Mapping[str, int]) -> None:
+        for partition, files in first.items():
+            start = starts.get(partition, 0)
+            if files and files[0].number > start and await store.get(log_file(partition, start), tail=1) is None:
+                raise self.lost(store, partition, start, files[0].number, "the files before it were deleted")
+
+    async def after(self, store: Store, partition: str, number: int) -> int:
+        return (await read_notes(store, partition, number))[1]
+
+    async def rows(self, store: Store, partition: str, first: int, stop: int) -> int:
+        return stop - first
+
+    async def seek(self, store: Store, partition: str, files: Sequence[File], sequence: int) -> int:
+        return max(0, bisect_right(files, sequence, key=lambda file: file.number) - 1)
+
+    def decode(self, partition: str, number: int, body: bytes, columns: Sequence[str]) -> tuple[Iterator[Batch], int]:
+        file = LogFile(partition, number, body)
+        return self._records(partition, file), file.next
+
+    def _records(self, partition: str, file: LogFile) -> Iterator[Batch]:
+        for batch in file.batches():
+            count = len(batch)
+            columns = dict(zip(RECORD_SCHEMA.names, batch.data.columns, strict=True))
+            columns["topic"] = pa.repeat(self._topic, count)
+            columns["partition"] = pa.repeat(pa.scalar(int(partition), pa.int32()), count)
+            columns["offset"] = batch.sequence_array
+            yield Batch(columns, batch.sequence_array)

@@ -1,0 +1,49 @@
+"""Offsets of a stream as Spark keeps them in its checkpoint: the number to read next of each partition, and of what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from actorproc.errors import UsageError
+
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Offset:
+    """`of`: what is read, for people; `identity` tells it from another at the same place. `next`: number by partition."""
+
+    of: str
+    identity: str
+    next: Mapping[str, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"version": _VERSION, "of": self.of, "identity": self.identity, "next": dict(self.next)}
+
+    @classmethod
+    def checked(cls, found: Mapping[str, Any], of: str, identity: str) -> Self:
+        """The offset in a checkpoint of a query that reads `of`, which is `identity`.
+
+        Raises:
+            UsageError: the checkpoint belongs to another dataset, or to another version of actorproc; names both.
+        """
+        try:
+            version, known = found["version"], cls(found["of"], found["identity"], dict(found["next"]))
+        except (KeyError, TypeError, ValueError):
+            raise UsageError(
+                f"the checkpoint holds {str(found)[:200]!r}, which is no offset of actorproc's: "
+                "it belongs to another query. Give this one a checkpointLocation of its own"
+            ) from None
+        if version != _VERSION:
+            raise UsageError(
+                f"the checkpoint holds an offset of version {version!r}, this actorproc knows {_VERSION}: update it"
+            )
+        if known.identity != identity:
+            again = f"{of} as it was before it was deleted and made anew" if known.of == of else known.of
+            raise UsageError(
+                f"the checkpoint belongs to a query on {again}, and this query reads {of}: their numbers have nothing to do "
+                "with each other. Give this query a checkpointLocation of its own, or the container and name it began with"
+            )
+        return known

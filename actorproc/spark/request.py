@@ -1,0 +1,134 @@
+"""What a reader asks for: the options of `format("actorproc")`, checked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from actorproc.errors import UsageError
+from actorproc.settings import Settings
+from actorproc.spark.dataset import Dataset
+from actorproc.spark.letters import DeadLetters
+from actorproc.spark.log import Log
+from actorproc.spark.output import Output
+
+KINDS = ("output", "log", "dead-letters")
+
+RIDING = ("poll_interval", *(name for name in Settings.model_fields if name.startswith(("s3_", "store_"))))
+"""Settings that are options, too: how to reach the store, and how often to look for news."""
+
+_OPTIONS = ("path", "name", "kind", "startSequence", "partitions", "tasks", "maxRowsPerTrigger", "maxFilesPerTrigger")
+
+
+@dataclass(frozen=True)
+class Request:
+    """`url`: the container, or the log. `start`: rows from this `_sequence` on, for all partitions or by name.
+    `tasks`: most tasks at once. `max_rows`, `max_files`: per trigger."""
+
+    url: str
+    dataset: Dataset
+    settings: Settings
+    partitions: frozenset[str] | None
+    start: Mapping[str, int] | int
+    tasks: int
+    max_rows: int | None
+    max_files: int | None
+
+    def start_of(self, partition: str) -> int:
+        return self.start if isinstance(self.start, int) else self.start.get(partition, 0)
+
+    @property
+    def what(self) -> str:
+        """For messages."""
+        return self.dataset.at(self.url)
+
+
+def parse_options(given: Mapping[str, str]) -> Request:
+    """The request that the options make; their names in any case. Settings that are not given come from this process's
+    environment and `actorproc.toml`.
+
+    Raises:
+        UsageError, SettingsError: names the option, its value and what is allowed.
+    """
+    options = {key.lower(): value for key, value in given.items()}
+    known = {name.lower(): name for name in (*_OPTIONS, *RIDING)}
+    if unknown := [key for key in options if key not in known]:
+        raise UsageError(f"there is no option {', '.join(unknown)}; there are: {', '.join(known.values())}")
+    url = options.get("path")
+    if not url:
+        raise UsageError('which container (or log)? Say .load("URL") or .option("path", "URL")')
+    if url.startswith("memory:"):
+        raise UsageError(f"{url} lives in one process, and Spark has several: use a folder or a bucket")
+    max_rows = _count(options, "maxRowsPerTrigger")
+    dataset = _dataset(options, url)
+    if max_rows and isinstance(dataset, DeadLetters):
+        raise UsageError("maxRowsPerTrigger does not go with kind = 'dead-letters'; use maxFilesPerTrigger")
+    return Request(
+        url=url,
+        dataset=dataset,
+        settings=Settings.load(**{name: options.get(name) for name in RIDING}),
+        partitions=_partitions(options.get("partitions")),
+        start=_start(options.get("startsequence")),
+        tasks=_count(options, "tasks") or os.cpu_count() or 1,
+        max_rows=max_rows,
+        max_files=_count(options, "maxFilesPerTrigger"),
+    )
+
+
+def riding_options(settings: Settings) -> dict[str, str]:
+    """The options that carry what `settings` say of the store."""
+    chosen = settings.model_dump(include=set(RIDING), exclude_none=True, exclude_defaults=True)
+    return {name: str(value) for name, value in chosen.items()}
+
+
+def _dataset(options: Mapping[str, str], url: str) -> Dataset:
+    kind, name = options.get("kind", "output"), options.get("name")
+    if kind not in KINDS:
+        raise UsageError(f"kind = {kind!r}: {', '.join(KINDS)}")
+    if kind == "log":
+        if name:
+            raise UsageError(f"name = {name!r} does not go with kind = 'log'; a log has its URL alone")
+        return Log(url)
+    if not name:
+        raise UsageError(f'{kind} of which processor? Say .option("name", "NAME")')
+    return Output(name) if kind == "output" else DeadLetters(name)
+
+
+def _count(options: Mapping[str, str], name: str) -> int | None:
+    value = options.get(name.lower())
+    if value is None:
+        return None
+    if not value.strip().isdecimal() or not int(value):
+        raise UsageError(f"{name} = {value!r}: a whole number, 1 or more")
+    return int(value)
+
+
+def _partitions(value: str | None) -> frozenset[str] | None:
+    """Names in a JSON list, or with commas between them."""
+    if value is None:
+        return None
+    listed = _json(value) if value.lstrip().startswith("[") else value.split(",")
+    if not isinstance(listed, list) or not listed:
+        raise UsageError(f"partitions = {value!r}: names such as 0,1,5, or a JSON list of them")
+    return frozenset(str(name).strip() for name in listed)
+
+
+def _start(value: str | None) -> Mapping[str, int] | int:
+    """A number for all partitions, or a JSON object with one by name."""
+    start = 0 if value is None else _json(value)
+    if isinstance(start, int):
+        return start
+    if isinstance(start, dict) and all(isinstance(number, int) for number in start.values()):
+        return start
+    raise UsageError(f'startSequence = {value!r}: a whole number, or a JSON object such as {{"0": 1200, "1": 950}}')
+
+
+def _json(value: str) -> Any:
+    try:
+        return orjson.loads(value)
+    except orjson.JSONDecodeError:
+        return None

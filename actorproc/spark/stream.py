@@ -1,0 +1,109 @@
+"""What a stream keeps on Spark's driver while it runs: the connection, what it has seen, and where it must not go beyond."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import pyarrow as pa
+
+from actorproc.spark.dataset import Span, checked_columns
+from actorproc.spark.offsets import Offset
+from actorproc.spark.place import Place, opened
+from actorproc.spark.planning import Numbers, beginning, between, dealt, everything, news
+from actorproc.spark.request import Request
+
+Document = dict[str, Any]
+"""An offset as Spark keeps it."""
+
+
+def plan(request: Request, schema: pa.Schema) -> list[list[Span]]:
+    """What each task of a batch query reads.
+
+    Raises:
+        UsageError: there is no such dataset, or it has other columns than `schema`.
+    """
+    with opened(request.url, request.settings) as place:
+        described = place.call(request.dataset.describe, place.store)
+        checked_columns(described.schema, schema, request.what)
+        return dealt(place.call(everything, request, place.store), request.tasks)
+
+
+class Stream:
+    """The driver's side of one stream. All calls come from one thread.
+
+    Raises (everywhere):
+        UsageError: an offset is of another dataset; or there is no such dataset, or it has other columns than `schema`.
+        SourceError: files that were to be read next were trimmed.
+    """
+
+    def __init__(self, request: Request, schema: pa.Schema) -> None:
+        self._request = request
+        self._stack = ExitStack()
+        self._place: Place = self._stack.enter_context(opened(request.url, request.settings))
+        try:
+            described = self._place.call(request.dataset.describe, self._place.store)
+            checked_columns(described.schema, schema, request.what)
+        except BaseException:
+            self.close()
+            raise
+        self._of = request.dataset.at(self._place.store.url)
+        self._identity = f"{request.dataset.kind}: {described.identity or self._of}"
+        self._last: Document | None = None
+        self._idle_until = -math.inf
+        self._bounded = False
+        self._target: Numbers | None = None
+        self.seen: Document | None = None
+        """Up to where files were seen, whatever the limits."""
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def beginning(self) -> Document:
+        """Where a query without a checkpoint begins."""
+        self._last = self._document(self._place.call(beginning, self._request, self._place.store))
+        return self._last
+
+    def stop_at_what_is_there(self) -> None:
+        """From now on go no further than what is there at the next look."""
+        self._bounded, self._target = True, None
+
+    def latest(self, start: Document | None, *, limited: bool) -> Document:
+        """How far the next micro-batch goes; `start` itself if there is nothing new.
+
+        Args:
+            start: where the last one ended; None: the caller does not say (PySpark 4.1), so what it was told last.
+            limited: whether the request's limits bound it.
+        """
+        start = start or self._last or self.beginning()
+        self._last = self._place.call(self._latest, start, limited)
+        return self._last
+
+    async def _latest(self, start: Document, limited: bool) -> Document:
+        request, store = self._request, self._place.store
+        numbers = self._numbers(start)
+        if store.clock.monotonic() < self._idle_until:
+            return start
+        if self._bounded and self._target is None:
+            self._target, _ = await news(request, store, numbers, limited=False, target=None)
+        end, seen = await news(request, store, numbers, limited=limited, target=self._target)
+        self.seen = self._document(seen)
+        if all(number <= numbers.get(partition, 0) for partition, number in end.items()):
+            self._idle_until = store.clock.monotonic() + request.settings.poll_interval  # Spark asks without a pause
+            return start
+        return self._document(end)
+
+    def between(self, start: Document, stop: Document) -> list[list[Span]]:
+        """What each task reads of what lies between two offsets."""
+        self._last = stop
+        spans = self._place.call(between, self._request, self._place.store, self._numbers(start), self._numbers(stop))
+        return dealt(spans, self._request.tasks)
+
+    def _numbers(self, found: Mapping[str, Any]) -> Numbers:
+        return dict(Offset.checked(found, self._of, self._identity).next)
+
+    def _document(self, numbers: Numbers) -> Document:
+        # In order: Spark takes offsets for equal if their JSON is.
+        return Offset(self._of, self._identity, dict(sorted(numbers.items()))).to_dict()

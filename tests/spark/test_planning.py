@@ -1,0 +1,190 @@
+"""What a stream asks the store for, and what it hands to tasks; without Spark."""
+
+from __future__ import annotations
+
+import pytest
+
+from actorproc.errors import SourceError, UsageError
+from actorproc.layout import ProcessorLayout
+from actorproc.spark.dataset import Span
+from actorproc.spark.planning import beginning, between, dealt, everything, news
+from actorproc.spark.request import Request, parse_options
+from actorproc.store import Listing, Store
+from actorproc.stores.memory import Memory
+from tests.spark.committing import Fleet
+
+LAYOUT = ProcessorLayout("numbers")
+
+
+class Watched(Memory):
+    """Notes what is listed, and passes over the keys in `unlisted`, as a listing may that runs while they are made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listed: list[tuple[str, str]] = []
+        self.unlisted: set[str] = set()
+
+    async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Listing:
+        self.listed.append((prefix, after))
+        listing = await super().list(prefix, after)
+        seen = [entry for entry in listing.entries if entry.key not in self.unlisted][:limit]
+        return Listing(seen, listing.now)
+
+
+@pytest.fixture
+def backend() -> Watched:
+    return Watched()
+
+
+@pytest.fixture
+def store(backend: Watched) -> Store:
+    return Store(backend)
+
+
+@pytest.fixture
+async def fleet(store: Store) -> Fleet:
+    fleet = Fleet(store)
+    await fleet.commit(p0=50, p1=30)
+    return fleet
+
+
+def asked(**options: str) -> Request:
+    return parse_options({"path": "anywhere", "name": "numbers", **options})
+
+
+def numbers(spans: list[Span]) -> dict[str, list[int]]:
+    return {span.partition: [number for number, _ in span.files] for span in spans}
+
+
+async def test_a_trigger_lists_only_what_comes_after_the_last_offset(
+    store: Store, backend: Watched, fleet: Fleet
+) -> None:
+    backend.listed.clear()
+    end, _ = await news(asked(), store, {"0": 4, "1": 3}, limited=True, target=None)
+    assert end == {"0": 5, "1": 3}
+    folders = {prefix: after for prefix, after in backend.listed if prefix.startswith(LAYOUT.output)}
+    assert folders == {LAYOUT.output_dir(p): LAYOUT.output_file(p, n) for p, n in (("0", 3), ("1", 2))}
+
+
+async def test_a_partition_that_appears_later_is_read_from_its_first_file(store: Store, fleet: Fleet) -> None:
+    start = await beginning(asked(), store)
+    await fleet.commit(p2=20)
+    end, _ = await news(asked(), store, start, limited=True, target=None)
+    assert end == {"0": 5, "1": 3, "2": 2}
+    assert numbers(await between(asked(), store, start, end))["2"] == [0, 1]
+
+
+async def test_a_limit_of_files_is_kept_and_no_partition_is_left_behind(store: Store, fleet: Fleet) -> None:
+    request, at = asked(maxFilesPerTrigger="3"), {"0": 0, "1": 0}
+    sizes = []
+    while True:
+        end, _ = await news(request, store, at, limited=True, target=None)
+        if end == at:
+            break
+        sizes.append(sum(end.values()) - sum(at.values()))
+        at = end
+    assert at == {"0": 5, "1": 3}
+    assert sizes == [3, 3, 2]
+
+
+async def test_a_limit_of_rows_is_kept_to_the_file(store: Store, fleet: Fleet) -> None:
+    request = asked(maxRowsPerTrigger="40")
+    end, seen = await news(request, store, {}, limited=True, target=None)
+    assert sum(end.values()) == 4  # files of nine rows each
+    assert seen == {"0": 5, "1": 3}
+
+
+async def test_a_file_with_more_rows_than_the_limit_is_taken_alone(store: Store, fleet: Fleet) -> None:
+    end, _ = await news(asked(maxRowsPerTrigger="1"), store, {}, limited=True, target=None)
+    assert sum(end.values()) == 1
+
+
+async def test_nothing_beyond_the_target_is_taken(store: Store, fleet: Fleet) -> None:
+    end, _ = await news(asked(), store, {"0": 1}, limited=True, target={"0": 3})
+    assert end == {"0": 3, "1": 0}
+
+
+async def test_a_file_that_a_listing_passes_over_is_read_all_the_same(
+    store: Store, backend: Watched, fleet: Fleet
+) -> None:
+    backend.unlisted = {LAYOUT.output_file("0", 0), LAYOUT.output_file("1", 0)}
+    spans = await everything(asked(), store)
+    assert [span.files[0][0] for span in spans] == [0, 0]
+
+
+async def test_trimmed_output_that_was_not_read_is_an_error_that_names_partition_and_numbers(
+    store: Store, fleet: Fleet
+) -> None:
+    await store.put(LAYOUT.boundary("0"), b'{"version": 1, "lowest": 3}')
+    with pytest.raises(SourceError, match=r"partition 0 of output numbers.*number 2.*can be read is 3.*trimmed"):
+        await between(asked(), store, {"0": 2, "1": 0}, {"0": 5, "1": 3})
+    assert numbers(await between(asked(), store, {"0": 3, "1": 0}, {"0": 5, "1": 3})) == {"0": [3, 4], "1": [0, 1, 2]}
+
+
+async def test_a_new_query_begins_at_the_boundary(store: Store, fleet: Fleet) -> None:
+    await store.put(LAYOUT.boundary("0"), b'{"version": 1, "lowest": 3}')
+    assert numbers(await everything(asked(), store)) == {"0": [3, 4], "1": [0, 1, 2]}
+
+
+async def test_files_deleted_by_hand_are_an_error_that_names_them(store: Store, fleet: Fleet) -> None:
+    await store.delete(LAYOUT.output_file("0", 2))
+    with pytest.raises(SourceError, match=r"number 2 is to be read next.*can be read is 3.*by hand"):
+        await between(asked(), store, {"0": 2}, {"0": 5})
+
+
+async def test_a_start_sequence_skips_the_files_before_it(store: Store, fleet: Fleet) -> None:
+    assert await beginning(asked(startSequence="25"), store) == {"0": 2, "1": 2}
+    assert await beginning(asked(startSequence='{"1": 10}'), store) == {"0": 0, "1": 1}
+
+
+async def test_a_partition_that_does_not_exist_is_refused_by_name(store: Store, fleet: Fleet) -> None:
+    with pytest.raises(UsageError, match="no partition 7; there are: 0, 1"):
+        await everything(asked(partitions="0,7"), store)
+
+
+async def test_dead_letters_have_gaps_and_are_all_found(store: Store, fleet: Fleet) -> None:
+    await fleet.commit(p0=5)  # a commit without dead letters
+    await fleet.commit(p0=5)
+    request = asked(kind="dead-letters")
+    end, _ = await news(request, store, {}, limited=True, target=None)
+    assert numbers(await between(request, store, {"1": 2}, end)) == {"0": [0, 1, 2, 3, 4, 6], "1": [2]}
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 3, 8, 100])
+def test_files_are_dealt_out_once_each_in_parts_of_about_the_same_size(tasks: int) -> None:
+    spans = [
+        Span(str(p), [(10 * n, 1000 + 50_000 * (n % 3)) for n in range(count)], 10 * count)
+        for p, count in enumerate([1, 40, 7, 0, 12])
+    ]
+    parts = dealt(spans, tasks)
+    assert len(parts) <= tasks
+    flat = [(span.partition, *file) for part in parts for span in part for file in span.files]
+    assert flat == [(span.partition, *file) for span in spans for file in span.files]
+    for part in parts:
+        for span in part:
+            following = [n for s in spans if s.partition == span.partition for n, _ in s.files if n > span.files[-1][0]]
+            assert span.stop == (min(following) if following else spans[int(span.partition)].stop)
+    weights = [sum(size + 64 * 2**10 for span in part for _, size in span.files) for part in parts]
+    assert max(weights) <= sum(weights) / tasks + 2 * (64 * 2**10 + 101_000)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"path": ""}, "which container"),
+        ({"path": "memory://x"}, "lives in one process"),
+        ({"name": ""}, 'of which processor.*option."name"'),
+        ({"kind": "rows"}, "kind = 'rows': output, log, dead-letters"),
+        ({"kind": "log"}, "name = 'numbers' does not go with kind = 'log'"),
+        ({"maxRowsPerTrigger": "many"}, "maxRowsPerTrigger = 'many': a whole number, 1 or more"),
+        ({"kind": "dead-letters", "maxRowsPerTrigger": "5"}, "maxFilesPerTrigger"),
+        ({"startSequence": "now"}, "startSequence = 'now'"),
+        ({"partitions": "[]"}, "partitions"),
+        ({"tasks": "0"}, "tasks = '0'"),
+        ({"s3_endpiont": "x"}, "no option s3_endpiont; there are: .*s3_endpoint"),
+        ({"store_timeout": "soon"}, "store_timeout"),
+    ],
+)
+def test_a_wrong_option_is_refused_with_what_is_allowed(options: dict[str, str], problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        asked(**options)
