@@ -13,6 +13,7 @@ ActorprocError
   CorruptObject          look at the named object: it is not what was written there
   SourceError            the source could not be read
   Fenced                 stop: another owner runs this partition (or this host name)
+    Outranked            its checkpoint bears a later epoch than our lease
   WrittenOut             stop the partitions, then join again: the group took this host for dead
   EndNotReached          mend what the message names, and run again: it goes on from what is committed
   Aborted                a second signal came while draining; what was not committed is processed again

@@ -101,8 +101,8 @@ class Processor:
     ) -> None:
         self.handler = checked_handler(handler)
         self.settings = settings if settings is not None and not keywords else Settings.load(config, **keywords)
-        if settings is not None and keywords:
-            raise UsageError(f"give settings or {', '.join(keywords)}, not both")
+        if settings is not None and (also := [*keywords, *(["config"] if config else [])]):
+            raise UsageError(f"give settings or {', '.join(also)}, not both")
         self.options = load_options(self.handler, options, config)
         self.schema = parse_schema(self.handler.schema_for(self.options))
         self.name = name or self.handler.__name__
@@ -152,6 +152,8 @@ class Processor:
         try:
             return await stack.__aexit__(kind, error, trace)
         except ExceptionGroup as group:
+            if error in (group, *group.exceptions):
+                return False  # the block's own error goes on as it is
             raise first_cause(group) from None
 
     async def run(

@@ -31,6 +31,7 @@ from actorproc import (
 )
 from actorproc.ending import HOPELESS
 from actorproc.running import Done
+from actorproc.settings import Settings
 from actorproc.store import Listing, Store
 from actorproc.stores.memory import Memory
 from actorproc.testing.source import MemorySource
@@ -725,3 +726,16 @@ async def test_a_stop_does_not_wait_for_a_store_that_hangs() -> None:
                 await anyio.sleep(0.01)
         assert await rows(store) == sorted(2 * n for n in range(10) for _ in range(4))
         backend.hangs = False
+
+
+async def test_an_error_group_of_the_block_comes_out_as_it_was_raised() -> None:
+    raised = ExceptionGroup("mine", [ValueError("a"), KeyError("b")])
+    with pytest.raises(ExceptionGroup) as caught:
+        async with Processor(Double, source=fed(), container=Store(Memory()), host="a", **QUICK):
+            raise raised
+    assert caught.value is raised
+
+
+def test_settings_and_a_file_of_settings_are_not_both_taken(tmp_path: Path) -> None:
+    with pytest.raises(errors.UsageError, match="give settings or config, not both"):
+        Processor(Double, source=fed(), container=Store(Memory()), settings=Settings(), config=tmp_path / "a.toml")
