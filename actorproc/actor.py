@@ -138,9 +138,9 @@ def is_stray() -> bool:
     return task is not None and not task.cancelling()
 
 
-def first_cause(error: Exception) -> Exception:
-    """The first error in nested groups of them: what a task group wraps."""
-    while isinstance(error, ExceptionGroup):
+def first_cause(error: Exception, known: BaseException | None = None) -> Exception:
+    """The first error in nested groups of them: what a task group wraps. A `known` one stays as it is, if it is a group."""
+    while isinstance(error, ExceptionGroup) and error is not known:
         error = error.exceptions[0]
     return error
 

@@ -152,9 +152,10 @@ class Processor:
         try:
             return await stack.__aexit__(kind, error, trace)
         except ExceptionGroup as group:
-            if error in (group, *group.exceptions):
-                return False  # the block's own error goes on as it is
-            raise first_cause(group) from None
+            cause = first_cause(group, error)
+            if cause is error:
+                return False  # the block's own goes on as it is
+            raise cause from None
 
     async def run(
         self, *, until_end: bool = False, signals: bool = False, aborting: Callable[[], None] = lambda: None
