@@ -75,6 +75,8 @@ class Ledger(Backend):
         stored = await self._truth.get(key)
         if key.startswith(self._layout.output) and stored is not None and stored.body != body:
             self._partition(partition_of(key)).seen["refused"] += 1
+        elif key.startswith(self._layout.dead_letters):
+            self._partition(partition_of(key)).letters_refused(number_of(key), body)
 
     def _written(self, key: str, body: bytes, existed: bool) -> None:
         layout, now = self._layout, current_loop().now

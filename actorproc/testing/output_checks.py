@@ -109,6 +109,11 @@ class PartitionChecks:
             self._broken(f"dead letters of {number} are not those of its commit")
         self._letters[number] = body
 
+    def letters_refused(self, number: int, body: bytes) -> None:
+        """They were published before; whoever tries it again must have taken them from the commit."""
+        if body != self.commits[number].letters:
+            self._broken(f"somebody took dead letters for those of commit {number} that are not in it")
+
     def checkpoint_written(self, checkpoint: Checkpoint) -> None:
         """The checkpoint has moved, or changed hands."""
         before, self.checkpoint = self.checkpoint, checkpoint

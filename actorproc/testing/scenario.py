@@ -50,6 +50,8 @@ SETTINGS = {"partition_refresh_interval": 60, "dead_letter_limit": 1, "poll_inte
 
 PRODUCERS = ("producer-a", "producer-b")
 
+_STRIKES = ("lost_request", "late_write", "lost_reply")
+
 LOG_FILES = log_dir("").removesuffix("/")
 """What the keys of the log's files start with."""
 
@@ -124,7 +126,7 @@ class _Scenario:
         self._blows = {
             self._crash: 14,
             self._pause: 20,
-            self._strike_in_a_commit: 16,
+            self._strike_in_a_commit: 24,
             self._stop: 12,
             self._join: 6,
             self._leave: 6,
@@ -216,7 +218,7 @@ class _Scenario:
 
     async def _trouble(self) -> None:
         pick, loop = self._random, current_loop()
-        late, lateness = pick.choice([0, 0.01, 0.05]), pick.choice([(1.0, 20.0), (5.0, 90.0)])
+        late, lateness = pick.choice([0, 0.01, 0.05]), pick.choice([(1.0, 20.0), (1.0, 20.0), (5.0, 90.0)])
         self._cluster.store.faults = replace(WILD, late_write=late, lateness=lateness)
         self._source.failing = pick.choice([0, 0.0005])
         self._cluster.switchboard.lost = pick.choice([0, 0.1, 1])
@@ -253,7 +255,7 @@ class _Scenario:
         elif name in self._wanted and not any(process.host.name == name for process in self._cluster.processes):
             self._cluster.start(name)
 
-    def _later(self, least: float, most: float, call: Callable[[], None]) -> None:
+    def _later(self, least: float, most: float, call: Callable[[], object]) -> None:
         current_loop().call_later(self._random.uniform(least, most), call)
 
     def _crash(self, processes: list[Process] | None = None) -> None:
@@ -275,13 +277,18 @@ class _Scenario:
         if not key.startswith(prefix) or verb in ("get", "list") or not process.host.running:
             return None
         process.view.interfere = None
-        if self._random.random() < 0.5:
-            self._cluster.pause(process)
-            self._later(2, 200, partial(self._cluster.resume, process))
-        else:
+        name, lot = process.host.name, self._random.random()
+        if lot < 0.4:
             self._cluster.crash(process)
-            self._later(0, 20, partial(self._revive, process.host.name))  # and its leases are free at once
-        return self._random.choice(["lost_request", "late_write", "lost_reply"])
+            self._later(0, 5, partial(self._revive, name))  # and its leases are free at once
+        else:
+            self._cluster.pause(process)
+            if lot < 0.7 or name in PRODUCERS:
+                self._later(2, 200, partial(self._cluster.resume, process))
+            else:  # another process has gone on with its work when it wakes up, and it does not know
+                self._later(0, 5, partial(self._cluster.start, name))
+                self._later(10, 60, partial(self._cluster.resume, process))
+        return self._random.choice(_STRIKES)
 
     def _stop(self) -> None:
         if process := self._some():
@@ -380,7 +387,7 @@ class _Scenario:
             return None
         process.view.interfere = None
         process.view.cut(self._random.uniform(1, 100))
-        return self._random.choice(["lost_request", "late_write", "lost_reply"])
+        return self._random.choice(_STRIKES)
 
     def _cut_heads(self) -> None:
         """A producer cannot tell where it writes, or a host cannot see it."""

@@ -6,6 +6,7 @@ import zlib
 from typing import Any
 
 import orjson
+import pyarrow as pa
 
 from actorproc.clock import SYSTEM
 from actorproc.context import PartitionContext
@@ -81,32 +82,85 @@ class Spoilt(Exception):
 
 
 class ChaosHandler(PartitionHandler):
-    """Does to each record what its hash says. All rows of one attempt bear its token."""
+    """Does to each record what its hash says. All rows of one attempt bear its token. The partition decides in which of
+    the ways in which users write handlers it goes about it."""
 
     output_schema = SCHEMA
 
     async def process(self, batch: Batch, ctx: PartitionContext) -> None:
-        token = SYSTEM.nonce()
-        for record in batch:
-            await self._one(record, record.json(), ctx, token)
+        attempt = _Attempt(ctx)
+        match int(ctx.partition) % 3:
+            case 0:  # one after the other
+                for record in batch:
+                    await attempt.one(record)
+            case 1:  # many at once, some of which commit while others are at work
+                await ctx.map(batch, attempt.one_of_many, concurrency=16)
+            case 2:  # a table, after each third of the batch
+                third = -(-len(batch) // 3)
+                for start in range(0, len(batch), third):
+                    await attempt.columns(batch[start : start + third])
 
-    async def _one(self, record: Record, event: dict[str, Any], ctx: PartitionContext, token: str) -> None:
+
+class _Attempt:
+    """One attempt at a batch."""
+
+    def __init__(self, ctx: PartitionContext) -> None:
+        self._ctx = ctx
+        self._made = {"host": ctx.host, "epoch": ctx.epoch, "attempt": ctx.attempt, "token": SYSTEM.nonce()}
+
+    async def one(self, record: Record) -> None:
+        """Emit its rows, let it fail, commit: what it asks for."""
+        rows = await self._rows(record)
+        self._ctx.emit_many(record, rows)
+        self._end(record)
+        if _kind(record) == "commit":
+            await self._ctx.commit(record)
+
+    async def one_of_many(self, record: Record) -> None:
+        """The same, where others are worked on meanwhile: what comes after a commit is no part of it."""
+        rows = await self._rows(record)
+        self._ctx.emit_many(record, rows[:1])
+        if _kind(record) == "commit":
+            await self._ctx.commit()
+        await SYSTEM.sleep(_hash(f"{self._made['token']}/{record.sequence}") % 8 / 1000)
+        self._ctx.emit_many(record, rows[1:])
+        self._end(record)
+
+    async def columns(self, batch: Batch) -> None:
+        """The rows of many in one table, in the opposite order of the records."""
+        rows = [(record.sequence, row) for record in reversed(batch) for row in await self._rows(record)]
+        columns = {"_sequence": pa.array([sequence for sequence, _ in rows], pa.int64())}
+        columns |= {name: pa.array([row[name] for _, row in rows]) for name in (rows[0][1] if rows else ())}
+        self._ctx.emit_arrow(pa.table(columns))
+        for record in batch:
+            self._end(record)
+        if any(_kind(record) == "commit" for record in batch):
+            await self._ctx.commit(batch[-1])
+
+    async def _rows(self, record: Record) -> list[dict[str, Any]]:
+        """What it leaves, after a while if it asks for that."""
+        event, ctx = record.json(), self._ctx
         producer, number = event["producer"], event["number"]
-        kind, end = kind_of(producer, number), end_of(producer, number, ctx.host, ctx.epoch, ctx.attempt)
+        kind, end = _kind(record), end_of(producer, number, ctx.host, ctx.epoch, ctx.attempt)
         if kind in ("slow", "long") and ctx.attempt == 1:  # else a failing neighbour would make it many times as long
             await SYSTEM.sleep(SLOW if kind == "slow" else LONG)
-        row = {"producer": producer, "number": number, "parts": parts_of(end, number)}
-        row |= {"host": ctx.host, "epoch": ctx.epoch, "attempt": ctx.attempt, "token": token}
-        match end:
-            case "row" | "many":
-                ctx.emit_many(record, [row | {"part": part} for part in range(row["parts"])])
-            case "misfit":
-                ctx.emit(record, row | {"part": 0, "number": "no number"})
+        row = {"producer": producer, "number": number, "parts": parts_of(end, number), **self._made}
+        if end == "misfit":
+            return [row | {"part": 2**40}]
+        return [row | {"part": part} for part in range(row["parts"])]
+
+    def _end(self, record: Record) -> None:
+        """Let it fail, or give it up, if it asks for that."""
+        event, ctx = record.json(), self._ctx
+        match end_of(event["producer"], event["number"], ctx.host, ctx.epoch, ctx.attempt):
             case "letter":
                 ctx.dead_letter(record, "the record asked for it")
             case "alone":
                 ctx.fail(record, Spoilt(f"record {record.sequence} fails alone"))
             case "raise":
                 raise Spoilt(f"record {record.sequence} fails its batch")
-        if kind == "commit":
-            await ctx.commit(record)
+
+
+def _kind(record: Record) -> str:
+    event = record.json()
+    return kind_of(event["producer"], event["number"])
