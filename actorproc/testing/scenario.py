@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 
 import anyio
 
+from actorproc import processing
 from actorproc.clock import SYSTEM
 from actorproc.errors import StoreError
 from actorproc.layout import LOG_HEADS, log_dir, partition_of
@@ -91,7 +92,20 @@ def simulate(
     """
     style = style or list(STYLES)[seed % len(STYLES)]
     log = on_the_log(seed) if log is None else log
-    return run(_Scenario.play(seed, hours, hosts, partitions, style, log), seed=seed)
+    with _hops(Random(f"{seed}/hops").random() < 0.5):  # noqa: S311
+        return run(_Scenario.play(seed, hours, hosts, partitions, style, log), seed=seed)
+
+
+@contextmanager
+def _hops(always: bool) -> Iterator[None]:
+    """Encode even a few rows beside the event loop, as otherwise only many are: what happens meanwhile is to be seen."""
+    small = processing._SMALL
+    if always:
+        processing._SMALL = 0
+    try:
+        yield
+    finally:
+        processing._SMALL = small
 
 
 def on_the_log(seed: int) -> bool:

@@ -52,7 +52,7 @@ def test_committing_without_put_if_absent_is_found(monkeypatch: pytest.MonkeyPat
         await self._store.put(self._layout.output_file(self._partition, number), body)
 
     monkeypatch.setattr(OutputChain, "create", overwrite)
-    assert "was overwritten" in first_broken("commits", log=False)
+    assert "was overwritten" in first_broken("thread", log=False)
 
 
 def test_forgetting_the_put_id_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
