@@ -145,9 +145,17 @@ def storable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def text_of(error: BaseException) -> str:
+    """Its message. The text is the user's code, too, and may raise itself."""
+    try:
+        return storable(str(error))
+    except Exception as another:  # noqa: BLE001
+        return f"(no text: {type(another).__name__} in __str__)"
+
+
 def described(error: BaseException) -> str:
     """What was raised, and which method of the user's it came out of."""
-    what, trace = storable(f"{type(error).__name__}: {error}"), outside(error)
+    what, trace = f"{type(error).__name__}: {text_of(error)}", outside(error)
     if isinstance(error, ActorprocError) or trace is None or _is_inside(trace):
         return what
     code = trace.tb_frame.f_code

@@ -57,6 +57,7 @@ class ProcessorLayout:
         self.checkpoints = root + "checkpoints/"
         self.output = root + "output/"
         self.dead_letters = root + "dead-letters/"
+        self.large = root + "large-letters/"
         self.replays = root + "replays/"
         self.boundaries = root + "boundaries/"
         self.schema = root + "schema.json"
@@ -85,6 +86,10 @@ class ProcessorLayout:
 
     def dead_letter_file(self, partition: str, number: int) -> str:
         return self.dead_letter_dir(partition) + numbered(number, ".jsonl")
+
+    def large_letters(self, partition: str, put_id: str) -> str:
+        """Dead letters of the commit with this put-id that are too large for its footer, packed."""
+        return self.large + partition_dir(partition) + put_id + ".zst"
 
     def replay(self, partition: str, number: int) -> str:
         """How far the replay of dead-letter file `number` is."""

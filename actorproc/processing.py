@@ -160,8 +160,8 @@ class BatchProcessor:
                 await self._handler.process(part.batch, ctx)  # type: ignore[misc]  # an async def
                 encoded = await self._encode(ctx._emitted)
             table, failures = self._joined(part.batch, ctx._emitted, encoded)
-        except Exception as raised:  # noqa: BLE001  # the user's code may raise anything
-            error = raised
+        except (Exception, SystemExit) as raised:  # noqa: BLE001  # the user's code may raise anything
+            error = raised if isinstance(raised, Exception) else HandlerError(f"the handler raised {raised!r}")
         except asyncio.CancelledError:
             if not is_stray():
                 raise

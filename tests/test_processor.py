@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import io
+import random
 import shutil
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -30,6 +32,7 @@ from actorproc import (
     errors,
 )
 from actorproc.ending import HOPELESS
+from actorproc.output.chain import LETTERS_LIMIT
 from actorproc.running import Done
 from actorproc.settings import Settings
 from actorproc.store import Listing, Store
@@ -659,13 +662,16 @@ async def test_an_error_text_that_is_no_text_does_not_end_the_host() -> None:
                 raise ValueError("\ud800")
 
     store = Store(Memory())
-    async with Processor(Half, source=fed(2), container=store, host="a", name="Double", **QUICK) as processor:
-        with anyio.fail_after(10):
-            while len(await rows(store)) != 10:
-                await anyio.sleep(0.01)
-            for _ in range(3):
-                await anyio.sleep(QUICK["lease_renew_interval"])
-        assert processor.statistics().running
+    processor = Processor(Half, source=fed(2), container=store, host="a", name="Double", **QUICK)
+    with structlog.testing.capture_logs() as logs:
+        async with processor:
+            with anyio.fail_after(10):
+                while len(await rows(store)) != 10:
+                    await anyio.sleep(0.01)
+                for _ in range(3):
+                    await anyio.sleep(QUICK["lease_renew_interval"])
+            assert processor.statistics().running
+    assert any(r"ValueError: \ud800" in entry.get("error", "") for entry in logs)
 
 
 async def test_closing_is_called_only_for_a_handler_that_was_opened() -> None:
@@ -739,3 +745,48 @@ async def test_an_error_group_of_the_block_comes_out_as_it_was_raised() -> None:
 def test_settings_and_a_file_of_settings_are_not_both_taken(tmp_path: Path) -> None:
     with pytest.raises(errors.UsageError, match="give settings or config, not both"):
         Processor(Double, source=fed(), container=Store(Memory()), settings=Settings(), config=tmp_path / "a.toml")
+
+
+async def test_a_dead_letter_too_large_for_a_footer_is_kept_whole_and_published_by_the_next_owner_too() -> None:
+    class Refusing(Double):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                if len(record.value or b"") > 100:
+                    ctx.dead_letter(record, "too long")
+                else:
+                    ctx.emit(record, {"n": 2 * record.json()})
+
+    giant = random.Random(1).randbytes(LETTERS_LIMIT + 1)
+    store, source = Store(Memory()), MemorySource(1)
+    source.append("0", [b"1", giant, b"2"])
+    processor = Processor(Refusing, source=source, container=store, host="a", name="Double", **QUICK)
+    await processor.run(until_end=True)
+    (published,) = (await store.list("Double/dead-letters/")).entries
+    (output,) = (await store.list("Double/output/")).entries
+    assert output.size < 100_000
+    (checkpoint,) = (await store.list("Double/checkpoints/")).entries
+    await store.delete(published.key)  # as if its first owner had died right after the commit
+    await store.delete(checkpoint.key)
+    await Processor(Refusing, source=source, container=store, host="b", name="Double", **QUICK).run(until_end=True)
+    stored = await store.get(published.key)
+    assert stored is not None
+    letter = orjson.loads(stored.body)
+    assert (letter["sequence"], letter["encoding"], base64.b64decode(letter["value"]) == giant) == (1, "base64", True)
+    assert await rows(store) == [2, 4]
+
+
+async def test_what_ends_a_program_is_a_failure_of_the_record_when_a_handler_raises_it() -> None:
+    class Exiting(Double):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                if record.json() == 3:
+                    raise SystemExit(2)
+                ctx.emit(record, {"n": 2 * record.json()})
+
+    store = Store(Memory())
+    await Processor(Exiting, source=fed(1), container=store, host="a", name="Double", **QUICK).run(until_end=True)
+    assert await rows(store) == [2 * n for n in range(10) if n != 3]
+    (letters,) = (await store.list("Double/dead-letters/")).entries
+    stored = await store.get(letters.key)
+    assert stored is not None
+    assert "SystemExit(2)" in orjson.loads(stored.body)["error"]["message"]

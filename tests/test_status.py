@@ -119,7 +119,7 @@ async def test_two_thousand_partitions_take_seconds_on_a_folder(tmp_path: Path) 
     names = [str(number) for number in range(2000)]
     table = pa.table({"n": [1], "_sequence": pa.array([0], pa.int64())})
     totals = Totals(1, 1)
-    body = encode_commit(table, Commit("put", "h", 1, Cursor("0"), Cursor("1", 0), totals, time=5.0, rows=1))
+    body, _ = encode_commit(table, Commit("put", "h", 1, Cursor("0"), Cursor("1", 0), totals, time=5.0, rows=1))
     for name in names:
         for key, content in [
             (LAYOUT.checkpoint(name), Checkpoint(1, 1, Cursor("1", 0), totals).to_json()),

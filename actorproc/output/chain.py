@@ -9,10 +9,11 @@ import base64
 from dataclasses import asdict, dataclass, field
 from typing import Self
 
+import orjson
 import pyarrow as pa
 
 from actorproc.document import document, to_document
-from actorproc.errors import Fenced
+from actorproc.errors import CorruptObject, Fenced
 from actorproc.layout import ProcessorLayout
 from actorproc.output.checkpoints import Totals, read_checkpoint
 from actorproc.parquet import Footer, read_footer, write_parquet
@@ -21,6 +22,10 @@ from actorproc.store import Conflict, Store
 
 _COMMIT = "actorproc.commit"
 _LETTERS = "actorproc.dead_letters"
+
+LETTERS_LIMIT = 4 * 2**20
+"""Bytes of packed dead letters that a footer may hold. Many come as many commits, so beyond it is a giant; and readers of
+Parquet refuse a footer of some 100 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +45,27 @@ class Commit:
     letters: bytes = field(default=b"", repr=False)
     """Dead letters of this step as JSON lines. Committed here, published under the same number right after."""
 
-    def metadata(self) -> dict[str, str]:
+    def metadata(self) -> tuple[dict[str, str], bytes | None]:
+        """Entries of the footer; and the dead letters, packed, if they are too large for one and stand elsewhere."""
         fields = asdict(self) | {"first": list(self.first), "next": list(self.next)}
         letters = fields.pop("letters")
         fields["letters_size"] = len(letters)
         entries = {_COMMIT: to_document(fields).decode()}
-        if letters:
-            entries[_LETTERS] = base64.b64encode(pa.compress(letters, codec="zstd", asbytes=True)).decode()
-        return entries
+        packed = pa.compress(letters, codec="zstd", asbytes=True) if letters else b""
+        if len(packed) > LETTERS_LIMIT:
+            return entries, packed
+        if packed:
+            entries[_LETTERS] = base64.b64encode(packed).decode()
+        return entries, None
 
     @classmethod
-    def from_footer(cls, key: str, footer: Footer) -> Self:
+    def from_footer(cls, key: str, footer: Footer, elsewhere: bytes | None = None) -> Self:
+        """The commit that a footer tells of. `elsewhere`: its dead letters, packed, if they are not in it."""
         with document(key, footer.metadata.get(_COMMIT, ""), "output file of actorproc") as fields:
             size = fields.pop("letters_size")
             letters = b""
             if size:
-                packed = base64.b64decode(footer.metadata[_LETTERS])
+                packed = elsewhere or base64.b64decode(footer.metadata[_LETTERS])
                 letters = pa.decompress(packed, decompressed_size=size, codec="zstd", asbytes=True)
             return cls(
                 **fields
@@ -68,9 +78,22 @@ class Commit:
             )
 
 
-def encode_commit(table: pa.Table, commit: Commit) -> bytes:
-    """The output file: `table`'s rows and the commit in its footer. CPU-heavy: run it off the loop."""
-    return write_parquet(table, commit.metadata())
+def encode_commit(table: pa.Table, commit: Commit) -> tuple[bytes, bytes | None]:
+    """The output file: `table`'s rows and the commit in its footer; and what `OutputChain.create` is to put beside it.
+
+    CPU-heavy: run it off the loop.
+    """
+    metadata, letters = commit.metadata()
+    return write_parquet(table, metadata), letters
+
+
+def _large_letters(footer: Footer) -> str | None:
+    """The put-id under which the dead letters of a commit stand, if they are not in its footer."""
+    try:
+        fields = orjson.loads(footer.metadata[_COMMIT])
+        return str(fields["put_id"]) if fields["letters_size"] and _LETTERS not in footer.metadata else None
+    except (ValueError, TypeError, KeyError):
+        return None  # `Commit.from_footer` says what is wrong with it
 
 
 class OutputChain:
@@ -89,16 +112,27 @@ class OutputChain:
         """
         key = self._layout.output_file(self._partition, number)
         footer = await read_footer(self._store, key)
-        return Commit.from_footer(key, footer) if footer else None
+        if footer is None:
+            return None
+        elsewhere = None
+        if (put_id := _large_letters(footer)) is not None:
+            place = self._layout.large_letters(self._partition, put_id)
+            stored = await self._store.get(place)
+            if stored is None:
+                raise CorruptObject(place, f"is not there, and {key} has its dead letters in it")
+            elsewhere = stored.body
+        return Commit.from_footer(key, footer, elsewhere)
 
-    async def create(self, number: int, body: bytes) -> None:
-        """Decide commit `number`.
+    async def create(self, number: int, put_id: str, body: bytes, letters: bytes | None) -> None:
+        """Decide commit `number`. Letters that are too large for its footer are put first, where only it leads.
 
         Raises:
             Fenced: somebody else decided it; nothing of ours is in the chain.
             StoreUnavailable: not settled; it may still land.
         """
         key = self._layout.output_file(self._partition, number)
+        if letters is not None:
+            await self._store.put(self._layout.large_letters(self._partition, put_id), letters)
         try:
             await self._store.create(key, body)
         except Conflict:

@@ -11,7 +11,7 @@ import orjson
 
 from actorproc.clock import Clock
 from actorproc.context import Site
-from actorproc.errors import CorruptObject, storable
+from actorproc.errors import CorruptObject, storable, text_of
 from actorproc.layout import ProcessorLayout, number_of
 from actorproc.records import Record
 from actorproc.store import Store
@@ -33,7 +33,7 @@ def render_letter(record: Record, error: BaseException | str, attempts: int, sit
         trace = storable("".join(traceback.format_exception(error)))
         cause = {
             "type": type(error).__qualname__,
-            "message": storable(str(error)),
+            "message": text_of(error),
             "traceback": trace[-TRACEBACK_LIMIT:],
         }
     value, encoding = _text(record.value)

@@ -48,7 +48,7 @@ def test_taking_over_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_committing_without_put_if_absent_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def overwrite(self: OutputChain, number: int, body: bytes) -> None:
+    async def overwrite(self: OutputChain, number: int, put_id: str, body: bytes, letters: bytes | None) -> None:
         await self._store.put(self._layout.output_file(self._partition, number), body)
 
     monkeypatch.setattr(OutputChain, "create", overwrite)
@@ -79,10 +79,10 @@ def test_trusting_the_lease_for_too_long_is_found(monkeypatch: pytest.MonkeyPatc
 def test_publishing_dead_letters_beside_the_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     create = OutputChain.create
 
-    async def create_beside(self: OutputChain, number: int, body: bytes) -> None:
+    async def create_beside(self: OutputChain, number: int, put_id: str, body: bytes, letters: bytes | None) -> None:
         footer: Any = parse_footer("", body, tag="", size=len(body))
         await self.publish(number, Commit.from_footer("", footer))
-        await create(self, number, body)
+        await create(self, number, put_id, body, letters)
 
     monkeypatch.setattr(OutputChain, "create", create_beside)
     assert "published before there is such a commit" in first_broken()
