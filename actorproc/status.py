@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import unquote
 
 from actorproc.actor import gather
-from actorproc.errors import CorruptObject
+from actorproc.errors import CorruptObject, SourceError
 from actorproc.group.assignment import Lease, Plan, plan
 from actorproc.group.heartbeat import Heartbeat, read_heartbeats
 from actorproc.group.liveness import Watch
@@ -54,7 +54,7 @@ class PartitionStatus:
     end: End | None
     """None: no source was asked."""
     lag: int | None
-    """Sequences between what is committed and the end; None: not known."""
+    """Sequences between what is committed, or else the first record, and the end; None: not known."""
     last_commit: float | None
     output_files: int
     """Number of the next output file: how many there were."""
@@ -70,6 +70,17 @@ class ProcessorStatus:
     processor: str
     members: Sequence[MemberStatus]
     partitions: Sequence[PartitionStatus]
+
+    @property
+    def lag(self) -> int | None:
+        """Of all partitions of which it is known; None: of none."""
+        known = [partition.lag for partition in self.partitions if partition.lag is not None]
+        return sum(known) if known else None
+
+    @property
+    def lag_exact(self) -> bool:
+        """False: `lag` leaves partitions out."""
+        return all(partition.lag is not None for partition in self.partitions)
 
 
 async def missing_processor(store: Store, processor: str) -> str | None:
@@ -173,14 +184,15 @@ async def _read_partition(
 ) -> PartitionStatus:
     end = await source.end(partition) if source is not None else None
     state = _Committed()
-    error = None
+    error = lag = None
     try:
         checkpoint = await read_checkpoint(store, layout, partition)
         if checkpoint is not None:
             state = await _walk(OutputChain(store, layout, partition), checkpoint)
-    except CorruptObject as corrupt:
-        error = str(corrupt)
-    lag = _lag(state.cursor, end, source) if source is not None and error is None else None
+        if source is not None and end is not None:
+            lag = await _lag(source, partition, state.cursor, end)
+    except (CorruptObject, SourceError) as broken:
+        error = str(broken)
     return PartitionStatus(
         partition=partition,
         owner=lease.owner,
@@ -216,14 +228,14 @@ async def _walk(chain: OutputChain, checkpoint: Checkpoint) -> _Committed:
     return _Committed(checkpoint.cursor, checkpoint.time or None, number, checkpoint.totals)
 
 
-def _lag(cursor: Cursor | None, end: End | None, source: Source) -> int | None:
-    if cursor is None or end is None:
-        return None
+async def _lag(source: Source, partition: str, cursor: Cursor | None, end: End) -> int | None:
+    """From the first record on where nothing was ever committed."""
+    if cursor is None:
+        cursor = Cursor(await source.start(partition, "earliest"))
     if source.reached(cursor, end):
         return 0
-    if end.sequence is None or cursor.sequence < 0:
-        return None  # a start position says nothing of how many records lie before it
-    return max(0, end.sequence - cursor.sequence)
+    done = cursor.sequence if cursor.sequence >= 0 else source.sequence_before(partition, cursor.position)
+    return None if end.sequence is None or done is None else max(0, end.sequence - done)
 
 
 def _members(

@@ -37,6 +37,9 @@ class SqlSource(Source):
         ((newest,),) = await self._query("select max(id) from events")
         return End(str(newest or 0), newest)
 
+    def sequence_before(self, partition: str, position: str) -> int:
+        return int(position)
+
     async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
         while True:
             rows = await self._query(

@@ -104,15 +104,33 @@ async def test_commits_beyond_the_checkpoint_count() -> None:
     assert abs(partition.last_commit - time.time()) < 60
 
 
-async def test_lag_is_what_lies_between_the_commit_and_the_end_or_unknown() -> None:
-    store, source = Store(Memory()), MemorySource(3)
-    for partition in ("0", "1", "2"):
+class Vague(MemorySource):
+    """Its positions do not tell how many records lie before them."""
+
+    def sequence_before(self, partition: str, position: str) -> int | None:
+        return None
+
+
+async def test_lag_is_what_lies_between_the_commit_or_the_first_record_and_the_end() -> None:
+    store, source = Store(Memory()), MemorySource(4)
+    for partition in ("0", "1", "2", "3"):
         source.append(partition, [b"1"] * 10)
     await store.put(LAYOUT.checkpoint("0"), Checkpoint(1, 0, Cursor("4", 3), Totals(4)).to_json())
     await store.put(LAYOUT.checkpoint("1"), Checkpoint(1, 0, Cursor("10")).to_json())  # began at the latest
+    await store.put(LAYOUT.checkpoint("2"), Checkpoint(1, 0, Cursor("7")).to_json())  # began at a time
     status = await status_of(store, source=source)
-    assert [partition.lag for partition in status.partitions] == [6, 0, None]
-    assert status.partitions[2].cursor is None
+    assert [partition.lag for partition in status.partitions] == [6, 0, 3, 10]
+    assert (status.lag, status.lag_exact, status.partitions[3].cursor) == (19, True, None)
+
+
+async def test_a_lag_that_leaves_partitions_out_says_so() -> None:
+    store, source = Store(Memory()), Vague(2)
+    source.append("0", [b"1"] * 10)
+    source.append("1", [b"1"] * 10)
+    await store.put(LAYOUT.checkpoint("0"), Checkpoint(1, 0, Cursor("4", 3), Totals(4)).to_json())
+    status = await status_of(store, source=source)
+    assert [partition.lag for partition in status.partitions] == [6, None]
+    assert (status.lag, status.lag_exact) == (6, False)
 
 
 async def test_two_thousand_partitions_take_seconds_on_a_folder(tmp_path: Path) -> None:

@@ -76,6 +76,8 @@ def _document(status: ProcessorStatus, plan: Plan | None) -> dict[str, Any]:
     """The JSON shape in docs/cli.md: a public contract."""
     document: dict[str, Any] = {
         "processor": status.processor,
+        "lag": status.lag,
+        "lag_exact": status.lag_exact,
         "members": [_member(member) for member in status.members],
         "partitions": [_partition(partition) for partition in status.partitions],
     }
@@ -135,14 +137,13 @@ def _tables(status: ProcessorStatus, plan: Plan | None, most: int | None = None)
 
 
 def _headline(status: ProcessorStatus) -> Text:
-    lags = [partition.lag for partition in status.partitions if partition.lag is not None]
     owned = sum(partition.owner is not None for partition in status.partitions)
     facts = [
         f"{sum(member.alive for member in status.members)} of {len(status.members)} members alive",
         f"{owned} of {len(status.partitions)} partitions owned",
         f"{sum(partition.totals.records for partition in status.partitions):,} records",
         f"{sum(partition.totals.dead_letters for partition in status.partitions):,} dead letters",
-        *([f"lag {sum(lags):,}"] if lags else []),
+        *([f"lag {'' if status.lag_exact else '>= '}{status.lag:,}"] if status.lag is not None else []),
     ]
     return Text.assemble((status.processor, "bold"), "  ", ", ".join(facts))
 

@@ -90,6 +90,10 @@ class LogSource(Source):
         end = await end_of(self._store, partition, self._heads.newest.get(partition, 0))
         return End(_position(end), end - 1 if end else None)
 
+    def sequence_before(self, partition: str, position: str) -> int:
+        """See `Source.sequence_before`. Raises SourceError if `position` is none of a log."""
+        return sum(_parsed(partition, position)) - 1
+
     async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
         """See `Source.read`. A chunk is a row group of a file at most.
 

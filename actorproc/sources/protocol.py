@@ -94,6 +94,13 @@ class Source(ABC):
         Chunks may be of any size: the processor cuts them into batches.
         """
 
+    def sequence_before(self, partition: str, position: str) -> int | None:
+        """The sequence after which reading from `position` begins, -1 before all of them; None: it cannot be told.
+
+        Override it where positions tell: by it the lag of a partition is known before its first record is processed.
+        """
+        return None
+
     def reached(self, cursor: Cursor, end: End) -> bool:
         """Whether a reader at `cursor` has read up to `end`. Override it if positions compare otherwise than by equality."""
         return cursor.position == end.position or (end.sequence is not None and cursor.sequence >= end.sequence)

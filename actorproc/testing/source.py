@@ -56,6 +56,9 @@ class MemorySource(Source):
         count = len(self._values[partition])
         return End(str(count), (count - 1) * self._step if count else None)
 
+    def sequence_before(self, partition: str, position: str) -> int | None:
+        return max(-1, (int(position) - 1) * self._step)
+
     async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
         values, keys, times = self._values[partition], self._keys[partition], self._times[partition]
         at = int(position)

@@ -36,7 +36,8 @@ def test_status_json_has_the_public_shape(run: Run, state: Path, place: list[obj
     result = run("status", *place, "--source", state / "events", "--json")
     assert result.exit_code == 0
     status = orjson.loads(result.stdout)
-    assert status.keys() == {"processor", "members", "partitions"}
+    assert status.keys() == {"processor", "lag", "lag_exact", "members", "partitions"}
+    assert (status["lag"], status["lag_exact"]) == (0, True)
     assert status["processor"] == "Delays"
     assert status["members"] == []
     assert [partition["partition"] for partition in status["partitions"]] == ["0", "1", "2", "3"]
