@@ -17,3 +17,8 @@ def test_every_exported_name_is_there_and_sorted() -> None:
 def test_importing_the_package_alone_imports_nothing_heavy() -> None:
     code = "import actorproc, sys; print(sorted({'pyarrow', 'aiobotocore', 'pydantic', 'anyio'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_importing_all_that_is_exported_does_not_import_pandas() -> None:
+    code = "from actorproc import *; import sys; assert 'pyarrow' in sys.modules; print('pandas' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

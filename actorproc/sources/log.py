@@ -216,5 +216,6 @@ def _parsed(partition: str, position: str) -> tuple[int, int]:
         ) from None
 
 
-_NO_RECORDS = pa.RecordBatch.from_pylist([], RECORD_SCHEMA)
-_NO_SEQUENCES = pa.array([], pa.int64())
+# Not `pa.array([])`, which imports pandas.
+_NO_RECORDS = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in RECORD_SCHEMA], schema=RECORD_SCHEMA)
+_NO_SEQUENCES = pa.nulls(0, pa.int64())
