@@ -30,7 +30,7 @@ def produce(
     file: Annotated[
         str, typer.Argument(metavar="FILE.jsonl|-", help="One record a line; '-' reads stdin as it comes.")
     ],
-    log: Annotated[str, typer.Option(metavar="URL", help="The log; it is created if it is not there.")],
+    log: Annotated[str, typer.Option(metavar="URL", help="The log; with --partitions it is created if it is not there.")],
     partitions: Annotated[
         int | None,
         typer.Option(min=1, help="How many, for a log that is created; 8 will do for a start. It keeps its number."),
@@ -49,9 +49,10 @@ def produce(
 
     \b
       actorproc produce --log events --partitions 8 --key tail flights.jsonl
-      actorproc produce --log s3://bucket/events --rate 1000 flights.jsonl
+      actorproc produce --log s3://b/events --partitions 8 --rate 1000 f.jsonl
       tail -f app.log | actorproc produce --log events -
 
+    A log that is there, as in the last example, needs no --partitions.
     Values are the lines as they are, without the newline. Running it twice appends everything twice.
     """
     from actorproc.cli.produce import run
