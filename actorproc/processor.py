@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
@@ -58,10 +59,17 @@ class Statistics:
     read_ahead_bytes: int
 
 
+_default_hosts = count(1)
+
+
 def default_host() -> str:
-    """This machine's name and the process id: two processes on one machine are two hosts."""
+    """This machine's name and the process id; a number, too, for each but the first that this process asks for.
+
+    Two processes on one machine, and two processors in one process, are two hosts.
+    """
     name = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).strip("-._") or "host"
-    return f"{name}-{os.getpid()}"
+    number = next(_default_hosts)
+    return f"{name}-{os.getpid()}" if number == 1 else f"{name}-{os.getpid()}-{number}"
 
 
 class Processor:
@@ -72,7 +80,7 @@ class Processor:
         source: URL of a built-in log, or a `Source`.
         container: URL of the store under which the processor keeps everything it owns, or an opened `Store`.
         name: of the processor, the same on all hosts; default: the handler's name.
-        host: name of this host, unique; default: machine and process id. A second one of the same name replaces the first.
+        host: name of this host, unique; default: `default_host()`. A second one of the same name replaces the first.
         start: where to begin without a checkpoint: 'earliest', 'latest', or a time with its zone.
         options: of the handler.
         config: a TOML file of settings and options; default: `actorproc.toml`, if it is here.

@@ -271,6 +271,16 @@ async def test_several_processors_live_in_one_process() -> None:
     assert len(await rows(store, "one")) == 40
 
 
+async def test_two_hosts_without_names_in_one_process_share_the_partitions() -> None:
+    store, source = Store(Memory()), fed(partitions=8)
+    one, two = (Processor(Double, source=source, container=store, **QUICK) for _ in range(2))
+    assert one.host != two.host
+    async with one, two:
+        with anyio.fail_after(10):
+            while [len(_partitions(one)), len(_partitions(two))] != [4, 4]:
+                await anyio.sleep(0.01)
+
+
 async def test_an_error_in_the_block_still_drains_and_comes_through_as_it_is() -> None:
     store = Store(Memory())
     with pytest.raises(KeyError):

@@ -30,7 +30,9 @@ def produce(
     file: Annotated[
         str, typer.Argument(metavar="FILE.jsonl|-", help="One record a line; '-' reads stdin as it comes.")
     ],
-    log: Annotated[str, typer.Option(metavar="URL", help="The log; with --partitions it is created if it is not there.")],
+    log: Annotated[
+        str, typer.Option(metavar="URL", help="The log; with --partitions it is created if it is not there.")
+    ],
     partitions: Annotated[
         int | None,
         typer.Option(min=1, help="How many, for a log that is created; 8 will do for a start. It keeps its number."),
