@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TypeVar
@@ -45,6 +46,7 @@ class LogSource(Source):
         self._settings = settings or Settings.load()
         self._clock = clock
         self._owns_store = isinstance(log, str)
+        self._opened = AsyncExitStack()
         self._store = open_store(log, self._settings, clock=clock) if isinstance(log, str) else log
         self.url = self._store.url
         self._heads = HeadWatch(self._store, clock, self._settings.poll_interval)
@@ -58,15 +60,16 @@ class LogSource(Source):
         Raises:
             UsageError: there is no log.
         """
-        if self._owns_store:
-            await self._store.__aenter__()
-        meta = await open_log(self._store)
+        async with AsyncExitStack() as opened:
+            if self._owns_store:
+                await opened.enter_async_context(self._store)
+            meta = await open_log(self._store)
+            self._opened = opened.pop_all()
         self._partitions = [str(index) for index in range(meta.partitions)]
         self.identity = meta.identity
 
     async def close(self) -> None:
-        if self._owns_store:
-            await self._store.__aexit__(None, None, None)
+        await self._opened.aclose()
 
     async def partitions(self) -> Sequence[str]:
         return self._partitions

@@ -365,6 +365,21 @@ async def test_a_log_that_is_not_there_is_a_usage_error_that_says_how_to_make_on
         await open_source("memory://nothing-here").open()
 
 
+async def test_the_store_is_closed_again_where_there_is_no_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[Memory] = []
+
+    async def close(self: Memory) -> None:
+        closed.append(self)
+
+    monkeypatch.setattr(Memory, "close", close)
+    source = open_source("memory://nothing-here")
+    with pytest.raises(UsageError):
+        await source.open()
+    assert len(closed) == 1
+    await source.close()
+    assert len(closed) == 1
+
+
 def test_an_unknown_kind_of_source_lists_what_is_allowed() -> None:
     with pytest.raises(UsageError, match=r"comes with a later version.*s3://, file://, memory://.*docs/sources.md"):
         open_source("kafka://broker/topic")
