@@ -38,7 +38,9 @@ class _Commands(TyperGroup):
             sys.stdout.flush()  # a closed pipe should show here, not when the interpreter ends
             return result
         except (ActorprocError, BrokenPipeError, ExceptionGroup) as error:
-            cause = _cause(error)
+            from actorproc.actor import first_cause
+
+            cause = first_cause(error)
             if isinstance(cause, BrokenPipeError):
                 _leave_stdout()
                 raise typer.Exit(0) from None
@@ -48,12 +50,6 @@ class _Commands(TyperGroup):
                 traceback.print_exception(error)
             typer.secho(f"error: {cause}", err=True, fg=typer.colors.RED)
             raise typer.Exit(WRONG_USE if isinstance(cause, UsageError) else FAILED) from None
-
-
-def _cause(error: Exception) -> Exception:
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 def _leave_stdout() -> None:
