@@ -74,15 +74,20 @@ async def opened_processor(
         yield store, layout, settings
 
 
+def counted(number: int, what: str) -> str:
+    """`1 record`, `2,000 records`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def print_json(document: object) -> None:
     """One JSON line on stdout."""
     sys.stdout.write(to_json(document).decode() + "\n")
 
 
-async def print_table(columns: Sequence[str], rows: AsyncIterator[Sequence[object]]) -> None:
-    """Print a table of any length, in blocks that each fit their columns."""
+async def print_table(columns: Sequence[str], rows: AsyncIterator[Sequence[object]], *, if_empty: bool = True) -> None:
+    """Print a table of any length, in blocks that each fit their columns. `if_empty`: its head, too, without rows."""
     block: list[Sequence[object]] = []
-    some = False
+    some = not if_empty
     async for row in rows:
         some = True
         block.append(row)

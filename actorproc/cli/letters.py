@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from actorproc.cli.common import console, opened_processor, print_json, print_table, run_async, shown
+from actorproc.cli.common import console, counted, opened_processor, print_json, print_table, run_async, shown
 from actorproc.errors import UsageError
 from actorproc.layout import ProcessorLayout, partition_of
 from actorproc.output.checkpoints import read_checkpoint
@@ -46,9 +46,9 @@ def show_all(
                     print_json(letter)
             else:
                 columns = ["letter", "time", "error", "message", "attempts", "key", "value"]
-                await print_table(columns, (_row(letter) async for letter in letters))
-            if error is not None and types and error not in types:
-                there = ", ".join(f"{name} ({count:,})" for name, count in types.most_common())
+                await print_table(columns, (_row(letter) async for letter in letters), if_empty=error is None)
+            if error is not None and error not in types:
+                there = ", ".join(f"{name} ({count:,})" for name, count in types.most_common()) or "none at all"
                 typer.echo(f"no dead letter with an error of type {error!r}; there are: {there}", err=True)
 
     run_async(work)
@@ -100,8 +100,8 @@ def replay(
         if as_json:
             print_json({"replayed": letters[False], "replayed_before": letters[True]})
         else:
-            before = f"; {letters[True]:,} were replayed before" if letters[True] else ""
-            console.print(f"{letters[False]:,} dead letters appended to {source}{before}")
+            before = f"; {letters[True]:,} replayed before" if letters[True] else ""
+            console.print(f"{counted(letters[False], 'dead letter')} appended to {source}{before}")
 
     run_async(work)
 
@@ -137,11 +137,9 @@ def purge(
         if as_json:
             print_json({"purged": purged, "kept": kept})
             return
-        console.print(f"{purged:,} dead letters purged")
+        console.print(f"{counted(purged, 'dead letter')} purged")
         if kept:
-            console.print(
-                f"{kept:,} kept: no checkpoint has passed them yet; try again a minute after they came, or later"
-            )
+            console.print(f"{kept:,} kept: no checkpoint has passed them yet; try again in a minute")
 
     run_async(work)
 
@@ -214,9 +212,9 @@ def _print_whole(letter: dict[str, Any]) -> None:
 def _ask(name: str, count: int) -> None:
     if not sys.stdin.isatty():
         raise UsageError(
-            f"purge would forget {count:,} dead letters of {name} and asks first; give --yes where nobody answers"
+            f"purge would forget {counted(count, 'dead letter')} of {name} and asks first; give --yes where nobody answers"
         )
-    typer.confirm(f"Forget {count:,} dead letters of {name} for good?", abort=True)
+    typer.confirm(f"Forget {counted(count, 'dead letter')} of {name} for good?", abort=True)
 
 
 def _time(letter: dict[str, Any]) -> datetime:

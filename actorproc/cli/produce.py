@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from actorproc.actor import first_cause
-from actorproc.cli.common import load_settings, run_async
+from actorproc.cli.common import counted, load_settings, run_async
 from actorproc.clock import SYSTEM
 from actorproc.errors import ActorprocError, UsageError
 from actorproc.log.producer import Producer
@@ -51,7 +51,8 @@ def run(
         if not scope.cancelled_caught:
             typer.echo(_summary(produced, seconds, log, key))
             return
-        known = f"interrupted: {producer.statistics().records:,} events are in {log}"
+        sent = producer.statistics().records
+        known = f"interrupted: {counted(sent, 'event')} {'is' if sent == 1 else 'are'} in {log}"
         if file != "-":
             raise ActorprocError(f"{known}, and the rest of {file} is not")
         typer.echo(known)
@@ -118,18 +119,18 @@ def _progress(size: int | None) -> Iterator[Callable[[Produced], None]]:
             seconds = progress.tasks[0].elapsed or 0
             rate = f", {sent.records / seconds:,.0f}/s" if seconds else ""
             # Line breaks were read too, and are not counted as sent.
-            progress.update(task, completed=sent.bytes + sent.records, events=f"{sent.records:,} events{rate}")
+            progress.update(task, completed=sent.bytes + sent.records, events=counted(sent.records, "event") + rate)
 
         yield show
 
 
 def _summary(produced: Produced, seconds: float, log: str, key: str | None) -> str:
     rate = produced.records / seconds if seconds else 0
-    lines = [f"{produced.records:,} events appended to {log} in {seconds:.1f} s, {rate:,.0f} per second"]
+    lines = [f"{counted(produced.records, 'event')} appended to {log} in {seconds:.1f} s, {rate:,.0f} per second"]
     counts = sorted(produced.partitions.items(), key=lambda item: int(item[0]))
     lines.append("by partition: " + (", ".join(f"{name}: {count:,}" for name, count in counts) or "none"))
     if produced.unkeyed:
-        lines.append(f"{produced.unkeyed:,} without a key, as their {key!r} is null")
+        lines.append(f"{produced.unkeyed:,} without a key: {key!r} is null")
     if produced.skipped:
-        lines.append(f"{produced.skipped:,} bad lines skipped")
+        lines.append(f"{counted(produced.skipped, 'bad line')} skipped")
     return "\n".join(lines)

@@ -9,11 +9,13 @@ from typing import Any
 
 import typer
 
-from actorproc.cli.common import pairs, run_async
+from actorproc.cli.common import counted, pairs, run_async
 from actorproc.cli.loading import load_handler, load_source
 from actorproc.cli.workers import Workers, command_line, end_soon, stop_with_parent
 from actorproc.clock import SYSTEM
+from actorproc.errors import UsageError
 from actorproc.processor import Processor, default_host
+from actorproc.stores import open_store
 from actorproc.supervisor import SupervisorStatistics
 
 _LEAVING = 15.0
@@ -37,9 +39,10 @@ def run(
     """Serve until stopped. `root`: options that stand before the command, for workers."""
     host = host or default_host()
     keywords: dict[str, Any] = dict(pairs("--set", settings))
+    delegate, stream = load_handler(handler), load_source(source)
     processor = Processor(
-        load_handler(handler),
-        source=load_source(source),
+        delegate,
+        source=stream,
         container=container,
         name=name,
         host=host,
@@ -48,6 +51,11 @@ def run(
         config=config,
         **keywords,
     )
+    store = open_store(container, processor.settings)
+    if isinstance(stream, str) and open_store(stream, processor.settings).url == store.url:
+        raise UsageError(
+            f"--source and --container are the same place, {store.url}: the container must be another one than the log"
+        )
     if workers is not None:
         again = [*root, "serve", handler, "--source", source, "--container", container, "--start", start]
         again += ["--name", processor.name]
@@ -75,16 +83,12 @@ def run(
 
 def _summary(did: SupervisorStatistics, processor: Processor, seconds: float, look: Sequence[str]) -> str:
     lines = [
-        f"{processor.name} on {processor.host}: {_count(did.done.records, 'record')} handled, {_count(did.done.rows, 'row')} and "
-        f"{_count(did.done.dead_letters, 'dead letter')} committed, in {seconds:.1f} s"
+        f"{processor.name} on {processor.host}: {counted(did.done.records, 'record')} handled, {counted(did.done.rows, 'row')} and "
+        f"{counted(did.done.dead_letters, 'dead letter')} committed, in {seconds:.1f} s"
     ]
     if did.done.dead_letters:
         lines.append(f"see why: actorproc dead-letters list {shlex.join(look)}")
     return "\n".join(lines)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _is_shown(setting: str) -> bool:

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
-from actorproc.cli.common import console, opened_processor, print_json, run_async, utc
+from actorproc.cli.common import console, counted, opened_processor, print_json, run_async, utc
 from actorproc.cli.loading import load_source
 from actorproc.clock import SYSTEM
 from actorproc.errors import UsageError
@@ -129,8 +129,8 @@ def _tables(status: ProcessorStatus, plan: Plan | None, most: int | None = None)
     if status.partitions:
         parts.append(_partitions(status.partitions[:most]))
     if most is not None and len(status.partitions) > most:
-        parts.append(Text(f"  ... and {len(status.partitions) - most} partitions more", style="dim"))
-    parts += [Text(f"partition {p.partition}: {p.error}", style="red") for p in status.partitions if p.error]
+        parts.append(Text(f"  ... and {counted(len(status.partitions) - most, 'partition')} more", style="dim"))
+    parts += [Text(f"{_named(names)}: {error}", style="red") for error, names in _failing(status.partitions).items()]
     if plan is not None:
         parts.append(_moves(plan))
     return Group(*parts)
@@ -139,10 +139,10 @@ def _tables(status: ProcessorStatus, plan: Plan | None, most: int | None = None)
 def _headline(status: ProcessorStatus) -> Text:
     owned = sum(partition.owner is not None for partition in status.partitions)
     facts = [
-        f"{sum(member.alive for member in status.members)} of {len(status.members)} members alive",
-        f"{owned} of {len(status.partitions)} partitions owned",
-        f"{sum(partition.totals.records for partition in status.partitions):,} records",
-        f"{sum(partition.totals.dead_letters for partition in status.partitions):,} dead letters",
+        f"{sum(member.alive for member in status.members)} of {counted(len(status.members), 'member')} alive",
+        f"{owned} of {counted(len(status.partitions), 'partition')} owned",
+        counted(sum(partition.totals.records for partition in status.partitions), "record"),
+        counted(sum(partition.totals.dead_letters for partition in status.partitions), "dead letter"),
         *([f"lag {'' if status.lag_exact else '>= '}{status.lag:,}"] if status.lag is not None else []),
     ]
     return Text.assemble((status.processor, "bold"), "  ", ", ".join(facts))
@@ -191,6 +191,25 @@ def _partitions(partitions: Sequence[PartitionStatus]) -> Table:
             _ago(partition.last_commit),
         )
     return table
+
+
+def _failing(partitions: Sequence[PartitionStatus]) -> dict[str, list[str]]:
+    """Error -> the partitions that have it."""
+    found: dict[str, list[str]] = {}
+    for partition in partitions:
+        if partition.error:
+            found.setdefault(partition.error, []).append(partition.partition)
+    return found
+
+
+def _named(names: Sequence[str]) -> str:
+    """`partition 3`, `partitions 0-7, 9`; in the order in which they are given."""
+    runs: list[list[str]] = []
+    for name in names:
+        follows = runs and name.isdecimal() and runs[-1][-1].isdecimal() and int(name) == int(runs[-1][-1]) + 1
+        runs[-1].append(name) if follows else runs.append([name])
+    shown = ", ".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f"partition{'' if len(names) == 1 else 's'} {shown}"
 
 
 def _ago(time: float | None) -> str:

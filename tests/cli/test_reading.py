@@ -11,6 +11,9 @@ import orjson
 import pytest
 
 from actorproc import Cursor, Producer
+from actorproc.group.assignment import Lease, Member
+from actorproc.group.heartbeat import Heartbeat
+from actorproc.group.membership import GroupDocument
 from actorproc.layout import ProcessorLayout
 from actorproc.output.checkpoints import Checkpoint, Totals
 from actorproc.store import Store
@@ -104,6 +107,7 @@ def test_dead_letters_of_a_type_that_there_is_not_say_which_there_are(run: Run, 
     result = run("dead-letters", "list", *place, "--error", "KeyErr", "--json")
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == "no dead letter with an error of type 'KeyErr'; there are: KeyError (20)\n"
+    assert run("dead-letters", "list", *place, "--error", "KeyErr").stdout == ""
     assert run("dead-letters", "list", *place, "--error", "KeyError", "--json").stderr == ""
 
 
@@ -119,6 +123,26 @@ def test_status_shows_how_far_a_partition_is_within_a_chunk(run: Run, tmp_path: 
     result = run("status", "--name", "Delays", "--container", tmp_path / "state", "--source", tmp_path / "events")
     row = next(line.split() for line in result.stdout.splitlines() if "nobody" in line)
     assert row[:5] == ["0", "nobody", "0", "7", "12"]
+
+
+def test_partitions_with_the_same_trouble_share_a_line(run: Run, tmp_path: Path) -> None:
+    async def failing() -> None:
+        leases = {str(n): Lease("a", 1) for n in range(11)}
+        why = {"why": ["0", "1", "2", "9", "10"], "another": ["4"]}
+        trouble = {partition: text for text, partitions in why.items() for partition in partitions}
+        async with open_store(str(tmp_path)) as store:
+            await store.put(LAYOUT.group, GroupDocument({"a": Member("1")}, leases, "put").to_json())
+            beat = Heartbeat("a", "1", "127.0.0.1:1", 42, 0.0, 0.0, 1, {"failing": trouble})
+            await store.put(LAYOUT.host("a", "1"), beat.to_json())
+
+    anyio.run(failing)
+    shown = run("status", "--name", "Delays", "--container", tmp_path).stdout
+    told = [line for line in shown.splitlines() if "again and again" in line]
+    assert told == [
+        "partitions 0-2, 9-10: fails on a and is started again and again: why",
+        "partition 4: fails on a and is started again and again: another",
+    ]
+    assert "1 of 1 member alive, 11 of 11 partitions owned, 0 records, 0 dead letters" in shown
 
 
 def test_a_container_without_any_processor_says_so(run: Run, tmp_path: Path) -> None:
