@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import anyio
 import anyio.abc
+import pyarrow as pa
 
 from actorproc.actor import first_cause
 from actorproc.budget import ByteBudget, Tally
@@ -60,6 +61,11 @@ class Statistics:
 
 
 _default_hosts = count(1)
+
+
+def _warm_up() -> None:
+    """pyarrow imports pandas with the first array that it makes of Python objects: a second at worst, and not on the loop."""
+    pa.array([None])
 
 
 def default_host() -> str:
@@ -242,6 +248,7 @@ class Processor:
                 await self._source.open()
             stack.push_async_callback(self._source.close)
             await ensure_safe(self._store, self.layout.probe)
+            await clock.offload(_warm_up)
             if self._source.identity is not None:
                 await agree_on_source(self._store, self.layout, self._source.identity, str(self._source))
             await agree_on_schema(self._store, self.layout, self.schema)

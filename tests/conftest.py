@@ -6,10 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests import servers
 from tests.servers import S3Server
+
+hypothesis.settings.register_profile("suite", deadline=None)  # how fast the machine is just now is no property of ours
+hypothesis.settings.load_profile("suite")
 
 
 @pytest.fixture(scope="session")
