@@ -29,7 +29,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 def test_whatever_happens_each_record_ends_once_and_the_cluster_settles(seed: int, style: str) -> None:
     result = simulate(seed, hours=0.3)
     assert result.style == style
-    assert result.seen["records"] > 1_000
+    assert result.seen["records"] > 500  # it was no empty play
     assert result.seen["dead_letters"] > 100
     assert result.seen["expired"] + result.seen["left"] > 3
     assert result.injected["crash"] + result.injected["pause"] > 5
