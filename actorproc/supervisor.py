@@ -234,7 +234,7 @@ class Supervisor(Actor[Note]):
             with anyio.CancelScope() as self._looking:
                 if note is Note.RELEASED:
                     await self._hand_over()
-                elif note is not Note.STOP:
+                elif not self._stop_asked:  # it may have been while an earlier note was on its way
                     look_at = self._clock.monotonic() + await self._look()
             self._looking = None
 
@@ -299,9 +299,8 @@ class Supervisor(Actor[Note]):
                     self._start(partition, lease.epoch)
             elif now_running is None:
                 self._running[partition] = self._new(partition, lease.epoch, released=True)
-            elif not now_running.draining:
-                now_running.draining = True
-                self._tasks.start_soon(self._drain, now_running)
+            else:
+                self._begin_drain(now_running)
 
     def _new(self, partition: str, epoch: int, *, released: bool = False) -> Running:
         restarts = Restarts(self._policy, self._clock)
@@ -361,6 +360,11 @@ class Supervisor(Actor[Note]):
             self._log.warning("supervisor.outrank_failed", partition=partition, error=str(error))
         self.nudge()
 
+    def _begin_drain(self, running: Running) -> None:
+        if not running.draining:
+            running.draining = True
+            self._tasks.start_soon(self._drain, running)
+
     async def _drain(self, running: Running) -> None:
         """Let the actor finish, for a while; then end it where it is."""
         deadline = self._clock.monotonic() + self._settings.max_handoff_time
@@ -396,9 +400,7 @@ class Supervisor(Actor[Note]):
         self._log.info("supervisor.leaving", partitions=len(self._running))
         self._group.retire()
         for running in self._running.values():
-            if not running.draining:
-                running.draining = True
-                self._tasks.start_soon(self._drain, running)
+            self._begin_drain(running)
         with anyio.move_on_after(self._settings.max_handoff_time + LEAVING_TIME):
             look_at = self._clock.monotonic()
             while True:

@@ -9,7 +9,6 @@ import base64
 from dataclasses import asdict, dataclass, field
 from typing import Self
 
-import orjson
 import pyarrow as pa
 
 from actorproc.document import document, to_document
@@ -22,6 +21,7 @@ from actorproc.store import Conflict, Store
 
 _COMMIT = "actorproc.commit"
 _LETTERS = "actorproc.dead_letters"
+_LARGE = "actorproc.large_letters"  # the put-id under which they stand, if not in the footer
 
 LETTERS_LIMIT = 4 * 2**20
 """Bytes of packed dead letters that a footer may hold. Many come as many commits, so beyond it is a giant; and readers of
@@ -53,6 +53,7 @@ class Commit:
         entries = {_COMMIT: to_document(fields).decode()}
         packed = pa.compress(letters, codec="zstd", asbytes=True) if letters else b""
         if len(packed) > LETTERS_LIMIT:
+            entries[_LARGE] = self.put_id
             return entries, packed
         if packed:
             entries[_LETTERS] = base64.b64encode(packed).decode()
@@ -87,15 +88,6 @@ def encode_commit(table: pa.Table, commit: Commit) -> tuple[bytes, bytes | None]
     return write_parquet(table, metadata), letters
 
 
-def _large_letters(footer: Footer) -> str | None:
-    """The put-id under which the dead letters of a commit stand, if they are not in its footer."""
-    try:
-        fields = orjson.loads(footer.metadata[_COMMIT])
-        return str(fields["put_id"]) if fields["letters_size"] and _LETTERS not in footer.metadata else None
-    except (ValueError, TypeError, KeyError):
-        return None  # `Commit.from_footer` says what is wrong with it
-
-
 class OutputChain:
     """Reads, extends and publishes the chain of one partition."""
 
@@ -115,7 +107,7 @@ class OutputChain:
         if footer is None:
             return None
         elsewhere = None
-        if (put_id := _large_letters(footer)) is not None:
+        if (put_id := footer.metadata.get(_LARGE)) is not None:
             place = self._layout.large_letters(self._partition, put_id)
             stored = await self._store.get(place)
             if stored is None:

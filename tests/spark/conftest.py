@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 from pyspark.sql import SparkSession
+
+from tests.quiet import silence as silence
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,11 +39,3 @@ def spark() -> Iterator[SparkSession]:
     session = new_session()
     yield session
     session.stop()
-
-
-@pytest.fixture(autouse=True)
-def silence() -> Iterator[None]:
-    before = structlog.get_config()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    yield
-    structlog.configure(**before)
