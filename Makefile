@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 ARGS   ?=
 
-.PHONY: help demo test check bench chaos simulate install format clean
+.PHONY: help demo test test-long check bench chaos simulate install format clean
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## *' '{printf "  make %-10s %s\n", $$1, $$2}'
 
@@ -14,6 +14,9 @@ demo: $(STAMP)   ## flights through three hosts, one killed, into Spark; checked
 
 test: $(STAMP)   ## the whole suite; ARGS="-k name" narrows it
 	@$(BIN)/pytest -n 2 --dist worksteal $(ARGS)
+
+test-long: $(STAMP) ## what takes minutes: Spark clusters, kills at random, other versions of Spark, table formats
+	@$(BIN)/pytest -m long $(ARGS)
 
 check: $(STAMP)  ## format, lint, types, import floors
 	@$(BIN)/ruff format --check .

@@ -252,7 +252,7 @@ async def _swap_to(bench: _Bench, key: str, tag: str, body: bytes) -> str:
 
 async def _race(bench: _Bench, key: str, write: Callable[[bytes], Awaitable[str]]) -> str:
     won: list[bytes] = []
-    unknown: list[bytes] = []
+    unknown: dict[bytes, StoreUnavailable] = {}
 
     async def run(body: bytes) -> None:
         try:
@@ -260,8 +260,8 @@ async def _race(bench: _Bench, key: str, write: Callable[[bytes], Awaitable[str]
             won.append(body)
         except ConditionFailed:
             pass
-        except StoreUnavailable:
-            unknown.append(body)
+        except StoreUnavailable as error:
+            unknown[body] = error
 
     async with anyio.create_task_group() as tasks:
         for number in range(RACERS):
@@ -274,7 +274,7 @@ async def _race(bench: _Bench, key: str, write: Callable[[bytes], Awaitable[str]
     if not won and not unknown:
         raise _Broken(f"all were refused; {_shown(stored)} is there")
     if not won and (stored is None or stored.body not in unknown):
-        raise StoreUnavailable(f"{bench.store.url}: no racer got an answer")
+        raise next(iter(unknown.values()))
     return "exactly one won, and its body is there"
 
 

@@ -15,7 +15,7 @@ from tests.spark.conftest import ROOT
 from tests.spark.sink import Sink
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_driver_killed_in_the_middle_of_a_batch_loses_and_repeats_nothing(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
