@@ -13,7 +13,6 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +20,7 @@ import pyarrow.json
 import pyarrow.types as pt
 
 from actorproc.errors import Misfit, SchemaError
+from actorproc.handlers.lines import one_a_line
 from actorproc.records import SEQUENCE
 from actorproc.rows.columns import fit_columns, shown
 from actorproc.rows.ddl import type_ddl
@@ -29,7 +29,6 @@ from actorproc.rows.schema import output_schema
 
 Pick = Callable[[Any], Any]
 
-_NEWLINE, _OPEN, _CLOSE = b"\n{}"
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
 _HINTS = {
     pa.timestamp("us", "UTC"): "ISO 8601 with a zone is read (2013-01-01T05:00:00Z); without one declare timestamp_ntz",
@@ -83,11 +82,9 @@ class JsonParser:
 
     def _parse_at_once(self, values: pa.Array, sequences: pa.Int64Array) -> pa.Table | None:
         """All values in one go; None if one of them is against it."""
-        if not self._at_once or not len(values) or values.null_count:
+        if not self._at_once:
             return None
-        joined = _one_a_line(values) or _one_a_line(
-            pc.ascii_trim_whitespace(values.view(pa.string())).view(pa.binary())
-        )
+        joined = one_a_line(values) or one_a_line(pc.ascii_trim_whitespace(values.view(pa.string())).view(pa.binary()))
         if joined is None:
             return None
         try:
@@ -137,26 +134,6 @@ class JsonParser:
         if not half:
             return []
         return self._search(values[:half], sequences[:half]) + self._search(values[half:], sequences[half:])
-
-
-def _one_a_line(values: pa.Array) -> pa.Buffer | None:
-    """The values as lines, if it is certain that a parser sees where each ends.
-
-    Each must start with '{', end with '}' and be a single line. Then neighbours cannot merge, since '}', a line end and
-    '{' in a row are nowhere allowed within JSON. Arrow does not look whether text is UTF-8, so that is done here.
-    """
-    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values), b"\n")
-    content = np.frombuffer(joined.buffers()[2], np.uint8)
-    ends = np.flatnonzero(content == _NEWLINE)
-    if len(ends) != len(values) - 1 or not len(content) or content[0] != _OPEN or content[-1] != _CLOSE:
-        return None
-    if not (np.all(content[ends - 1] == _CLOSE) and np.all(content[ends + 1] == _OPEN)):
-        return None
-    try:
-        joined.cast(pa.string())
-    except pa.ArrowInvalid:
-        return None
-    return joined[0].as_buffer()
 
 
 def _trimmed(values: pa.Array) -> pa.Array:

@@ -21,6 +21,7 @@ VALUES = [orjson.dumps(FLIGHT), orjson.dumps(FLIGHT | {"dep_delay": 20}), orjson
 ROWS: dict[str, list[dict[str, Any]]] = {
     "Flights": [{"carrier": "UA", "dep_delay": delay} for delay in (2, 20, None)],
     "Delays": [{"carrier": "UA", "minutes": minutes} for minutes in (2, 20)],
+    "TypedDelays": [{"carrier": "UA", "minutes": minutes} for minutes in (2, 20)],
     "LateFlights": [{"tail": "N14228", "minutes": 20}],
     "Sizes": [{"bytes": len(value)} for value in VALUES],
     "Careful": [{"carrier": "UA"}] * 3,

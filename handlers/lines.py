@@ -1,0 +1,31 @@
+"""JSON objects as lines of one buffer, for parsers that take many at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_NEWLINE, _OPEN, _CLOSE = b"\n{}"
+
+
+def one_a_line(values: pa.Array) -> pa.Buffer | None:
+    """The values (binary) as lines, if it is certain that a parser sees where each ends.
+
+    Each must start with '{', end with '}' and be a single line. Then neighbours cannot merge, since '}', a line end and
+    '{' in a row are nowhere allowed within JSON. Arrow does not look whether text is UTF-8, so that is done here.
+    """
+    if not len(values) or values.null_count:
+        return None
+    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values), b"\n")
+    content = np.frombuffer(joined.buffers()[2], np.uint8)
+    ends = np.flatnonzero(content == _NEWLINE)
+    if len(ends) != len(values) - 1 or not len(content) or content[0] != _OPEN or content[-1] != _CLOSE:
+        return None
+    if not (np.all(content[ends - 1] == _CLOSE) and np.all(content[ends + 1] == _OPEN)):
+        return None
+    try:
+        joined.cast(pa.string())
+    except pa.ArrowInvalid:
+        return None
+    return joined[0].as_buffer()

@@ -1,0 +1,189 @@
+"""RecordHandler[Kind]: values parsed into a declared type, each for itself."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
+
+import msgspec
+import orjson
+import pytest
+from pydantic import BaseModel
+
+from actorproc.context import PartitionContext
+from actorproc.errors import HandlerDefinitionError
+from actorproc.handlers import RecordHandler
+from actorproc.records import Batch, Record
+from tests.handlers.running import run
+
+
+class Struct(msgspec.Struct):
+    n: int
+    of: str = "nobody"
+
+
+@dataclass
+class Data:
+    n: int
+    of: str = "nobody"
+
+
+class Tuple(NamedTuple):
+    n: int
+    of: str = "nobody"
+
+
+class Model(BaseModel):
+    n: int
+    of: str = "nobody"
+
+
+class Mapping(TypedDict):
+    n: int
+
+
+class Numbers(RecordHandler[Struct]):
+    output_schema = "n int, who string"
+
+    def process_record(self, number: Struct, ctx: PartitionContext) -> dict[str, Any]:
+        return {"n": number.n, "who": number.of}
+
+
+def values(count: int) -> list[bytes | None]:
+    return [orjson.dumps({"n": n, "more": [n]}) for n in range(count)]
+
+
+@pytest.mark.parametrize("kind", [Struct, Data, Model])
+async def test_process_record_gets_what_the_value_says(kind: type[Struct]) -> None:
+    class Doubled(RecordHandler[kind]):  # type: ignore[valid-type]
+        output_schema = "n int, kind string, who string, thread string"
+
+        def process_record(self, number: Any, ctx: PartitionContext) -> dict[str, Any]:
+            thread = threading.current_thread().name
+            return {"n": number.n * 2, "kind": type(number).__name__, "who": number.of, "thread": thread}
+
+    result = await run(Doubled, values(1_200))
+    assert [(row["_sequence"], row["n"]) for row in result.rows] == [(100 + n, n * 2) for n in range(1_200)]
+    assert {(row["kind"], row["who"]) for row in result.rows} == {(kind.__name__, "nobody")}
+    assert threading.main_thread().name not in {row["thread"] for row in result.rows}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [(Mapping, b'{"n": 3}'), (Tuple, b'[3, "x"]'), (dict, b'{"n": 3}'), (int, b"3")]
+)
+async def test_any_type_that_json_can_become_will_do(kind: type[Any], value: bytes) -> None:
+    class Read(RecordHandler[kind]):  # type: ignore[valid-type]
+        output_schema = "n int"
+
+        def process_record(self, number: Any, ctx: PartitionContext) -> dict[str, Any]:
+            return {"n": number if kind is int else number[0] if kind is Tuple else number["n"]}
+
+    assert [row["n"] for row in (await run(Read, [value] * 3)).rows] == [3] * 3
+
+
+UNFIT: dict[bytes | None, str] = {
+    b'{"n": "4"}': "Expected `int`, got `str` - at `$.n`",
+    b'{"of": "x"}': "Object missing required field `n`",
+    b'{"n": 4': "Input data was truncated",
+    b'{"n": 4}, {"n": 5}': "JSON is malformed: trailing characters (byte 9)",
+    b'{"n": 4} {"n": 5}': "JSON is malformed: trailing characters (byte 10)",
+    b'{"n": 4}\n{"n": 5}': "JSON is malformed: trailing characters (byte 10)",
+    b"": "Input data was truncated",
+    None: "the record has no value",
+}
+
+
+@pytest.mark.parametrize("style", ["plain", "async"])
+async def test_a_value_that_does_not_fit_fails_alone_and_says_why(style: str) -> None:
+    class Awaited(RecordHandler[Struct]):
+        output_schema = Numbers.output_schema
+
+        async def process_record(self, number: Struct, ctx: PartitionContext) -> dict[str, Any]:
+            return {"n": number.n, "who": number.of}
+
+    given = values(600)
+    for at, value in zip(range(5, 600, 70), UNFIT, strict=False):
+        given[at] = value
+    result = await run(Numbers if style == "plain" else Awaited, given)
+    assert {given[s - 100]: letter["error"]["message"] for s, letter in result.letters.items()} == UNFIT
+    assert [row["n"] for row in result.rows] == [n for n in range(600) if given[n] not in UNFIT]
+
+
+async def test_what_two_values_give_together_is_never_taken_for_two_rows() -> None:
+    for empty in (b"", b"{"):
+        result = await run(Numbers, [b'{"n": 1}{"n": 2}', empty, b'{"n": 3}'])
+        assert [(row["_sequence"], row["n"]) for row in result.rows] == [(102, 3)]
+        assert sorted(result.letters) == [100, 101]
+    result = await run(Numbers, [b'{"n": 1}{"n": 2}', b'{"n": 3}'])
+    assert [(row["_sequence"], row["n"]) for row in result.rows] == [(101, 3)]
+
+
+@pytest.mark.parametrize("style", ["plain", "async"])
+async def test_the_record_behind_the_value_is_at_hand(style: str) -> None:
+    class Keyed(RecordHandler[Struct]):
+        output_schema = "key string, n int"
+
+        def process_record(self, number: Struct, ctx: PartitionContext) -> Any:
+            if number.n == 2:
+                ctx.dead_letter(self.record, "a two")
+            return {"key": (self.record.key or b"").decode(), "n": number.n}
+
+    class Awaited(Keyed):
+        concurrency = 3
+
+        async def process_record(self, number: Struct, ctx: PartitionContext) -> Any:
+            return super().process_record(number, ctx)
+
+    batch = Batch.of("0", values(5), range(100, 105), keys=[b"k%d" % n for n in range(5)])
+    result = await run(Keyed if style == "plain" else Awaited, batch)
+    assert [(row["key"], row["n"]) for row in result.rows] == [(f"k{n}", n) for n in (0, 1, 3, 4)]
+    assert list(result.letters) == [102]
+
+
+async def test_an_error_in_process_record_is_that_records() -> None:
+    class Failing(Numbers):
+        def process_record(self, number: Struct, ctx: PartitionContext) -> dict[str, Any]:
+            if number.n in (3, 700):
+                raise RuntimeError(f"{self.record.sequence} is bad")
+            return super().process_record(number, ctx)
+
+    result = await run(Failing, values(800))
+    assert {s: letter["error"]["message"] for s, letter in result.letters.items()} == {
+        103: "103 is bad",
+        800: "800 is bad",
+    }
+    assert len(result.rows) == 798
+
+
+async def test_a_generic_base_may_leave_the_type_to_its_subclasses() -> None:
+    kind = TypeVar("kind")
+
+    class Base(RecordHandler[kind], Generic[kind]):
+        output_schema = "n int"
+
+        def process_record(self, number: Any, ctx: PartitionContext) -> dict[str, Any]:
+            return {"n": number.json() if isinstance(number, Record) else number.n}
+
+    class Typed(Base[Struct]):
+        pass
+
+    class Again(Typed):
+        pass
+
+    class Plain(Base[Record]):
+        pass
+
+    for handler in (Typed, Again):
+        assert [row["n"] for row in (await run(handler, values(3))).rows] == [0, 1, 2]
+    assert [row["n"] for row in (await run(Plain, [b"7"])).rows] == [7]
+
+
+def test_a_type_that_no_json_becomes_is_refused_where_the_handler_is_defined() -> None:
+    with pytest.raises(
+        HandlerDefinitionError, match=r"Wrong: JSON cannot be parsed into .*Give RecordHandler\[\.\.\.\] a msg"
+    ):
+
+        class Wrong(RecordHandler["Later"]):  # type: ignore[name-defined]
+            def process_record(self, number: Any, ctx: PartitionContext) -> Any:
+                return None
