@@ -117,6 +117,7 @@ async def test_what_two_values_give_together_is_never_taken_for_two_rows() -> No
         assert sorted(result.letters) == [100, 101]
     result = await run(Numbers, [b'{"n": 1}{"n": 2}', b'{"n": 3}'])
     assert [(row["_sequence"], row["n"]) for row in result.rows] == [(101, 3)]
+    assert "trailing characters" in result.letters[100]["error"]["message"]
 
 
 @pytest.mark.parametrize("style", ["plain", "async"])
