@@ -69,7 +69,7 @@ class Ending:
                     supervisor.note_reached(partition)
         else:
             log.info("processor.reached_end", partitions=len(ends))
-        await supervisor.stop()
+        supervisor.stop()
 
     async def _has_reached(self, partition: str, end: End) -> bool:
         try:

@@ -203,7 +203,7 @@ class Processor:
                     if ending:
                         tasks.start_soon(ending.watch, supervisor)
                     if self._stop_asked:
-                        await supervisor.stop()
+                        supervisor.stop()
                     await supervisor.run()
                     tasks.cancel_scope.cancel()
         except ExceptionGroup as group:
@@ -221,7 +221,7 @@ class Processor:
         """Drain, commit, hand the leases over; `run` then returns. Before it runs, or while it starts: as soon as it has."""
         self._stop_asked = True
         if self._supervisor is not None:
-            await self._supervisor.stop()
+            self._supervisor.stop()
 
     def statistics(self) -> Statistics:
         """What this host is doing now."""

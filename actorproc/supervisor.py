@@ -49,7 +49,6 @@ class Note(Enum):
 
     LOOK = auto()
     RELEASED = auto()
-    STOP = auto()
 
 
 @dataclass(slots=True)
@@ -88,7 +87,6 @@ class Supervisor(Actor[Note]):
         self._fences = 0
         self._renewed = anyio.Event()
         self._looking: anyio.CancelScope | None = None
-        self._stop_asked = False
         self._done = Done()  # by actors that have ended
         self._told = 0  # dead letters that the log has told of
         self._log = log.bind(processor=common.processor, host=common.host)
@@ -101,12 +99,12 @@ class Supervisor(Actor[Note]):
         """Look at the group now."""
         self.tell(Note.LOOK)
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
         """Drain every partition, hand the leases over, leave the group; `run` then returns."""
-        self._stop_asked = True
+        self._stopping = True
         if self._looking is not None:
             self._looking.cancel()  # a store that hangs must not hold the drain up; what it was to see is looked at again
-        await self.send(Note.STOP)
+        self.nudge()
 
     def statistics(self) -> SupervisorStatistics:
         """What this host runs now, by partition."""
@@ -229,12 +227,12 @@ class Supervisor(Actor[Note]):
 
     async def _serve(self) -> None:
         look_at = self._clock.monotonic()
-        while not self._stop_asked:
+        while not self._stopping:
             note = await self.receive(look_at - self._clock.monotonic())
             with anyio.CancelScope() as self._looking:
                 if note is Note.RELEASED:
                     await self._hand_over()
-                elif not self._stop_asked:  # it may have been while an earlier note was on its way
+                elif not self._stopping:  # it may have been while an earlier note was on its way
                     look_at = self._clock.monotonic() + await self._look()
             self._looking = None
 
@@ -396,7 +394,6 @@ class Supervisor(Actor[Note]):
 
     async def _leave(self) -> None:
         """Drain everything, hand it over, and say so. Bounded: what takes too long is left to expire."""
-        self._stopping = True
         self._log.info("supervisor.leaving", partitions=len(self._running))
         self._group.retire()
         for running in self._running.values():
