@@ -34,18 +34,27 @@ class Site:
 
 
 @dataclass(slots=True)
-class Emitted:
-    """What one attempt has produced so far."""
+class Attempt:
+    """One attempt at a batch, and what has come of it so far: what the core and a `PartitionContext` share."""
 
+    batch: Batch
+    number: int = 1
     rows: list[Row] = field(default_factory=list)
     sequences: list[int] = field(default_factory=list)
+    """Of the records that the rows came from."""
     tables: list[pa.Table] = field(default_factory=list)
     letters: dict[int, str] = field(default_factory=dict)
     """Sequence -> reason, of records that the handler gave up itself."""
     failures: dict[int, Exception] = field(default_factory=dict)
     """Sequence -> error, of records that failed alone."""
+    awaited: set[int] = field(default_factory=set)
+    """Sequences of records that `map` has not finished."""
+    committed: int = -1
+    """Sequence up to which the handler has committed the batch."""
 
-    def __len__(self) -> int:
+    @property
+    def produced(self) -> int:
+        """Grows with whatever the handler says."""
         return len(self.rows) + len(self.tables) + len(self.letters) + len(self.failures)
 
 
@@ -56,18 +65,13 @@ class PartitionContext:
     `anyio.from_thread.run(ctx.commit)` commits). After `process` has returned or failed it takes nothing more.
     """
 
-    def __init__(
-        self, site: Site, batch: Batch, *, attempt: int, commit: Callable[[PartitionContext, int], Awaitable[None]]
-    ) -> None:
+    def __init__(self, site: Site, attempt: Attempt, commit: Callable[[Attempt, int], Awaitable[None]]) -> None:
         self._site = site
-        self._batch = batch
+        self._attempt = attempt
+        self._rows = attempt.rows
+        self._sequences = attempt.sequences
         self._commit = commit
-        self._emitted = Emitted()
-        self._rows = self._emitted.rows
-        self._sequences = self._emitted.sequences
-        self._committed = -1  # sequence up to which the handler has committed this batch
-        self._awaited: set[int] = set()  # of records that `map` has not finished
-        self.attempt = attempt
+        self.attempt = attempt.number
         """Number of this attempt at these records, from 1."""
 
     # Where
@@ -128,20 +132,20 @@ class PartitionContext:
         """Add output rows as columns. `_sequence` must be among them, as `batch.to_arrow()` gave it."""
         if isinstance(table, pa.RecordBatch):
             table = pa.Table.from_batches([table])
-        self._emitted.tables.append(table)
+        self._attempt.tables.append(table)
 
     def dead_letter(self, record: Record, reason: str) -> None:
         """Give this record up: it becomes a dead letter with `reason`, and rows emitted for it are dropped."""
         self._check_open(record)
-        self._emitted.letters[record.sequence] = reason
+        self._attempt.letters[record.sequence] = reason
 
     def fail(self, record: Record, error: Exception) -> None:
         """Say that this record alone failed: it is retried and in the end dead-lettered, the others go on."""
         self._check_open(record)
-        self._emitted.failures[record.sequence] = error
+        self._attempt.failures[record.sequence] = error
 
     def _check_open(self, record: Record) -> None:
-        if record.sequence <= self._committed:
+        if record.sequence <= self._attempt.committed:
             raise HandlerError(
                 f"record {record.sequence} fails after ctx.commit() had committed it as done: commit when a record is "
                 "finished, or commit up to an earlier one with ctx.commit(record)"
@@ -160,7 +164,7 @@ class PartitionContext:
             raise ValueError(f"concurrency = {concurrency}: at least 1")
         records = list(batch)
         results: list[T | None] = [None] * len(records)
-        self._awaited.update(record.sequence for record in records)
+        self._attempt.awaited.update(record.sequence for record in records)
         todo = iter(enumerate(records))
 
         async def worker() -> None:
@@ -169,12 +173,12 @@ class PartitionContext:
                     results[index] = await work(record)
                 except Exception as error:  # noqa: BLE001  # the user's code; whatever it is, it is this record's failure
                     self.fail(record, error)
-                self._awaited.discard(record.sequence)
+                self._attempt.awaited.discard(record.sequence)
 
         async with anyio.create_task_group() as tasks:
             for _ in range(min(concurrency, len(records))):
                 tasks.start_soon(worker)
-        if not self._awaited.isdisjoint(record.sequence for record in records):
+        if not self._attempt.awaited.isdisjoint(record.sequence for record in records):
             raise HandlerError("ctx.map was cancelled from within: work awaited something that was cancelled")
         return results
 
@@ -191,17 +195,16 @@ class PartitionContext:
         if upto is not None:
             limit = upto.sequence
         else:
-            at = self._batch.reached
-            limit = self._batch.last if at is None else self._batch.sequences[at]
-        await self._commit(self, limit)
+            batch = self._attempt.batch
+            limit = batch.last if batch.reached is None else batch.sequences[batch.reached]
+        await self._commit(self._attempt, limit)
 
     # For the core
 
-    def _close(self) -> Emitted:
-        """Take what was emitted; from now on nothing can be added."""
-        emitted, self._emitted = self._emitted, _Closed()
+    def _close(self) -> None:
+        """From now on nothing can be added."""
+        self._attempt = _Closed(self._attempt.batch)
         self._rows = self._sequences = _CLOSED_LIST
-        return emitted
 
 
 class _ClosedList(list[Any]):
@@ -219,6 +222,6 @@ class _ClosedDict(dict[int, Any]):
 _CLOSED_LIST = _ClosedList()
 
 
-class _Closed(Emitted):
-    def __init__(self) -> None:
-        super().__init__(_CLOSED_LIST, _CLOSED_LIST, _CLOSED_LIST, _ClosedDict(), _ClosedDict())
+class _Closed(Attempt):
+    def __init__(self, batch: Batch) -> None:
+        super().__init__(batch, 0, _CLOSED_LIST, _CLOSED_LIST, _CLOSED_LIST, _ClosedDict(), _ClosedDict())

@@ -1,16 +1,14 @@
-"""One batch through the handler: attempts, back-off, finding the records that fail alone, dead letters, rows as Arrow."""
+"""One batch through the handler: attempts, pauses between them, rows as Arrow, dead letters, the handler's own commits."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
 from typing import TypeVar
 
 import anyio
@@ -19,8 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from actorproc.actor import is_stray
+from actorproc.bad_records import Part, Parts, Ruling
 from actorproc.clock import Clock
-from actorproc.context import Emitted, PartitionContext, Row, Site
+from actorproc.context import Attempt, PartitionContext, Row, Site
 from actorproc.errors import HandlerError
 from actorproc.handler import Decision, PartitionHandler
 from actorproc.handler_threads import HandlerThreads
@@ -36,8 +35,6 @@ T = TypeVar("T")
 _Encoded = tuple[list[pa.Table], dict[int, Exception]]
 """Rows that fit, as tables in order; and why others do not, by the sequence of their record."""
 
-_GULLIBLE = 3  # wrong suspects in a batch after which it is halved: the handler fails elsewhere than where it iterates
-
 _SHORT = 1.0  # seconds of a wait to try again that a drain sits out, rather than leave the batch to the next owner
 
 _SMALL = 50_000  # values that are encoded on the loop: some 5 ms, and a hop to a thread would cost more
@@ -50,18 +47,6 @@ class Outcome:
     tables: list[pa.Table] = field(default_factory=list)
     letters: dict[int, bytes] = field(default_factory=dict)
     skipped: int = 0
-
-
-@dataclass(slots=True)
-class _Part:
-    """Records still to be processed together. `isolating`: a bad one among them is being sought, nothing is retried."""
-
-    batch: Batch
-    attempt: int = 1
-    isolating: bool = False
-    verdict: Decision = Decision.DEAD_LETTER
-    blamed: bool = False
-    """One record, at which the handler was when it failed."""
 
 
 class Interrupted(Exception):
@@ -103,16 +88,14 @@ class BatchProcessor:
         self._aside = aside
         self._rows = RowEncoder(schema)
         self._threaded = not inspect.iscoroutinefunction(handler.process)
-        self._chooses = type(handler).on_error is not PartitionHandler.on_error
         self._backoff = Backoff(settings.retry_backoff, settings.retry_backoff_max)
         self._once = settings.delivery == "at-most-once"
         self._limit = limit
-        self._parts: deque[_Part] = deque()
-        self._done = Outcome()
         self._whole: Batch | None = None
-        self._current: PartitionContext | None = None
+        self._parts: Parts | None = None
+        self._done = Outcome()
+        self._current: Attempt | None = None
         self._attempts = 0
-        self._misled = 0  # how often the record at which the handler failed was not to blame
         self._committing = anyio.Lock()
         self._broken: Exception | None = None
         self._saved = -1  # sequence up to which this batch was committed by the handler itself
@@ -126,10 +109,10 @@ class BatchProcessor:
             HandlerError: the handler's `on_error` said stop, or too many records failed. Nothing of the batch counts.
             Interrupted: a drain came while waiting to try again.
         """
-        self._whole, self._done, self._saved, self.wanted, self._misled = batch, Outcome(), -1, -1, 0
-        self._parts = deque([_Part(batch)])
-        while self._parts:
-            await self._attempt(self._parts.popleft())
+        self._whole, self._done, self._saved, self.wanted = batch, Outcome(), -1, -1
+        self._parts = Parts(batch, self._settings, self._handler.on_error)
+        for part in self._parts:
+            await self._attempt(part, self._parts)
         self._limit.passed(len(batch))
         if len(self._done.tables) > 1:
             self._done.tables = [in_order(pa.concat_tables(self._done.tables))]
@@ -138,28 +121,29 @@ class BatchProcessor:
     @property
     def progress(self) -> tuple[object, ...] | None:
         """Changes whenever the handler gets on; None while it has nothing to do."""
-        ctx = self._current
-        if ctx is None:
+        current = self._current
+        if current is None:
             return None
-        return self._attempts, ctx._batch.reached, len(ctx._emitted), len(ctx._awaited), self._saved
+        return self._attempts, current.batch.reached, current.produced, len(current.awaited), self._saved
 
-    def _begin(self, ctx: PartitionContext) -> None:
+    def _begin(self, attempt: Attempt) -> None:
         """The handler is at work from now on; while it waits for a thread it is not stuck."""
-        self._current = ctx
+        self._current = attempt
         self._attempts += 1
 
-    async def _attempt(self, part: _Part) -> None:
-        ctx = PartitionContext(self._site, part.batch, attempt=part.attempt, commit=self._commit)
+    async def _attempt(self, part: Part, parts: Parts) -> None:
+        attempt = Attempt(part.batch, part.attempt)
+        ctx = PartitionContext(self._site, attempt, self._commit)
         error: Exception | None = None
         try:
             if self._threaded:
-                begun = partial(self._begin, ctx)
-                encoded = await self._threads.run(self._site.partition, begun, self._in_thread, part.batch, ctx)
+                begun = partial(self._begin, attempt)
+                encoded = await self._threads.run(self._site.partition, begun, self._in_thread, ctx, attempt)
             else:
-                self._begin(ctx)
+                self._begin(attempt)
                 await self._handler.process(part.batch, ctx)  # type: ignore[misc]  # an async def
-                encoded = await self._encode(ctx._emitted)
-            table, failures = self._joined(part.batch, ctx._emitted, encoded)
+                encoded = await self._encode(attempt)
+            table, failures = self._joined(attempt, encoded)
         except (Exception, SystemExit) as raised:  # noqa: BLE001  # the user's code may raise anything
             error = raised if isinstance(raised, Exception) else HandlerError(f"the handler raised {raised!r}")
         except asyncio.CancelledError:
@@ -168,36 +152,50 @@ class BatchProcessor:
             error = HandlerError("the handler was cancelled from within: it awaited something that was cancelled")
         finally:
             self._current = None
-            emitted = ctx._close()
+            ctx._close()
         if self._broken is not None:
             raise self._broken
         if error is not None:
-            rest, suspect = part.batch.after(self._saved), part.batch.reached
-            if suspect is not None:
-                suspect -= len(part.batch) - len(rest)
-                if suspect < 0:
-                    self._site.log.error(
-                        "partition.failed_after_commit", sequence=self._saved, error=repr(error),
-                        why="ctx.commit() had committed the record at hand as done",
-                    )  # fmt: skip
-            part.batch = rest
-            failures = self._open(emitted.failures)
-            if failures and self._once:  # and nothing is shown again
-                failures = dict.fromkeys(rest.sequences, error) | failures
-            if failures:  # they may be why it raised: the others get a chance of their own
-                self._set_apart(part, failures)
-                await self._failed_alone(part, failures)
-            elif len(rest):
-                await self._failed(part, error, suspect)
+            await self._failed(part, parts, error, attempt)
             return
-        self._misled += part.blamed and not failures
         if table is not None:
             self._done.tables.append(table)
-        for sequence, reason in self._open(emitted.letters).items():
+        for sequence, reason in self._open(attempt.letters).items():
             if sequence not in failures:
-                self._give_up(part.batch, sequence, reason, part.attempt, Decision.DEAD_LETTER)
+                self._give_up(attempt, sequence, reason, Decision.DEAD_LETTER)
         if failures:
-            await self._failed_alone(part, failures)
+            await self._follow(parts.failed_alone(part, failures, others=False), attempt)
+        else:
+            parts.succeeded(part)
+
+    async def _failed(self, part: Part, parts: Parts, error: Exception, attempt: Attempt) -> None:
+        """The attempt as a whole failed; what the handler has committed of it stays done."""
+        rest, suspect = part.batch.after(self._saved), part.batch.reached
+        if suspect is not None:
+            suspect -= len(part.batch) - len(rest)
+            if suspect < 0:
+                self._site.log.error(
+                    "partition.failed_after_commit", sequence=self._saved, error=repr(error),
+                    why="ctx.commit() had committed the record at hand as done",
+                )  # fmt: skip
+        part.batch = rest
+        failures = self._open(attempt.failures)
+        if failures and self._once:  # and nothing is shown again
+            failures = dict.fromkeys(rest.sequences, error) | failures
+        if failures:  # they may be why it raised: the others get a chance of their own
+            await self._follow(parts.failed_alone(part, failures, others=True), attempt)
+        elif len(rest):
+            say = self._site.log.debug if part.isolating else self._site.log.warning
+            say(
+                "partition.attempt_failed", attempt=part.attempt, records=len(rest), first=rest.first, error=repr(error)
+            )
+            await self._follow(parts.failed(part, error, suspect), attempt)
+
+    async def _follow(self, ruling: Ruling, attempt: Attempt) -> None:
+        for sequence, (error, verdict) in ruling.given_up.items():
+            self._give_up(attempt, sequence, error, verdict)
+        if ruling.again:
+            await self._pause(attempt.number)
 
     # What an attempt produced
 
@@ -205,12 +203,12 @@ class BatchProcessor:
         """Without the records that the handler has committed already."""
         return {s: what for s, what in by_sequence.items() if s > self._saved}
 
-    def _in_thread(self, batch: Batch, ctx: PartitionContext) -> _Encoded:
-        self._handler.process(batch, ctx)
-        return self._encoded(*_copied(ctx._emitted))
+    def _in_thread(self, ctx: PartitionContext, attempt: Attempt) -> _Encoded:
+        self._handler.process(attempt.batch, ctx)
+        return self._encoded(*_copied(attempt))
 
-    async def _encode(self, emitted: Emitted) -> _Encoded:
-        rows, sequences, tables = _copied(emitted)
+    async def _encode(self, attempt: Attempt) -> _Encoded:
+        rows, sequences, tables = _copied(attempt)
         values = len(rows) * len(self._rows.schema) + sum(table.num_rows * table.num_columns for table in tables)
         if values <= _SMALL:
             return self._encoded(rows, sequences, tables)
@@ -229,23 +227,21 @@ class BatchProcessor:
             tables.append(table)
         return tables, misfits
 
-    def _joined(
-        self, batch: Batch, emitted: Emitted, encoded: _Encoded
-    ) -> tuple[pa.Table | None, dict[int, Exception]]:
+    def _joined(self, attempt: Attempt, encoded: _Encoded) -> tuple[pa.Table | None, dict[int, Exception]]:
         """Rows of the records that neither failed nor were given up, and the failures, rows that do not fit among them."""
         tables, misfits = encoded
-        failures = self._open(emitted.failures) | misfits
+        failures = self._open(attempt.failures) | misfits
         if not tables:
             return None, failures
         table = tables[0] if len(tables) == 1 else in_order(pa.concat_tables(tables))  # each is in order by itself
-        self._check_origin(batch, table)
+        self._check_origin(attempt.batch, table)
         if self._saved >= 0 and table.num_rows and pc.min(table[SEQUENCE.name]).as_py() <= self._saved:
             self._broken = HandlerError(
                 f"a row was emitted for a record up to {self._saved}, which ctx.commit() had committed already: "
                 "emit first, or commit up to a record with ctx.commit(record)"
             )
             raise self._broken
-        unwanted = failures.keys() | emitted.letters.keys()
+        unwanted = failures.keys() | attempt.letters.keys()
         if unwanted:
             given_up = pc.is_in(table[SEQUENCE.name], value_set=pa.array(sorted(unwanted), pa.int64()))
             table = table.filter(pc.invert(given_up))
@@ -261,27 +257,27 @@ class BatchProcessor:
                 "a row belongs to a record of the batch at hand"
             )
 
-    async def _commit(self, ctx: PartitionContext, upto: int) -> None:
+    async def _commit(self, attempt: Attempt, upto: int) -> None:
         """`ctx.commit`: save what is finished without a gap, up to `upto` at most. One at a time, also within `ctx.map`."""
         async with self._committing:
             if self._broken is not None:
                 raise self._broken
-            if ctx is not self._current:
+            if attempt is not self._current:
                 raise HandlerError("committed after process() had returned or failed")
-            await self._commit_alone(ctx, upto)
+            await self._commit_alone(attempt, upto)
 
-    async def _commit_alone(self, ctx: PartitionContext, upto: int) -> None:
+    async def _commit_alone(self, attempt: Attempt, upto: int) -> None:
         self.wanted = max(self.wanted, upto)
-        awaited = list(ctx._awaited)  # before the await: what finishes meanwhile is not in the table
-        counts = len(ctx._emitted.rows), len(ctx._emitted.tables)
-        table, failures = self._joined(ctx._batch, ctx._emitted, await self._encode(ctx._emitted))
-        unfinished = [*failures, *awaited, *(part.batch.first for part in self._parts)]
+        awaited = list(attempt.awaited)  # before the await: what finishes meanwhile is not in the table
+        counts = len(attempt.rows), len(attempt.tables)
+        table, failures = self._joined(attempt, await self._encode(attempt))
+        unfinished = [*failures, *awaited, *(self._parts.waiting if self._parts else ())]
         limit = min([upto, *(sequence - 1 for sequence in unfinished)])
         if limit <= self._saved:
             return
-        for sequence, reason in ctx._emitted.letters.items():
+        for sequence, reason in attempt.letters.items():
             if self._saved < sequence <= limit:
-                self._give_up(ctx._batch, sequence, reason, ctx.attempt, Decision.DEAD_LETTER)
+                self._give_up(attempt, sequence, reason, Decision.DEAD_LETTER)
         done = self._done
         tables = done.tables if table is None else [*done.tables, table]
         everything = in_order(pa.concat_tables(tables)) if tables else None
@@ -294,8 +290,8 @@ class BatchProcessor:
         for sequence, letter in done.letters.items():
             (now if sequence <= limit else later).letters[sequence] = letter
         try:
-            self._saved, self._done, ctx._committed = limit, later, limit
-            _forget(ctx._emitted, limit, *counts)
+            self._saved, self._done, attempt.committed = limit, later, limit
+            _forget(attempt, limit, *counts)
             if self._whole is not None:
                 await self._save(self._whole, now, limit)
         except BaseException as error:  # whether it is committed is not known here: only a new start can tell
@@ -304,81 +300,13 @@ class BatchProcessor:
 
     # What failed
 
-    async def _failed(self, part: _Part, error: Exception, suspect: int | None) -> None:
-        """The attempt as a whole failed; `suspect`: index of the record at which the handler was."""
-        decision = self._decide(error, part.batch, part.attempt)
-        say = self._site.log.debug if part.isolating else self._site.log.warning
-        say(
-            "partition.attempt_failed",
-            attempt=part.attempt,
-            records=len(part.batch),
-            first=part.batch.first,
-            error=repr(error),
-        )
-        if decision is Decision.STOP:
-            raise HandlerError(f"on_error said stop: {error!r}") from error
-        if self._again(decision, part):
-            await self._pause(part.attempt)
-            part.attempt += 1
-            self._parts.appendleft(part)
-            return
-        part.verdict = decision or part.verdict
-        if len(part.batch) == 1 or self._once:
-            for sequence in part.batch.sequences:
-                self._give_up(part.batch, sequence, error, part.attempt, part.verdict)
-            return
-        n = len(part.batch)
-        cuts = [n // 2]
-        if suspect is not None and suspect >= 0 and self._misled < _GULLIBLE:
-            cuts = [suspect, suspect + 1]
-        else:
-            suspect = None
-        for start, stop in reversed(list(pairwise([0, *cuts, n]))):
-            if stop > start:
-                attempt = part.attempt + (stop - start == 1)
-                blamed = start == suspect
-                self._parts.appendleft(_Part(part.batch[start:stop], attempt, True, part.verdict, blamed))
-
-    def _set_apart(self, part: _Part, failures: dict[int, Exception]) -> None:
-        others = [index for index, sequence in enumerate(part.batch.sequences) if sequence not in failures]
-        if others:
-            self._parts.appendleft(
-                _Part(part.batch.take(others), part.attempt, isolating=part.isolating, verdict=part.verdict)
-            )
-
-    async def _failed_alone(self, part: _Part, failures: dict[int, Exception]) -> None:
-        """Some records failed, each on its own: they are tried again together, or given up."""
-        again: list[int] = []
-        for index, sequence in enumerate(part.batch.sequences):
-            if (error := failures.get(sequence)) is None:
-                continue
-            decision = self._decide(error, part.batch[index : index + 1], part.attempt)
-            if decision is Decision.STOP:
-                raise HandlerError(f"on_error said stop: {error!r}") from error
-            if self._again(decision, part):
-                again.append(index)
-            else:
-                self._give_up(part.batch, sequence, error, part.attempt, decision or part.verdict)
-        if again:
-            await self._pause(part.attempt)
-            retry = _Part(part.batch.take(again), part.attempt + 1, isolating=part.isolating, verdict=part.verdict)
-            self._parts.appendleft(retry)
-
-    def _again(self, decision: Decision | None, part: _Part) -> bool:
-        if self._once or decision is Decision.RETRY:
-            return not self._once
-        return decision is None and not part.isolating and part.attempt < self._settings.max_attempts
-
-    def _decide(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
-        return self._handler.on_error(error, failed, attempt) if self._chooses else None
-
-    def _give_up(self, batch: Batch, sequence: int, error: Exception | str, attempts: int, verdict: Decision) -> None:
-        record = batch[bisect_left(batch.sequences, sequence)]
+    def _give_up(self, attempt: Attempt, sequence: int, error: Exception | str, verdict: Decision) -> None:
+        record = attempt.batch[bisect_left(attempt.batch.sequences, sequence)]
         if verdict is Decision.SKIP:
             self._done.skipped += 1
             self._site.log.warning("partition.record_skipped", sequence=sequence, error=repr(error))
             return
-        self._done.letters[sequence] = render_letter(record, error, attempts, self._site, self._clock)
+        self._done.letters[sequence] = render_letter(record, error, attempt.number, self._site, self._clock)
         if self._whole is not None:
             index = int(np.searchsorted(self._whole.sequence_array.to_numpy(), sequence))
             self._limit.failed(index, error)
@@ -399,16 +327,16 @@ class BatchProcessor:
                 raise Interrupted
 
 
-def _copied(emitted: Emitted) -> tuple[list[Row], list[int], list[pa.Table]]:
+def _copied(attempt: Attempt) -> tuple[list[Row], list[int], list[pa.Table]]:
     """What was emitted up to now: with `ctx.commit` more may come while it is encoded."""
-    return list(emitted.rows), list(emitted.sequences), list(emitted.tables)
+    return list(attempt.rows), list(attempt.sequences), list(attempt.tables)
 
 
-def _forget(emitted: Emitted, upto: int, rows: int, tables: int) -> None:
+def _forget(attempt: Attempt, upto: int, rows: int, tables: int) -> None:
     """Drop what was committed, of the first `rows` and `tables`, in place: the context holds the same lists."""
-    keep = [index for index, sequence in enumerate(emitted.sequences) if index >= rows or sequence > upto]
-    emitted.rows[:] = [emitted.rows[index] for index in keep]
-    emitted.sequences[:] = [emitted.sequences[index] for index in keep]
-    emitted.tables[:tables] = [
-        table.filter(pc.greater(table[SEQUENCE.name], upto)) for table in emitted.tables[:tables]
+    keep = [index for index, sequence in enumerate(attempt.sequences) if index >= rows or sequence > upto]
+    attempt.rows[:] = [attempt.rows[index] for index in keep]
+    attempt.sequences[:] = [attempt.sequences[index] for index in keep]
+    attempt.tables[:tables] = [
+        table.filter(pc.greater(table[SEQUENCE.name], upto)) for table in attempt.tables[:tables]
     ]

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from actorproc import processing
-from actorproc.context import Emitted, PartitionContext, Site
+from actorproc.context import Attempt, PartitionContext, Site
 from actorproc.group.liveness import Watch
 from actorproc.log.appender import Appender
 from actorproc.output import dead_letters
@@ -130,7 +130,7 @@ def test_committing_records_that_map_still_works_on_is_found(monkeypatch: pytest
 
     def overlook(self: PartitionContext, *args: Any, **keywords: Any) -> None:
         init(self, *args, **keywords)
-        self._awaited = Overlooked()
+        self._attempt.awaited = Overlooked()
 
     monkeypatch.setattr(PartitionContext, "__init__", overlook)
     assert re.search("record .* ended as|should have .* rows|holds records", first_broken("map, commits"))
@@ -139,10 +139,10 @@ def test_committing_records_that_map_still_works_on_is_found(monkeypatch: pytest
 def test_forgetting_dead_letters_at_a_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     commit = BatchProcessor._commit_alone
 
-    async def forget(self: BatchProcessor, ctx: PartitionContext, upto: int) -> None:
+    async def forget(self: BatchProcessor, attempt: Attempt, upto: int) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(self, "_give_up", lambda *_: None)
-            await commit(self, ctx, upto)
+            await commit(self, attempt, upto)
 
     monkeypatch.setattr(BatchProcessor, "_commit_alone", forget)
     assert "ended as 0 rows and 0 dead letters, not as one of [(0, 1)]" in first_broken("commits")
@@ -151,9 +151,9 @@ def test_forgetting_dead_letters_at_a_commit_is_found(monkeypatch: pytest.Monkey
 def test_forgetting_what_is_emitted_during_a_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     forget = processing._forget
 
-    def forget_more(emitted: Emitted, upto: int, rows: int, tables: int) -> None:
-        del emitted.rows[rows:], emitted.sequences[rows:]
-        forget(emitted, upto, rows, tables)
+    def forget_more(attempt: Attempt, upto: int, rows: int, tables: int) -> None:
+        del attempt.rows[rows:], attempt.sequences[rows:]
+        forget(attempt, upto, rows, tables)
 
     monkeypatch.setattr(processing, "_SMALL", 0)
     monkeypatch.setattr(processing, "_forget", forget_more)
@@ -172,16 +172,16 @@ def test_saying_that_is_committed_what_is_not_yet_is_found(monkeypatch: pytest.M
 
 
 def test_keeping_rows_of_a_failed_attempt_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    init, last = PartitionContext.__init__, dict[Any, Emitted]()
+    init, last = PartitionContext.__init__, dict[Any, Attempt]()
 
-    def keep(self: PartitionContext, site: Site, batch: Batch, *, attempt: int, commit: Any) -> None:
-        init(self, site, batch, attempt=attempt, commit=commit)
-        if attempt > 1 and (before := last.get(commit.__self__)) is not None:
+    def keep(self: PartitionContext, site: Site, attempt: Attempt, commit: Any) -> None:
+        init(self, site, attempt, commit)
+        if attempt.number > 1 and (before := last.get(commit.__self__)) is not None:
             for row, sequence in zip(before.rows, before.sequences, strict=True):
-                if sequence in batch.sequences:
-                    self._rows.append(row)
-                    self._sequences.append(sequence)
-        last[commit.__self__] = self._emitted
+                if sequence in attempt.batch.sequences:
+                    attempt.rows.append(row)
+                    attempt.sequences.append(sequence)
+        last[commit.__self__] = attempt
 
     monkeypatch.setattr(PartitionContext, "__init__", keep)
     assert "has rows of several attempts" in first_broken("thread")

@@ -1,0 +1,136 @@
+"""Finding the bad records of a batch: what is tried again, together or in parts, and what is given up."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from actorproc.errors import HandlerError
+from actorproc.handler import Decision
+from actorproc.records import Batch
+from actorproc.settings import Settings
+
+Decide = Callable[[Exception, Batch, int], Decision | None]
+"""`on_error`: the error, the records that failed, and the number of the attempt."""
+
+_GULLIBLE = 3  # wrong suspects in a batch after which it is halved: the handler fails elsewhere than where it iterates
+
+
+@dataclass(slots=True)
+class Part:
+    """Records still to be processed together. `isolating`: a bad one among them is being sought, nothing is retried."""
+
+    batch: Batch
+    attempt: int = 1
+    isolating: bool = False
+    verdict: Decision = Decision.DEAD_LETTER
+    blamed: bool = False
+    """One record, at which the handler was when it failed."""
+
+
+@dataclass(slots=True)
+class Ruling:
+    """What follows from a failure. `again`: what failed waits in the parts, and is to be tried only after a pause."""
+
+    given_up: dict[int, tuple[Exception, Decision]] = field(default_factory=dict)
+    """Sequence -> its error, and what becomes of the record."""
+    again: bool = False
+
+
+class Parts:
+    """The parts of one batch that are still to be processed, in the order in which they are.
+
+    A batch is tried `max_attempts` times, then cut: around the record at which the handler was, or in halves, until what
+    fails stands alone. Records that failed by themselves are tried again without the others.
+    """
+
+    def __init__(self, batch: Batch, settings: Settings, decide: Decide) -> None:
+        self._left = deque([Part(batch)])
+        self._max_attempts = settings.max_attempts
+        self._once = settings.delivery == "at-most-once"
+        self._decide = decide
+        self._misled = 0  # how often the record at which the handler failed was not to blame
+
+    def __iter__(self) -> Iterator[Part]:
+        """Each part in its turn; a ruling may bring more."""
+        while self._left:
+            yield self._left.popleft()
+
+    @property
+    def waiting(self) -> list[int]:
+        """Sequences of the first records of the parts that wait."""
+        return [part.batch.first for part in self._left]
+
+    def succeeded(self, part: Part) -> None:
+        """No record of it failed."""
+        self._misled += part.blamed
+
+    def failed(self, part: Part, error: Exception, suspect: int | None) -> Ruling:
+        """The attempt as a whole failed.
+
+        Args:
+            suspect: index in the part of the record at which the handler was; None or below 0: it is not known.
+
+        Raises:
+            HandlerError: the handler's `on_error` said stop.
+        """
+        decision = self._decision(error, part.batch, part.attempt)
+        if self._again(decision, part):
+            part.attempt += 1
+            self._left.appendleft(part)
+            return Ruling(again=True)
+        part.verdict = decision or part.verdict
+        if len(part.batch) == 1 or self._once:
+            return Ruling(dict.fromkeys(part.batch.sequences, (error, part.verdict)))
+        self._cut(part, suspect if suspect is not None and suspect >= 0 and self._misled < _GULLIBLE else None)
+        return Ruling()
+
+    def _cut(self, part: Part, suspect: int | None) -> None:
+        n = len(part.batch)
+        cuts = [n // 2] if suspect is None else [suspect, suspect + 1]
+        for start, stop in reversed(list(pairwise([0, *cuts, n]))):
+            if stop > start:
+                attempt = part.attempt + (stop - start == 1)
+                self._left.appendleft(Part(part.batch[start:stop], attempt, True, part.verdict, start == suspect))
+
+    def failed_alone(self, part: Part, failures: Mapping[int, Exception], *, others: bool) -> Ruling:
+        """Some records failed, each on its own.
+
+        Args:
+            failures: errors by sequence.
+            others: whether the other records are to be processed anew, by themselves.
+
+        Raises:
+            HandlerError: the handler's `on_error` said stop.
+        """
+        if others:
+            rest = [index for index, sequence in enumerate(part.batch.sequences) if sequence not in failures]
+            if rest:
+                self._left.appendleft(Part(part.batch.take(rest), part.attempt, part.isolating, part.verdict))
+        ruling = Ruling()
+        again: list[int] = []
+        for index, sequence in enumerate(part.batch.sequences):
+            if (error := failures.get(sequence)) is None:
+                continue
+            decision = self._decision(error, part.batch[index : index + 1], part.attempt)
+            if self._again(decision, part):
+                again.append(index)
+            else:
+                ruling.given_up[sequence] = error, decision or part.verdict
+        if again:
+            self._left.appendleft(Part(part.batch.take(again), part.attempt + 1, part.isolating, part.verdict))
+            ruling.again = True
+        return ruling
+
+    def _decision(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
+        decision = self._decide(error, failed, attempt)
+        if decision is Decision.STOP:
+            raise HandlerError(f"on_error said stop: {error!r}") from error
+        return decision
+
+    def _again(self, decision: Decision | None, part: Part) -> bool:
+        if self._once or decision is Decision.RETRY:
+            return not self._once
+        return decision is None and not part.isolating and part.attempt < self._max_attempts
