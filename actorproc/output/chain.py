@@ -14,6 +14,7 @@ import pyarrow as pa
 from actorproc.document import document, to_document
 from actorproc.errors import CorruptObject, Fenced
 from actorproc.layout import ProcessorLayout
+from actorproc.output.boundary import read_boundary
 from actorproc.output.checkpoints import Totals, read_checkpoint
 from actorproc.parquet import Footer, read_footer, write_parquet
 from actorproc.records import Cursor
@@ -147,12 +148,7 @@ class OutputChain:
 
     async def boundary(self) -> int:
         """The lowest number that belongs to the dataset; 0 if nothing was ever trimmed."""
-        key = self._layout.boundary(self._partition)
-        stored = await self._store.get(key)
-        if stored is None:
-            return 0
-        with document(key, stored.body, "boundary") as fields:
-            return int(fields["lowest"])
+        return (await read_boundary(self._store, self._layout.boundary(self._partition))).lowest
 
     async def newest(self, number: int) -> tuple[int, Commit | None]:
         """Walk from `number` to the end of the chain: the first number that is free, and the commit before it (if passed)."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from actorproc.actor import gather
 from actorproc.errors import CorruptObject, UsageError
 from actorproc.layout import ProcessorLayout
+from actorproc.output.boundary import Boundaries
 from actorproc.output.chain import Commit, OutputChain
 from actorproc.output.dataset import partitions_with_state
 from actorproc.output.origin import dataset_identity
@@ -32,6 +31,7 @@ class Output(Dataset):
     def __init__(self, name: str) -> None:
         self.path = name
         self._layout = ProcessorLayout(name)
+        self._boundaries = Boundaries(self._layout.boundaries)
 
     async def describe(self, store: Store) -> Description:
         from actorproc.status import missing_processor  # half a second, which tasks need not spend
@@ -52,9 +52,7 @@ class Output(Dataset):
         return await partitions_with_state(store, self._layout)
 
     async def lowest(self, store: Store, partitions: Sequence[str]) -> Mapping[str, int]:
-        entries = (await store.list(self._layout.boundaries)).entries
-        named = [unquote(e.key.removeprefix(self._layout.boundaries).removesuffix(".json")) for e in entries]
-        return await gather(named, lambda partition: OutputChain(store, self._layout, partition).boundary())
+        return {partition: found.lowest for partition, found in (await self._boundaries.read(store)).items()}
 
     def key(self, partition: str, number: int) -> str:
         return self._layout.output_file(partition, number)

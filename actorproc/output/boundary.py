@@ -1,0 +1,89 @@
+"""The boundary of a partition: the lowest number that counts. It only grows, by compare-and-swap, before anything is deleted.
+
+A file below it is void, whether it waits to be deleted or landed there late, from a writer that slept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Self
+from urllib.parse import unquote
+
+from actorproc.actor import gather
+from actorproc.document import document, to_document
+from actorproc.store import Conflict, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """`lowest`: files with lower numbers are void. `put_id` makes each version of the object unique."""
+
+    lowest: int = 0
+    put_id: str = ""
+
+    def to_json(self) -> bytes:
+        return to_document(asdict(self))
+
+    @classmethod
+    def from_json(cls, key: str, body: bytes) -> Self:
+        with document(key, body, "boundary") as fields:
+            return cls(**fields | {"lowest": int(fields["lowest"])})
+
+
+NOTHING_TRIMMED = Boundary()
+
+
+async def read_boundary(store: Store, key: str) -> Boundary:
+    """The boundary at `key`; `NOTHING_TRIMMED` if there is none.
+
+    Raises:
+        CorruptObject: it is not what was written there.
+    """
+    stored = await store.get(key)
+    return Boundary.from_json(key, stored.body) if stored else NOTHING_TRIMMED
+
+
+async def change_boundary(store: Store, key: str, change: Callable[[Boundary], Boundary]) -> Boundary:
+    """Replace the boundary by what `change` makes of it, however many others do so, too; nothing if it changes nothing.
+
+    Raises:
+        CorruptObject: what is there is no boundary.
+    """
+    stored = await store.get(key)
+    while True:
+        found = Boundary.from_json(key, stored.body) if stored else NOTHING_TRIMMED
+        wanted = change(found)
+        if wanted == found:
+            return found
+        wanted = replace(wanted, put_id=store.clock.nonce())
+        try:
+            if stored is None:
+                await store.create(key, wanted.to_json())
+            else:
+                await store.swap(key, wanted.to_json(), stored.tag)
+            return wanted
+        except Conflict as conflict:
+            stored = conflict.stored
+
+
+async def raise_boundary(store: Store, key: str, lowest: int) -> Boundary:
+    """Make files below number `lowest` void for good; returns the boundary, which may be higher already."""
+    return await change_boundary(store, key, lambda found: replace(found, lowest=max(found.lowest, lowest)))
+
+
+class Boundaries:
+    """All boundaries below one prefix, each read again only when it has changed: one LIST, where nothing has."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._known: dict[str, tuple[str, Boundary]] = {}  # key -> its tag, and what it says
+
+    async def read(self, store: Store) -> Mapping[str, Boundary]:
+        """Boundary by partition; a partition of which nothing was trimmed is not among them."""
+        tags = {entry.key: entry.tag for entry in (await store.list(self._prefix)).entries}
+        changed = [key for key, tag in tags.items() if key not in self._known or self._known[key][0] != tag]
+        # Under the tag that was listed: if it has changed since, it is read again next time.
+        for key, boundary in (await gather(changed, lambda key: read_boundary(store, key))).items():
+            self._known[key] = tags[key], boundary
+        return {unquote(key.removeprefix(self._prefix).removesuffix(".json")): self._known[key][1] for key in tags}
