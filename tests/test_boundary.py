@@ -61,5 +61,5 @@ async def test_all_of_them_are_read_again_only_where_they_have_changed(store: St
 
 async def test_what_is_no_boundary_is_named(store: Store) -> None:
     await store.put(KEY, b'{"version": 1, "lowest": null}')
-    with pytest.raises(CorruptObject, match="boundaries/0.json"):
+    with pytest.raises(CorruptObject, match=r"boundaries/0\.json"):
         await read_boundary(store, KEY)

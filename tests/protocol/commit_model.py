@@ -1,7 +1,8 @@
 """The commit protocol of one partition as an explicit-state model: every interleaving, within small bounds.
 
 What can happen at any step: a worker pauses for long, crashes, restarts; two workers run the partition at once (leases
-give no safety); a write is applied after its sender gave up on it and died ("late"); old files are trimmed.
+give no safety); a write is applied after its sender gave up on it and died ("late"); old files are trimmed. (That all
+readers have read them is taken for granted here: `trim_model` is about that.)
 
 Each record has a kind: R emits a row, S emits nothing, F fails on worker 0 (a dead letter) and emits a row on worker 1,
 T emits a row on worker 0 and nothing on worker 1 (handlers need not be deterministic).
@@ -15,10 +16,12 @@ Change the protocol here first, then docs/protocol.md, then the code. `python -m
 from __future__ import annotations
 
 import sys
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
+
+from tests.protocol.search import Found, explore, report
 
 
 class File(NamedTuple):
@@ -84,15 +87,6 @@ class Rules:
     """A refused create is compared with what is there by put-id, before anybody takes it for his own."""
     absent: bool = True
     """A commit is created only where no file is."""
-
-
-class Found(NamedTuple):
-    """What a search found: `why` it broke and the `trace` to there, or None and nothing."""
-
-    states: int
-    why: str | None
-    trace: list[str]
-    complete: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,20 +251,8 @@ class Model:
         letters = tuple(record for record in range(first, upto) if self.kinds[record] == "F" and w == 0)
         return rows, letters
 
-    def search(self, limit: int = 3_000_000) -> Found:
-        """Breadth first through all states; stops at the first broken one, with the shortest trace to it."""
-        start = State(crashes_left=self.crashes, late_left=self.late)
-        came: dict[State, tuple[State, str] | None] = {start: None}
-        todo = deque([start])
-        while todo and len(came) < limit:
-            state = todo.popleft()
-            if why := self.broken(state):
-                return Found(len(came), why, _trace(came, state), True)
-            for label, after in self.steps(state):
-                if after not in came:
-                    came[after] = (state, label)
-                    todo.append(after)
-        return Found(len(came), None, [], not todo)
+    def search(self) -> Found:
+        return explore(State(crashes_left=self.crashes, late_left=self.late), self.steps, self.broken)
 
 
 def _put(s: State, w: int, worker: Worker | None) -> State:
@@ -287,14 +269,6 @@ def _without_file(s: State, n: int) -> State:
 
 def _with_letters(s: State, n: int, letters: tuple[int, ...]) -> State:
     return s._replace(published=tuple(sorted({**dict(s.published), n: letters}.items())))
-
-
-def _trace(came: dict[State, tuple[State, str] | None], state: State) -> list[str]:
-    labels = []
-    while (step := came[state]) is not None:
-        state, label = step
-        labels.append(label)
-    return labels[::-1]
 
 
 ALL = Rules()
@@ -330,18 +304,5 @@ BREAKS = {
 """One rule left out each."""
 
 
-def main() -> int:
-    failed = 0
-    for name, model in {**HOLDS, **({} if "quick" in sys.argv else HOLDS_LONG), **BREAKS}.items():
-        found = model.search()
-        expected = (found.why is not None) == (name in BREAKS) and found.complete
-        failed += not expected
-        verdict = "as expected" if expected else "UNEXPECTED"
-        print(f"{verdict:12}{name:58}{found.states:9,} states  {found.why or 'holds'}", flush=True)
-        for label in found.trace:
-            print("   ", label)
-    return failed
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(report({**HOLDS, **({} if "quick" in sys.argv else HOLDS_LONG)}, BREAKS))

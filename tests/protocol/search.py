@@ -1,0 +1,66 @@
+"""Breadth-first search through all states of a model, and how a table of models is tried and told of."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import NamedTuple, Protocol, TypeVar
+
+S = TypeVar("S", bound=Hashable)
+
+
+class Found(NamedTuple):
+    """What a search found: `why` it broke and the `trace` to there, or None and nothing."""
+
+    states: int
+    why: str | None
+    trace: list[str]
+    complete: bool
+
+
+class Searchable(Protocol):
+    """A model with its bounds."""
+
+    def search(self) -> Found: ...
+
+
+def explore(
+    start: S,
+    steps: Callable[[S], Iterable[tuple[str, S]]],
+    broken: Callable[[S], str | None],
+    limit: int = 3_000_000,
+) -> Found:
+    """All states that `steps` lead to; stops at the first one that is `broken`, with the shortest trace to it."""
+    came: dict[S, tuple[S, str] | None] = {start: None}
+    todo = deque([start])
+    while todo and len(came) < limit:
+        state = todo.popleft()
+        if why := broken(state):
+            return Found(len(came), why, _trace(came, state), True)
+        for label, after in steps(state):
+            if after not in came:
+                came[after] = (state, label)
+                todo.append(after)
+    return Found(len(came), None, [], not todo)
+
+
+def _trace(came: Mapping[S, tuple[S, str] | None], state: S) -> list[str]:
+    labels = []
+    while (step := came[state]) is not None:
+        state, label = step
+        labels.append(label)
+    return labels[::-1]
+
+
+def report(holding: Mapping[str, Searchable], breaking: Mapping[str, Searchable]) -> int:
+    """Search each model, print what was found; returns how many were not as expected."""
+    failed = 0
+    for name, model in {**holding, **breaking}.items():
+        found = model.search()
+        expected = (found.why is not None) == (name in breaking) and found.complete
+        failed += not expected
+        verdict = "as expected" if expected else "UNEXPECTED"
+        print(f"{verdict:12}{name:58}{found.states:9,} states  {found.why or 'holds'}", flush=True)
+        for label in found.trace:
+            print("   ", label)
+    return failed
