@@ -9,6 +9,7 @@ from actorproc.errors import UsageError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 GROUP = "group.json"
+READERS = "readers.json"
 DIGITS = 20  # of a number in a key: any 64-bit number, and keys sort as numbers do
 
 
@@ -46,6 +47,16 @@ def partition_of(key: str) -> str:
     raise ValueError(f"no partition in key {key!r}")
 
 
+def partition_key(prefix: str, partition: str) -> str:
+    """Of the document of a partition, below `prefix`."""
+    return f"{prefix}{quote(partition, safe='')}.json"
+
+
+def document_partition(key: str) -> str:
+    """The partition whose document `key` is."""
+    return unquote(key.rpartition("/")[2].removesuffix(".json"))
+
+
 class ProcessorLayout:
     """Keys of one processor, relative to its container."""
 
@@ -60,6 +71,7 @@ class ProcessorLayout:
         self.large = root + "large-letters/"
         self.replays = root + "replays/"
         self.boundaries = root + "boundaries/"
+        self.readers = root + READERS
         self.schema = root + "schema.json"
         self.origin = root + "source.json"
         self.probe = root + "probe/"
@@ -70,10 +82,10 @@ class ProcessorLayout:
         return f"{self.hosts}{host}~{incarnation}.json"
 
     def checkpoint(self, partition: str) -> str:
-        return f"{self.checkpoints}{quote(partition, safe='')}.json"
+        return partition_key(self.checkpoints, partition)
 
     def boundary(self, partition: str) -> str:
-        return f"{self.boundaries}{quote(partition, safe='')}.json"
+        return partition_key(self.boundaries, partition)
 
     def output_dir(self, partition: str) -> str:
         return self.output + partition_dir(partition)
@@ -89,7 +101,10 @@ class ProcessorLayout:
 
     def large_letters(self, partition: str, put_id: str) -> str:
         """Dead letters of the commit with this put-id that are too large for its footer, packed."""
-        return self.large + partition_dir(partition) + put_id + ".zst"
+        return self.large_letters_dir(partition) + put_id + ".zst"
+
+    def large_letters_dir(self, partition: str) -> str:
+        return self.large + partition_dir(partition)
 
     def replay(self, partition: str, number: int) -> str:
         """How far the replay of dead-letter file `number` is."""
@@ -106,6 +121,7 @@ def host_of(key: str) -> tuple[str, str]:
 
 LOG_META = "log.json"
 LOG_HEADS = "heads/"
+LOG_BOUNDARIES = "boundaries/"
 
 
 def log_head(producer: str) -> str:
@@ -118,3 +134,7 @@ def log_dir(partition: str) -> str:
 
 def log_file(partition: str, base: int) -> str:
     return log_dir(partition) + numbered(base, ".parquet")
+
+
+def log_boundary(partition: str) -> str:
+    return partition_key(LOG_BOUNDARIES, partition)

@@ -21,9 +21,10 @@ import pyarrow.compute as pc
 from actorproc.actor import first_cause
 from actorproc.document import document, to_document
 from actorproc.errors import CorruptObject, UsageError
-from actorproc.layout import ProcessorLayout, log_file, number_of, partition_of
+from actorproc.layout import ProcessorLayout, log_boundary, log_file, number_of, partition_of
 from actorproc.log.files import Notes, encode_file, end_of, footer_of, last_base, open_log, running_time
 from actorproc.log.heads import HeadWriter
+from actorproc.output.boundary import read_boundary
 from actorproc.output.dead_letters import decoded, letter_files, read_letters
 from actorproc.output.origin import check_source
 from actorproc.records import Batch
@@ -186,9 +187,20 @@ class Replay:
                     landed = intent.base  # another's: a hint is due all the same, it may have died before giving it
                     return max(intent.base + footer.rows, await end_of(self._log, partition, intent.base))
             landed = intent.base
+            await self._check_not_trimmed(partition, intent)
             return None
         finally:
             self._heads.end(partition, landed)
+
+    async def _check_not_trimmed(self, partition: str, intent: Intent) -> None:
+        lowest = (await read_boundary(self._log, log_boundary(partition))).lowest
+        if intent.base < lowest:
+            raise CorruptObject(
+                log_file(partition, intent.base),
+                f"is where an unfinished replay was to append, and the log was trimmed below {lowest} since then: whether its "
+                "letters were appended before, nobody can tell. Look for them in the output; then purge them, or delete the "
+                f"replay's object below {self._layout.replays} to append them again",
+            )
 
     async def _swap(self, key: str, intent: Intent, tag: str) -> Stored:
         """Store the intent; or find what another replay has made of it."""

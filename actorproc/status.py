@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from urllib.parse import unquote
 
 from actorproc.actor import gather
 from actorproc.errors import CorruptObject, SourceError
@@ -13,7 +12,7 @@ from actorproc.group.assignment import Lease, Plan, plan
 from actorproc.group.heartbeat import Heartbeat, read_heartbeats
 from actorproc.group.liveness import Watch
 from actorproc.group.membership import GroupDocument, read_group
-from actorproc.layout import GROUP, LOG_META, ProcessorLayout
+from actorproc.layout import GROUP, LOG_META, ProcessorLayout, document_partition
 from actorproc.output.chain import OutputChain
 from actorproc.output.checkpoints import Checkpoint, Totals, read_checkpoint
 from actorproc.records import Cursor
@@ -146,7 +145,7 @@ async def read_status(
     group = await read_group(store, layout) or GroupDocument()
     heartbeats = await read_heartbeats(store, layout)
     listing = await store.list(layout.checkpoints)
-    names = {unquote(entry.key.removeprefix(layout.checkpoints).removesuffix(".json")) for entry in listing.entries}
+    names = {document_partition(entry.key) for entry in listing.entries}
     names |= set(group.leases)
     if source is not None:
         names |= set(await source.partitions())

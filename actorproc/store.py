@@ -194,6 +194,20 @@ class Store:
         """
         return await self._settle(key, body, tag, lambda: self.backend.put_if_match(key, body, tag), "put_if_match")
 
+    async def change(self, key: str, change: Callable[[Stored | None], bytes | None]) -> None:
+        """Replace the object by what `change` makes of it, however many others do so, too; leave it if that is None.
+
+        `change` gets None while there is no such object. The bodies it makes must be unique, as for `create` and `swap`.
+        """
+        stored = await self.get(key)
+        while (body := change(stored)) is not None:
+            try:
+                await (self.create(key, body) if stored is None else self.swap(key, body, stored.tag))
+            except Conflict as conflict:
+                stored = conflict.stored
+            else:
+                return
+
     async def _settle(
         self, key: str, body: bytes, expected: str | None, send: Callable[[], Awaitable[str]], verb: str
     ) -> Created:

@@ -14,14 +14,24 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from actorproc.cli import commands
+from actorproc.cli import commands, keeping
 from actorproc.cli.demo import demo
 from actorproc.cli.logging import LogLevel, set_up_logging
 from actorproc.errors import ActorprocError, UsageError
 
 FAILED, WRONG_USE = 1, 2
 
-_ORDER = ["produce", "serve", "status", "output", "dead-letters", "doctor", "demo"]  # in which they are met
+_ORDER = [
+    "produce",
+    "serve",
+    "status",
+    "output",
+    "dead-letters",
+    "readers",
+    "trim",
+    "doctor",
+    "demo",
+]  # in which they are met
 
 _THREAD_PATIENCE = 1.0  # seconds that threads have to end by themselves, after everything else has ended
 
@@ -67,6 +77,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 1 failed while running, 2 wrong use.",
 )
 app.add_typer(commands.app)
+app.add_typer(keeping.app)
 app.command()(demo)
 
 

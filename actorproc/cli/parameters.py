@@ -18,6 +18,15 @@ Container = Annotated[
         help="Where the processor keeps everything it owns: a folder or bucket.",
     ),
 ]
+MaybeName = Annotated[
+    str | None,
+    typer.Option("--name", metavar="PROCESSOR", envvar="ACTORPROC_NAME", help="The processor whose output it is."),
+]
+MaybeContainer = Annotated[
+    str | None,
+    typer.Option("--container", metavar="URL", envvar="ACTORPROC_CONTAINER", help="Where that processor keeps it."),
+]
+MaybeLog = Annotated[str | None, typer.Option("--log", metavar="URL", help="A log, instead of a processor's output.")]
 Source = Annotated[
     str,
     typer.Option(

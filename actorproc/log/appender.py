@@ -9,14 +9,16 @@ import pyarrow.compute as pc
 
 from actorproc.clock import Clock
 from actorproc.errors import CorruptObject, StoreUnavailable
-from actorproc.layout import log_file
+from actorproc.layout import log_boundary, log_file
 from actorproc.log.files import Notes, encode_file, footer_of, last_base, read_notes, running_time
 from actorproc.logger import get_logger
+from actorproc.output.boundary import RETENTION, read_boundary
 from actorproc.retry import Backoff
 from actorproc.store import Conflict, Store, Stored
 
 _RETRY = Backoff(0.2, 5.0)
 _LOOK_AGAIN = 600.0  # seconds
+_SURE = RETENTION / 2  # seconds for which what was the end of the log cannot have been trimmed
 
 log = get_logger(__name__)
 
@@ -39,7 +41,7 @@ class Appender:
         self._clock = clock
         self._base = 0  # of the next file, as far as we know
         self._running = 0  # greatest timestamp below it
-        self._looked_at = -math.inf
+        self._looked_at = self._looked_at_wall = -math.inf
 
     async def append(self, table: pa.Table, give_up: float) -> int:
         """Append `table`, once, and return the sequence of its first record.
@@ -49,7 +51,8 @@ class Appender:
             give_up: when to stop trying, by the clock's `monotonic`.
 
         Raises:
-            StoreUnavailable: not settled by then; the records may be in the log, or come to be there yet.
+            StoreUnavailable: not settled by then, or after what comes there was trimmed; the records may be in the log, or
+                come to be there yet.
             StoreRefused: the store said no.
             CorruptObject: another file in the way cannot be read.
         """
@@ -60,7 +63,9 @@ class Appender:
             try:
                 if body is None:  # and never later: a base that was tried is not left before it is settled
                     body = await self._prepare(table, newest)
-                return await self._settle(body, table.num_rows, newest)
+                looked_at = self._looked_at, self._looked_at_wall
+                base = await self._settle(body, table.num_rows, newest)
+                break
             except StoreUnavailable as error:
                 attempt += 1
                 delay = _RETRY.delay(attempt, self._clock.random)
@@ -71,6 +76,8 @@ class Appender:
                     ) from None
                 log.warning("log.append_retry", partition=self._partition, attempt=attempt, error=str(error))
             await self._clock.sleep(delay)
+        await self._check_not_trimmed(base, table.num_rows, *looked_at)
+        return base
 
     async def _prepare(self, table: pa.Table, newest: int) -> bytes:
         # After a pause files may have been deleted, so that a base we remember is free and yet not the end.
@@ -79,6 +86,20 @@ class Appender:
         running = max(self._running, newest)
         notes = Notes(self._clock.nonce(), self._producer, newest, running, covers=self._base)
         return await self._clock.offload(encode_file, table, notes, self._compression)
+
+    async def _check_not_trimmed(self, base: int, rows: int, looked_at: float, looked_at_wall: float) -> None:
+        """After a long sleep: if the log was trimmed beyond `base` meanwhile, our file came there after another's, and is
+        void; or it came in time, and has been read. Nobody can tell."""
+        # Either clock may stand still while a machine sleeps, or be set; a look too many does no harm.
+        if self._clock.monotonic() - looked_at <= _SURE and self._clock.wall() - looked_at_wall <= _SURE:
+            return
+        if base < (await read_boundary(self._store, log_boundary(self._partition))).lowest:
+            self._base = 0  # what we know of the end is wrong: look anew
+            self._looked_at = self._looked_at_wall = -math.inf
+            raise StoreUnavailable(
+                f"{rows} records for partition {self._partition} of {self._store.url} were on their way for so long that the "
+                "log was trimmed beyond their place meanwhile; they may be in the log or not"
+            )
 
     async def _settle(self, body: bytes, rows: int, newest: int) -> int:
         """Create the first base that is free. No base is left before it is known whose it is; the bytes stay the same."""
@@ -94,7 +115,8 @@ class Appender:
                     await self._locate()
             else:
                 self._base, self._running = base + rows, max(self._running, newest)
-                self._hint, self._looked_at = base, self._clock.monotonic()
+                self._hint = base
+                self._looked()
                 return base
 
     def _pass(self, base: int, stored: Stored | None) -> None:
@@ -114,4 +136,7 @@ class Appender:
             if end > self._base:
                 self._running = await running_time(self._store, self._partition, base)
                 self._base, self._hint = end, base
-        self._looked_at = self._clock.monotonic()
+        self._looked()
+
+    def _looked(self) -> None:
+        self._looked_at, self._looked_at_wall = self._clock.monotonic(), self._clock.wall()

@@ -244,16 +244,16 @@ async def end_of(store: Store, partition: str, hint: int = 0) -> int:
     return 0 if base is None else (await read_notes(store, partition, base))[1]
 
 
-async def find_time(store: Store, partition: str, time: int, hint: int = 0) -> tuple[int, int]:
+async def find_time(store: Store, partition: str, time: int, hint: int = 0, lowest: int = 0) -> tuple[int, int]:
     """Where the first record lies that is as late as `time`, in microseconds since 1970.
 
     Timestamps need not grow from record to record, but their running maximum does, and each file's footer has it: the
-    first file in which it reaches `time` is found by bisection over the bases.
+    first file in which it reaches `time` is found by bisection over the bases, from `lowest` on.
 
     Returns:
         Base of its file, and how many records of that come before it. The end of the partition, if there is none.
     """
-    low, high = 0, await end_of(store, partition, hint)
+    low, high = lowest, await end_of(store, partition, hint)
     found = high
     while low < high:
         middle = (low + high) // 2
@@ -287,10 +287,15 @@ async def read_notes(store: Store, partition: str, base: int) -> tuple[Notes, in
 
 
 async def running_time(store: Store, partition: str, base: int) -> int:
-    """The greatest timestamp up to and with the file at `base`."""
+    """The greatest timestamp up to and with the file at `base`; of files that were trimmed it may not be known."""
     notes, _ = await read_notes(store, partition, base)
     running, at = notes.running, notes.covers
     while at < base:  # files that slipped in between; each lets us find the next
-        passed, at = await read_notes(store, partition, at)
-        running = max(running, passed.newest)
+        key = log_file(partition, at)
+        footer = await read_footer(store, key)
+        if footer is None:
+            at = await first_base(store, partition, at + 1) or base
+        else:
+            running = max(running, Notes.from_footer(key, footer).newest)
+            at += footer.rows
     return running

@@ -8,11 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Self
-from urllib.parse import unquote
 
 from actorproc.actor import gather
 from actorproc.document import document, to_document
-from actorproc.store import Conflict, Store
+from actorproc.layout import document_partition
+from actorproc.store import Store, Stored
+
+RETENTION = 3600.0
+"""Seconds for which nothing is trimmed, at least. S3 refuses a request 15 minutes after it was signed, readers look for what
+a lost hint hid for 32, and whoever listed files a moment ago is still to read them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +54,19 @@ async def change_boundary(store: Store, key: str, change: Callable[[Boundary], B
     Raises:
         CorruptObject: what is there is no boundary.
     """
-    stored = await store.get(key)
-    while True:
+    boundary = NOTHING_TRIMMED
+
+    def changed(stored: Stored | None) -> bytes | None:
+        nonlocal boundary
         found = Boundary.from_json(key, stored.body) if stored else NOTHING_TRIMMED
-        wanted = change(found)
-        if wanted == found:
-            return found
-        wanted = replace(wanted, put_id=store.clock.nonce())
-        try:
-            if stored is None:
-                await store.create(key, wanted.to_json())
-            else:
-                await store.swap(key, wanted.to_json(), stored.tag)
-            return wanted
-        except Conflict as conflict:
-            stored = conflict.stored
+        boundary = change(found)
+        if boundary == found:
+            return None
+        boundary = replace(boundary, put_id=store.clock.nonce())
+        return boundary.to_json()
+
+    await store.change(key, changed)
+    return boundary
 
 
 async def raise_boundary(store: Store, key: str, lowest: int) -> Boundary:
@@ -86,4 +88,4 @@ class Boundaries:
         # Under the tag that was listed: if it has changed since, it is read again next time.
         for key, boundary in (await gather(changed, lambda key: read_boundary(store, key))).items():
             self._known[key] = tags[key], boundary
-        return {unquote(key.removeprefix(self._prefix).removesuffix(".json")): self._known[key][1] for key in tags}
+        return {document_partition(key): self._known[key][1] for key in tags}

@@ -6,11 +6,13 @@ Protocol and its invariants: docs/protocol.md; as a model that tries every inter
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Self
 
 import pyarrow as pa
 
+from actorproc.actor import gather
 from actorproc.document import document, to_document
 from actorproc.errors import CorruptObject, Fenced
 from actorproc.layout import ProcessorLayout
@@ -169,3 +171,19 @@ async def read_cursor(store: Store, layout: ProcessorLayout, partition: str) -> 
         return None
     _, newest = await OutputChain(store, layout, partition).newest(checkpoint.number)
     return newest.next if newest and newest.next.sequence >= checkpoint.cursor.sequence else checkpoint.cursor
+
+
+async def large_letters(store: Store, layout: ProcessorLayout, partition: str, files: Sequence[str]) -> list[str]:
+    """Keys of the dead letters that stand beside these output files, being too large for their footers."""
+    if not (await store.list(layout.large_letters_dir(partition), limit=1)).entries:
+        return []  # as nearly always: no footer need be read
+
+    async def put_id(file: str) -> str | None:
+        try:
+            footer = await read_footer(store, file)
+        except CorruptObject:
+            return None
+        return footer.metadata.get(_LARGE) if footer else None
+
+    found = (await gather(files, put_id)).values()
+    return [layout.large_letters(partition, put_id) for put_id in found if put_id is not None]

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from actorproc.errors import CorruptObject
-from actorproc.layout import ProcessorLayout, number_of, numbered
+from actorproc.layout import ProcessorLayout, document_partition, number_of, numbered
 from actorproc.output.chain import OutputChain
 from actorproc.parquet import read_footer
 from actorproc.store import Entry, Store
@@ -76,7 +75,7 @@ async def read_rows(store: Store, piece: Piece) -> AsyncIterator[pa.RecordBatch]
 async def partitions_with_state(store: Store, layout: ProcessorLayout) -> list[str]:
     """Names of the partitions that were ever opened: those that can have output."""
     entries = (await store.list(layout.checkpoints)).entries
-    return [unquote(entry.key.removeprefix(layout.checkpoints).removesuffix(".json")) for entry in entries]
+    return [document_partition(entry.key) for entry in entries]
 
 
 async def _files(store: Store, layout: ProcessorLayout, partition: str) -> list[Entry]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -14,10 +14,13 @@ import pyarrow as pa
 
 from actorproc.actor import first_cause
 from actorproc.clock import SYSTEM, Clock
-from actorproc.errors import SourceError, UsageError
-from actorproc.layout import log_dir, log_file, number_of
+from actorproc.errors import SourceError, StoreRefused, UsageError
+from actorproc.keeping.registry import Reader, register
+from actorproc.layout import READERS, log_boundary, log_dir, log_file, number_of
 from actorproc.log.files import LogFile, end_of, find_time, first_base, open_log
 from actorproc.log.heads import HeadWatch
+from actorproc.logger import get_logger
+from actorproc.output.boundary import read_boundary
 from actorproc.records import RECORD_SCHEMA, Batch
 from actorproc.settings import Settings
 from actorproc.sources.protocol import Chunk, End, Source, Start
@@ -25,6 +28,7 @@ from actorproc.store import Store
 from actorproc.stores import open_store
 
 T = TypeVar("T")
+log = get_logger(__name__)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OFFLOADED = 32 * 2**10  # bytes of a file that are worth a thread
@@ -51,6 +55,7 @@ class LogSource(Source):
         self.url = self._store.url
         self._heads = HeadWatch(self._store, clock, self._settings.poll_interval)
         self._partitions: list[str] = []
+        self._lowest: Mapping[str, int] = {}  # where we may begin, as of when we registered
         self._get_seconds = 0.0  # what a GET takes, smoothed
         self._ahead_bytes = 0  # fetched ahead, over all partitions
 
@@ -68,6 +73,14 @@ class LogSource(Source):
         self._partitions = [str(index) for index in range(meta.partitions)]
         self.identity = meta.identity
 
+    async def register(self, processor: str, container: str) -> None:
+        """See `Source.register`. On a log that may only be read nothing is registered, with a warning."""
+        reader = Reader.of_processor(container, processor, self.identity or "")
+        try:
+            self._lowest = (await register(self._store, READERS, reader, rename=True)).lowest
+        except StoreRefused as error:
+            log.warning("log.reader_not_registered", log=self.url, processor=processor, why=str(error))
+
     async def close(self) -> None:
         await self._opened.aclose()
 
@@ -77,8 +90,10 @@ class LogSource(Source):
     async def start(self, partition: str, at: Start) -> str:
         """See `Source.start`. A time is found by the records' timestamps, which need not be in order: reading begins at
         the first record that is as late as `at`."""
+        boundary = (await read_boundary(self._store, log_boundary(partition))).lowest
+        lowest = max(boundary, self._lowest.get(partition, 0))
         if at == "earliest":
-            return _position(await first_base(self._store, partition) or 0)
+            return _position(await first_base(self._store, partition, lowest) or lowest)
         await self._heads.refresh()
         hint = self._heads.newest.get(partition, 0)
         if at == "latest":
@@ -86,7 +101,7 @@ class LogSource(Source):
         if not isinstance(at, datetime) or at.tzinfo is None:
             raise UsageError(f"start = {at!r}: 'earliest', 'latest' or a datetime with a time zone")
         time = (at - _EPOCH) // timedelta(microseconds=1)
-        return _position(*await find_time(self._store, partition, time, hint))
+        return _position(*await find_time(self._store, partition, time, hint, lowest))
 
     async def end(self, partition: str) -> End:
         await self._heads.refresh()
@@ -105,6 +120,9 @@ class LogSource(Source):
             SourceError: files at `position` were deleted.
         """
         base, skip = _parsed(partition, position)
+        boundary = (await read_boundary(self._store, log_boundary(partition))).lowest
+        if base < boundary:
+            raise self._lost(partition, base, boundary)
         ahead = _Ahead(self, partition)
         try:
             while True:
@@ -142,11 +160,14 @@ class LogSource(Source):
             return
         first = await first_base(self._store, partition, base)
         if first != base:
-            raise SourceError(
-                f"partition {partition} of the log {self._store.url} has lost its records from position {base} on "
-                f"({'none follow' if first is None else f'the next begin at {first}'}): they were deleted before this "
-                "processor read them. Restore the files, or start anew under another processor name"
-            )
+            raise self._lost(partition, base, first)
+
+    def _lost(self, partition: str, base: int, first: int | None) -> SourceError:
+        return SourceError(
+            f"partition {partition} of the log {self._store.url} has lost its records from position {base} on "
+            f"({'none follow' if first is None else f'the next begin at {first}'}): they were deleted before this "
+            "processor read them. Restore the files, or start anew under another processor name"
+        )
 
 
 class _Ahead:

@@ -74,6 +74,13 @@ class Source(ABC):
     async def close(self) -> None:
         """Let go of connections."""
 
+    async def register(self, processor: str, container: str) -> None:
+        """Called once at each start, before anything is read: what this processor has not committed yet is still needed.
+
+        Override it where the stream is trimmed behind its readers. `container`: URL under which the processor keeps its
+        checkpoints.
+        """
+
     @abstractmethod
     async def partitions(self) -> Sequence[str]:
         """Names of the partitions. Asked again now and then; partitions may appear, none may vanish."""

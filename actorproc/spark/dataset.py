@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple
 import pyarrow as pa
 
 from actorproc.errors import SourceError, UsageError
+from actorproc.keeping.offsets import called
 from actorproc.layout import numbered
 from actorproc.store import Store
 
@@ -105,7 +106,7 @@ class Dataset(ABC):
 
     def at(self, url: str) -> str:
         """What it is called in messages, in the store at `url`."""
-        return f"{self.kind} {self.path} at {url}" if self.path else f"{self.kind} at {url}"
+        return called(self.kind, self.path, url)
 
     def lost(self, store: Store, partition: str, first: int, found: int | None, why: str) -> SourceError:
         """The error for a position whose files are gone."""

@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from actorproc.actor import gather
-from actorproc.layout import log_dir, log_file
+from actorproc.keeping.registry import lowest_numbers
+from actorproc.layout import LOG_BOUNDARIES, READERS, log_dir, log_file
 from actorproc.log.files import LogFile, first_base, open_log, read_notes
+from actorproc.output.boundary import NOTHING_TRIMMED, Boundaries
 from actorproc.records import RECORD_SCHEMA
 from actorproc.spark.dataset import Batch, Dataset, Description, File, list_files
 from actorproc.store import Store
@@ -37,6 +39,7 @@ class Log(Dataset):
 
     def __init__(self, url: str) -> None:
         self.path = ""
+        self._boundaries = Boundaries(LOG_BOUNDARIES)
         self._topic = url.rstrip("/").rpartition("/")[2]
 
     async def describe(self, store: Store) -> Description:
@@ -46,7 +49,11 @@ class Log(Dataset):
         return [str(index) for index in range((await open_log(store)).partitions)]
 
     async def lowest(self, store: Store, partitions: Sequence[str]) -> Mapping[str, int]:
+        trimmed = await lowest_numbers(store, READERS, self._boundaries)
+
         async def lowest(partition: str) -> int:
+            if partition in trimmed:
+                return trimmed[partition]
             if not await first_base(store, partition):
                 return 0
             # A listing may pass over a file that is made meanwhile; one that begins after a later file was seen does not.
@@ -61,8 +68,11 @@ class Log(Dataset):
         return await list_files(store, log_dir(partition), first, limit, ".parquet")
 
     async def check(self, store: Store, first: Mapping[str, Sequence[File]], starts: Mapping[str, int]) -> None:
+        boundaries = await self._boundaries.read(store)
         for partition, files in first.items():
-            start = starts.get(partition, 0)
+            start, boundary = starts.get(partition, 0), boundaries.get(partition, NOTHING_TRIMMED).lowest
+            if start < boundary:
+                raise self.lost(store, partition, start, boundary, f"the log was trimmed below {boundary}")
             if files and files[0].number > start and await store.get(log_file(partition, start), tail=1) is None:
                 raise self.lost(store, partition, start, files[0].number, "the files before it were deleted")
 

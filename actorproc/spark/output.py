@@ -8,8 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from actorproc.errors import CorruptObject, UsageError
+from actorproc.keeping.registry import lowest_numbers
 from actorproc.layout import ProcessorLayout
-from actorproc.output.boundary import Boundaries
+from actorproc.output.boundary import NOTHING_TRIMMED, Boundaries
 from actorproc.output.chain import Commit, OutputChain
 from actorproc.output.dataset import partitions_with_state
 from actorproc.output.origin import dataset_identity
@@ -52,7 +53,7 @@ class Output(Dataset):
         return await partitions_with_state(store, self._layout)
 
     async def lowest(self, store: Store, partitions: Sequence[str]) -> Mapping[str, int]:
-        return {partition: found.lowest for partition, found in (await self._boundaries.read(store)).items()}
+        return await lowest_numbers(store, self._layout.readers, self._boundaries)
 
     def key(self, partition: str, number: int) -> str:
         return self._layout.output_file(partition, number)
@@ -61,9 +62,9 @@ class Output(Dataset):
         return await list_files(store, self._layout.output_dir(partition), first, limit, ".parquet")
 
     async def check(self, store: Store, first: Mapping[str, Sequence[File]], starts: Mapping[str, int]) -> None:
-        lowest = await self.lowest(store, list(starts))
+        boundaries = await self._boundaries.read(store)
         for partition, files in first.items():
-            start, boundary = starts.get(partition, 0), lowest.get(partition, 0)
+            start, boundary = starts.get(partition, 0), boundaries.get(partition, NOTHING_TRIMMED).lowest
             if start < boundary:
                 raise self.lost(store, partition, start, boundary, f"output below {boundary} was trimmed")
             if files and files[0].number > start and await self._commit(store, partition, start) is None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from actorproc.keeping.offsets import Offset, stream_identity
 from actorproc.spark.dataset import Span, checked_columns
-from actorproc.spark.offsets import Offset
 from actorproc.spark.place import Place, opened
 from actorproc.spark.planning import Numbers, beginning, between, dealt, everything, news
 from actorproc.spark.request import Request
@@ -50,7 +50,7 @@ class Stream:
             self.close()
             raise
         self._of = request.dataset.at(self._place.store.url)
-        self._identity = f"{request.dataset.kind}: {described.identity or self._of}"
+        self._identity = stream_identity(request.dataset.kind, described.identity, self._of)
         self._last: Document | None = None
         self._idle_until = -math.inf
         self._bounded = False

@@ -118,9 +118,9 @@ class Model:
     def _left_by_a_trim(self, s: State) -> set[int]:
         """What lies below the boundary after somebody has trimmed without being disturbed."""
         s = s._replace(trimmers=(None,))
-        label, s = next(self._trimmer(s, 0))
+        s = next(self._trimmer(s, 0))[1]
         while s.trimmers[0] is not None:
-            label, s = list(self._trimmer(s, 0))[-1]
+            s = list(self._trimmer(s, 0))[-1][1]
         return {n for n in (*s.files, *s.void) if n < s.decided}
 
     # What can happen

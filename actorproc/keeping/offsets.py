@@ -11,6 +11,16 @@ from actorproc.errors import UsageError
 _VERSION = 1
 
 
+def called(kind: str, path: str, url: str) -> str:
+    """What a dataset in the store at `url` is called in messages, and in offsets."""
+    return f"{kind} {path} at {url}" if path else f"{kind} at {url}"
+
+
+def stream_identity(kind: str, identity: str | None, of: str) -> str:
+    """What tells a dataset that is read as a stream from another, in offsets: its identity, or where it is."""
+    return f"{kind}: {identity or of}"
+
+
 @dataclass(frozen=True)
 class Offset:
     """`of`: what is read, for people; `identity` tells it from another at the same place. `next`: number by partition."""

@@ -1,0 +1,131 @@
+"""The commands that keep output and logs from growing for ever: arguments and help. What they do is in `readers`, `trim`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from actorproc.cli.parameters import Config, Json, MaybeContainer, MaybeLog, MaybeName, Set
+
+app = typer.Typer()
+readers = typer.Typer(
+    name="readers",
+    no_args_is_help=True,
+    help="Who reads an output or a log: nothing is trimmed that one of them has not read.",
+)
+
+
+@readers.command("list")
+def list_readers(
+    name: MaybeName = None,
+    container: MaybeContainer = None,
+    log: MaybeLog = None,
+    as_json: Json = False,
+    config: Config = None,
+    settings: Set = None,
+) -> None:
+    """Show the readers, what each reads next, and how far it is behind.
+
+    \b
+      actorproc readers list --name Delays --container state
+      actorproc readers list --log events
+
+    Processors register with the log that they read as they start, and `actorproc spark` with the output.
+    """
+    from actorproc.cli.readers import show
+
+    show(name, container, log, as_json, config, settings)
+
+
+@readers.command("add")
+def add_reader(
+    reader: Annotated[str, typer.Argument(metavar="READER", help="A name for it.")],
+    name: MaybeName = None,
+    container: MaybeContainer = None,
+    log: MaybeLog = None,
+    spark: Annotated[
+        str | None, typer.Option(metavar="URL", help="A Spark query: its checkpointLocation, a folder or bucket.")
+    ] = None,
+    processor: Annotated[
+        str | None, typer.Option(metavar="CONTAINER/NAME", help="A processor, if it could not register by itself.")
+    ] = None,
+    at: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[PARTITION=]NUMBER",
+            help="Anything else: the number of the output file (of a log: the sequence) that it reads next; "
+            "of all partitions, or of one (repeatable). Say it again to move it.",
+        ),
+    ] = None,
+    config: Config = None,
+    settings: Set = None,
+) -> None:
+    """Register a reader: from now on what it has not read is kept.
+
+    \b
+      actorproc readers add table --spark checkpoints/table --name Delays --container state
+      actorproc readers add export --at 1200 --name Delays --container state
+      actorproc readers add export --at 0=1200 --at 1=950 --log events
+
+    One that cannot be asked how far it is, or has not begun, holds everything.
+    """
+    from actorproc.cli.readers import add
+
+    add(reader, name, container, log, spark, processor, at or [], config, settings)
+
+
+@readers.command("remove")
+def remove_reader(
+    reader: Annotated[str, typer.Argument(metavar="READER", help="As `list` shows it.")],
+    name: MaybeName = None,
+    container: MaybeContainer = None,
+    log: MaybeLog = None,
+    config: Config = None,
+    settings: Set = None,
+) -> None:
+    """Forget a reader: nothing is kept for it any more.
+
+    \b
+      actorproc readers remove export --name Delays --container state
+
+    A processor that still runs registers again at its next start.
+    """
+    from actorproc.cli.readers import remove
+
+    remove(reader, name, container, log, config, settings)
+
+
+@app.command()
+def trim(
+    name: MaybeName = None,
+    container: MaybeContainer = None,
+    log: MaybeLog = None,
+    retention: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="Keep what is younger, such as 7d; at least 1h, in which late writes land and listed files are read.",
+        ),
+    ] = "1h",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it. Without it nothing is changed.")] = False,
+    as_json: Json = False,
+    config: Config = None,
+    settings: Set = None,
+) -> None:
+    """Delete what every reader has read: show what would go, and what holds the rest; with --yes do it.
+
+    \b
+      actorproc trim --name Delays --container state
+      actorproc trim --name Delays --container state --retention 7d --yes
+      actorproc trim --log events --yes
+
+    See `actorproc readers` first: whoever reads without being registered finds a gap. Published dead letters stay.
+    Killed in between, it goes on at its next run.
+    """
+    from actorproc.cli.trim import run
+
+    run(name, container, log, retention, yes, as_json, config, settings)
+
+
+app.add_typer(readers)

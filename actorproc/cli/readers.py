@@ -1,0 +1,178 @@
+"""`actorproc readers`: shows, registers and forgets readers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from actorproc.actor import gather
+from actorproc.cli.common import console, counted, load_settings, opened_processor, print_json, print_table, run_async
+from actorproc.errors import UsageError
+from actorproc.keeping.kept import Kept, KeptLog, KeptOutput
+from actorproc.keeping.positions import Standing, position_of, standings
+from actorproc.keeping.registry import Reader, read_registry, register
+from actorproc.keeping.registry import remove as remove_from
+from actorproc.log.files import open_log
+from actorproc.settings import Settings
+from actorproc.status import natural
+from actorproc.stores import open_store
+
+
+@asynccontextmanager
+async def opened_kept(
+    name: str | None, container: str | None, log: str | None, config: Path | None, given: Sequence[str] | None
+) -> AsyncIterator[tuple[Kept, Settings]]:
+    """The log, or else the output of the processor.
+
+    Raises:
+        UsageError: it is not there, or not said which.
+    """
+    if log is not None:
+        settings = load_settings(config, given)
+        async with open_store(log, settings) as store:
+            await open_log(store)
+            yield KeptLog(store), settings
+    elif name is None or container is None:
+        raise UsageError("of what? Give --name and --container for a processor's output, or --log for a log")
+    else:
+        async with opened_processor(name, container, config, given) as (store, layout, settings):
+            yield KeptOutput(store, layout), settings
+
+
+def show(
+    name: str | None,
+    container: str | None,
+    log: str | None,
+    as_json: bool,
+    config: Path | None,
+    given: Sequence[str] | None,
+) -> None:
+    """Print the readers with their positions."""
+
+    async def work() -> None:
+        async with opened_kept(name, container, log, config, given) as (kept, settings):
+            registry = await read_registry(kept.store, kept.readers)
+            partitions = sorted(await kept.partitions(), key=natural)
+            ends = await gather(partitions, kept.end)
+            found = await standings(kept, list(registry.readers.values()), partitions, settings)
+        if as_json:
+            print_json({"of": str(kept), "lowest": registry.lowest, "readers": [_document(one, ends) for one in found]})
+            return
+        if not found:
+            console.print(f"{kept} has no readers: whatever is old enough may be trimmed", markup=False, soft_wrap=True)
+        for standing in found:
+            await _print(kept, standing, ends)
+
+    run_async(work)
+
+
+def add(
+    reader: str,
+    name: str | None,
+    container: str | None,
+    log: str | None,
+    spark: str | None,
+    processor: str | None,
+    at: Sequence[str],
+    config: Path | None,
+    given: Sequence[str] | None,
+) -> None:
+    """Register a reader."""
+    if sum((spark is not None, processor is not None, bool(at))) != 1:
+        raise UsageError("how far is it? Give one of --spark URL, --processor CONTAINER/NAME, --at NUMBER")
+
+    async def work() -> None:
+        async with opened_kept(name, container, log, config, given) as (kept, settings):
+            partitions = await kept.partitions()
+            new = await _reader(reader, kept, spark, processor, at, partitions)
+            positions = await position_of(kept, new, partitions, settings)
+            await register(kept.store, kept.readers, new, positions)
+        if positions:
+            console.print(f"{kept} keeps what {reader} ({new}) has not read", markup=False, soft_wrap=True)
+        else:
+            console.print(f"{kept} keeps everything until {reader} ({new}) has begun", markup=False, soft_wrap=True)
+
+    run_async(work)
+
+
+def remove(
+    reader: str,
+    name: str | None,
+    container: str | None,
+    log: str | None,
+    config: Path | None,
+    given: Sequence[str] | None,
+) -> None:
+    """Forget a reader."""
+
+    async def work() -> None:
+        async with opened_kept(name, container, log, config, given) as (kept, _):
+            removed = await remove_from(kept.store, kept.readers, reader)
+        console.print(f"{kept} keeps nothing for {reader} ({removed}) any more", markup=False, soft_wrap=True)
+
+    run_async(work)
+
+
+async def _reader(
+    reader: str, kept: Kept, spark: str | None, processor: str | None, at: Sequence[str], partitions: Sequence[str]
+) -> Reader:
+    if spark is not None:
+        return Reader.spark(reader, spark)
+    if processor is not None:
+        place, slash, its_name = processor.rstrip("/").rpartition("/")
+        if not slash or not its_name:
+            raise UsageError(f"--processor {processor!r}: write CONTAINER/NAME, such as s3://bucket/state/Averages")
+        stream = await kept.identity() if isinstance(kept, KeptLog) else None
+        return Reader.of_processor(place, its_name, stream or "", name=reader)
+    return Reader.at(reader, _positions(at, partitions))
+
+
+def _positions(at: Sequence[str], partitions: Sequence[str]) -> Mapping[str, int]:
+    found: dict[str, int] = {}
+    for text in at:
+        partition, equals, number = text.rpartition("=")
+        if not number.isdecimal():
+            raise UsageError(f"--at {text!r}: write a number, or PARTITION=NUMBER, such as 0=1200")
+        if equals and partition not in partitions:
+            raise UsageError(
+                f"--at {text!r}: no partition {partition!r}; there are: {', '.join(partitions) or 'none yet'}"
+            )
+        found |= {partition: int(number)} if equals else dict.fromkeys(partitions, int(number))
+    return found
+
+
+def _rows(standing: Standing, ends: Mapping[str, int]) -> list[dict[str, Any]]:
+    rows = []
+    for partition, end in ends.items():
+        position = standing.next.get(partition)
+        behind = None if position is None else max(0, end - position)
+        rows.append({"partition": partition, "next": position, "end": end, "behind": behind})
+    return rows
+
+
+def _document(standing: Standing, ends: Mapping[str, int]) -> dict[str, Any]:
+    reader = standing.reader
+    place = {"url": reader.url or None, "processor": reader.processor or None}
+    partitions = _rows(standing, ends) if standing.error is None else []
+    return {"name": reader.name, "kind": reader.kind, **place, "error": standing.error, "partitions": partitions}
+
+
+async def _print(kept: Kept, standing: Standing, ends: Mapping[str, int]) -> None:
+    console.print(f"{standing.reader.name}: {standing.reader}", markup=False, soft_wrap=True)
+    if standing.error is not None:
+        console.print(f"  cannot be asked, so nothing is trimmed: {standing.error}\n", markup=False, soft_wrap=True)
+        return
+    rows = _rows(standing, ends)
+    if any(row["next"] is None for row in rows):
+        console.print("  it has not begun everywhere, and holds what is there", soft_wrap=True)
+
+    async def cells() -> AsyncIterator[Sequence[object]]:
+        for row in rows:
+            yield list(row.values())
+
+    await print_table(["partition", "reads next", "end", f"{kept.unit} behind"], cells())
+    console.print(
+        f"  {counted(sum(row['behind'] or 0 for row in rows), kept.unit[:-1])} behind in all\n", soft_wrap=True
+    )

@@ -1,0 +1,209 @@
+"""Who reads an output or a log, and what is kept for them: one document, changed by compare-and-swap.
+
+Readers and the numbers below which nothing is kept stand in the same object, so a reader that registers and a trim that
+is decided cannot pass each other. Protocol: docs/protocol.md; as a model: tests/protocol/trim_model.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain, count
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from actorproc.document import document, to_document
+from actorproc.errors import UsageError
+from actorproc.layout import checked_name
+from actorproc.output.boundary import Boundaries
+from actorproc.store import Conflict, Store, Stored
+
+Kind = Literal["spark", "processor", "position"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Something that reads on, and what tells how far it is. Made by `spark`, `of_processor` and `at`."""
+
+    name: str
+    kind: Kind
+    url: str = ""
+    """Of the Spark checkpoint, or of the processor's container."""
+    processor: str = ""
+    stream: str = ""
+    """Identity of the stream that the processor reads."""
+    positions: Mapping[str, int] = field(default_factory=dict)
+    """Number that is read next by partition, where it is given by hand."""
+
+    @classmethod
+    def spark(cls, name: str, checkpoint: str) -> Self:
+        """A Spark query with this `checkpointLocation`. Until its first micro-batch is done it holds everything."""
+        return cls(checked_name("reader name", name), "spark", url=_place(checkpoint))
+
+    @classmethod
+    def of_processor(cls, container: str, processor: str, stream: str = "", *, name: str | None = None) -> Self:
+        """A processor. A partition that it has not claimed yet is held as it is."""
+        name = checked_name("reader name", name or processor)
+        return cls(
+            name, "processor", url=_place(container), processor=checked_name("processor name", processor), stream=stream
+        )
+
+    @classmethod
+    def at(cls, name: str, positions: Mapping[str, int]) -> Self:
+        """Whatever reads by itself; somebody moves its positions. A partition without one is held as it is."""
+        return cls(checked_name("reader name", name), "position", positions=dict(positions))
+
+    def is_same(self, other: Reader) -> bool:
+        """Whether both tell of the same position, wherever it is."""
+        return (self.kind, self.url, self.processor) == (other.kind, other.url, other.processor)
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "spark":
+                return f"Spark checkpoint {self.url}"
+            case "processor":
+                return f"processor {self.processor} at {self.url}"
+            case "position":
+                return "moved by hand"
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """The readers by name; and `lowest`: numbers, by partition, below which nothing is kept for anybody."""
+
+    readers: Mapping[str, Reader] = field(default_factory=dict)
+    lowest: Mapping[str, int] = field(default_factory=dict)
+    tag: str | None = None
+    """Of the object that said so; None: there was none."""
+
+    def to_json(self, put_id: str) -> bytes:
+        readers = {name: _without_name(reader) for name, reader in self.readers.items()}
+        return to_document({"readers": readers, "lowest": dict(self.lowest), "put_id": put_id})
+
+    @classmethod
+    def of(cls, key: str, stored: Stored | None) -> Self:
+        if stored is None:
+            return cls()
+        with document(key, stored.body, "list of readers") as fields:
+            readers = {name: Reader(name, **found) for name, found in fields["readers"].items()}
+            return cls(readers, {str(p): int(n) for p, n in fields["lowest"].items()}, stored.tag)
+
+
+def _place(url: str) -> str:
+    """The URL, as Spark or a person writes it, as every host of ours finds it.
+
+    Raises:
+        UsageError: it is in no store that we can read.
+    """
+    scheme, found, rest = url.partition("://")
+    if not found:
+        path = url.removeprefix("file:") if url.startswith("file:/") else url
+        return f"file://{Path(path).expanduser().absolute()}"
+    if scheme in ("s3a", "s3n"):
+        return f"s3://{rest}"
+    if scheme not in ("s3", "file", "memory"):
+        raise UsageError(f"{url}: positions can be read in a folder, or on S3, not there; give them by hand (--at)")
+    return url
+
+
+def _without_name(reader: Reader) -> dict[str, Any]:
+    fields = {name: value for name, value in asdict(reader).items() if value}
+    del fields["name"]
+    return fields
+
+
+async def read_registry(store: Store, key: str) -> Registry:
+    """The registry at `key`; an empty one if there is none.
+
+    Raises:
+        CorruptObject: it is not what was written there.
+    """
+    return Registry.of(key, await store.get(key))
+
+
+async def register(
+    store: Store, key: str, reader: Reader, at: Mapping[str, int] | None = None, *, rename: bool = False
+) -> Registry:
+    """From now on nothing is trimmed that `reader` has not read. Nothing happens if it is known; positions that are given
+    by hand are moved.
+
+    Args:
+        key: of the registry: `ProcessorLayout.readers` of an output, `layout.READERS` of a log.
+        at: where it stands, if that is known.
+        rename: give it another name if its own is another's.
+
+    Returns:
+        The registry. A reader that has no position yet may begin at its `lowest` numbers.
+
+    Raises:
+        UsageError: what it reads next was trimmed; or another reader has its name.
+    """
+    registry = Registry()
+
+    def change(stored: Stored | None) -> bytes | None:
+        nonlocal registry
+        registry = Registry.of(key, stored)
+        wanted = replace(reader, name=_free_name(registry, reader)) if rename else reader
+        there = registry.readers.get(wanted.name)
+        if there == wanted:
+            return None
+        if there is not None and not there.is_same(wanted):
+            raise UsageError(
+                f"there is a reader {reader.name!r} already ({there}): give this one another name, or remove that one first"
+            )
+        _refuse_if_behind(reader, reader.positions if at is None else at, registry.lowest)
+        registry = replace(registry, readers={**registry.readers, wanted.name: wanted})
+        return registry.to_json(store.clock.nonce())
+
+    await store.change(key, change)
+    return registry
+
+
+async def remove(store: Store, key: str, name: str) -> Reader:
+    """Keep nothing for this reader any more.
+
+    Raises:
+        UsageError: there is none of this name; names those there are.
+    """
+    before = Registry()
+
+    def change(stored: Stored | None) -> bytes | None:
+        nonlocal before
+        before = Registry.of(key, stored)
+        if name not in before.readers:
+            there = ", ".join(sorted(before.readers)) or "none"
+            raise UsageError(f"there is no reader {name!r}; there are: {there}")
+        rest = {other: reader for other, reader in before.readers.items() if other != name}
+        return replace(before, readers=rest).to_json(store.clock.nonce())
+
+    await store.change(key, change)
+    return before.readers[name]
+
+
+async def decide(store: Store, key: str, seen: Registry, lowest: Mapping[str, int]) -> bool:
+    """Keep nothing below these numbers from now on; false if the registry is not as it was `seen` any more."""
+    body = replace(seen, lowest={**seen.lowest, **lowest}).to_json(store.clock.nonce())
+    try:
+        await (store.create(key, body) if seen.tag is None else store.swap(key, body, seen.tag))
+    except Conflict:
+        return False
+    return True
+
+
+def _free_name(registry: Registry, reader: Reader) -> str:
+    names = chain([reader.name], (f"{reader.name}-{number}" for number in count(2)))
+    return next(name for name in names if name not in registry.readers or registry.readers[name].is_same(reader))
+
+
+def _refuse_if_behind(reader: Reader, positions: Mapping[str, int], lowest: Mapping[str, int]) -> None:
+    behind = {p: number for p, number in positions.items() if number < lowest.get(p, 0)}
+    if behind:
+        named = ", ".join(f"partition {p}: {number}, trimmed below {lowest[p]}" for p, number in sorted(behind.items()))
+        raise UsageError(f"reader {reader.name!r} cannot be registered, what it reads next was trimmed ({named})")
+
+
+async def lowest_numbers(store: Store, key: str, boundaries: Boundaries) -> Mapping[str, int]:
+    """The number from which somebody who begins now may read, by partition: what is decided counts, not only what is done."""
+    decided = (await read_registry(store, key)).lowest
+    done = {partition: boundary.lowest for partition, boundary in (await boundaries.read(store)).items()}
+    return {partition: max(decided.get(partition, 0), done.get(partition, 0)) for partition in {*decided, *done}}
