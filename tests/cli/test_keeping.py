@@ -1,0 +1,132 @@
+"""`actorproc readers` and `actorproc trim`, as people use them."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from shutil import copytree
+
+import anyio
+import orjson
+import pytest
+
+from tests.cli.conftest import Run, processed
+
+HOURS = 3600.0
+
+
+@pytest.fixture
+def place(state: Path, tmp_path: Path) -> Path:
+    """A copy of the log and the container, three hours old."""
+    copytree(state, tmp_path / "place")
+    grow_old(tmp_path / "place")
+    return tmp_path / "place"
+
+
+def grow_old(place: Path) -> None:
+    for path in place.rglob("*.parquet"):
+        os.utime(path, (time.time() - 3 * HOURS,) * 2)
+
+
+@pytest.fixture
+def of(place: Path) -> list[str]:
+    return ["--name", "Delays", "--container", str(place / "state")]
+
+
+def files(place: Path) -> set[str]:
+    return {str(path.relative_to(place)) for path in place.rglob("*.parquet")}
+
+
+def test_readers_are_added_shown_moved_and_removed(run: Run, of: list[str]) -> None:
+    assert "has no readers: whatever is old enough may be trimmed" in run("readers", "list", *of).stdout
+    added = run("readers", "add", "export", "--at", "0", "--at", "1=1", *of)
+    assert "keeps what export (moved by hand) has not read" in added.stdout
+    listed = orjson.loads(run("readers", "list", "--json", *of).stdout)
+    [export] = listed["readers"]
+    assert export["kind"] == "position"
+    found = {partition["partition"]: (partition["next"], partition["behind"]) for partition in export["partitions"]}
+    ends = {partition["partition"]: partition["end"] for partition in export["partitions"]}
+    assert found == {p: (int(p == "1"), end - int(p == "1")) for p, end in ends.items()}
+    table = run("readers", "list", *of).stdout
+    assert "export: moved by hand" in table
+    assert f"{sum(ends.values()) - 1} commits behind in all" in table
+    run("readers", "add", "export", "--at", "1", *of)
+    moved = orjson.loads(run("readers", "list", "--json", *of).stdout)["readers"][0]["partitions"]
+    assert {partition["next"] for partition in moved} == {1}
+    assert "keeps nothing for export" in run("readers", "remove", "export", *of).stdout
+    assert "has no readers" in run("readers", "list", *of).stdout
+
+
+def test_trim_shows_first_and_deletes_with_yes(run: Run, place: Path, of: list[str]) -> None:
+    anyio.run(processed, place)
+    grow_old(place)
+    before = files(place)
+    run("readers", "add", "export", "--at", "1", *of)
+    shown = run("trim", *of)
+    assert "reader export reads 1 next" in shown.stdout
+    assert "would go of output Delays" in shown.stdout
+    assert files(place) == before
+    done = orjson.loads(run("trim", "--yes", "--json", *of).stdout)
+    assert done["done"] is True
+    gone = before - files(place)
+    assert len(gone) == sum(partition["files"] for partition in done["partitions"]) > 0
+    assert all(name.endswith("00000000000000000000.parquet") for name in gone)
+    late = run("readers", "add", "late", "--at", "0", *of)
+    assert late.exit_code == 2
+    assert "what it reads next was trimmed" in late.stderr
+
+
+def test_a_log_is_held_by_its_processor(run: Run, place: Path) -> None:
+    log = ["--log", str(place / "events")]
+    # The copy's processor registered where it ran.
+    listed = orjson.loads(run("readers", "list", "--json", *log).stdout)
+    assert [(reader["name"], reader["kind"]) for reader in listed["readers"]] == [("Delays", "processor")]
+    assert {partition["behind"] for partition in listed["readers"][0]["partitions"]} == {0}
+    shown = run("trim", *log)
+    assert "nothing would go of log" in shown.stdout
+    assert "the newest file stays" in shown.stdout
+
+
+def test_a_processor_that_could_not_register_is_added_by_hand(run: Run, place: Path) -> None:
+    log = ["--log", str(place / "events")]
+    added = run("readers", "add", "copy", "--processor", str(place / "state/Delays"), *log)
+    assert f"keeps what copy (processor Delays at file://{place}/state) has not read" in added.stdout
+
+
+def test_a_reader_that_cannot_be_asked_is_named(run: Run, place: Path, of: list[str]) -> None:
+    assert "keeps everything until table" in run("readers", "add", "table", "--spark", place / "cp", *of).stdout
+    (place / "cp/commits").mkdir(parents=True)
+    (place / "cp/commits/3").write_text("v1\n{}")
+    shown = run("trim", *of)
+    assert "reader table cannot be asked" in shown.stdout
+    assert "offsets/3: is missing" in shown.stderr
+    assert "cannot be asked, so nothing is trimmed" in run("readers", "list", *of).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trim"], "Give --name and --container for a processor's output, or --log for a log"),
+        (["trim", "--log", "nowhere"], "there is no log at"),
+        (["trim", "--log", "events", "--retention", "5m"], "retention = 300 s: 3600 s (1h) at least"),
+        (["trim", "--log", "events", "--retention", "soon"], "--retention 'soon': write seconds, or a number with"),
+        (
+            ["readers", "add", "x", "--log", "events"],
+            "Give one of --spark URL, --processor CONTAINER/NAME, --at NUMBER",
+        ),
+        (["readers", "add", "x", "--log", "events", "--at", "9=1"], "no partition '9'; there are: 0, 1, 2, 3"),
+        (["readers", "add", "x", "--log", "events", "--at", "one"], "write a number, or PARTITION=NUMBER"),
+        (["readers", "add", "x", "--log", "events", "--processor", "Delays"], "write CONTAINER/NAME"),
+        (["readers", "add", "a b", "--log", "events", "--at", "1"], "reader name 'a b' is not usable"),
+        (["readers", "remove", "x", "--log", "events"], "there is no reader 'x'; there are: Delays"),
+    ],
+)
+def test_wrong_use_is_told_in_a_line(
+    run: Run, place: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.chdir(place)
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,107 @@
+"""The list of readers: who is in it, under which name, and where they say they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from actorproc.errors import CorruptObject, UsageError
+from actorproc.keeping.registry import Reader, decide, lowest_numbers, read_registry, register, remove
+from actorproc.layout import LOG_BOUNDARIES, READERS, log_boundary
+from actorproc.output.boundary import Boundaries, raise_boundary
+from actorproc.store import Store
+from actorproc.stores.memory import Memory
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store(Memory())
+
+
+async def test_many_that_register_at_once_are_all_in_it(store: Store) -> None:
+    async with anyio.create_task_group() as tasks:
+        for n in range(8):
+            tasks.start_soon(register, store, READERS, Reader.at(f"reader-{n}", {"0": n}))
+    readers = (await read_registry(store, READERS)).readers
+    assert {name: reader.positions for name, reader in readers.items()} == {f"reader-{n}": {"0": n} for n in range(8)}
+
+
+async def test_who_is_known_costs_one_get(store: Store) -> None:
+    reader = Reader.spark("table", "s3a://bucket/checkpoints/table")
+    await register(store, READERS, reader)
+    before = store.requests.copy()
+    registry = await register(store, READERS, reader)
+    assert store.requests - before == {"get": 1}
+    assert registry.readers == {"table": reader}
+
+
+async def test_a_name_belongs_to_one_reader(store: Store) -> None:
+    await register(store, READERS, Reader.spark("table", "s3://bucket/one"))
+    with pytest.raises(UsageError, match=r"there is a reader 'table' already \(Spark checkpoint s3://bucket/one\)"):
+        await register(store, READERS, Reader.spark("table", "s3://bucket/two"))
+    await register(store, READERS, Reader.spark("table", "s3://bucket/two"), rename=True)
+    assert set((await read_registry(store, READERS)).readers) == {"table", "table-2"}
+
+
+async def test_a_position_is_moved_but_not_below_what_was_trimmed(store: Store) -> None:
+    await register(store, READERS, Reader.at("export", {"0": 5, "1": 7}))
+    assert await decide(store, READERS, await read_registry(store, READERS), {"0": 4})
+    await register(store, READERS, Reader.at("export", {"0": 4, "1": 0}))
+    with pytest.raises(UsageError, match=r"partition 0: 3, trimmed below 4\)"):
+        await register(store, READERS, Reader.at("export", {"0": 3, "1": 0}))
+    assert (await read_registry(store, READERS)).readers["export"].positions == {"0": 4, "1": 0}
+
+
+async def test_a_decision_on_readers_that_are_not_these_any_more_is_refused(store: Store) -> None:
+    seen = await read_registry(store, READERS)
+    await register(store, READERS, Reader.at("export", {"0": 0}))
+    assert not await decide(store, READERS, seen, {"0": 4})
+    seen = await read_registry(store, READERS)
+    await remove(store, READERS, "export")
+    assert not await decide(store, READERS, seen, {"0": 4})
+    assert (await read_registry(store, READERS)).lowest == {}
+
+
+async def test_who_begins_now_begins_at_what_is_decided_even_before_it_is_done(store: Store) -> None:
+    boundaries = Boundaries(LOG_BOUNDARIES)
+    await raise_boundary(store, log_boundary("1"), 3)
+    await decide(store, READERS, await read_registry(store, READERS), {"0": 4, "1": 2})
+    assert await lowest_numbers(store, READERS, boundaries) == {"0": 4, "1": 3}
+
+
+async def test_removing_nobody_names_those_there_are(store: Store) -> None:
+    with pytest.raises(UsageError, match="no reader 'x'; there are: none"):
+        await remove(store, READERS, "x")
+    await register(store, READERS, Reader.at("export", {}))
+    with pytest.raises(UsageError, match="no reader 'x'; there are: export"):
+        await remove(store, READERS, "x")
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("s3a://bucket/checkpoints", "s3://bucket/checkpoints"),
+        ("s3://bucket/checkpoints", "s3://bucket/checkpoints"),
+        ("file:/var/checkpoints", "file:///var/checkpoints"),
+        ("file:///var/checkpoints", "file:///var/checkpoints"),
+        ("/var/checkpoints", "file:///var/checkpoints"),
+        ("checkpoints", f"file://{Path.cwd()}/checkpoints"),
+    ],
+)
+def test_a_checkpoint_is_where_spark_says_it_is(given: str, kept: str) -> None:
+    assert Reader.spark("table", given).url == kept
+
+
+def test_a_checkpoint_that_we_cannot_read_is_refused() -> None:
+    with pytest.raises(
+        UsageError, match="hdfs://host/checkpoints: positions can be read in a folder, or on S3, not there"
+    ):
+        Reader.spark("table", "hdfs://host/checkpoints")
+
+
+async def test_what_is_no_list_of_readers_is_named(store: Store) -> None:
+    await store.put(READERS, b'{"version": 1, "readers": {"x": {"kindness": 1}}, "lowest": {}, "put_id": ""}')
+    with pytest.raises(CorruptObject, match=r"readers\.json: is no list of readers"):
+        await read_registry(store, READERS)
