@@ -101,11 +101,11 @@ def trim(
     name: MaybeName = None,
     container: MaybeContainer = None,
     log: MaybeLog = None,
-    retention: Annotated[
+    older_than: Annotated[
         str,
         typer.Option(
             metavar="TIME",
-            help="Keep what is younger, such as 7d; at least 1h, in which late writes land and listed files are read.",
+            help="Only files older than this, such as 7d; at least 1h, in which late writes land and listed files are read.",
         ),
     ] = "1h",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it. Without it nothing is changed.")] = False,
@@ -117,7 +117,7 @@ def trim(
 
     \b
       actorproc trim --name Delays --container state
-      actorproc trim --name Delays --container state --retention 7d --yes
+      actorproc trim --name Delays --container state --older-than 7d --yes
       actorproc trim --log events --yes
 
     See `actorproc readers` first: whoever reads without being registered finds a gap. Published dead letters stay.
@@ -125,7 +125,7 @@ def trim(
     """
     from actorproc.cli.trim import run
 
-    run(name, container, log, retention, yes, as_json, config, settings)
+    run(name, container, log, older_than, yes, as_json, config, settings)
 
 
 app.add_typer(readers)

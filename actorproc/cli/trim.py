@@ -28,21 +28,21 @@ def run(
     name: str | None,
     container: str | None,
     log: str | None,
-    retention: str,
+    older_than: str,
     yes: bool,
     as_json: bool,
     config: Path | None,
     given: Sequence[str] | None,
 ) -> None:
     """Show what would go, or trim and show what went."""
-    kept_for = _seconds(retention)
+    age = _seconds(older_than)
 
     async def work() -> None:
         async with opened_kept(name, container, log, config, given) as (kept, settings):
             if yes:
-                found = await _trimmed(kept, settings, kept_for)
+                found = await _trimmed(kept, settings, age)
             else:
-                found = await plan_trim(kept, settings, retention=kept_for)
+                found = await plan_trim(kept, settings, older_than=age)
         partitions = sorted(found.partitions, key=lambda partition: natural(partition.partition))
         if as_json:
             print_json({"of": str(kept), "done": yes, "partitions": [_document(partition) for partition in partitions]})
@@ -57,7 +57,7 @@ def run(
     run_async(work)
 
 
-async def _trimmed(kept: Kept, settings: Settings, retention: float) -> Trim:
+async def _trimmed(kept: Kept, settings: Settings, older_than: float) -> Trim:
     """Trim, with a bar on stderr if that is a terminal."""
     stderr = Console(stderr=True)
     columns = [BarColumn(), MofNCompleteColumn(), TextColumn("files deleted"), TimeRemainingColumn()]
@@ -66,7 +66,7 @@ async def _trimmed(kept: Kept, settings: Settings, retention: float) -> Trim:
         return await trim_now(
             kept,
             settings,
-            retention=retention,
+            older_than=older_than,
             began=lambda planned: progress.update(task, total=planned.files),
             deleted=lambda _: progress.advance(task),
         )
@@ -111,7 +111,7 @@ def _seconds(text: str) -> float:
     try:
         value = seconds(text)
     except ValueError as error:
-        raise SettingsError(f"--retention {text!r}: {error}") from None
+        raise SettingsError(f"--older-than {text!r}: {error}") from None
     return float(str(value))
 
 

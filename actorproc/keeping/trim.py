@@ -64,19 +64,19 @@ class Trim:
         return sum(partition.size for partition in self.partitions)
 
 
-async def plan_trim(kept: Kept, settings: Settings, *, retention: float = RETENTION) -> Trim:
+async def plan_trim(kept: Kept, settings: Settings, *, older_than: float = RETENTION) -> Trim:
     """What may go now. Changes nothing.
 
     Args:
-        retention: seconds for which files are kept, whoever has read them; `RETENTION` at least.
+        older_than: seconds for which files are kept, whoever has read them; `RETENTION` at least.
 
     Raises:
-        UsageError: the retention is too short.
+        UsageError: that is too short.
         CorruptObject: a checkpoint, or the list of readers, is not what was written there.
     """
-    if retention < RETENTION:
+    if older_than < RETENTION:
         raise UsageError(
-            f"retention = {retention:g} s: {RETENTION:g} s (1h) at least. A write that was sent may land for 15 minutes, "
+            f"older_than = {older_than:g} s: {RETENTION:g} s (1h) at least. A write that was sent may land for 15 minutes, "
             "and whoever has listed files is still to read them"
         )
     registry = await read_registry(kept.store, kept.readers)
@@ -87,7 +87,7 @@ async def plan_trim(kept: Kept, settings: Settings, *, retention: float = RETENT
         lowest = registry.lowest.get(partition, 0)
         holds = [_hold(reader, partition, lowest) for reader in readers]
         holds.append(Hold(await kept.newest(partition), "the newest file stays"))
-        return await _plan(kept, partition, lowest, min(holds, key=lambda hold: hold.number), retention)
+        return await _plan(kept, partition, lowest, min(holds, key=lambda hold: hold.number), older_than)
 
     return Trim(list((await gather(partitions, plan)).values()), readers, registry)
 
@@ -101,7 +101,7 @@ def _hold(standing: Standing, partition: str, lowest: int) -> Hold:
     return Hold(standing.next[partition], f"reader {name} reads {standing.next[partition]} next")
 
 
-async def _plan(kept: Kept, partition: str, lowest: int, hold: Hold, retention: float) -> PartitionTrim:
+async def _plan(kept: Kept, partition: str, lowest: int, hold: Hold, older_than: float) -> PartitionTrim:
     """Files below `lowest` are void already, however they came there, and go in any case."""
     upto, files, ages = lowest, list[Entry](), list[float]()
     after = kept.folder(partition)
@@ -113,8 +113,8 @@ async def _plan(kept: Kept, partition: str, lowest: int, hold: Hold, retention: 
             number, age = number_of(entry.key), listing.now - entry.modified
             if number >= lowest and number <= hold.number:
                 upto = number  # it is passed by whoever is beyond it; whoever stands in its midst still reads it
-            if number >= lowest and age < retention and number < hold.number:
-                hold = Hold(number, f"younger than {retention / 3600:g} h")
+            if number >= lowest and age < older_than and number < hold.number:
+                hold = Hold(number, f"younger than {older_than / 3600:g} h")
             if number > hold.number:
                 break
             files.append(entry)
@@ -132,7 +132,7 @@ async def trim(
     kept: Kept,
     settings: Settings,
     *,
-    retention: float = RETENTION,
+    older_than: float = RETENTION,
     began: Callable[[Trim], None] = lambda _: None,
     deleted: Callable[[Entry], None] = lambda _: None,
 ) -> Trim:
@@ -145,7 +145,7 @@ async def trim(
         As `plan_trim`; StoreError: the rest is for the next trim.
     """
     while True:
-        planned = await plan_trim(kept, settings, retention=retention)
+        planned = await plan_trim(kept, settings, older_than=older_than)
         lowest = planned.seen.lowest
         higher = {
             found.partition: found.upto for found in planned.partitions if found.upto > lowest.get(found.partition, 0)

@@ -109,8 +109,8 @@ def test_a_reader_that_cannot_be_asked_is_named(run: Run, place: Path, of: list[
     [
         (["trim"], "Give --name and --container for a processor's output, or --log for a log"),
         (["trim", "--log", "nowhere"], "there is no log at"),
-        (["trim", "--log", "events", "--retention", "5m"], "retention = 300 s: 3600 s (1h) at least"),
-        (["trim", "--log", "events", "--retention", "soon"], "--retention 'soon': write seconds, or a number with"),
+        (["trim", "--log", "events", "--older-than", "5m"], "older_than = 300 s: 3600 s (1h) at least"),
+        (["trim", "--log", "events", "--older-than", "soon"], "--older-than 'soon': write seconds, or a number with"),
         (
             ["readers", "add", "x", "--log", "events"],
             "Give one of --spark URL, --processor CONTAINER/NAME, --at NUMBER",

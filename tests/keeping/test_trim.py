@@ -60,19 +60,19 @@ async def test_without_readers_all_goes_that_is_old_but_the_newest_file(
     assert await rows(place.store) == [n for n in range(40, 70) if n % 10 != 7]
 
 
-async def test_what_is_younger_than_the_retention_stays(place: Place, fleet: Fleet, kept: KeptOutput) -> None:
+async def test_what_is_younger_than_the_hour_stays(place: Place, fleet: Fleet, kept: KeptOutput) -> None:
     await fleet.commit(p0=30)
     place.wait(1.5 * HOUR)
     await fleet.commit(p0=30)
     [partition] = (await plan_trim(kept, SETTINGS)).partitions
     assert (partition.upto, partition.hold) == (3, (3, "younger than 1 h"))
-    [partition] = (await plan_trim(kept, SETTINGS, retention=2 * HOUR)).partitions
+    [partition] = (await plan_trim(kept, SETTINGS, older_than=2 * HOUR)).partitions
     assert (partition.upto, partition.files) == (0, [])
 
 
-async def test_less_than_the_least_retention_is_refused(kept: KeptOutput) -> None:
-    with pytest.raises(UsageError, match=r"retention = 3599 s: 3600 s \(1h\) at least"):
-        await plan_trim(kept, SETTINGS, retention=3599)
+async def test_less_than_an_hour_is_refused(kept: KeptOutput) -> None:
+    with pytest.raises(UsageError, match=r"older_than = 3599 s: 3600 s \(1h\) at least"):
+        await plan_trim(kept, SETTINGS, older_than=3599)
 
 
 async def test_the_slowest_reader_holds_and_is_named(place: Place, fleet: Fleet, kept: KeptOutput) -> None:
