@@ -7,7 +7,8 @@ from collections.abc import Callable
 from actorproc.errors import ConditionFailed
 from actorproc.group.heartbeat import incarnation_of
 from actorproc.group.membership import GroupDocument
-from actorproc.layout import ProcessorLayout, number_of, partition_of
+from actorproc.layout import ProcessorLayout, document_partition, number_of, partition_of
+from actorproc.output.boundary import Boundary
 from actorproc.output.checkpoints import Checkpoint
 from actorproc.store import Backend, Listing, Stored
 from actorproc.testing.faults import current_sender
@@ -68,7 +69,9 @@ class Ledger(Backend):
 
     async def delete(self, key: str) -> None:
         await self._truth.delete(key)
-        if key.startswith(self._layout.hosts) and (who := incarnation_of(key)):
+        if key.startswith(self._layout.output):
+            self._partition(partition_of(key)).output_deleted(number_of(key))
+        elif key.startswith(self._layout.hosts) and (who := incarnation_of(key)):
             self._group.heartbeat_deleted(who)
 
     async def _refused(self, key: str, body: bytes) -> None:
@@ -85,8 +88,9 @@ class Ledger(Backend):
         elif key.startswith(layout.dead_letters):
             self._partition(partition_of(key)).letters_written(number_of(key), body, existed)
         elif key.startswith(layout.checkpoints):
-            name = key.removeprefix(layout.checkpoints).removesuffix(".json")
-            self._partition(name).checkpoint_written(Checkpoint.from_json(key, body))
+            self._partition(document_partition(key)).checkpoint_written(Checkpoint.from_json(key, body))
+        elif key.startswith(layout.boundaries):
+            self._partition(document_partition(key)).boundary_written(Boundary.from_json(key, body))
         elif key.startswith(layout.hosts) and (who := incarnation_of(key)):
             self._group.heartbeat_written(who, now)
         elif key == layout.group and (sender := current_sender()):

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 import pyarrow.parquet as pq
 
+from actorproc.output.boundary import Boundary
 from actorproc.output.chain import Commit
 from actorproc.output.checkpoints import Checkpoint
 from actorproc.parquet import Footer, parse_footer
@@ -39,6 +40,7 @@ class PartitionChecks:
         self._records = records
         self._judge = judge
         self._report = broken
+        self._lowest = 0  # commits below are trimmed
         self._published = 0  # commits below are published, if they have anything to publish
         self._put_ids: set[str] = set()
         self._letters: dict[int, bytes] = {}
@@ -53,6 +55,9 @@ class PartitionChecks:
         """File `number` has been written."""
         if existed:
             self._broken(f"output file {number} was overwritten")
+            return
+        if number < self._lowest:
+            self.seen["void"] += 1  # a sleeper's, where another's was trimmed: nobody reads it
             return
         if number != len(self.commits):
             self._broken(f"output file {number} was written after {len(self.commits)} files")
@@ -93,6 +98,20 @@ class PartitionChecks:
     def _check_step(self, number: int, commit: Commit) -> None:
         if commit.next.sequence <= commit.first.sequence:
             self._broken(f"commit {number} goes nowhere: from {commit.first} to {commit.next}")
+
+    def boundary_written(self, boundary: Boundary) -> None:
+        """Files below it may go."""
+        if boundary.lowest < self._lowest:
+            self._broken(f"the boundary went back from {self._lowest} to {boundary.lowest}")
+        if self.checkpoint is None or boundary.lowest >= self.checkpoint.number:
+            self._broken(f"the boundary is at {boundary.lowest}, the checkpoint has not passed that: {self.checkpoint}")
+        self._lowest = boundary.lowest
+
+    def output_deleted(self, number: int) -> None:
+        """File `number` is gone."""
+        if number >= self._lowest:
+            self._broken(f"output file {number} was deleted, the boundary is at {self._lowest}")
+        self.seen["trimmed"] += 1
 
     def letters_written(self, number: int, body: bytes, existed: bool) -> None:
         """The dead letters of commit `number` have been published, or purged: then nothing is left."""

@@ -1,0 +1,245 @@
+"""Trimming beside a cluster in trouble: as often and as much as the readers allow, with no hour of grace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from random import Random
+
+import anyio
+import orjson
+import pytest
+
+from actorproc import Batch, PartitionContext, PartitionHandler
+from actorproc.actor import first_cause
+from actorproc.clock import SYSTEM
+from actorproc.errors import StoreError, UsageError
+from actorproc.keeping.kept import KeptOutput
+from actorproc.keeping.registry import Reader, read_registry, register, remove
+from actorproc.keeping.trim import trim
+from actorproc.layout import number_of
+from actorproc.output.boundary import RETENTION
+from actorproc.output.dataset import output_pieces, read_rows
+from actorproc.settings import Settings
+from actorproc.store import Backend, Listing, Store, Stored
+from actorproc.testing import (
+    CALM,
+    Broken,
+    Cluster,
+    Ended,
+    Faults,
+    Process,
+    UnsteadySource,
+    VirtualClock,
+    current_loop,
+    run,
+)
+
+ROUGH = Faults(lost_request=0.003, lost_reply=0.003, late_write=0.003, silence=(1.0, 5.0), lateness=(30.0, 90.0))
+SETTINGS = {
+    "lease_acquire_interval": 3,
+    "lease_renew_interval": 2,
+    "lease_expiration_interval": 8,
+    "rebalance_delay": 1,
+    "commit_interval": 1,
+    "restart_backoff_max": 5,
+    "store_timeout": 3,
+    "store_patience": 10,
+    "dead_letter_limit": 1.0,
+}
+PARTITIONS = 3
+
+
+class Squares(PartitionHandler):
+    output_schema = "n long, square long"
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        for record in batch:
+            n = record.json()
+            if n % 10 == 7:
+                ctx.dead_letter(record, "a seven")
+            else:
+                ctx.emit(record, {"n": n, "square": n * n})
+
+
+def judge(ended: Ended) -> str | None:
+    n = orjson.loads(ended.value)
+    if n % 10 == 7:
+        return None if len(ended.letters) == 1 and not ended.rows else "is no dead letter"
+    return None if [(row["n"], row["square"]) for row in ended.rows] == [(n, n * n)] else f"of {n} became {ended.rows}"
+
+
+class Aged(Backend):
+    """A store on which everything seems an hour older than it is: so nothing is spared for its age."""
+
+    def __init__(self, truth: Backend) -> None:
+        self._truth = truth
+        self.url = truth.url
+
+    async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
+        return await self._truth.get(key, unless=unless, tail=tail)
+
+    async def put(self, key: str, body: bytes) -> str:
+        return await self._truth.put(key, body)
+
+    async def put_if_absent(self, key: str, body: bytes) -> str:
+        return await self._truth.put_if_absent(key, body)
+
+    async def put_if_match(self, key: str, body: bytes, tag: str) -> str:
+        return await self._truth.put_if_match(key, body, tag)
+
+    async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Listing:
+        listing = await self._truth.list(prefix, after, limit)
+        return Listing(listing.entries, listing.now + RETENTION)
+
+    async def delete(self, key: str) -> None:
+        await self._truth.delete(key)
+
+
+class Story:
+    """A cluster to which bad things happen, two that trim it, and readers that come, read on, and go."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.source = UnsteadySource(PARTITIONS, seed=seed)
+        self.cluster = Cluster(Squares, self.source, judge=judge, faults=ROUGH, seed=seed, settings=SETTINGS)
+        self.flowing = True
+        self.read: dict[str, set[tuple[str, int]]] = {}
+        self.clean = KeptOutput(Store(self.cluster.store.truth, clock=VirtualClock("clean")), self.cluster.layout)
+
+    def kept(self, who: str) -> KeptOutput:
+        """The output as somebody sees it, over a network of his own."""
+        return KeptOutput(Store(Aged(self.cluster.store.view(who)), clock=VirtualClock(who)), self.cluster.layout)
+
+    async def play(self, rounds: int) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.trim, "first")
+            tasks.start_soon(self.trim, "second")
+            tasks.start_soon(self.follow, "from the beginning")
+            for name in "abc":
+                self.cluster.start(name)
+            tasks.start_soon(self.feed)
+            for turn in range(rounds):
+                await self.cluster.run_for(self.random.uniform(10, 30))
+                if awake := [process for process in self.cluster.processes if process.host.running]:
+                    self.strike(self.random.choice(awake))
+                if turn == rounds // 2:
+                    tasks.start_soon(self.follow, "from the middle")
+            self.flowing = False
+            self.cluster.store.faults = CALM
+            for process in self.cluster.processes:
+                self.cluster.resume(process)
+            await self.cluster.settled(within=600)
+            await self.cluster.run_for(60)
+            tasks.cancel_scope.cancel()
+        await self.cluster.finished()
+
+    async def feed(self) -> None:
+        fed = 0
+        while self.flowing:
+            self.source.append(str(fed % PARTITIONS), [b"%d" % fed])
+            fed += 1
+            await SYSTEM.sleep(0.3)
+
+    def strike(self, process: Process) -> None:
+        """It dies, stands still, or does so in the midst of its next commit, which arrives late."""
+        kind = self.random.choice(["crash", "pause", "commit", "commit"])
+        if kind == "crash":
+            self.cluster.crash(process)
+            self.later(3, self.cluster.start, process.host.name)
+        elif kind == "pause":
+            self.pause(process)
+        else:
+            process.view.interfere = partial(self.interfere, process)
+
+    def interfere(self, process: Process, verb: str, key: str) -> str | None:
+        if verb != "put_if_absent" or not key.startswith(self.cluster.layout.output) or not process.host.running:
+            return None
+        process.view.interfere = None
+        self.pause(process)
+        return "late_write"
+
+    def pause(self, process: Process) -> None:
+        self.cluster.pause(process)
+        self.later(self.random.uniform(70, 150), self.cluster.resume, process)
+
+    def later(self, seconds: float, what: Callable[..., object], *arguments: object) -> None:
+        current_loop().call_later(seconds, what, *arguments)
+
+    async def trim(self, who: str) -> None:
+        """Over and over; it may be given up at any step, as if it died there."""
+        while True:
+            await SYSTEM.sleep(self.random.uniform(1, 10))
+            with anyio.move_on_after(self.random.uniform(0.05, 3)):
+                with suppress(StoreError):
+                    await trim(self.kept(who), Settings())
+
+    async def follow(self, who: str) -> None:
+        """A reader: registers where what there is begins, and moves on with what it has read."""
+        kept, name = self.clean, who.replace(" ", "-")
+        position = dict.fromkeys(map(str, range(PARTITIONS)), 0)
+        while True:
+            try:
+                await register(kept.store, kept.readers, Reader.at(name, position))
+                break
+            except UsageError:
+                lowest = (await read_registry(kept.store, kept.readers)).lowest
+                position = {p: lowest.get(p, 0) for p in position}
+        seen = self.read[who] = set()
+        while True:
+            for partition in position:
+                async for piece in output_pieces(kept.store, self.cluster.layout, [partition]):
+                    if number_of(piece.key) < position[partition]:
+                        continue
+                    assert number_of(piece.key) == position[partition], f"{who} misses {position}"
+                    async for batch in read_rows(kept.store, piece):
+                        rows = {(partition, sequence) for sequence in batch["_sequence"].to_pylist()}
+                        assert not rows & seen
+                        seen |= rows
+                    position[partition] += 1
+            await register(kept.store, kept.readers, Reader.at(name, position))
+            await SYSTEM.sleep(self.random.uniform(1, 20))
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_readers_get_each_row_once_while_everything_they_have_read_is_trimmed(seed: int) -> None:
+    async def main() -> None:
+        story = Story(seed)
+        await story.play(rounds=25)
+        seen, kept = story.cluster.seen(), story.clean
+        first, second = story.read["from the beginning"], story.read["from the middle"]
+        assert len(first) == seen["rows"] > 1000
+        assert 0 < len(second) < len(first)
+        assert seen["trimmed"] > 50
+        assert seen["void"] > 0, "a late write has landed where a file was trimmed"
+        for name in ("from-the-beginning", "from-the-middle"):
+            await remove(kept.store, kept.readers, name)
+        await trim(KeptOutput(Store(Aged(story.cluster.store.truth)), story.cluster.layout), Settings())
+        left = [entry.key for entry in (await kept.store.list(story.cluster.layout.output)).entries]
+        assert len(left) <= PARTITIONS
+
+    run(main(), seed=seed)
+
+
+def _plays_into(seed: int, why: str) -> None:
+    async def main() -> None:
+        await Story(seed).play(rounds=25)
+
+    with pytest.raises(ExceptionGroup) as raised:
+        run(main(), seed=seed)
+    broken = first_cause(raised.value)
+    assert isinstance(broken, Broken)
+    assert why in str(broken)
+
+
+def test_deleting_without_a_boundary_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(store: Store, key: str, lowest: int) -> None: ...
+
+    monkeypatch.setattr("actorproc.keeping.trim.raise_boundary", nothing)
+    _plays_into(0, "was deleted, the boundary is at 0")
+
+
+def test_trimming_the_newest_file_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(KeptOutput, "newest", KeptOutput.end)
+    _plays_into(0, "the checkpoint has not passed that")
