@@ -251,11 +251,11 @@ class Processor:
             await clock.offload(_warm_up)
             if self._source.identity is not None:
                 await agree_on_source(self._store, self.layout, self._source.identity, str(self._source))
-            with blamed(f"registering with the source {self._source}", SourceError):
-                await self._source.register(self.name, self._store.url)
             await agree_on_schema(self._store, self.layout, self.schema)
             with blamed(f"{self.handler.__name__}.shared", HandlerError):
                 shared = await stack.enter_async_context(self.handler.shared(self.options))
+            with blamed(f"registering with the source {self._source}", SourceError):
+                await self._source.register(self.name, self._store.url)
             nudges = self._nudges or UdpNudges(self._store.url, settings, self.name, clock=clock)
             if clock is SYSTEM:
                 await stack.enter_async_context(loop_watchdog(settings.loop_block_warning))

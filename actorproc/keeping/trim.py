@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -104,28 +104,30 @@ def _hold(standing: Standing, partition: str, lowest: int) -> Hold:
 async def _plan(kept: Kept, partition: str, lowest: int, hold: Hold, older_than: float) -> PartitionTrim:
     """Files below `lowest` are void already, however they came there, and go in any case."""
     upto, files, ages = lowest, list[Entry](), list[float]()
-    after = kept.folder(partition)
-    while True:
-        listing = await kept.store.list(kept.folder(partition), after, _PAGE)
-        for entry in listing.entries:
-            if not _FILE.search(entry.key):
-                continue  # not ours
-            number, age = number_of(entry.key), listing.now - entry.modified
-            if number >= lowest and number <= hold.number:
-                upto = number  # it is passed by whoever is beyond it; whoever stands in its midst still reads it
-            if number >= lowest and age < older_than and number < hold.number:
+    async for number, age, entry in _files(kept, partition):
+        if number >= lowest:
+            if age < older_than and number < hold.number:
                 hold = Hold(number, f"younger than {older_than / 3600:g} h")
             if number > hold.number:
                 break
-            files.append(entry)
-            ages.append(age)
-        else:
-            if len(listing.entries) == _PAGE:
-                after = listing.entries[-1].key
-                continue
-        break
+            upto = number  # passed by whoever is beyond it; whoever stands in its midst still reads it
+        files.append(entry)
+        ages.append(age)
     count = sum(number_of(file.key) < upto for file in files)
     return PartitionTrim(partition, upto, files[:count], ages[:count], hold)
+
+
+async def _files(kept: Kept, partition: str) -> AsyncIterator[tuple[int, float, Entry]]:
+    """Number and age of each file, in order; listed as they are asked for."""
+    folder = after = kept.folder(partition)
+    while True:
+        listing = await kept.store.list(folder, after, _PAGE)
+        for entry in listing.entries:
+            if _FILE.search(entry.key):  # anything else is not ours
+                yield number_of(entry.key), listing.now - entry.modified, entry
+        if len(listing.entries) < _PAGE:
+            return
+        after = listing.entries[-1].key
 
 
 async def trim(
