@@ -53,7 +53,7 @@ def read_log(log: Objects, faults: list[str]) -> dict[str, list[Sent]]:
     for key, body in log.items():
         folder, _, name = key.partition("/")
         if not folder.startswith("partition="):
-            if not (key == "log.json" or key.startswith("heads/")):
+            if key not in ("log.json", "readers.json") and not key.startswith("heads/"):
                 faults.append(f"{key} does not belong into a log")
             continue
         partition = folder.removeprefix("partition=")
