@@ -137,20 +137,21 @@ class OutputChain:
         """Copy the dead letters of commit `number` to their own place. Doing it twice does nothing.
 
         Raises:
-            Fenced: the commit lies below the boundary: it was trimmed before this worker woke up, and is void.
+            Fenced: the commit lies below the boundary: it was trimmed or compacted before this worker woke up; what it
+                holds now may be void.
         """
         if not commit.letters:
             return
         if number < await self.boundary():
-            raise Fenced(f"commit {number} of partition {self._partition} was trimmed meanwhile")
+            raise Fenced(f"commit {number} of partition {self._partition} was trimmed or compacted meanwhile")
         try:
             await self._store.create(self._layout.dead_letter_file(self._partition, number), commit.letters)
         except Conflict:
             return  # published before, and purged since
 
     async def boundary(self) -> int:
-        """The lowest number that belongs to the dataset; 0 if nothing was ever trimmed."""
-        return (await read_boundary(self._store, self._layout.boundary(self._partition))).lowest
+        """The lowest number that still counts in `output/`; 0 if nothing was ever trimmed or compacted."""
+        return (await read_boundary(self._store, self._layout.boundary(self._partition))).originals
 
     async def newest(self, number: int) -> tuple[int, Commit | None]:
         """Walk from `number` to the end of the chain: the first number that is free, and the commit before it (if passed)."""
