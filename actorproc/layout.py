@@ -31,8 +31,8 @@ def numbered(number: int, suffix: str) -> str:
 
 
 def number_of(key: str) -> int:
-    """The number in a numbered key: the digits of its last part. Raises ValueError when there are none."""
-    return int(key.rpartition("/")[2].partition(".")[0])
+    """The number in a numbered key: the digits that its last part begins with. Raises ValueError when there are none."""
+    return int(key.rpartition("/")[2].partition(".")[0].partition("-")[0])
 
 
 def partition_dir(partition: str) -> str:

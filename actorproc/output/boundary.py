@@ -23,12 +23,12 @@ a lost hint hid for 32, and whoever listed files a moment ago is still to read t
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The commits `first` up to `next` (exclusive), whose rows are read from one file."""
+    """The commits `first` up to `next` (exclusive), whose rows are read from one compacted file."""
 
     first: int
     next: int
     put_id: str
-    """In the key of the compacted file; empty: the one original stays where it is, being large enough."""
+    """In the key of the compacted file."""
     rows: int
     size: int
     """Of the file, in bytes."""
