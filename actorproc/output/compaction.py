@@ -6,17 +6,24 @@ leaves files that nobody is told of, never rows that are there twice or not at a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
+
+import pyarrow as pa
 
 from actorproc.actor import gather
 from actorproc.errors import SourceError
 from actorproc.layout import ProcessorLayout, number_of
 from actorproc.output.boundary import NOTHING_TRIMMED, Boundary, Range, change_boundary, read_boundary
 from actorproc.output.checkpoints import read_checkpoint
+from actorproc.output.compacted import Merger
 from actorproc.output.files import OutputFile, OutputFiles
 from actorproc.store import Entry, Store
+
+_FETCHED_BYTES = 32 * 2**20  # of originals, fetched at once
+_FETCHED_FILES = 64
 
 
 class Group(NamedTuple):
@@ -142,6 +149,44 @@ def _worthwhile(group: list[OutputFile]) -> list[OutputFile]:
     while group and group[0].compacted and group[0].size > sum(file.size for file in group[1:]):
         group = group[1:]
     return group
+
+
+async def merge(store: Store, layout: ProcessorLayout, group: Group, schema: pa.Schema) -> Range | None:
+    """Write the rows of a group into one new file, of which nobody is told yet. None: somebody else was at the files.
+
+    Holds that file, and some `_FETCHED_BYTES` of the others. Run twice it makes two files.
+
+    Args:
+        schema: the dataset's, `_sequence` included.
+
+    Raises:
+        CorruptObject: a file is not what was written there.
+    """
+    put_id = store.clock.nonce()
+    merger = Merger(schema, group.first, put_id)
+    for files in _portions(group.files):
+        fetched = await gather(files, lambda file: store.get(file.key))
+        for file in files:
+            stored = fetched[file]
+            if stored is None or (file.tag and stored.tag != file.tag):
+                return None
+            await store.clock.offload(partial(merger.add, compacted=file.compacted), file.key, stored.body)
+    body, contents = await store.clock.offload(merger.finish)
+    await store.put(layout.compacted_file(group.partition, group.first, put_id), body)
+    rows = int(contents.rows.sum())
+    return Range(group.first, group.next, put_id, rows, len(body), contents.last.sequence, group.time, since=0.0)
+
+
+def _portions(files: Sequence[OutputFile]) -> Iterator[list[OutputFile]]:
+    """What to fetch at once."""
+    portion: list[OutputFile] = []
+    for file in files:
+        if portion and sum(f.size for f in portion) + file.size > _FETCHED_BYTES or len(portion) == _FETCHED_FILES:
+            yield portion
+            portion = []
+        portion.append(file)
+    if portion:
+        yield portion
 
 
 async def switch(
