@@ -398,7 +398,7 @@ async def test_tasks_read_what_was_planned_wherever_it_has_gone_since(folder: st
 
 async def test_a_listing_that_sees_the_switch_and_the_deletion_happen_looks_again(store: Store, fleet: Fleet) -> None:
     where = OutputFiles(LAYOUT)
-    await where.boundaries(store)
+    await where.look(store)
     await compact(store)
     await delete_originals(store)
     files = await where.files(store, {"0": 1, "1": 0})

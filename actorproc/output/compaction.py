@@ -76,7 +76,7 @@ async def plan(
     where = OutputFiles(layout)
     checkpoints = await gather(partitions, lambda partition: read_checkpoint(store, layout, partition))
     listed = await where.files(store, dict.fromkeys(partitions, 0))
-    boundaries = await where.boundaries(store)
+    boundaries = await where.look(store)
     plans = []
     for partition in partitions:
         checkpoint, boundary = checkpoints[partition], boundaries.get(partition, NOTHING_TRIMMED)
@@ -181,7 +181,7 @@ def _portions(files: Sequence[OutputFile]) -> Iterator[list[OutputFile]]:
     """What to fetch at once."""
     portion: list[OutputFile] = []
     for file in files:
-        if portion and sum(f.size for f in portion) + file.size > _FETCHED_BYTES or len(portion) == _FETCHED_FILES:
+        if (portion and sum(f.size for f in portion) + file.size > _FETCHED_BYTES) or len(portion) == _FETCHED_FILES:
             yield portion
             portion = []
         portion.append(file)
