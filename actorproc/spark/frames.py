@@ -202,7 +202,10 @@ class _Wanted:
         files = pa.schema([*stored, pa.field(PARTITION_COLUMN, pa.string())])
         frame: DataFrame = reader.schema(schema_to_ddl(files)).parquet(*paths)
         # Spark makes one character of each %XX in a folder's name; ours are bytes of UTF-8.
-        partition = f.decode(f.encode(f.col(PARTITION_COLUMN), "ISO-8859-1"), "UTF-8")
+        # (Only names that are not ASCII have any: for each row the way there and back takes longer than the rest of it.)
+        found = f.col(PARTITION_COLUMN)
+        decoded = f.decode(f.encode(found, "ISO-8859-1"), "UTF-8")
+        partition = f.when(f.octet_length(found) == f.length(found), found).otherwise(decoded)
         if self._partitions is not None:
             frame = frame.where(partition.isin(self._partitions))
         if isinstance(self._start, int):
