@@ -14,7 +14,7 @@ from actorproc.layout import ProcessorLayout
 from actorproc.output.boundary import Range, raise_boundary, read_boundary
 from actorproc.output.chain import OutputChain
 from actorproc.output.compaction import Group, Plan, compacted_originals, grouped, merge, plan, sweep, switch
-from actorproc.output.dataset import Rows, partitions_with_state
+from actorproc.output.dataset import newest_pieces, output_pieces, partitions_with_state, read_rows
 from actorproc.output.files import OutputFile, OutputFiles
 from actorproc.output.schema import read_schema
 from actorproc.rows.schema import output_schema
@@ -67,9 +67,9 @@ async def compact(store: Store, target_size: int = LARGE) -> list[Range]:
 
 async def rows(store: Store) -> committing.Rows:
     """As `actorproc output` finds them; none twice, and in order."""
-    output, found = Rows(store, LAYOUT), []
-    async for piece in output.pieces(await partitions_with_state(store, LAYOUT)):
-        async for batch in output.read(piece):
+    found = []
+    async for piece in output_pieces(store, LAYOUT, await partitions_with_state(store, LAYOUT)):
+        async for batch in read_rows(store, piece):
             found += [(piece.partition, row["_sequence"], row["n"]) for row in batch.to_pylist()]
     assert found == sorted(set(found))
     return set(found)
@@ -165,13 +165,12 @@ async def test_rows_are_the_same_after_each_step_and_each_is_in_one_place(store:
 
 async def test_the_newest_rows_are_found_in_compacted_files_too(store: Store, fleet: Fleet) -> None:
     await compact(store)
-    output = Rows(store, LAYOUT)
 
     async def tail(count: int) -> list[int]:
         return [
             row["n"]
-            for piece in await output.newest(["0"], count)
-            async for batch in output.read(piece)
+            for piece in await newest_pieces(store, LAYOUT, ["0"], count)
+            async for batch in read_rows(store, piece)
             for row in batch.to_pylist()
         ]
 

@@ -9,7 +9,7 @@ from typing import Any
 from actorproc.cli.common import opened_processor, print_json, print_table, run_async
 from actorproc.errors import UsageError
 from actorproc.layout import ProcessorLayout
-from actorproc.output.dataset import Piece, Rows, partitions_with_state
+from actorproc.output.dataset import Piece, newest_pieces, output_pieces, partitions_with_state, read_rows
 from actorproc.output.schema import read_schema
 from actorproc.records import SEQUENCE
 from actorproc.status import natural
@@ -30,8 +30,7 @@ def run(
     async def work() -> None:
         async with opened_processor(name, container, config, given) as (store, layout, _):
             partitions = await _chosen(store, layout, partition)
-            output = Rows(store, layout)
-            rows = _shown(output, _pieces(output, partitions, tail))
+            rows = _rows(store, _pieces(store, layout, partitions, tail))
             if as_json:
                 async for row in rows:
                     print_json(row)
@@ -52,17 +51,19 @@ async def _chosen(store: Store, layout: ProcessorLayout, partition: str | None) 
     return [partition]
 
 
-async def _pieces(rows: Rows, partitions: Sequence[str], tail: int | None) -> AsyncIterator[Piece]:
+async def _pieces(
+    store: Store, layout: ProcessorLayout, partitions: Sequence[str], tail: int | None
+) -> AsyncIterator[Piece]:
     if tail is None:
-        async for piece in rows.pieces(partitions):
+        async for piece in output_pieces(store, layout, partitions):
             yield piece
     else:
-        for piece in await rows.newest(partitions, tail):
+        for piece in await newest_pieces(store, layout, partitions, tail):
             yield piece
 
 
-async def _shown(rows: Rows, pieces: AsyncIterator[Piece]) -> AsyncIterator[dict[str, Any]]:
+async def _rows(store: Store, pieces: AsyncIterator[Piece]) -> AsyncIterator[dict[str, Any]]:
     async for piece in pieces:
-        async for batch in rows.read(piece):
+        async for batch in read_rows(store, piece):
             for row in batch.to_pylist(maps_as_pydicts="lossy"):
                 yield {"_partition": piece.partition, SEQUENCE.name: row.pop(SEQUENCE.name), **row}

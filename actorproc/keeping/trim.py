@@ -102,8 +102,16 @@ def _hold(standing: Standing, partition: str, lowest: int) -> Hold:
 
 
 async def _plan(kept: Kept, partition: str, lowest: int, hold: Hold, older_than: float) -> PartitionTrim:
-    """Files below `lowest` are void already, however they came there, and go in any case."""
+    """Files below `lowest` are void already, however they came there, and go in any case; so do those that were compacted."""
     upto, files, ages = lowest, list[Entry](), list[float]()
+    compacted, replaced = await kept.compacted(partition), await kept.replaced(partition, older_than)
+    now = (await kept.store.list(kept.folder(partition), limit=1)).now if compacted else 0.0
+    for file in compacted:
+        if file.number > hold.number:
+            break
+        upto = max(upto, file.number)
+        if now - file.time < older_than and file.number < hold.number:
+            hold = Hold(file.number, f"younger than {older_than / 3600:g} h")
     after = kept.folder(partition)
     while True:
         listing = await kept.store.list(kept.folder(partition), after, _PAGE)
@@ -125,7 +133,12 @@ async def _plan(kept: Kept, partition: str, lowest: int, hold: Hold, older_than:
                 continue
         break
     count = sum(number_of(file.key) < upto for file in files)
-    return PartitionTrim(partition, upto, files[:count], ages[:count], hold)
+    going = {file.key: (file, age) for file, age in zip(files[:count], ages[:count], strict=True)}
+    going |= {file.key: (file, now - file.modified) for file in replaced}
+    for file in compacted:
+        if file.next <= upto:
+            going[file.key] = Entry(file.key, "", file.size, file.time), now - file.time
+    return PartitionTrim(partition, upto, [f for f, _ in going.values()], [age for _, age in going.values()], hold)
 
 
 async def trim(

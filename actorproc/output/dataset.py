@@ -21,75 +21,77 @@ _ROWS = 10_000
 
 
 class Piece(NamedTuple):
-    """An output file, and how many of the rows in it to pass over."""
+    """An output file, and how many of the rows that are wanted from it to pass over. `where`: to look again."""
 
     partition: str
     file: OutputFile
+    where: OutputFiles
     skip: int = 0
 
+    @property
+    def key(self) -> str:
+        return self.file.key
 
-class Rows:
-    """The rows of one processor's output."""
 
-    def __init__(self, store: Store, layout: ProcessorLayout) -> None:
-        self._store = store
-        self._files = OutputFiles(layout)
+async def output_pieces(store: Store, layout: ProcessorLayout, partitions: Sequence[str]) -> AsyncIterator[Piece]:
+    """Every file, by partition and number."""
+    where = OutputFiles(layout)
+    for partition in partitions:
+        for file in (await where.files(store, {partition: 0}))[partition]:
+            yield Piece(partition, file, where)
 
-    async def pieces(self, partitions: Sequence[str]) -> AsyncIterator[Piece]:
-        """Every file, by partition and number."""
-        for partition in partitions:
-            for file in (await self._files.files(self._store, {partition: 0}))[partition]:
-                yield Piece(partition, file)
 
-    async def newest(self, partitions: Sequence[str], rows: int) -> list[Piece]:
-        """The files with the `rows` rows that were committed last, by partition and number.
+async def newest_pieces(store: Store, layout: ProcessorLayout, partitions: Sequence[str], rows: int) -> list[Piece]:
+    """The files with the `rows` rows that were committed last, by partition and number.
 
-        What was committed last is told by the store's own times; of the files that are not needed only the name is read.
-        """
-        candidates = []
-        listed = await self._files.files(self._store, dict.fromkeys(partitions, 0))
-        for rank, partition in enumerate(partitions):
-            # A store's clock may step back; within a partition the numbers know better.
-            times = accumulate((file.time for file in listed[partition]), max)
-            candidates += [(time, rank, file) for time, file in zip(times, listed[partition], strict=True)]
-        pieces: list[Piece] = []
-        for _, rank, file in sorted(candidates, key=lambda c: (c[0], c[2].number, c[1]), reverse=True):
-            if rows <= 0:
-                break
-            footer = await read_footer(self._store, file.key)
-            if footer is None or not footer.rows:
-                continue
-            part = part_of(file.key, footer, file.number, file.next)
-            there = part.stop - part.skip
-            pieces.append(Piece(partitions[rank], file, max(0, there - rows)))
-            rows -= there
-        order = {partition: rank for rank, partition in enumerate(partitions)}
-        return sorted(pieces, key=lambda piece: (order[piece.partition], piece.file.number))
+    What was committed last is told by the store's own times; of the files that are not needed only the name is read.
+    """
+    where = OutputFiles(layout)
+    listed = await where.files(store, dict.fromkeys(partitions, 0))
+    candidates = []
+    for rank, partition in enumerate(partitions):
+        # A store's clock may step back; within a partition the numbers know better.
+        times = accumulate((file.time for file in listed[partition]), max)
+        candidates += [(time, rank, file) for time, file in zip(times, listed[partition], strict=True)]
+    pieces: list[Piece] = []
+    for _, rank, file in sorted(candidates, key=lambda c: (c[0], c[2].number, c[1]), reverse=True):
+        if rows <= 0:
+            break
+        footer = await read_footer(store, file.key)
+        if footer is None or not footer.rows:
+            continue
+        part = part_of(file.key, footer, file.number, file.next)
+        there = part.stop - part.skip
+        pieces.append(Piece(partitions[rank], file, where, max(0, there - rows)))
+        rows -= there
+    order = {partition: rank for rank, partition in enumerate(partitions)}
+    return sorted(pieces, key=lambda piece: (order[piece.partition], piece.file.number))
 
-    async def read(self, piece: Piece) -> AsyncIterator[pa.RecordBatch]:
-        """The rows of a file, `_sequence` included, in batches that are small whatever its size.
 
-        Raises:
-            CorruptObject: it is not what was written there.
-        """
-        number = piece.file.number
-        while number < piece.file.next:
-            key, body = piece.file.key, await self._body(piece.file)
-            if body is None:  # deleted a moment ago
-                found = await self._files.fetch(self._store, piece.partition, number)
-                if found is None:
-                    return  # trimmed
-                key, body = found
-            opened = await self._store.clock.offload(_opened, key, body, number, piece.file.next)
-            batches = _batches(key, opened, piece.skip if number == piece.file.number else 0)
-            while (batch := await self._store.clock.offload(next, batches, None)) is not None:
-                yield batch
-            number = opened.part.next
+async def read_rows(store: Store, piece: Piece) -> AsyncIterator[pa.RecordBatch]:
+    """The rows of a file, `_sequence` included, in batches that are small whatever its size.
 
-    async def _body(self, file: OutputFile) -> bytes | None:
-        """The file as it was listed, or None."""
-        stored = await self._store.get(file.key)
-        return None if stored is None or (file.tag and stored.tag != file.tag) else stored.body
+    Raises:
+        CorruptObject: it is not what was written there.
+    """
+    number, key, body = piece.file.number, piece.file.key, await _body(store, piece.file)
+    while number < piece.file.next:
+        if body is None:  # it was deleted a moment ago, or holds less than the piece
+            found = await piece.where.fetch(store, piece.partition, number)
+            if found is None:
+                return  # trimmed
+            key, body = found
+        opened = await store.clock.offload(_opened, key, body, number, piece.file.next)
+        batches = _batches(key, opened, piece.skip if number == piece.file.number else 0)
+        while (batch := await store.clock.offload(next, batches, None)) is not None:
+            yield batch
+        number, body = opened.part.next, None
+
+
+async def _body(store: Store, file: OutputFile) -> bytes | None:
+    """The file as it was listed, or None."""
+    stored = await store.get(file.key)
+    return None if stored is None or (file.tag and stored.tag != file.tag) else stored.body
 
 
 async def partitions_with_state(store: Store, layout: ProcessorLayout) -> list[str]:

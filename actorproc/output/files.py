@@ -73,7 +73,7 @@ class OutputFiles:
             for partition, entries in originals.items():
                 boundary = now.get(partition, NOTHING_TRIMMED)
                 if boundary.originals == known.get(partition, NOTHING_TRIMMED).originals:
-                    files = [*self._ranges(partition, starts[partition], boundary), *entries]
+                    files = [*self.compacted(partition, starts[partition], boundary), *entries]
                     found[partition] = files if limit is None else files[:limit]
             known = now
         return {partition: found[partition] for partition in starts}
@@ -96,7 +96,8 @@ class OutputFiles:
                 files.append(_original(int(digits), entry))
         return files
 
-    def _ranges(self, partition: str, first: int, boundary: Boundary) -> list[OutputFile]:
+    def compacted(self, partition: str, first: int, boundary: Boundary) -> list[OutputFile]:
+        """The compacted files that a boundary names, from number `first` on."""
         first = max(first, boundary.lowest)
         return [
             OutputFile(max(first, r.first), r.next, self._key(partition, r), r.size, r.time, "")

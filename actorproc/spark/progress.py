@@ -87,15 +87,17 @@ async def read_lag(output: Output, store: Store, progress: Progress) -> Lag:
     """
     start, seen = progress.next or {}, progress.seen or {}
 
+    partitions = {*await output.partitions(store), *start}
+    listed = await output.files(store, {partition: start.get(partition, 0) for partition in partitions}, _LISTED)
+
     async def of(partition: str) -> tuple[int, float | None]:
-        first = start.get(partition, 0)
-        files = await output.files(store, partition, first, _LISTED)
+        files = listed[partition]
         if not files:
             return 0, None
-        stop = max(files[-1].number + 1, seen.get(partition, 0))
-        return await output.rows(store, partition, first, stop), files[0].time
+        stop = max(files[-1].next, seen.get(partition, 0))
+        return await output.rows(store, partition, start.get(partition, 0), stop), files[0].time
 
-    found = await gather(list({*await output.partitions(store), *start}), of)
+    found = await gather(list(partitions), of)
     times = [time for _, time in found.values() if time is not None]
     now = (await store.list(ProcessorLayout(output.path).group, limit=1)).now if times else 0.0
     return Lag(sum(rows for rows, _ in found.values()), max(0.0, now - min(times)) if times else 0.0)
