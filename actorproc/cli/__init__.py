@@ -31,6 +31,7 @@ _ORDER = [
     "dead-letters",
     "readers",
     "trim",
+    "compact",
     "doctor",
     "demo",
 ]  # in which they are met

@@ -12,6 +12,7 @@ from functools import partial
 
 import orjson
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from actorproc.actor import gather
@@ -23,6 +24,7 @@ from actorproc.output.dataset import partitions_with_state
 from actorproc.output.schema import read_schema
 from actorproc.rows.schema import output_schema
 from actorproc.settings import Settings, seconds, size
+from actorproc.spark.failure import explained
 from actorproc.spark.place import Place, opened
 from actorproc.store import Store
 
@@ -90,6 +92,26 @@ def compact(
     """
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise UsageError("compact needs a session of its own process, such as local[*], not one of Spark Connect")
+    return compact_with(
+        lambda: spark, container, name, target_size=target_size, older_than=older_than, keep=keep, dry_run=dry_run,
+        settings=settings, began=began, done=done,
+    )  # fmt: skip
+
+
+def compact_with(
+    session: Callable[[], SparkSession],
+    container: str,
+    name: str,
+    *,
+    target_size: int | str = TARGET_SIZE,
+    older_than: float | str = RETENTION,
+    keep: float | str = RETENTION,
+    dry_run: bool = False,
+    settings: Settings | None = None,
+    began: Callable[[Compaction], None] = lambda _: None,
+    done: Callable[[Group], None] = lambda _: None,
+) -> Compaction:
+    """`compact`, with a session that is asked for only if there is something to do."""
     target, age, kept = _size(target_size), _seconds("older_than", older_than), _seconds("keep", keep)
     if kept < RETENTION:
         raise UsageError(
@@ -105,10 +127,9 @@ def compact(
         if dry_run:
             return found
         began(found)
-        job = _Job(spark, place, _Work(place.store.url, _patient(settings, found.groups), layout, schema), found, done)
-        at_once = spark.sparkContext.defaultParallelism * _GROUPS_PER_CORE
-        for start in range(0, len(found.groups), at_once):
-            job.run(found.groups[start : start + at_once])
+        if found.groups:
+            work = _Work(place.store.url, _patient(settings, found.groups), layout, schema)
+            _Job(session(), place, work, found, done).run_all()
         swept = place.call(gather, [p.partition for p in plans], partial(sweep, place.store, layout, keep=kept))
         found.swept = sum(len(gone) for gone in swept.values())
     return found
@@ -150,19 +171,30 @@ class _Job:
         self._found = found
         self._done = done
 
-    def run(self, groups: Sequence[Group]) -> None:
-        """Rewrite some groups, and switch readers to what came of them.
+    def run_all(self) -> None:
+        """Rewrite all groups, some at a time.
 
         Raises:
-            CorruptObject: a file is not what was written there; the others are done.
+            CorruptObject: a file is not what was written there. What was done before, and with it, is done.
+            ActorprocError: a task failed again and again.
         """
+        groups = self._found.groups
+        at_once = self._spark.sparkContext.defaultParallelism * _GROUPS_PER_CORE
+        for start in range(0, len(groups), at_once):
+            self._run(groups[start : start + at_once])
+
+    def _run(self, groups: Sequence[Group]) -> None:
+        """Rewrite some, and switch readers to what came of them."""
         groups = [group for group in groups if group.partition not in self._found.given_up]
         if not groups:
             return
         frame = self._spark.range(0, len(groups), 1, len(groups)).mapInArrow(
             partial(self._work, groups), "group long, report binary"
         )
-        reports = {row["group"]: orjson.loads(bytes(row["report"])) for row in frame.collect()}
+        try:
+            reports = {row["group"]: orjson.loads(bytes(row["report"])) for row in frame.collect()}
+        except PySparkException as error:
+            raise explained(error, "rewriting files") from error
         for planned in self._found.plans:
             made = []
             for index, group in enumerate(groups):
