@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actorproc import Processor
 from actorproc.errors import CorruptObject, Fenced, SourceError
 from actorproc.layout import ProcessorLayout
 from actorproc.output.boundary import Range, raise_boundary, read_boundary
@@ -25,7 +28,7 @@ from actorproc.store import Backend, Store, Stored
 from actorproc.stores import open_store
 from actorproc.stores.memory import Memory
 from tests.spark import committing
-from tests.spark.committing import Fleet, Grown
+from tests.spark.committing import QUICK, Fleet, Grown, Numbers
 
 LAYOUT = ProcessorLayout("numbers")
 LARGE = 2**30
@@ -49,11 +52,15 @@ async def planned(store: Store, target_size: int = LARGE) -> list[Plan]:
 
 
 async def merged(store: Store, group: Group) -> Range:
-    schema = await read_schema(store, LAYOUT)
-    assert schema is not None
-    made = await merge(store, LAYOUT, group, output_schema(schema))
+    made = await maybe_merged(store, group)
     assert made is not None
     return made
+
+
+async def maybe_merged(store: Store, group: Group) -> Range | None:
+    schema = await read_schema(store, LAYOUT)
+    assert schema is not None
+    return await merge(store, LAYOUT, group, output_schema(schema))
 
 
 async def compact(store: Store, target_size: int = LARGE) -> list[Range]:
@@ -61,7 +68,8 @@ async def compact(store: Store, target_size: int = LARGE) -> list[Range]:
     done = []
     for found in await planned(store, target_size):
         for group in found.groups:
-            done += await switch(store, LAYOUT, found, [(group, await merged(store, group))])
+            if (made := await maybe_merged(store, group)) is not None:  # else somebody else was faster
+                done += await switch(store, LAYOUT, found, [(group, made)])
     return done
 
 
@@ -240,16 +248,46 @@ async def test_a_compacted_file_that_was_replaced_a_moment_ago_stays(store: Stor
 
 
 async def test_a_merge_gives_up_when_an_original_is_another_or_gone(store: Store, fleet: Fleet) -> None:
-    schema = await read_schema(store, LAYOUT)
-    assert schema is not None
     one, other = await planned(store)
     body = await store.get(LAYOUT.output_file("0", 1))
     assert body is not None
     await store.put(LAYOUT.output_file("0", 1), body.body)
     await store.delete(LAYOUT.output_file("1", 0))
     for found in (one, other):
-        assert await merge(store, LAYOUT, found.groups[0], output_schema(schema)) is None
+        assert await maybe_merged(store, found.groups[0]) is None
     assert (await store.list(LAYOUT.compacted)).entries == []
+
+
+async def test_readers_find_each_row_once_while_hosts_commit_and_two_compactors_trim_behind_themselves(
+    store: Store, fleet: Fleet
+) -> None:
+    settings: dict[str, Any] = {**QUICK, "poll_interval": 0.01}
+    host = Processor(Numbers, name="numbers", source=fleet.stream, container=store, host="a", **settings)
+    switched = [0, 0]
+    reads = 0
+
+    async def keep_compacting(which: int, target_size: int) -> None:
+        while True:
+            switched[which] += len(await compact(store, target_size))
+            await delete_originals(store)
+            for partition in ("0", "1"):
+                await sweep(store, LAYOUT, partition, keep=0)
+            await anyio.sleep(0)
+
+    async with host, anyio.create_task_group() as tasks:
+        tasks.start_soon(keep_compacting, 0, 9_000)
+        tasks.start_soon(keep_compacting, 1, 60_000)
+        with anyio.fail_after(120):
+            while min(switched) < 4 or reads < 20:
+                committed = await rows(store)
+                if fleet.expected() == committed:
+                    fleet.stream.add("0", 50)
+                    fleet.stream.add("1", 30)
+                assert committed <= fleet.expected()
+                assert committed <= await rows(store)
+                reads += 1
+        tasks.cancel_scope.cancel()
+    assert await rows(store) == fleet.expected()
 
 
 class Mortal(Backend):
