@@ -192,6 +192,7 @@ async def test_what_lands_late_where_an_original_was_deleted_is_void(store: Stor
     assert late is not None
     assert commit is not None
     assert commit.letters
+    pieces = [piece async for piece in output_pieces(store, LAYOUT, ["0", "1"])]
     await compact(store)
     await delete_originals(store)
     await store.create(LAYOUT.output_file("0", 2), late.body)
@@ -199,6 +200,10 @@ async def test_what_lands_late_where_an_original_was_deleted_is_void(store: Stor
     with pytest.raises(Fenced, match="commit 2 of partition 0 was trimmed or compacted meanwhile"):
         await OutputChain(store, LAYOUT, "0").publish(2, commit)
     assert await delete_originals(store) == 1
+
+    await store.create(LAYOUT.output_file("0", 0), late.body[:-1] + b"!")
+    found = [n for piece in pieces async for batch in read_rows(store, piece) for n in batch["n"].to_pylist()]
+    assert sorted(found) == sorted(n for _, n, _ in fleet.expected()), "who listed before looks again"
 
 
 async def test_a_boundary_within_a_compacted_file_hides_the_rows_below_it(store: Store, fleet: Fleet) -> None:
@@ -225,6 +230,24 @@ async def test_of_two_compactions_one_is_told_of_and_the_other_leaves_files_that
     assert await sweep(store, LAYOUT, "0", keep=3600) == []
     gone = await sweep(store, LAYOUT, "0", keep=0)
     assert [entry.key for entry in gone] == [LAYOUT.compacted_file("0", 0, theirs.put_id)]
+    assert await rows(store) == fleet.expected()
+
+
+async def test_what_was_made_of_files_that_readers_are_led_to_no_more_is_refused(store: Store, fleet: Fleet) -> None:
+    await fleet.commit(p0=100)
+    one, other = (await planned(store))[0], (await planned(store, 9_000))[0]
+    first, *_, last = other.groups
+    late = await merged(store, last)
+    assert await switch(store, LAYOUT, other, [(first, await merged(store, first))])
+    assert await switch(store, LAYOUT, one, [(one.groups[0], await merged(store, one.groups[0]))]) == []
+    assert await switch(store, LAYOUT, other, [(last, late)]) == [], "there would be a gap before it"
+
+    await compact(store, 9_000)
+    files = (await OutputFiles(LAYOUT).files(store, {"0": 0}))["0"]
+    pairs = [Group("0", tuple(files[at : at + 2])) for at in (0, 1)]
+    made = [(pair, await merged(store, pair)) for pair in pairs]
+    again = (await planned(store))[0]
+    assert [len(await switch(store, LAYOUT, again, [done])) for done in made] == [1, 0], "they overlap"
     assert await rows(store) == fleet.expected()
 
 
@@ -409,13 +432,13 @@ async def test_tasks_read_what_was_planned_wherever_it_has_gone_since(folder: st
     async with open_store(folder) as store:
         schema = (await request.dataset.describe(store)).schema
         plans = {"originals": await everything(request, store)}
-        late = await store.get(LAYOUT.output_file("0", 1))
+        late = await store.get(LAYOUT.output_file("0", 0))
         assert late is not None
         assert len(await compact(store, 2 * late.size + 500)) == 3
         plans["small files"] = await everything(request, store)
         plans["from the middle"] = await between(request, store, {"0": 1, "1": 2}, {"0": 4, "1": 3})
         await delete_originals(store)
-        await store.create(LAYOUT.output_file("0", 1), late.body[:-1] + b"!")  # a sleeper's, void
+        await store.create(LAYOUT.output_file("0", 0), late.body[:-1] + b"!")  # a sleeper's, void
         await compact(store)
         for partition in ("0", "1"):
             await sweep(store, LAYOUT, partition, keep=0)

@@ -22,7 +22,7 @@ from tests.test_compaction import compact, rows
 
 LAYOUT = ProcessorLayout("numbers")
 PARTITIONS = ("0", "1", "2")
-KILLS = 5
+KILLS = 4
 
 
 @pytest.mark.long
@@ -36,11 +36,16 @@ async def test_a_compaction_killed_at_random_leaves_each_row_in_one_place(tmp_pa
             command = [sys.executable, "-m", "tests.spark.compacting", container]
             child = subprocess.Popen(command, cwd=ROOT, start_new_session=True, stdout=subprocess.PIPE, text=True)
             assert child.stdout is not None
+            before = len((await store.list(LAYOUT.compacted)).entries)
             try:
-                for line in child.stdout:
-                    if line.startswith("began") and line != "began 0\n":
-                        time.sleep(dice.uniform(0, 3))
-                        break
+                with child.stdout as said:
+                    assert next(line for line in said if line.startswith("began") and line != "began 0\n")
+                    # From before the first file is written until some were and readers were switched to some.
+                    written, patience = dice.randint(0, 12), time.monotonic() + 20
+                    while len((await store.list(LAYOUT.compacted)).entries) < before + written:
+                        if time.monotonic() > patience:
+                            break
+                        time.sleep(0.005)
             finally:
                 os.killpg(child.pid, signal.SIGKILL)
                 child.wait()
