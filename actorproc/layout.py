@@ -31,8 +31,8 @@ def numbered(number: int, suffix: str) -> str:
 
 
 def number_of(key: str) -> int:
-    """The number in a numbered key: the digits of its last part. Raises ValueError when there are none."""
-    return int(key.rpartition("/")[2].partition(".")[0])
+    """The number in a numbered key: the digits that its last part begins with. Raises ValueError when there are none."""
+    return int(key.rpartition("/")[2].partition(".")[0].partition("-")[0])
 
 
 def partition_dir(partition: str) -> str:
@@ -72,6 +72,7 @@ class ProcessorLayout:
         self.replays = root + "replays/"
         self.boundaries = root + "boundaries/"
         self.readers = root + READERS
+        self.compacted = root + "compacted/"
         self.schema = root + "schema.json"
         self.origin = root + "source.json"
         self.probe = root + "probe/"
@@ -92,6 +93,13 @@ class ProcessorLayout:
 
     def output_file(self, partition: str, number: int) -> str:
         return self.output_dir(partition) + numbered(number, ".parquet")
+
+    def compacted_dir(self, partition: str) -> str:
+        return self.compacted + partition_dir(partition)
+
+    def compacted_file(self, partition: str, first: int, put_id: str) -> str:
+        """Rows of the commits from number `first` on. The put-id is in the key, so that it is never written over."""
+        return self.compacted_dir(partition) + numbered(first, f"-{put_id}.parquet")
 
     def dead_letter_dir(self, partition: str) -> str:
         return self.dead_letters + partition_dir(partition)

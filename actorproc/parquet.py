@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -36,23 +37,24 @@ def write_parquet(
 ) -> bytes:
     """The file as bytes. `options` go to `pyarrow.parquet.ParquetWriter`; `use_dictionary` must be a list of columns."""
     sink = io.BytesIO()
-    growing = _growing(table)
-    encodings = {
-        "use_dictionary": [
-            path for path in options.pop("use_dictionary", _leaves(table.schema)) if path not in growing
-        ],
-        "column_encoding": dict.fromkeys(growing, "DELTA_BINARY_PACKED"),
-    }
-    # store_schema would repeat the schema in Arrow's own format in each file; Parquet's types say all that ours need.
-    options = {"compression": "zstd", "store_schema": False, **options, **encodings}
-    with pq.ParquetWriter(sink, table.schema, **options) as writer:
+    with open_writer(sink, table.schema, growing_columns(table), **options) as writer:
         if table.num_rows:
             writer.write_table(table, row_group_size=row_group_rows)
         writer.add_key_value_metadata(metadata)
     return sink.getvalue()
 
 
-def _growing(table: pa.Table) -> list[str]:
+def open_writer(sink: io.BytesIO, schema: pa.Schema, growing: Sequence[str], **options: Any) -> pq.ParquetWriter:
+    """A writer with our encodings: `growing` columns as steps, others with a dictionary. `options` as in `write_parquet`."""
+    encodings = {
+        "use_dictionary": [path for path in options.pop("use_dictionary", _leaves(schema)) if path not in growing],
+        "column_encoding": dict.fromkeys(growing, "DELTA_BINARY_PACKED"),
+    }
+    # store_schema would repeat the schema in Arrow's own format in each file; Parquet's types say all that ours need.
+    return pq.ParquetWriter(sink, schema, **{"compression": "zstd", "store_schema": False, **options, **encodings})
+
+
+def growing_columns(table: pa.Table) -> list[str]:
     """Columns of whole numbers and times that never fall. Their steps take a fraction of their size, and of the time that
     the search for a dictionary takes."""
     return [

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from actorproc.cli.parameters import Config, Json, MaybeContainer, MaybeLog, MaybeName, Set
+from actorproc.cli.parameters import Config, Container, Json, MaybeContainer, MaybeLog, MaybeName, Name, Set
 
 app = typer.Typer()
 readers = typer.Typer(
@@ -126,6 +126,72 @@ def trim(
     from actorproc.cli.trim import run
 
     run(name, container, log, older_than, yes, as_json, config, settings)
+
+
+@app.command()
+def compact(
+    name: Name,
+    container: Container,
+    target_size: Annotated[
+        str,
+        typer.Option(
+            metavar="SIZE", help="Of the files to make. A task holds one in memory; Spark reads as much in one task."
+        ),
+    ] = "128MiB",
+    older_than: Annotated[
+        str, typer.Option(metavar="TIME", help="Leave what is younger: more may come that belongs into the same file.")
+    ] = "1h",
+    keep: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="How long compacted files stay that were replaced by larger ones, for queries that go on; at least 1h.",
+        ),
+    ] = "1h",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing, show what would be done.")] = False,
+    master: Annotated[
+        str | None, typer.Option(metavar="MASTER", help="local[2,4], spark://host:7077; default: all cores here.")
+    ] = None,
+    conf: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Any option of Spark's; wins over what is set for you; repeatable."),
+    ] = None,
+    as_json: Json = False,
+    config: Config = None,
+    settings: Set = None,
+) -> None:
+    """Rewrite small committed files into well-sized ones, with Spark. Readers find each row in one place meanwhile.
+
+    \b
+      actorproc compact --name Delays --container state --dry-run
+      actorproc compact --name Delays --container state
+      actorproc compact --name Delays --container s3://b/state --master spark://host:7077 --older-than 6h
+
+    The originals stay until `actorproc trim --yes` deletes them, an hour later or more. Run it now and then, an hour apart or a
+    day. Killed in between, it goes on at its next run; two at once do no harm. Needs Java 17 or newer and the extra `spark`.
+    """
+    from actorproc.cli.common import pairs
+    from actorproc.errors import UsageError
+
+    try:
+        import actorproc.spark  # noqa: F401
+    except ImportError as error:  # no PySpark, or an old one
+        raise UsageError(str(error)) from None
+    from actorproc.cli.compact import run
+
+    run(
+        name,
+        container,
+        target_size,
+        older_than,
+        keep,
+        dry_run,
+        master,
+        pairs("--conf", conf),
+        as_json,
+        config,
+        settings,
+    )
 
 
 app.add_typer(readers)

@@ -9,11 +9,14 @@ from typing import ClassVar
 from actorproc.keeping.offsets import called, stream_identity
 from actorproc.layout import LOG_BOUNDARIES, READERS, ProcessorLayout, log_dir, partition_key
 from actorproc.log.files import end_of, last_base, open_log
+from actorproc.output.boundary import read_boundary
 from actorproc.output.chain import OutputChain, large_letters
 from actorproc.output.checkpoints import read_checkpoint
+from actorproc.output.compaction import compacted_originals
 from actorproc.output.dataset import partitions_with_state
+from actorproc.output.files import OutputFile, OutputFiles
 from actorproc.output.origin import dataset_identity
-from actorproc.store import Store
+from actorproc.store import Entry, Store
 
 
 class Kept(ABC):
@@ -60,6 +63,14 @@ class Kept(ABC):
     async def end(self, partition: str) -> int:
         """The number after the newest file's: where a reader stands that has read everything."""
 
+    async def compacted(self, partition: str) -> Sequence[OutputFile]:
+        """Files elsewhere that hold what has numbers below those that count in its folder, in order."""
+        return ()
+
+    async def replaced(self, partition: str, older_than: float) -> Sequence[Entry]:
+        """Files in its folder that readers have been led away from, for so many seconds."""
+        return ()
+
     async def beside(self, partition: str, files: Sequence[str]) -> Sequence[str]:
         """Keys of objects to which nothing leads but these files of the partition."""
         return ()
@@ -99,6 +110,13 @@ class KeptOutput(Kept):
             checkpoint.number if checkpoint else 0
         )
         return number
+
+    async def compacted(self, partition: str) -> Sequence[OutputFile]:
+        boundary = await read_boundary(self.store, self.boundary(partition))
+        return OutputFiles(self._layout).compacted(partition, 0, boundary)
+
+    async def replaced(self, partition: str, older_than: float) -> Sequence[Entry]:
+        return await compacted_originals(self.store, self._layout, partition, older_than)
 
     async def beside(self, partition: str, files: Sequence[str]) -> Sequence[str]:
         return await large_letters(self.store, self._layout, partition, files)

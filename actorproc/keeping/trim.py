@@ -102,19 +102,32 @@ def _hold(standing: Standing, partition: str, lowest: int) -> Hold:
 
 
 async def _plan(kept: Kept, partition: str, lowest: int, hold: Hold, older_than: float) -> PartitionTrim:
-    """Files below `lowest` are void already, however they came there, and go in any case."""
+    """Files below `lowest` are void already, however they came there, and go in any case; so do those that were compacted."""
     upto, files, ages = lowest, list[Entry](), list[float]()
+    compacted, replaced = await kept.compacted(partition), await kept.replaced(partition, older_than)
+    now = (await kept.store.list(kept.folder(partition), limit=1)).now if compacted else 0.0
+    for file in compacted:
+        if file.number > hold.number:
+            break
+        upto = max(upto, file.number)
+        if now - file.time < older_than and file.number < hold.number:
+            hold = Hold(file.number, f"younger than {older_than / 3600:g} h")
     async for number, age, entry in _files(kept, partition):
         if number >= lowest:
             if age < older_than and number < hold.number:
                 hold = Hold(number, f"younger than {older_than / 3600:g} h")
             if number > hold.number:
                 break
-            upto = number  # passed by whoever is beyond it; whoever stands in its midst still reads it
+            upto = max(upto, number)  # passed by whoever is beyond it; whoever stands in its midst still reads it
         files.append(entry)
         ages.append(age)
     count = sum(number_of(file.key) < upto for file in files)
-    return PartitionTrim(partition, upto, files[:count], ages[:count], hold)
+    going = {file.key: (file, age) for file, age in zip(files[:count], ages[:count], strict=True)}
+    going |= {file.key: (file, now - file.modified) for file in replaced}
+    for file in compacted:
+        if file.next <= upto:
+            going[file.key] = Entry(file.key, "", file.size, file.time), now - file.time
+    return PartitionTrim(partition, upto, [f for f, _ in going.values()], [age for _, age in going.values()], hold)
 
 
 async def _files(kept: Kept, partition: str) -> AsyncIterator[tuple[int, float, Entry]]:

@@ -1,10 +1,12 @@
-"""The boundary of a partition: the lowest number that counts. It only grows, by compare-and-swap, before anything is deleted.
+"""The boundary of a partition: the lowest number that counts, and which numbers count in compacted files only.
 
-A file below it is void, whether it waits to be deleted or landed there late, from a writer that slept.
+It only grows, by compare-and-swap, before anything is deleted. A file in `output/` below `originals` is void, whether it
+waits to be deleted or landed there late, from a writer that slept.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Self
@@ -20,11 +22,49 @@ a lost hint hid for 32, and whoever listed files a moment ago is still to read t
 
 
 @dataclass(frozen=True, slots=True)
+class Range:
+    """The commits `first` up to `next` (exclusive), whose rows are read from one compacted file."""
+
+    first: int
+    next: int
+    put_id: str
+    """In the key of the compacted file."""
+    rows: int
+    size: int
+    """Of the file, in bytes."""
+    sequence: int
+    """Of the last record that these commits processed."""
+    time: float
+    """When the newest of them was made: seconds since 1970 by the store's clock."""
+    since: float
+    """When readers were first told to read this file. Likewise."""
+
+
+@dataclass(frozen=True, slots=True)
 class Boundary:
-    """`lowest`: files with lower numbers are void. `put_id` makes each version of the object unique."""
+    """`lowest`: lower numbers do not belong to the dataset. `put_id` makes each version of the object unique."""
 
     lowest: int = 0
     put_id: str = ""
+    ranges: tuple[Range, ...] = ()
+    """In order, without gaps from `lowest` (or from before it) up to `originals`."""
+    sweeps: int = 0
+    """How often compacted files were deleted that no range named. One that was made before a sweep may be gone."""
+
+    @property
+    def originals(self) -> int:
+        """Files in `output/` count from this number on; below it, ranges tell where the rows are."""
+        return max(self.lowest, self.ranges[-1].next if self.ranges else 0)
+
+    def range_of(self, number: int) -> Range | None:
+        """The range that holds commit `number`."""
+        index = bisect_right(self.ranges, number, key=lambda found: found.first) - 1
+        return self.ranges[index] if index >= 0 and number < self.ranges[index].next else None
+
+    def raised(self, lowest: int) -> Boundary:
+        """With everything below `lowest` void, and the ranges forgotten that lie there."""
+        lowest = max(lowest, self.lowest)
+        return replace(self, lowest=lowest, ranges=tuple(found for found in self.ranges if found.next > lowest))
 
     def to_json(self) -> bytes:
         return to_document(asdict(self))
@@ -32,7 +72,8 @@ class Boundary:
     @classmethod
     def from_json(cls, key: str, body: bytes) -> Self:
         with document(key, body, "boundary") as fields:
-            return cls(**fields | {"lowest": int(fields["lowest"])})
+            ranges = tuple(Range(**found) for found in fields.get("ranges", ()))
+            return cls(**fields | {"lowest": int(fields["lowest"]), "ranges": ranges})
 
 
 NOTHING_TRIMMED = Boundary()
@@ -71,7 +112,7 @@ async def change_boundary(store: Store, key: str, change: Callable[[Boundary], B
 
 async def raise_boundary(store: Store, key: str, lowest: int) -> Boundary:
     """Make files below number `lowest` void for good; returns the boundary, which may be higher already."""
-    return await change_boundary(store, key, lambda found: replace(found, lowest=max(found.lowest, lowest)))
+    return await change_boundary(store, key, lambda found: found.raised(lowest))
 
 
 class Boundaries:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Self
 
 import pyarrow as pa
@@ -65,21 +65,25 @@ class Commit:
     @classmethod
     def from_footer(cls, key: str, footer: Footer, elsewhere: bytes | None = None) -> Self:
         """The commit that a footer tells of. `elsewhere`: its dead letters, packed, if they are not in it."""
+        commit, size = cls._parsed(key, footer)
+        if not size:
+            return commit
+        with document(key, footer.metadata[_COMMIT], "output file of actorproc"):
+            packed = elsewhere or base64.b64decode(footer.metadata[_LETTERS])
+            return replace(commit, letters=pa.decompress(packed, decompressed_size=size, codec="zstd", asbytes=True))
+
+    @classmethod
+    def without_letters(cls, key: str, footer: Footer) -> Self:
+        """The same without its dead letters, wherever they are."""
+        return cls._parsed(key, footer)[0]
+
+    @classmethod
+    def _parsed(cls, key: str, footer: Footer) -> tuple[Self, int]:
+        """The commit without its dead letters, and their size in bytes."""
         with document(key, footer.metadata.get(_COMMIT, ""), "output file of actorproc") as fields:
-            size = fields.pop("letters_size")
-            letters = b""
-            if size:
-                packed = elsewhere or base64.b64decode(footer.metadata[_LETTERS])
-                letters = pa.decompress(packed, decompressed_size=size, codec="zstd", asbytes=True)
-            return cls(
-                **fields
-                | {
-                    "first": Cursor(*fields["first"]),
-                    "next": Cursor(*fields["next"]),
-                    "totals": Totals(**fields["totals"]),
-                    "letters": letters,
-                }
-            )
+            size = int(fields.pop("letters_size"))
+            cursors = {"first": Cursor(*fields["first"]), "next": Cursor(*fields["next"])}
+            return cls(**fields | cursors | {"totals": Totals(**fields["totals"])}), size
 
 
 def encode_commit(table: pa.Table, commit: Commit) -> tuple[bytes, bytes | None]:
@@ -137,20 +141,21 @@ class OutputChain:
         """Copy the dead letters of commit `number` to their own place. Doing it twice does nothing.
 
         Raises:
-            Fenced: the commit lies below the boundary: it was trimmed before this worker woke up, and is void.
+            Fenced: the commit lies below the boundary: it was trimmed or compacted before this worker woke up; what it
+                holds now may be void.
         """
         if not commit.letters:
             return
         if number < await self.boundary():
-            raise Fenced(f"commit {number} of partition {self._partition} was trimmed meanwhile")
+            raise Fenced(f"commit {number} of partition {self._partition} was trimmed or compacted meanwhile")
         try:
             await self._store.create(self._layout.dead_letter_file(self._partition, number), commit.letters)
         except Conflict:
             return  # published before, and purged since
 
     async def boundary(self) -> int:
-        """The lowest number that belongs to the dataset; 0 if nothing was ever trimmed."""
-        return (await read_boundary(self._store, self._layout.boundary(self._partition))).lowest
+        """The lowest number that still counts in `output/`; 0 if nothing was ever trimmed or compacted."""
+        return (await read_boundary(self._store, self._layout.boundary(self._partition))).originals
 
     async def newest(self, number: int) -> tuple[int, Commit | None]:
         """Walk from `number` to the end of the chain: the first number that is free, and the commit before it (if passed)."""

@@ -1,4 +1,4 @@
-"""Reads the committed rows of a processor: the files above the boundary, by partition and sequence."""
+"""Reads the committed rows of a processor for people: by partition and sequence, or the newest."""
 
 from __future__ import annotations
 
@@ -10,28 +10,35 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from actorproc.errors import CorruptObject
-from actorproc.layout import ProcessorLayout, document_partition, number_of, numbered
-from actorproc.output.chain import OutputChain
+from actorproc.layout import ProcessorLayout, document_partition
+from actorproc.output.compacted import Part, batches_of, footer_in, part_of
+from actorproc.output.files import OutputFile, OutputFiles
 from actorproc.parquet import read_footer
-from actorproc.store import Entry, Store
+from actorproc.store import Store
 
 _ROWS = 10_000
 """Rows in a batch, at most."""
 
 
 class Piece(NamedTuple):
-    """An output file, and how many of its first rows to pass over."""
+    """An output file, and how many of the rows that are wanted from it to pass over. `where`: to look again."""
 
     partition: str
-    key: str
+    file: OutputFile
+    where: OutputFiles
     skip: int = 0
+
+    @property
+    def key(self) -> str:
+        return self.file.key
 
 
 async def output_pieces(store: Store, layout: ProcessorLayout, partitions: Sequence[str]) -> AsyncIterator[Piece]:
-    """Every committed file, by partition and number."""
+    """Every file, by partition and number."""
+    where = OutputFiles(layout)
     for partition in partitions:
-        for entry in await _files(store, layout, partition):
-            yield Piece(partition, entry.key)
+        for file in (await where.files(store, {partition: 0}))[partition]:
+            yield Piece(partition, file, where)
 
 
 async def newest_pieces(store: Store, layout: ProcessorLayout, partitions: Sequence[str], rows: int) -> list[Piece]:
@@ -39,23 +46,26 @@ async def newest_pieces(store: Store, layout: ProcessorLayout, partitions: Seque
 
     What was committed last is told by the store's own times; of the files that are not needed only the name is read.
     """
+    where = OutputFiles(layout)
+    listed = await where.files(store, dict.fromkeys(partitions, 0))
     candidates = []
     for rank, partition in enumerate(partitions):
-        entries = await _files(store, layout, partition)
         # A store's clock may step back; within a partition the numbers know better.
-        times = accumulate((entry.modified for entry in entries), max)
-        candidates += [(time, rank, entry.key) for time, entry in zip(times, entries, strict=True)]
+        times = accumulate((file.time for file in listed[partition]), max)
+        candidates += [(time, rank, file) for time, file in zip(times, listed[partition], strict=True)]
     pieces: list[Piece] = []
-    for _, rank, key in sorted(candidates, key=lambda c: (c[0], number_of(c[2]), c[1]), reverse=True):
+    for _, rank, file in sorted(candidates, key=lambda c: (c[0], c[2].number, c[1]), reverse=True):
         if rows <= 0:
             break
-        footer = await read_footer(store, key)
+        footer = await read_footer(store, file.key)
         if footer is None or not footer.rows:
             continue
-        pieces.append(Piece(partitions[rank], key, max(0, footer.rows - rows)))
-        rows -= footer.rows
+        part = part_of(file.key, footer, file.number, file.next)
+        there = part.stop - part.skip
+        pieces.append(Piece(partitions[rank], file, where, max(0, there - rows)))
+        rows -= there
     order = {partition: rank for rank, partition in enumerate(partitions)}
-    return sorted(pieces, key=lambda piece: (order[piece.partition], piece.key))
+    return sorted(pieces, key=lambda piece: (order[piece.partition], piece.file.number))
 
 
 async def read_rows(store: Store, piece: Piece) -> AsyncIterator[pa.RecordBatch]:
@@ -64,12 +74,24 @@ async def read_rows(store: Store, piece: Piece) -> AsyncIterator[pa.RecordBatch]
     Raises:
         CorruptObject: it is not what was written there.
     """
-    stored = await store.get(piece.key)
-    if stored is None:
-        return  # trimmed a moment ago
-    batches = _batches(piece, stored.body)
-    while (batch := await store.clock.offload(next, batches, None)) is not None:
-        yield batch
+    number, key, body = piece.file.number, piece.file.key, await _body(store, piece.file)
+    while number < piece.file.next:
+        if body is None:  # it was deleted a moment ago, or holds less than the piece
+            found = await piece.where.fetch(store, piece.partition, number)
+            if found is None:
+                return  # trimmed
+            key, body = found
+        opened = await store.clock.offload(_opened, key, body, number, piece.file.next)
+        batches = _batches(key, opened, piece.skip if number == piece.file.number else 0)
+        while (batch := await store.clock.offload(next, batches, None)) is not None:
+            yield batch
+        number, body = opened.part.next, None
+
+
+async def _body(store: Store, file: OutputFile) -> bytes | None:
+    """The file as it was listed, or None."""
+    stored = await store.get(file.key)
+    return None if stored is None or (file.tag and stored.tag != file.tag) else stored.body
 
 
 async def partitions_with_state(store: Store, layout: ProcessorLayout) -> list[str]:
@@ -78,19 +100,21 @@ async def partitions_with_state(store: Store, layout: ProcessorLayout) -> list[s
     return [document_partition(entry.key) for entry in entries]
 
 
-async def _files(store: Store, layout: ProcessorLayout, partition: str) -> list[Entry]:
-    boundary = await OutputChain(store, layout, partition).boundary()
-    folder = layout.output_dir(partition)
-    after = folder + numbered(boundary - 1, ".parquet") if boundary else ""
-    return (await store.list(folder, after=after)).entries
+class _Opened(NamedTuple):
+    file: pq.ParquetFile
+    part: Part
 
 
-def _batches(piece: Piece, body: bytes) -> Iterator[pa.RecordBatch]:
-    skip = piece.skip
+def _opened(key: str, body: bytes, number: int, stop: int) -> _Opened:
     try:
-        for batch in pq.ParquetFile(pa.BufferReader(body)).iter_batches(_ROWS, use_threads=False):
-            if skip < batch.num_rows:
-                yield batch.slice(skip)
-            skip = max(0, skip - batch.num_rows)
+        file = pq.ParquetFile(pa.BufferReader(body), thrift_string_size_limit=2**31 - 1)
     except (pa.ArrowException, OSError) as error:
-        raise CorruptObject(piece.key, f"cannot be read ({error})") from None
+        raise CorruptObject(key, f"cannot be read ({error})") from None
+    return _Opened(file, part_of(key, footer_in(file, len(body)), number, stop))
+
+
+def _batches(key: str, opened: _Opened, skip: int) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from batches_of(opened.file, opened.part.skip + skip, opened.part.stop, _ROWS)
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptObject(key, f"cannot be read ({error})") from None

@@ -7,6 +7,7 @@ try:
 except ImportError:
     raise ImportError("actorproc.spark needs PySpark 4.1, 4.2 or 4.3: pip install 'actorproc[spark]'") from None
 
+from actorproc.spark.compaction import Compaction, compact
 from actorproc.spark.frames import read_output, stream_output
 
 if tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 1):
@@ -14,4 +15,4 @@ if tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 1):
         f"actorproc.spark needs PySpark 4.1, 4.2 or 4.3, and this is {pyspark.__version__}: pip install 'actorproc[spark]'"
     )
 
-__all__ = ["read_output", "stream_output"]
+__all__ = ["Compaction", "compact", "read_output", "stream_output"]

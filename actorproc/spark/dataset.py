@@ -15,18 +15,23 @@ from actorproc.store import Store
 
 
 class File(NamedTuple):
-    """A file of a partition. `size` in bytes; `time`: seconds since 1970 by the store's own clock."""
+    """A file of a partition, with what is in it from `number` on and before `next`, or more (`Dataset.after`). `size` in
+    bytes; `time`: of the newest in it, seconds since 1970 by the store's own clock; `tag` as it was listed, empty where the
+    key says enough."""
 
     number: int
+    next: int
     size: int
     time: float
+    key: str
+    tag: str = ""
 
 
 class Span(NamedTuple):
-    """What a task reads of one partition: `files` (number, size), as far as they were listed, up to number `stop`."""
+    """What a task reads of one partition: `files`, as far as they were listed, up to number `stop`."""
 
     partition: str
-    files: Sequence[tuple[int, int]]
+    files: Sequence[File]
     stop: int
 
 
@@ -70,12 +75,20 @@ class Dataset(ABC):
 
     @abstractmethod
     def key(self, partition: str, number: int) -> str:
-        """Of a file."""
+        """Of a file that no listing has told of."""
 
     @abstractmethod
-    async def files(self, store: Store, partition: str, first: int, limit: int | None = None) -> list[File]:
-        """The files from number `first` on, at most `limit`. One that is made meanwhile may be missing although a later
-        one is listed."""
+    async def files(
+        self, store: Store, starts: Mapping[str, int], limit: int | None = None
+    ) -> Mapping[str, Sequence[File]]:
+        """The files of each partition in `starts` from that number on, at most `limit` of each. One that is made meanwhile
+        may be missing although a later one is listed."""
+
+    async def fetch(self, store: Store, partition: str, number: int) -> tuple[str, bytes] | None:
+        """Key and body of the file that holds number `number` now; None: there is none."""
+        key = self.key(partition, number)
+        stored = await store.get(key)
+        return None if stored is None else (key, stored.body)
 
     async def check(self, store: Store, first: Mapping[str, Sequence[File]], starts: Mapping[str, int]) -> None:
         """See that nothing was trimmed between the number where reading goes on and the first file listed.
@@ -84,9 +97,13 @@ class Dataset(ABC):
             SourceError: it was; names the partition and the numbers.
         """
 
-    @abstractmethod
-    async def after(self, store: Store, partition: str, number: int) -> int:
-        """The number that the file after file `number` has, or will have, at least."""
+    async def after(self, store: Store, partition: str, file: File) -> int:
+        """The number that the file after this one has, or will have, at least."""
+        return file.next
+
+    async def divided(self, store: Store, files: Sequence[File], most_files: int, most_rows: int) -> Sequence[File]:
+        """Files that hold much divided by numbers, the first `most_files` or `most_rows` of them at least."""
+        return files
 
     async def rows(self, store: Store, partition: str, first: int, stop: int) -> int:
         """How many rows the files from `first` on and before `stop` have."""
@@ -97,8 +114,11 @@ class Dataset(ABC):
         return 0
 
     @abstractmethod
-    def decode(self, partition: str, number: int, body: bytes, columns: Sequence[str]) -> tuple[Iterator[Batch], int]:
-        """The rows of a file with at least those of `columns` that it has, and the number of the file after it.
+    def decode(
+        self, partition: str, number: int, stop: int, key: str, body: bytes, columns: Sequence[str]
+    ) -> tuple[Iterator[Batch], int]:
+        """The rows of a file, from number `number` on and before `stop`, with at least those of `columns` that it has; and
+        the number that comes after them.
 
         Raises:
             CorruptObject: it is not what was written there.
@@ -125,7 +145,7 @@ async def list_files(store: Store, folder: str, first: int, limit: int | None, s
     for entry in (await store.list(folder, after, limit)).entries:
         digits = entry.key.removeprefix(folder).removesuffix(suffix)
         if digits.isdecimal() and entry.key.endswith(suffix):
-            found.append(File(int(digits), entry.size, entry.modified))
+            found.append(File(int(digits), int(digits) + 1, entry.size, entry.modified, entry.key))
     return found
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import pkgutil
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +15,8 @@ from pyspark.sql import functions as f
 
 from actorproc.errors import UsageError
 from actorproc.layout import ProcessorLayout
+from actorproc.output.dataset import partitions_with_state
+from actorproc.output.files import OutputFiles
 from actorproc.records import SEQUENCE
 from actorproc.rows.schema import PARTITION_COLUMN, schema_to_ddl
 from actorproc.settings import Settings
@@ -20,6 +24,7 @@ from actorproc.spark.native import native_options, native_url
 from actorproc.spark.output import PARTITION, Output
 from actorproc.spark.place import opened
 from actorproc.spark.request import riding_options
+from actorproc.store import Store
 
 _NEVER = "36500d"  # Spark's own file stream passes over files that are a week older than the newest it has seen
 
@@ -54,12 +59,16 @@ def read_output(
     if _is_remote(spark):
         return wanted.source(spark, spark.read, settings, native)
     settings = settings or Settings.load()
-    schema, url, some = wanted.look(settings)
+    schema, url, folders = wanted.look(settings)
     path = native_url(spark, url)
     if path is None and native:
         raise _unreachable(url)
-    if path is not None and native is not False and some:
-        return wanted.native(spark.read.options(**native_options(path, settings)), path, schema)
+    if path is not None and native is not False and folders:
+        frames = []
+        for folder, keys in folders.items():
+            reader = spark.read.options(**native_options(path, settings), basePath=f"{path}/{folder}")
+            frames.append(wanted.native(reader, [f"{path}/{key}" for key in keys], schema))
+        return reduce(DataFrame.unionAll, frames)
     return wanted.source(spark, spark.read, settings)
 
 
@@ -97,14 +106,19 @@ def stream_output(
     settings = settings or Settings.load()
     if max_rows is not None:
         raise UsageError("max_rows does not go with native=True: Spark's own file stream counts files; use max_files")
-    schema, url, some = wanted.look(settings)
+    schema, url, folders = wanted.look(settings)
     path = native_url(spark, url)
     if path is None:
         raise _unreachable(url)
-    if not some:
+    if not folders:
         raise UsageError(f"{name} at {url} has no output yet, and Spark's own file stream needs some; leave native out")
+    if any(keys != [folder] for folder, keys in folders.items()):
+        raise UsageError(
+            f"output of {name} at {url} was compacted, and Spark's own file stream sees the originals only, while they are "
+            "there; leave native out"
+        )
     reader = spark.readStream.options(**given, **native_options(path, settings), maxFileAge=_NEVER)
-    return wanted.native(reader, path, schema)
+    return wanted.native(reader, [f"{path}/{folder}" for folder in folders], schema)
 
 
 class _Wanted:
@@ -119,14 +133,15 @@ class _Wanted:
         start: int | Mapping[str, int] | None,
     ) -> None:
         self._container = container
-        self._output = ProcessorLayout(name).output
+        self._layout = ProcessorLayout(name)
         self._name = name
         self._columns = columns
         self._partitions = None if partitions is None else [str(partition) for partition in partitions]
         self._start = start
 
-    def look(self, settings: Settings) -> tuple[pa.Schema, str, bool]:
-        """The schema of all columns, the URL in full, and whether anything was committed."""
+    def look(self, settings: Settings) -> tuple[pa.Schema, str, Mapping[str, Sequence[str]]]:
+        """The schema of all columns, the URL in full, and what Spark's own reader is to read: keys of folders and files by
+        the folder that they are in; nothing if nothing was committed."""
         output = Output(self._name)
         with opened(self._container, settings) as place:
             schema = place.call(output.describe, place.store).schema
@@ -137,12 +152,24 @@ class _Wanted:
                         f"{self._name} at {place.store.url} has no partition {', '.join(missing)}; "
                         f"there are: {', '.join(there) or 'none yet'}"
                     )
-            some = bool(place.call(place.store.list, self._output, limit=1).entries)
+            folders = place.call(self._folders, place.store)
             if self._columns is not None and (unknown := [c for c in self._columns if c not in schema.names]):
                 raise UsageError(
                     f"{self._name} has no column {', '.join(unknown)}; there are: {', '.join(schema.names)}"
                 )
-            return schema, place.store.url, some
+            return schema, place.store.url, folders
+
+    async def _folders(self, store: Store) -> Mapping[str, Sequence[str]]:
+        where = OutputFiles(self._layout)
+        output = self._layout.output.rstrip("/")
+        if not any(boundary.ranges for boundary in (await where.look(store)).values()):
+            return {output: [output]} if (await store.list(self._layout.output, limit=1)).entries else {}
+        partitions = await partitions_with_state(store, self._layout)
+        wanted = [partition for partition in partitions if self._partitions is None or partition in self._partitions]
+        found: dict[str, list[str]] = {output: [], self._layout.compacted.rstrip("/"): []}
+        for file in chain(*(await where.files(store, dict.fromkeys(wanted, 0))).values()):
+            found[self._layout.compacted.rstrip("/") if file.compacted else output].append(file.key)
+        return {folder: keys for folder, keys in found.items() if keys}
 
     def source(
         self, spark: SparkSession, reader: Any, settings: Settings | None, native: bool | None = None
@@ -169,13 +196,16 @@ class _Wanted:
         chosen = frame.schema.__class__([names[column] for column in self._columns])
         return reader.schema(chosen).load(self._container)  # type: ignore[no-any-return]
 
-    def native(self, reader: Any, path: str, schema: pa.Schema) -> DataFrame:
+    def native(self, reader: Any, paths: Sequence[str], schema: pa.Schema) -> DataFrame:
         """Through Spark's own Parquet reader."""
         stored = [field for field in schema if field.name != PARTITION.name]
         files = pa.schema([*stored, pa.field(PARTITION_COLUMN, pa.string())])
-        frame: DataFrame = reader.schema(schema_to_ddl(files)).parquet(f"{path}/{self._output.rstrip('/')}")
+        frame: DataFrame = reader.schema(schema_to_ddl(files)).parquet(*paths)
         # Spark makes one character of each %XX in a folder's name; ours are bytes of UTF-8.
-        partition = f.decode(f.encode(f.col(PARTITION_COLUMN), "ISO-8859-1"), "UTF-8")
+        # (Only names that are not ASCII have any: for each row the way there and back takes longer than the rest of it.)
+        found = f.col(PARTITION_COLUMN)
+        decoded = f.decode(f.encode(found, "ISO-8859-1"), "UTF-8")
+        partition = f.when(f.octet_length(found) == f.length(found), found).otherwise(decoded)
         if self._partitions is not None:
             frame = frame.where(partition.isin(self._partitions))
         if isinstance(self._start, int):

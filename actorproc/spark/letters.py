@@ -9,10 +9,11 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
+from actorproc.actor import gather
 from actorproc.errors import CorruptObject
 from actorproc.output.dead_letters import decoded
 from actorproc.records import RECORD_SCHEMA
-from actorproc.spark.dataset import Batch, File, list_files
+from actorproc.spark.dataset import Batch, Dataset, File, list_files
 from actorproc.spark.output import Output
 from actorproc.store import Store
 
@@ -56,8 +57,17 @@ class DeadLetters(Output):
     def key(self, partition: str, number: int) -> str:
         return self._layout.dead_letter_file(partition, number)
 
-    async def files(self, store: Store, partition: str, first: int, limit: int | None = None) -> list[File]:
-        return await list_files(store, self._layout.dead_letter_dir(partition), first, limit, ".jsonl")
+    async def files(
+        self, store: Store, starts: Mapping[str, int], limit: int | None = None
+    ) -> Mapping[str, Sequence[File]]:
+        async def of(partition: str) -> list[File]:
+            folder = self._layout.dead_letter_dir(partition)
+            return await list_files(store, folder, starts[partition], limit, ".jsonl")
+
+        return await gather(list(starts), of)
+
+    async def fetch(self, store: Store, partition: str, number: int) -> tuple[str, bytes] | None:
+        return await Dataset.fetch(self, store, partition, number)
 
     async def check(self, store: Store, first: Mapping[str, Sequence[File]], starts: Mapping[str, int]) -> None:
         """Gaps mean nothing here."""
@@ -65,14 +75,19 @@ class DeadLetters(Output):
     async def seek(self, store: Store, partition: str, files: Sequence[File], sequence: int) -> int:
         return 0
 
-    def _rows(self, partition: str, number: int, body: bytes, columns: Sequence[str]) -> Iterator[Batch]:
+    def decode(
+        self, partition: str, number: int, stop: int, key: str, body: bytes, columns: Sequence[str]
+    ) -> tuple[Iterator[Batch], int]:
+        return self._letters(key, body), number + 1
+
+    def _letters(self, key: str, body: bytes) -> Iterator[Batch]:
         if not body:
             return  # purged
         try:
             letters = [_decoded(orjson.loads(line)) for line in body.splitlines()]
             table = pa.RecordBatch.from_pylist(letters, LETTER_SCHEMA)
         except (ValueError, TypeError, KeyError, pa.ArrowException) as error:
-            raise CorruptObject(self.key(partition, number), f"is no file of dead letters ({error!r})") from None
+            raise CorruptObject(key, f"is no file of dead letters ({error!r})") from None
         yield Batch(dict(zip(LETTER_SCHEMA.names, table.columns, strict=True)), table.column("sequence"))
 
 

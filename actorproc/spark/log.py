@@ -64,8 +64,13 @@ class Log(Dataset):
     def key(self, partition: str, number: int) -> str:
         return log_file(partition, number)
 
-    async def files(self, store: Store, partition: str, first: int, limit: int | None = None) -> list[File]:
-        return await list_files(store, log_dir(partition), first, limit, ".parquet")
+    async def files(
+        self, store: Store, starts: Mapping[str, int], limit: int | None = None
+    ) -> Mapping[str, Sequence[File]]:
+        async def of(partition: str) -> list[File]:
+            return await list_files(store, log_dir(partition), starts[partition], limit, ".parquet")
+
+        return await gather(list(starts), of)
 
     async def check(self, store: Store, first: Mapping[str, Sequence[File]], starts: Mapping[str, int]) -> None:
         boundaries = await self._boundaries.read(store)
@@ -76,8 +81,8 @@ class Log(Dataset):
             if files and files[0].number > start and await store.get(log_file(partition, start), tail=1) is None:
                 raise self.lost(store, partition, start, files[0].number, "the files before it were deleted")
 
-    async def after(self, store: Store, partition: str, number: int) -> int:
-        return (await read_notes(store, partition, number))[1]
+    async def after(self, store: Store, partition: str, file: File) -> int:
+        return (await read_notes(store, partition, file.number))[1]
 
     async def rows(self, store: Store, partition: str, first: int, stop: int) -> int:
         return stop - first
@@ -85,7 +90,9 @@ class Log(Dataset):
     async def seek(self, store: Store, partition: str, files: Sequence[File], sequence: int) -> int:
         return max(0, bisect_right(files, sequence, key=lambda file: file.number) - 1)
 
-    def decode(self, partition: str, number: int, body: bytes, columns: Sequence[str]) -> tuple[Iterator[Batch], int]:
+    def decode(
+        self, partition: str, number: int, stop: int, key: str, body: bytes, columns: Sequence[str]
+    ) -> tuple[Iterator[Batch], int]:
         file = LogFile(partition, number, body)
         return self._records(partition, file), file.next
 

@@ -10,18 +10,22 @@ import pyarrow.parquet as pq
 from actorproc.errors import CorruptObject, UsageError
 from actorproc.keeping.registry import lowest_numbers
 from actorproc.layout import ProcessorLayout
-from actorproc.output.boundary import NOTHING_TRIMMED, Boundaries
+from actorproc.output.boundary import NOTHING_TRIMMED, Boundary
 from actorproc.output.chain import Commit, OutputChain
+from actorproc.output.compacted import Contents, Part, batches_of, footer_in, part_of
 from actorproc.output.dataset import partitions_with_state
+from actorproc.output.files import OutputFiles
 from actorproc.output.origin import dataset_identity
 from actorproc.output.schema import read_schema
+from actorproc.parquet import read_footer
 from actorproc.records import SEQUENCE
-from actorproc.spark.dataset import Batch, Dataset, Description, File, list_files
+from actorproc.spark.dataset import Batch, Dataset, Description, File
 from actorproc.store import Store
 
 PARTITION = pa.field("_partition", pa.string())
 
 _ROWS = 50_000  # in a batch, at most
+_REMEMBERED = 256  # compacted files, what is in them
 
 
 class Output(Dataset):
@@ -32,7 +36,8 @@ class Output(Dataset):
     def __init__(self, name: str) -> None:
         self.path = name
         self._layout = ProcessorLayout(name)
-        self._boundaries = Boundaries(self._layout.boundaries)
+        self._where = OutputFiles(self._layout)
+        self._contents: dict[str, Contents] = {}
 
     async def describe(self, store: Store) -> Description:
         from actorproc.status import missing_processor  # half a second, which tasks need not spend
@@ -53,62 +58,148 @@ class Output(Dataset):
         return await partitions_with_state(store, self._layout)
 
     async def lowest(self, store: Store, partitions: Sequence[str]) -> Mapping[str, int]:
-        return await lowest_numbers(store, self._layout.readers, self._boundaries)
+        return await lowest_numbers(store, self._layout.readers, self._where.boundaries)
 
     def key(self, partition: str, number: int) -> str:
         return self._layout.output_file(partition, number)
 
-    async def files(self, store: Store, partition: str, first: int, limit: int | None = None) -> list[File]:
-        return await list_files(store, self._layout.output_dir(partition), first, limit, ".parquet")
+    async def files(
+        self, store: Store, starts: Mapping[str, int], limit: int | None = None
+    ) -> Mapping[str, Sequence[File]]:
+        found = await self._where.files(store, starts, limit)
+        return {
+            partition: [File(f.number, f.next, f.size, f.time, f.key, f.tag) for f in files]
+            for partition, files in found.items()
+        }
+
+    async def fetch(self, store: Store, partition: str, number: int) -> tuple[str, bytes] | None:
+        return await self._where.fetch(store, partition, number)
 
     async def check(self, store: Store, first: Mapping[str, Sequence[File]], starts: Mapping[str, int]) -> None:
-        boundaries = await self._boundaries.read(store)
         for partition, files in first.items():
-            start, boundary = starts.get(partition, 0), boundaries.get(partition, NOTHING_TRIMMED).lowest
-            if start < boundary:
-                raise self.lost(store, partition, start, boundary, f"output below {boundary} was trimmed")
-            if files and files[0].number > start and await self._commit(store, partition, start) is None:
+            start, lowest = starts.get(partition, 0), (await self._boundary(store, partition)).lowest
+            if start < lowest:
+                raise self.lost(store, partition, start, lowest, f"output below {lowest} was trimmed")
+            if files and files[0].number > start and await self.fetch(store, partition, start) is None:
                 raise self.lost(store, partition, start, files[0].number, "the files before it were deleted by hand")
 
-    async def after(self, store: Store, partition: str, number: int) -> int:
-        return number + 1
-
     async def rows(self, store: Store, partition: str, first: int, stop: int) -> int:
-        if stop <= first:
-            return 0
+        boundary = await self._boundary(store, partition)
+        while (count := await self._count(store, partition, boundary, first, stop)) is None:
+            before, boundary = boundary, (await self._where.look(store)).get(partition, NOTHING_TRIMMED)
+            if boundary == before:
+                raise self.lost(store, partition, first, None, "the files were deleted meanwhile")
+        return count
+
+    async def _count(self, store: Store, partition: str, boundary: Boundary, first: int, stop: int) -> int | None:
+        """Rows of the commits from `first` on and before `stop`; None: they are not where `boundary` leads to."""
+        count = 0
+        while first < stop and (holder := boundary.range_of(first)) is not None:
+            if first == holder.first and holder.next <= stop:
+                count += holder.rows
+            else:
+                key = self._layout.compacted_file(partition, holder.first, holder.put_id)
+                contents = await self._contents_of(store, key)
+                if contents is None:
+                    return None
+                part = contents.part(key, first, stop)
+                count += part.stop - part.skip
+            first = holder.next
+        if first >= stop:
+            return count
         begin, end = await self._commit(store, partition, first), await self._commit(store, partition, stop - 1)
         if begin is None or end is None:
-            raise self.lost(store, partition, first, None, "the files were deleted meanwhile")
-        return end.totals.rows - begin.totals.rows + begin.rows  # totals count up along the chain
+            return None
+        return count + end.totals.rows - begin.totals.rows + begin.rows  # totals count up along the chain
 
     async def seek(self, store: Store, partition: str, files: Sequence[File], sequence: int) -> int:
+        boundary = await self._boundary(store, partition)
+
+        async def last(number: int) -> int | None:
+            """Sequence up to which the file with commit `number` goes."""
+            if (holder := boundary.range_of(number)) is not None:
+                return holder.sequence
+            commit = await self._commit(store, partition, number)
+            return None if commit is None else commit.next.sequence
+
         low, high = 0, len(files)
         while low < high:
             middle = (low + high) // 2
-            commit = await self._commit(store, partition, files[middle].number)
-            if commit is not None and commit.next.sequence < sequence:
+            upto = await last(files[middle].number)
+            if upto is not None and upto < sequence:
                 low = middle + 1
             else:
                 high = middle
         return low
 
+    async def divided(self, store: Store, files: Sequence[File], most_files: int, most_rows: int) -> Sequence[File]:
+        parts: list[File] = []
+        rows = 0
+        for index, file in enumerate(files):
+            contents = None
+            if not file.tag and len(parts) < most_files and rows < most_rows:
+                contents = await self._contents_of(store, file.key)
+            if contents is None:  # an original: all after it are; or deleted a moment ago
+                return [*parts, *files[index:]]
+            share = file.size // len(contents.rows)
+            for number in range(file.number, file.next):
+                time = min(file.time, float(contents.times[number - contents.first]))
+                parts.append(File(number, number + 1, share, time, file.key))
+            rows += contents.rows_before(file.next) - contents.rows_before(file.number)
+        return parts
+
+    async def _contents_of(self, store: Store, key: str) -> Contents | None:
+        """What is in a compacted file; None: it is not there any more."""
+        if key not in self._contents:
+            footer = await read_footer(store, key)
+            if footer is None:
+                return None
+            if len(self._contents) >= _REMEMBERED:
+                self._contents.clear()
+            self._contents[key] = Contents.from_metadata(key, footer.metadata)
+        return self._contents[key]
+
+    async def _boundary(self, store: Store, partition: str) -> Boundary:
+        """As the last listing went by it."""
+        known = self._where.known
+        return (await self._where.look(store) if known is None else known).get(partition, NOTHING_TRIMMED)
+
     async def _commit(self, store: Store, partition: str, number: int) -> Commit | None:
         return await OutputChain(store, self._layout, partition).read(number)
 
-    def decode(self, partition: str, number: int, body: bytes, columns: Sequence[str]) -> tuple[Iterator[Batch], int]:
-        return self._rows(partition, number, body, columns), number + 1
-
-    def _rows(self, partition: str, number: int, body: bytes, columns: Sequence[str]) -> Iterator[Batch]:
+    def decode(
+        self, partition: str, number: int, stop: int, key: str, body: bytes, columns: Sequence[str]
+    ) -> tuple[Iterator[Batch], int]:
         try:
-            file = pq.ParquetFile(pa.BufferReader(body))
+            file = pq.ParquetFile(pa.BufferReader(body), thrift_string_size_limit=2**31 - 1)
             there = [name for name in file.schema_arrow.names if name in columns or name == SEQUENCE.name]
-            for batch in file.iter_batches(_ROWS, columns=there, use_threads=False):
+        except (pa.ArrowException, OSError) as error:
+            raise _damaged(key, error) from None
+        part = part_of(key, footer_in(file, len(body)), number, stop)
+        return self._rows(partition, key, file, part, there, with_partition=PARTITION.name in columns), part.next
+
+    def _rows(
+        self,
+        partition: str,
+        key: str,
+        file: pq.ParquetFile,
+        part: Part,
+        columns: Sequence[str],
+        *,
+        with_partition: bool,
+    ) -> Iterator[Batch]:
+        try:
+            for batch in batches_of(file, part.skip, part.stop, _ROWS, columns):
                 found = dict(zip(batch.schema.names, batch.columns, strict=True))
-                if PARTITION.name in columns:
+                if with_partition:
                     found[PARTITION.name] = pa.repeat(partition, batch.num_rows)
                 yield Batch(found, found[SEQUENCE.name])
         except (pa.ArrowException, OSError, KeyError) as error:
-            raise CorruptObject(self.key(partition, number), f"cannot be read ({error})") from None
+            raise _damaged(key, error) from None
+
+
+def _damaged(key: str, error: Exception) -> CorruptObject:
+    return CorruptObject(key, f"cannot be read ({error})")
 
 
 def _nullable(field: pa.Field) -> pa.Field:

@@ -10,7 +10,7 @@ from typing import NamedTuple, ParamSpec, TypeVar
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from actorproc.settings import Settings
-from actorproc.store import Store
+from actorproc.store import Store, Stored
 from actorproc.stores import open_store
 
 P = ParamSpec("P")
@@ -27,13 +27,9 @@ class Place(NamedTuple):
         """The result of async `work`."""
         return self.portal.call(lambda: work(*args, **kwargs))
 
-    def get(self, key: str) -> Future[bytes | None]:
-        """The object's body, later; None if there is no such object."""
-        return self.portal.start_task_soon(self._body, key)
-
-    async def _body(self, key: str) -> bytes | None:
-        stored = await self.store.get(key)
-        return stored.body if stored else None
+    def get(self, key: str) -> Future[Stored | None]:
+        """The object, later; None if there is no such object."""
+        return self.portal.start_task_soon(self.store.get, key)
 
 
 @contextmanager

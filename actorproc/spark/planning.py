@@ -15,6 +15,7 @@ Numbers = dict[str, int]
 
 _FILE_WEIGHT = 64 * 2**10  # what a file costs beside its bytes, in bytes
 _PAGE = 1_000  # files listed at once, at first
+_NO_LIMIT = 2**63
 _MOST_LISTED = 10_000  # of a partition's files at a trigger that takes a bounded number of rows
 
 
@@ -29,15 +30,15 @@ async def beginning(request: Request, store: Store) -> Numbers:
     dataset, partitions = request.dataset, await partitions_of(request, store)
     lowest = await dataset.lowest(store, partitions)
 
-    async def first(partition: str) -> int:
-        number, start = lowest.get(partition, 0), request.start_of(partition)
-        if start <= 0:
-            return number
-        files = await dataset.files(store, partition, number)
-        index = await dataset.seek(store, partition, files, start)
-        return files[index].number if index < len(files) else number
+    numbers = {partition: lowest.get(partition, 0) for partition in partitions}
+    later = [partition for partition in partitions if request.start_of(partition) > 0]
+    files = await dataset.files(store, {partition: numbers[partition] for partition in later})
 
-    return dict(await gather(partitions, first))
+    async def first(partition: str) -> int:
+        index = await dataset.seek(store, partition, files[partition], request.start_of(partition))
+        return files[partition][index].number if index < len(files[partition]) else numbers[partition]
+
+    return numbers | dict(await gather(later, first))
 
 
 async def everything(request: Request, store: Store) -> list[Span]:
@@ -51,8 +52,8 @@ async def everything(request: Request, store: Store) -> list[Span]:
         if missing := sorted(request.partitions.difference(there)):
             raise UsageError(f"{request.what} has no partition {', '.join(missing)}; there are: {', '.join(there)}")
     start = await beginning(request, store)
-    files = await gather(list(start), lambda partition: request.dataset.files(store, partition, start[partition]))
-    stops = {partition: found[-1].number + 1 for partition, found in files.items() if found}
+    files = await request.dataset.files(store, start)
+    stops = {partition: found[-1].next for partition, found in files.items() if found}
     return await _spans(request.dataset, store, start, stops, files)
 
 
@@ -63,23 +64,22 @@ async def between(request: Request, store: Store, start: Numbers, stop: Numbers)
         SourceError: some of it was trimmed; names the partition and the numbers.
     """
     moved = {partition: end for partition, end in stop.items() if end > start.get(partition, 0)}
-
-    async def inside(partition: str) -> list[File]:
-        return await _before(request.dataset, store, partition, start.get(partition, 0), moved[partition])
-
-    files = await gather(list(moved), inside)
+    files = await _before(request.dataset, store, {partition: start.get(partition, 0) for partition in moved}, moved)
     return await _spans(request.dataset, store, start, moved, files)
 
 
-async def _before(dataset: Dataset, store: Store, partition: str, first: int, stop: int) -> list[File]:
-    """The files from `first` on and before `stop`, and hardly more: much may lie beyond."""
+async def _before(dataset: Dataset, store: Store, start: Numbers, stop: Numbers) -> Mapping[str, Sequence[File]]:
+    """The files from `start` on and before `stop`, and hardly more: much may lie beyond."""
+    found: dict[str, Sequence[File]] = {}
     limit = _PAGE
-    while True:
-        limit = min(limit, stop - first)
-        files = await dataset.files(store, partition, first, limit)
-        if len(files) < limit or files[-1].number >= stop - 1 or limit == stop - first:
-            return files
+    while todo := {partition: first for partition, first in start.items() if partition not in found}:
+        most = min(limit, max(stop[partition] - first for partition, first in todo.items()))
+        for partition, files in (await dataset.files(store, todo, most)).items():
+            enough = len(files) < most or files[-1].next >= stop[partition]
+            if enough or most >= stop[partition] - todo[partition]:
+                found[partition] = files
         limit *= 8
+    return found
 
 
 async def _spans(
@@ -89,11 +89,12 @@ async def _spans(
     await dataset.check(store, found, start)
     spans = []
     for partition, inside in found.items():
-        listed = [(file.number, file.size) for file in inside]
         first = start.get(partition, 0)
-        if dataset.dense and (not listed or listed[0][0] != first):
-            listed.insert(0, (first, 0))  # it is there, and was made while it was listed
-        spans.append(Span(partition, listed, stops[partition]))
+        if dataset.dense and (not inside or inside[0].number != first):
+            inside.insert(
+                0, File(first, first + 1, 0, 0.0, dataset.key(partition, first))
+            )  # it is there, and was made while it was listed
+        spans.append(Span(partition, inside, stops[partition]))
     return spans
 
 
@@ -113,36 +114,28 @@ async def news(
     # With a target everything was listed once; else what lies beyond the limit need not be seen at every trigger.
     most = min(request.max_files or _MOST_LISTED, _MOST_LISTED) + 1 if limited else None
 
-    async def look(partition: str) -> list[File]:
-        found = await dataset.files(store, partition, start.get(partition, 0), most)
-        return found if target is None else [file for file in found if file.number < target.get(partition, 0)]
-
-    fresh = {partition: files for partition, files in (await gather(partitions, look)).items() if files}
+    found = await dataset.files(store, {partition: start.get(partition, 0) for partition in partitions}, most)
+    if limited:
+        listed, files, rows = found, request.max_files or _NO_LIMIT, request.max_rows or _NO_LIMIT
+        found = await gather(list(listed), lambda p: dataset.divided(store, listed[p], files, rows))
+    if target is not None:
+        found = {p: [file for file in files if file.number < target.get(p, 0)] for p, files in found.items()}
+    fresh = {partition: files for partition, files in found.items() if files}
     known = {partition: start.get(partition, 0) for partition in {*partitions, *start}}
-    end_of_all = known | dict(await _ends(dataset, store, fresh, {p: len(files) for p, files in fresh.items()}))
+    ends = dict(await gather(list(fresh), lambda p: dataset.after(store, p, fresh[p][-1])))
+    if target is not None:  # which may lie within a file that was compacted since
+        ends = {p: min(end, target[p]) for p, end in ends.items()}
+    end_of_all = known | ends
     if not limited:
         return end_of_all, end_of_all
     await dataset.check(store, fresh, start)
-    taken = await _share(request, store, start, fresh)
-    return known | dict(await _ends(dataset, store, fresh, taken)), end_of_all
-
-
-async def _ends(
-    dataset: Dataset, store: Store, fresh: Mapping[str, Sequence[File]], taken: Mapping[str, int]
-) -> Mapping[str, int]:
-    """Partition -> number after its first `taken` files."""
-
-    async def end(partition: str) -> int:
-        files, count = fresh[partition], taken[partition]
-        if count < len(files):
-            return files[count].number
-        return await dataset.after(store, partition, files[-1].number)
-
-    return await gather([partition for partition in fresh if taken[partition]], end)
+    taken = await _share(request, store, start, fresh, ends)
+    end = {p: fresh[p][count].number if count < len(fresh[p]) else ends[p] for p, count in taken.items() if count}
+    return known | end, end_of_all
 
 
 async def _share(
-    request: Request, store: Store, start: Numbers, fresh: Mapping[str, Sequence[File]]
+    request: Request, store: Store, start: Numbers, fresh: Mapping[str, Sequence[File]], ends: Numbers
 ) -> Mapping[str, int]:
     """How many files of each partition to take: the oldest over all partitions, so that none runs ahead of the others;
     at least one."""
@@ -165,7 +158,7 @@ async def _share(
 
         async def of(partition: str) -> int:
             files, number = fresh[partition], start.get(partition, 0)
-            after = files[-1].number + 1 if taken[partition] == len(files) else files[taken[partition]].number
+            after = ends[partition] if taken[partition] == len(files) else files[taken[partition]].number
             return await request.dataset.rows(store, partition, number, after) if taken[partition] else 0
 
         return sum((await gather(list(fresh), of)).values())
@@ -190,17 +183,17 @@ async def _most(count: int, cost: Callable[[int], Awaitable[int]], limit: int) -
 
 def dealt(spans: Sequence[Span], tasks: int) -> list[list[Span]]:
     """The spans cut between files into at most `tasks` parts of about the same weight, in order."""
-    whole = sum(size + _FILE_WEIGHT for span in spans for _, size in span.files)
+    whole = sum(file.size + _FILE_WEIGHT for span in spans for file in span.files)
     parts: list[list[Span]] = [[] for _ in range(tasks)]
     passed = 0
     for partition, files, stop in spans:
         begin, part = 0, passed * tasks // max(1, whole)
-        for at, (number, size) in enumerate(files):
+        for at, file in enumerate(files):
             here = passed * tasks // whole
             if here != part:
-                parts[part].append(Span(partition, files[begin:at], number))
+                parts[part].append(Span(partition, files[begin:at], file.number))
                 begin, part = at, here
-            passed += size + _FILE_WEIGHT
+            passed += file.size + _FILE_WEIGHT
         if begin < len(files):
             parts[part].append(Span(partition, files[begin:], stop))
     return [part for part in parts if part]

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from actorproc.errors import SourceError
-from actorproc.spark.dataset import Batch, Span
+from actorproc.spark.dataset import Batch, File, Span
 from actorproc.spark.place import Place, opened
 from actorproc.spark.request import Request
+from actorproc.store import Stored
 
 _AHEAD_FILES = 16  # fetched before they are asked for
 _AHEAD_BYTES = 64 * 2**20
@@ -37,58 +38,65 @@ def read_spans(request: Request, spans: Sequence[Span], schema: pa.Schema) -> It
 
 
 def _read(request: Request, place: Place, span: Span, schema: pa.Schema) -> Iterator[Batch]:
-    dataset = request.dataset
-    listed = iter([number for number, _ in span.files])
-    ahead = _Ahead(place, [(dataset.key(span.partition, number), size) for number, size in span.files])
-    number = next(listed, span.stop)
-    while number < span.stop:
-        key = dataset.key(span.partition, number)
-        body = ahead.take(key)
-        if body is None:
+    dataset, partition = request.dataset, span.partition
+    ahead = _Ahead(place, span.files)
+    number: int | None = span.files[0].number
+    while number is not None and number < span.stop:
+        found = ahead.take(number) or place.call(dataset.fetch, place.store, partition, number)
+        if found is None:
             raise SourceError(
-                f"{key} in {place.store.url} was deleted while it was to be read. A batch query: run it again, it finds "
-                "what is there now. A stream: output is trimmed faster than this query reads it"
+                f"{dataset.key(partition, number)} in {place.store.url} was deleted while it was to be read. A batch query: run "
+                "it again, it finds what is there now. A stream: output is trimmed faster than this query reads it"
             )
-        batches, following = dataset.decode(span.partition, number, body, schema.names)
+        key, body = found
+        batches, following = dataset.decode(partition, number, span.stop, key, body, schema.names)
         yield from batches
-        number = following if dataset.dense else next(listed, span.stop)
+        number = following if dataset.dense else ahead.following(number)
 
 
 class _Ahead:
-    """Fetches the listed files in order, some before they are taken; any other when it is."""
+    """Fetches the listed files in order, some before they are taken."""
 
-    def __init__(self, place: Place, listed: Sequence[tuple[str, int]]) -> None:
+    def __init__(self, place: Place, listed: Sequence[File]) -> None:
         self._place = place
         self._listed = deque(listed)
-        self._coming: deque[tuple[str, int, Future[bytes | None]]] = deque()
+        self._coming: deque[tuple[File, Future[Stored | None]]] = deque()
         self._bytes = 0
 
-    def take(self, key: str) -> bytes | None:
-        """The body of the file, or None if there is none."""
-        while self._coming and self._coming[0][0] < key:
-            self._pop()  # listed, and not a file of the chain: cannot happen, and would only cost its bytes
-        while self._listed and self._listed[0][0] < key:
+    def take(self, number: int) -> tuple[str, bytes] | None:
+        """Key and body of the file that was listed with this number, if it is still there as it was."""
+        while self._coming and self._coming[0][0].number < number:
+            self._pop()  # listed, and then found within another file
+        while self._listed and self._listed[0].number < number:
             self._listed.popleft()
         self._fetch()
-        if self._coming and self._coming[0][0] == key:
-            body = self._pop().result()
-            self._fetch()
-            return body
-        return self._place.get(key).result()
+        if not self._coming or self._coming[0][0].number != number:
+            return None
+        file, body = self._pop()
+        stored = body.result()
+        self._fetch()
+        if stored is None or (file.tag and stored.tag != file.tag):
+            return None
+        return file.key, stored.body
 
-    def _pop(self) -> Future[bytes | None]:
-        _, size, body = self._coming.popleft()
-        self._bytes -= size
-        return body
+    def following(self, number: int) -> int | None:
+        """The number that was listed after `number`."""
+        files = [*(file for file, _ in self._coming), *self._listed]
+        return next((file.number for file in files if file.number > number), None)
+
+    def _pop(self) -> tuple[File, Future[Stored | None]]:
+        file, body = self._coming.popleft()
+        self._bytes -= file.size
+        return file, body
 
     def _fetch(self) -> None:
         while self._listed and len(self._coming) < _AHEAD_FILES:
-            key, size = self._listed[0]
-            if self._coming and self._bytes + size > _AHEAD_BYTES:
+            file = self._listed[0]
+            if self._coming and self._bytes + file.size > _AHEAD_BYTES:
                 return
             self._listed.popleft()
-            self._bytes += size
-            self._coming.append((key, size, self._place.get(key)))
+            self._bytes += file.size
+            self._coming.append((file, self._place.get(file.key)))
 
 
 def _from(batch: Batch, start: int) -> Batch:

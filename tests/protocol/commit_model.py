@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -64,6 +64,8 @@ class State(NamedTuple):
     read: tuple[File, ...] = ()
     """What readers had seen of the files below the boundary."""
     put_ids: int = 0
+    more: Hashable = None
+    """State of a model that is built upon this one."""
 
 
 Step = tuple[str, State]
@@ -103,7 +105,8 @@ class Model:
 
     def broken(self, s: State) -> str | None:
         """What is wrong with a state, or None."""
-        kept = [file for n, file in s.files if not self.rules.boundary or n >= s.boundary] + list(s.read)
+        visible = self.visible(s)
+        kept = [*visible.values(), *s.read]
         rows = Counter(record for file in kept for record in file.rows)
         if max(rows.values(), default=0) > 1:
             return f"rows visible twice: {dict(rows)}"
@@ -117,10 +120,18 @@ class Model:
         must_show = {record for record in range(position) if self.kinds[record] in "RF"}
         if gone := must_show - set(rows) - set(letters) - promised:
             return f"lost below committed position {position}: {gone}"
-        passed = [file for n, file in s.files if s.boundary <= n < s.checkpoint.number] + list(s.read)
+        passed = [file for n, file in visible.items() if s.boundary <= n < s.checkpoint.number] + list(s.read)
         if self.rules.in_commit and (late := {record for file in passed for record in file.letters} - set(letters)):
             return f"dead letters {late} never published"
         return None
+
+    def visible(self, s: State) -> Mapping[int, File]:
+        """What a reader finds as the output, by number."""
+        return {n: file for n, file in s.files if not self.rules.boundary or n >= s.boundary}
+
+    def void(self, s: State, n: int) -> bool:
+        """Whether a file in `output/` under number `n` counts for nothing, as far as rules tell."""
+        return self.rules.look and n < s.boundary
 
     # What can happen
 
@@ -157,9 +168,10 @@ class Model:
 
     def _trim(self, s: State) -> Iterator[Step]:
         files = dict(s.files)
-        n = min((n for n in files if n >= s.boundary), default=None)
+        visible = self.visible(s)
+        n = min((n for n in visible if n >= s.boundary), default=None)
         if n is not None and n < s.checkpoint.number - self.rules.keep_last:
-            read = s._replace(read=(*s.read, files[n]))
+            read = s._replace(read=(*s.read, visible[n]))
             if self.rules.boundary:
                 yield f"readers done, boundary {n + 1}", read._replace(boundary=n + 1)
             else:
@@ -179,7 +191,7 @@ class Model:
         file = dict(s.files).get(n)
         if file is None:
             return f"w{w} runs from {worker.position} at {n}", _put(s, w, worker._replace(phase="run"))
-        if file.letters and self.rules.look and n < s.boundary:
+        if file.letters and self.void(s, n):
             return f"w{w} is below the boundary, stops", _put(s, w, None)
         if self.rules.in_commit and self.rules.publish and file.letters and n not in dict(s.published):
             return f"w{w} publishes dead letters of {n}", _with_letters(s, n, file.letters)
@@ -190,7 +202,7 @@ class Model:
         assert worker.file is not None
         n, file = worker.number, worker.file
         onward = _put(s, w, Worker("run", n + 1, file.next, worker.known))
-        if self.rules.look and n < s.boundary:
+        if self.void(s, n):
             return f"w{w} is below the boundary, stops", _put(s, w, None)
         if n not in dict(s.published):
             return f"w{w} publishes dead letters of {n}", _with_letters(onward, n, file.letters)
@@ -251,8 +263,11 @@ class Model:
         letters = tuple(record for record in range(first, upto) if self.kinds[record] == "F" and w == 0)
         return rows, letters
 
+    def start(self) -> State:
+        return State(crashes_left=self.crashes, late_left=self.late)
+
     def search(self) -> Found:
-        return explore(State(crashes_left=self.crashes, late_left=self.late), self.steps, self.broken)
+        return explore(self.start(), self.steps, self.broken)
 
 
 def _put(s: State, w: int, worker: Worker | None) -> State:

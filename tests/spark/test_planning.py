@@ -6,7 +6,7 @@ import pytest
 
 from actorproc.errors import SourceError, UsageError
 from actorproc.layout import ProcessorLayout
-from actorproc.spark.dataset import Span
+from actorproc.spark.dataset import File, Span
 from actorproc.spark.planning import beginning, between, dealt, everything, news
 from actorproc.spark.request import Request, parse_options
 from actorproc.store import Listing, Store
@@ -53,7 +53,7 @@ def asked(**options: str) -> Request:
 
 
 def numbers(spans: list[Span]) -> dict[str, list[int]]:
-    return {span.partition: [number for number, _ in span.files] for span in spans}
+    return {span.partition: [file.number for file in span.files] for span in spans}
 
 
 async def test_a_trigger_lists_only_what_comes_after_the_last_offset(
@@ -153,18 +153,19 @@ async def test_dead_letters_have_gaps_and_are_all_found(store: Store, fleet: Fle
 @pytest.mark.parametrize("tasks", [1, 2, 3, 8, 100])
 def test_files_are_dealt_out_once_each_in_parts_of_about_the_same_size(tasks: int) -> None:
     spans = [
-        Span(str(p), [(10 * n, 1000 + 50_000 * (n % 3)) for n in range(count)], 10 * count)
+        Span(str(p), [File(10 * n, 10 * n + 10, 1000 + 50_000 * (n % 3), 0.0, "") for n in range(count)], 10 * count)
         for p, count in enumerate([1, 40, 7, 0, 12])
     ]
     parts = dealt(spans, tasks)
     assert len(parts) <= tasks
-    flat = [(span.partition, *file) for part in parts for span in part for file in span.files]
-    assert flat == [(span.partition, *file) for span in spans for file in span.files]
+    flat = [(span.partition, file) for part in parts for span in part for file in span.files]
+    assert flat == [(span.partition, file) for span in spans for file in span.files]
     for part in parts:
         for span in part:
-            following = [n for s in spans if s.partition == span.partition for n, _ in s.files if n > span.files[-1][0]]
+            own = next(s.files for s in spans if s.partition == span.partition)
+            following = [file.number for file in own if file.number > span.files[-1].number]
             assert span.stop == (min(following) if following else spans[int(span.partition)].stop)
-    weights = [sum(size + 64 * 2**10 for span in part for _, size in span.files) for part in parts]
+    weights = [sum(file.size + 64 * 2**10 for span in part for file in span.files) for part in parts]
     assert max(weights) <= sum(weights) / tasks + 2 * (64 * 2**10 + 101_000)
 
 

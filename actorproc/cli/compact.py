@@ -1,0 +1,109 @@
+"""`actorproc compact`: shows which files would become one, or makes them, with a bar and a summary."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from actorproc.cli.common import console, counted, load_settings, print_json, print_table, run_async
+from actorproc.cli.trim import sized
+from actorproc.java import check_java
+from actorproc.output.compaction import Group, Plan
+from actorproc.spark.compaction import Compaction, compact_with
+from actorproc.spark.session import Session, default_master, session_options
+from actorproc.status import natural
+
+
+def run(
+    name: str,
+    container: str,
+    target_size: str,
+    older_than: str,
+    keep: str,
+    dry_run: bool,
+    master: str | None,
+    conf: Mapping[str, str],
+    as_json: bool,
+    config: Path | None,
+    given: Sequence[str] | None,
+) -> None:
+    """Compact, or show what would be done."""
+    options = session_options(master or default_master(), app=f"actorproc compact {name}", conf=conf)
+    session = Session(options["spark.master"], options)
+
+    def opened() -> Any:
+        check_java("actorproc compact")
+        return session.open()
+
+    stderr = Console(stderr=True)
+    columns = [BarColumn(), DownloadColumn(), TextColumn("rewritten"), TimeRemainingColumn()]
+    with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as progress:
+        task = progress.add_task("", total=None)
+
+        def began(found: Compaction) -> None:
+            progress.update(task, total=found.bytes_before)
+
+        def done(group: Group) -> None:
+            progress.advance(task, group.size)
+
+        try:
+            found = compact_with(
+                opened, container, name, target_size=target_size, older_than=older_than, keep=keep, dry_run=dry_run,
+                settings=load_settings(config, given), began=began, done=done,
+            )  # fmt: skip
+        finally:
+            session.close()
+    if as_json:
+        print_json(_document(found, dry_run=dry_run))
+        return
+    run_async(lambda: _print(found, name, dry_run=dry_run))
+    for partition in sorted(found.given_up, key=natural):
+        typer.echo(f"partition {partition}: somebody else was at its files; run it again", err=True)
+
+
+async def _print(found: Compaction, name: str, *, dry_run: bool) -> None:
+    async def rows() -> AsyncIterator[Sequence[object]]:
+        for planned in sorted(found.plans, key=lambda planned: natural(planned.partition)):
+            partition = _partition(planned)
+            yield [planned.partition, planned.files, sized(planned.size), partition["rewritten"], partition["into"],
+                   sized(partition["bytes"])]  # fmt: skip
+
+    if dry_run:
+        await print_table(["partition", "files", "size", "to rewrite", "into", "size"], rows())
+        what = f"{counted(found.files_before, 'file')}, {sized(found.bytes_before)}"
+        into = counted(len(found.groups), "file")
+        console.print(f"{what} of {name} would become {into}; nothing is changed by a dry run", markup=False)
+        return
+    before = f"{counted(found.files_before, 'file')}, {sized(found.bytes_before)}"
+    after = f"{counted(found.files_after, 'file')}, {sized(found.bytes_after)}"
+    swept = f"; {counted(found.swept, 'replaced file')} deleted" if found.swept else ""
+    if found.files_before:
+        console.print(f"{before} of {name} became {after}, with {counted(found.rows, 'row')}{swept}", markup=False)
+        console.print("originals go with `actorproc trim --yes`, an hour from now or later", markup=False)
+    else:
+        console.print(f"nothing to compact of {name}{swept}", markup=False)
+
+
+def _partition(planned: Plan) -> dict[str, Any]:
+    files = sum(len(group.files) for group in planned.groups)
+    size = sum(group.size for group in planned.groups)
+    return {"partition": planned.partition, "rewritten": files, "into": len(planned.groups), "bytes": size}
+
+
+def _document(found: Compaction, *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "done": not dry_run,
+        "files_before": found.files_before,
+        "files_after": found.files_after,
+        "bytes_before": found.bytes_before,
+        "bytes_after": found.bytes_after,
+        "rows": found.rows,
+        "swept": found.swept,
+        "given_up": sorted(found.given_up, key=natural),
+        "partitions": [_partition(planned) for planned in sorted(found.plans, key=lambda p: natural(p.partition))],
+    }

@@ -1,0 +1,269 @@
+"""Compaction: which files to rewrite into one, how readers are switched to it in one step, and what may go afterwards.
+
+Protocol: docs/protocol.md; as a model: tests/protocol/compaction_model.py. Whatever is killed, paused or run twice here
+leaves files that nobody is told of, never rows that are there twice or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from actorproc.actor import gather
+from actorproc.errors import SourceError
+from actorproc.layout import ProcessorLayout, number_of
+from actorproc.output.boundary import NOTHING_TRIMMED, Boundary, Range, change_boundary, read_boundary
+from actorproc.output.checkpoints import read_checkpoint
+from actorproc.output.compacted import Merger
+from actorproc.output.files import OutputFile, OutputFiles
+from actorproc.store import Entry, Store
+
+_FETCHED_BYTES = 32 * 2**20  # of originals, fetched at once
+_FETCHED_FILES = 64
+
+
+class Group(NamedTuple):
+    """Files of a partition, one after the other, that become one."""
+
+    partition: str
+    files: tuple[OutputFile, ...]
+
+    @property
+    def first(self) -> int:
+        return self.files[0].number
+
+    @property
+    def next(self) -> int:
+        return self.files[-1].next
+
+    @property
+    def size(self) -> int:
+        """Bytes, before."""
+        return sum(file.size for file in self.files)
+
+    @property
+    def time(self) -> float:
+        """When the newest commit in it was made."""
+        return max(file.time for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do to a partition, and the boundary on which that was built."""
+
+    partition: str
+    boundary: Boundary
+    groups: tuple[Group, ...]
+    files: int
+    """How many there are, with those that are left alone."""
+    size: int
+    """Of all of them, in bytes."""
+
+
+async def plan(
+    store: Store, layout: ProcessorLayout, partitions: Sequence[str], *, target_size: int, older_than: float
+) -> list[Plan]:
+    """What to rewrite of each partition. Nothing that a worker may still walk over, nor what is younger than `older_than`.
+
+    Raises:
+        SourceError: a file is missing between others.
+    """
+    before = await store_now(store, layout) - older_than
+    where = OutputFiles(layout)
+    checkpoints = await gather(partitions, lambda partition: read_checkpoint(store, layout, partition))
+    listed = await where.files(store, dict.fromkeys(partitions, 0))
+    boundaries = await where.look(store)
+    plans = []
+    for partition in partitions:
+        checkpoint, boundary = checkpoints[partition], boundaries.get(partition, NOTHING_TRIMMED)
+        files = listed[partition]
+        settled = _settled(store, layout, partition, files, boundary, checkpoint.number if checkpoint else 0, before)
+        groups = tuple(Group(partition, tuple(group)) for group in grouped(settled, target_size))
+        plans.append(Plan(partition, boundary, groups, len(files), sum(file.size for file in files)))
+    return plans
+
+
+async def store_now(store: Store, layout: ProcessorLayout) -> float:
+    """The store's own clock."""
+    return (await store.list(layout.checkpoints, limit=1)).now
+
+
+def _settled(
+    store: Store,
+    layout: ProcessorLayout,
+    partition: str,
+    files: Sequence[OutputFile],
+    boundary: Boundary,
+    checkpoint: int,
+    before: float,
+) -> list[OutputFile]:
+    """The files whose commits stay as they are: no worker and no reader of the newest commit walks over them any more, and
+    they were made `before` that time."""
+    expected = boundary.lowest
+    if not files or files[0].number < expected:
+        return []  # trimmed meanwhile
+    found: list[OutputFile] = []
+    for file in files:
+        # Walks begin at the checkpoint's number, or at the commit before it.
+        if file.next >= checkpoint or file.time > before:
+            break
+        if file.number != expected:
+            raise SourceError(
+                f"{layout.output_file(partition, expected)} in {store.url} is missing, although {file.key} is there: it was "
+                "deleted by hand. Restore it, or trim the output up to there"
+            )
+        expected = file.next
+        holder = boundary.range_of(file.number)
+        if holder is None or holder.first == file.number:  # else trimmed in part: it stays as it is
+            found.append(file)
+    return found
+
+
+def grouped(files: Sequence[OutputFile], target_size: int) -> list[list[OutputFile]]:
+    """Which files to make one of: neighbours that have up to `target_size` bytes together.
+
+    Files of at least half of that stay as they are, and so does a compacted one that is larger than all that would join
+    it: so no row is rewritten more often than sizes double. Originals stay only at the end: below the first number that
+    is read from `output/`, all are read from compacted files.
+    """
+    groups: list[list[OutputFile]] = []
+    room = 0
+    for file in files:
+        if file.size > room:
+            groups.append([])
+            room = target_size
+        groups[-1].append(file)
+        room = 0 if file.size >= target_size // 2 and len(groups[-1]) == 1 else room - file.size
+    chosen = [_worthwhile(group) for group in groups]
+    while chosen and len(chosen[-1]) < 2:
+        chosen.pop()
+    return [group for group in chosen if group]
+
+
+def _worthwhile(group: list[OutputFile]) -> list[OutputFile]:
+    """Without the compacted files at its beginning that are not worth rewriting for the rest."""
+    while group and group[0].compacted and group[0].size > sum(file.size for file in group[1:]):
+        group = group[1:]
+    return group
+
+
+async def merge(store: Store, layout: ProcessorLayout, group: Group, schema: pa.Schema) -> Range | None:
+    """Write the rows of a group into one new file, of which nobody is told yet. None: somebody else was at the files.
+
+    Holds that file, and some `_FETCHED_BYTES` of the others. Run twice it makes two files.
+
+    Args:
+        schema: the dataset's, `_sequence` included.
+
+    Raises:
+        CorruptObject: a file is not what was written there.
+    """
+    put_id = store.clock.nonce()
+    merger = Merger(schema, group.first, put_id)
+    for files in _portions(group.files):
+        fetched = await gather(files, lambda file: store.get(file.key))
+        for file in files:
+            stored = fetched[file]
+            if stored is None or (file.tag and stored.tag != file.tag):
+                return None
+            await store.clock.offload(partial(merger.add, compacted=file.compacted), file.key, stored.body)
+    body, contents = await store.clock.offload(merger.finish)
+    await store.put(layout.compacted_file(group.partition, group.first, put_id), body)
+    rows = int(contents.rows.sum())
+    return Range(group.first, group.next, put_id, rows, len(body), contents.last.sequence, group.time, since=0.0)
+
+
+def _portions(files: Sequence[OutputFile]) -> Iterator[list[OutputFile]]:
+    """What to fetch at once."""
+    portion: list[OutputFile] = []
+    for file in files:
+        if (portion and sum(f.size for f in portion) + file.size > _FETCHED_BYTES) or len(portion) == _FETCHED_FILES:
+            yield portion
+            portion = []
+        portion.append(file)
+    if portion:
+        yield portion
+
+
+async def switch(
+    store: Store, layout: ProcessorLayout, planned: Plan, done: Sequence[tuple[Group, Range]]
+) -> list[Range]:
+    """Tell readers in one step to take these ranges from their compacted files; which of them they are told.
+
+    None of the others, if the partition was trimmed, compacted or swept by somebody else since it was planned.
+    """
+    now = await store_now(store, layout)
+    fresh = [(group, replace(made, since=now)) for group, made in done]
+
+    def change(found: Boundary) -> Boundary:
+        for group, made in fresh:
+            if found.sweeps == planned.boundary.sweeps and _fits(layout, found, group):
+                kept = [r for r in found.ranges if not group.first <= r.first < group.next]
+                found = replace(found, ranges=tuple(sorted([*kept, made], key=lambda r: r.first)))
+        return found
+
+    after = await change_boundary(store, layout.boundary(planned.partition), change)
+    return [made for _, made in fresh if made in after.ranges]
+
+
+def _fits(layout: ProcessorLayout, found: Boundary, group: Group) -> bool:
+    """Whether what the group was made of is what the boundary leads to."""
+    inside = [
+        layout.compacted_file(group.partition, r.first, r.put_id)
+        for r in found.ranges
+        if group.first <= r.first < group.next
+    ]
+    originals = [file.number for file in group.files if not file.compacted]
+    return (
+        found.lowest <= group.first
+        and inside == [file.key for file in group.files if file.compacted]
+        and (not originals or found.originals == originals[0])
+    )
+
+
+async def sweep(store: Store, layout: ProcessorLayout, partition: str, keep: float) -> list[Entry]:
+    """Delete compacted files that readers are not led to: replaced, or left by a job that died, `keep` seconds ago or more."""
+    listing = await store.list(layout.compacted_dir(partition))
+    gone: list[Entry] = []
+
+    def announced(found: Boundary) -> Boundary:
+        named = {layout.compacted_file(partition, r.first, r.put_id) for r in found.ranges}
+        gone[:] = [
+            entry
+            for entry in listing.entries
+            if entry.key not in named and listing.now - max(entry.modified, _since(found, entry)) >= keep
+        ]
+        return replace(found, sweeps=found.sweeps + 1) if gone else found
+
+    # Whoever made one of these and sleeps is refused from now on, when he wants to lead readers to it.
+    await change_boundary(store, layout.boundary(partition), announced)
+    for entry in gone:
+        await store.delete(entry.key)
+    return gone
+
+
+async def compacted_originals(store: Store, layout: ProcessorLayout, partition: str, keep: float) -> list[Entry]:
+    """Files in `output/` that may be deleted because readers have been led to compacted ones for `keep` seconds or more.
+
+    What was planned before that may still name them, so `keep` is as long as a query may take.
+    """
+    boundary = await read_boundary(store, layout.boundary(partition))
+    if not boundary.ranges:
+        return []
+    listing = await store.list(layout.output_dir(partition), limit=boundary.originals)
+    gone = []
+    for entry in listing.entries:
+        holder = boundary.range_of(number_of(entry.key))
+        if holder is not None and listing.now - holder.since >= keep:
+            gone.append(entry)
+    return gone
+
+
+def _since(boundary: Boundary, entry: Entry) -> float:
+    """Since when readers are led elsewhere for what a compacted file begins with."""
+    holder = boundary.range_of(number_of(entry.key))
+    return 0.0 if holder is None else holder.since

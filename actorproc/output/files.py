@@ -1,0 +1,128 @@
+"""Where the rows of each commit are: in originals or in compacted files. All readers of an output ask here.
+
+A reader plans by lists that it has from here, and reads later. What it then finds missing, or changed (`tag`), was
+compacted or trimmed meanwhile: `fetch` looks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import NamedTuple
+
+from actorproc.actor import gather
+from actorproc.layout import ProcessorLayout, numbered
+from actorproc.output.boundary import NOTHING_TRIMMED, Boundaries, Boundary, Range, read_boundary
+from actorproc.store import Entry, Store
+
+_SUFFIX = ".parquet"
+
+
+class OutputFile(NamedTuple):
+    """The commits `number` up to `next` (exclusive) are in the file `key`, which may hold others before them."""
+
+    number: int
+    next: int
+    key: str
+    size: int
+    """Of the file, in bytes."""
+    time: float
+    """When the newest of them was made: seconds since 1970 by the store's clock."""
+    tag: str
+    """Of the file, if it is an original. A compacted one is never written over."""
+
+    @property
+    def compacted(self) -> bool:
+        return not self.tag
+
+
+class OutputFiles:
+    """The files of one processor's output. Remembers the boundaries, to read each again only when it has changed."""
+
+    def __init__(self, layout: ProcessorLayout) -> None:
+        self._layout = layout
+        self.boundaries = Boundaries(layout.boundaries)
+        self.known: Mapping[str, Boundary] | None = None
+        """Boundaries as they were when this last looked; None: it has not."""
+
+    def __getstate__(self) -> dict[str, object]:
+        return {
+            "_layout": self._layout,
+            "boundaries": Boundaries(self._layout.boundaries),
+            "known": None,
+        }  # what tasks need
+
+    async def look(self, store: Store) -> Mapping[str, Boundary]:
+        """By partition; one of which nothing was trimmed or compacted is not among them."""
+        self.known = await self.boundaries.read(store)
+        return self.known
+
+    async def files(
+        self, store: Store, starts: Mapping[str, int], limit: int | None = None
+    ) -> dict[str, list[OutputFile]]:
+        """The files of each partition in `starts` from that number on, or from the lowest there is; at most `limit` of each.
+
+        An original that is made meanwhile may be missing although a later one is listed.
+        """
+        known = await self.look(store) if self.known is None else self.known
+        found: dict[str, list[OutputFile]] = {}
+        while stale := {partition: first for partition, first in starts.items() if partition not in found}:
+            originals = await gather(list(stale), partial(self._originals, store, starts, known, limit))
+            # Read after the listing: from its `originals` on nothing can have been deleted when it was listed.
+            now = await self.look(store)
+            for partition, entries in originals.items():
+                boundary = now.get(partition, NOTHING_TRIMMED)
+                if boundary.originals == known.get(partition, NOTHING_TRIMMED).originals:
+                    files = [*self.compacted(partition, starts[partition], boundary), *entries]
+                    found[partition] = files if limit is None else files[:limit]
+            known = now
+        return {partition: found[partition] for partition in starts}
+
+    async def _originals(
+        self,
+        store: Store,
+        starts: Mapping[str, int],
+        known: Mapping[str, Boundary],
+        limit: int | None,
+        partition: str,
+    ) -> list[OutputFile]:
+        folder = self._layout.output_dir(partition)
+        first = max(starts[partition], known.get(partition, NOTHING_TRIMMED).originals)
+        after = folder + numbered(first - 1, _SUFFIX) if first else ""
+        files = []
+        for entry in (await store.list(folder, after, limit)).entries:
+            digits = entry.key.removeprefix(folder).removesuffix(_SUFFIX)
+            if digits.isdecimal() and entry.key.endswith(_SUFFIX):  # anything else there is not ours
+                files.append(_original(int(digits), entry))
+        return files
+
+    def compacted(self, partition: str, first: int, boundary: Boundary) -> list[OutputFile]:
+        """The compacted files that a boundary names, from number `first` on."""
+        first = max(first, boundary.lowest)
+        return [
+            OutputFile(max(first, r.first), r.next, self._key(partition, r), r.size, r.time, "")
+            for r in boundary.ranges
+            if r.next > first
+        ]
+
+    def _key(self, partition: str, found: Range) -> str:
+        return self._layout.compacted_file(partition, found.first, found.put_id)
+
+    async def fetch(self, store: Store, partition: str, number: int) -> tuple[str, bytes] | None:
+        """Key and body of the file that holds commit `number` now; None: it was trimmed, or never made."""
+        place = self._layout.boundary(partition)
+        boundary = await read_boundary(store, place)
+        while number >= boundary.lowest:
+            holder = boundary.range_of(number)
+            key = self._layout.output_file(partition, number) if holder is None else self._key(partition, holder)
+            stored = await store.get(key)
+            # As above: what was read counts if the boundary says so afterwards, too.
+            now = await read_boundary(store, place)
+            if now.range_of(number) == holder and number >= now.lowest:
+                return None if stored is None else (key, stored.body)
+            boundary = now
+        return None
+
+
+def _original(number: int, entry: Entry) -> OutputFile:
+    return OutputFile(number, number + 1, entry.key, entry.size, entry.modified, entry.tag)

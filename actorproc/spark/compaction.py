@@ -1,0 +1,263 @@
+"""`compact`: Spark rewrites small committed files into well-sized ones, some at a time, and readers are switched to them.
+
+What a task writes nobody is told of; the driver tells, group by group as they are done, in the order of the commits. So it
+may be killed anywhere and run again. Protocol: docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+
+import orjson
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from actorproc.actor import gather
+from actorproc.errors import CorruptObject, SettingsError, UsageError
+from actorproc.layout import ProcessorLayout
+from actorproc.output.boundary import RETENTION, Range
+from actorproc.output.compaction import Group, Plan, merge, plan, sweep, switch
+from actorproc.output.dataset import partitions_with_state
+from actorproc.output.schema import read_schema
+from actorproc.rows.schema import output_schema
+from actorproc.settings import Settings, seconds, size
+from actorproc.spark.failure import explained
+from actorproc.spark.place import Place, opened
+from actorproc.store import Store
+
+TARGET_SIZE = 128 * 2**20
+"""Bytes: what Spark reads in one task by default. A task that writes such a file holds it in memory."""
+
+_GROUPS_PER_CORE = 4  # that are done between two looks at the driver: enough to even out, few enough to lose
+_SLOWEST = 2**20  # bytes a second, at which a large file must come and go
+
+
+@dataclass(slots=True)
+class Compaction:
+    """What was to be done, and what came of it. Bytes are of files in the store."""
+
+    plans: Sequence[Plan] = field(repr=False)
+    files_before: int = 0
+    """Of what is or was to be rewritten."""
+    bytes_before: int = 0
+    files_after: int = 0
+    bytes_after: int = 0
+    rows: int = 0
+    swept: int = 0
+    """Compacted files, replaced or left by a job that died, that were deleted."""
+    given_up: set[str] = field(default_factory=set)
+    """Partitions at which somebody else was at work; run it again."""
+
+    @property
+    def groups(self) -> list[Group]:
+        """Files that become one, each."""
+        return [group for found in self.plans for group in found.groups]
+
+
+def compact(
+    spark: SparkSession,
+    container: str,
+    name: str,
+    *,
+    target_size: int | str = TARGET_SIZE,
+    older_than: float | str = RETENTION,
+    keep: float | str = RETENTION,
+    dry_run: bool = False,
+    settings: Settings | None = None,
+    began: Callable[[Compaction], None] = lambda _: None,
+    done: Callable[[Group], None] = lambda _: None,
+) -> Compaction:
+    """Rewrite what processor `name` committed in small files into files of about `target_size` bytes.
+
+    Readers of ours find each row in one place at every moment. The originals stay until `actorproc trim` deletes them.
+    Killed, it can be run again; two at once do no harm.
+
+    Args:
+        container: its URL.
+        target_size: in bytes, or text such as "256MiB".
+        older_than: seconds (or text such as "6h") since the youngest commit that is taken.
+        keep: seconds for which compacted files that were replaced stay for queries that were planned before; an hour at
+            least.
+        dry_run: change nothing; tell what would be done.
+        settings: how to reach the store; default: environment and `actorproc.toml`.
+        began: told what will be done. done: told of each group as readers are switched to its file.
+
+    Raises:
+        UsageError: there is no such processor; an argument is wrong; the session is of Spark Connect.
+        CorruptObject, SourceError: a file is not what was written there, or missing; what could be done is done.
+        StoreError: the store could not be read or written; what is done is done.
+    """
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise UsageError("compact needs a session of its own process, such as local[*], not one of Spark Connect")
+    return compact_with(
+        lambda: spark, container, name, target_size=target_size, older_than=older_than, keep=keep, dry_run=dry_run,
+        settings=settings, began=began, done=done,
+    )  # fmt: skip
+
+
+def compact_with(
+    session: Callable[[], SparkSession],
+    container: str,
+    name: str,
+    *,
+    target_size: int | str = TARGET_SIZE,
+    older_than: float | str = RETENTION,
+    keep: float | str = RETENTION,
+    dry_run: bool = False,
+    settings: Settings | None = None,
+    began: Callable[[Compaction], None] = lambda _: None,
+    done: Callable[[Group], None] = lambda _: None,
+) -> Compaction:
+    """`compact`, with a session that is asked for only if there is something to do."""
+    target, age, kept = _size(target_size), _seconds("older_than", older_than), _seconds("keep", keep)
+    if kept < RETENTION:
+        raise UsageError(
+            f"keep = {kept:g} s: {RETENTION:g} s (1h) at least; queries that were planned before still read"
+        )
+    settings = settings or Settings.load()
+    layout = ProcessorLayout(name)
+    with opened(container, settings) as place:
+        schema, plans = place.call(_planned, place.store, layout, target, age)
+        found = Compaction(plans)
+        found.files_before = sum(len(group.files) for group in found.groups)
+        found.bytes_before = sum(group.size for group in found.groups)
+        if dry_run:
+            return found
+        began(found)
+        if found.groups:
+            work = _Work(place.store.url, _patient(settings, found.groups), layout, schema)
+            _Job(session(), place, work, found, done).run_all()
+        swept = place.call(gather, [p.partition for p in plans], partial(sweep, place.store, layout, keep=kept))
+        found.swept = sum(len(gone) for gone in swept.values())
+    return found
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What tasks need to know."""
+
+    url: str
+    settings: Settings
+    layout: ProcessorLayout
+    schema: pa.Schema
+
+    def __call__(self, groups: Sequence[Group], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """In a task: do the groups whose indices come. What is wrong with a file is no fault of the task's: it is said."""
+        with opened(self.url, self.settings) as place:
+            for index in (value.as_py() for batch in batches for value in batch.column(0)):
+                try:
+                    made = place.call(merge, place.store, self.layout, groups[index], self.schema)
+                    report = orjson.dumps({"made": made and asdict(made)})
+                except CorruptObject as error:
+                    report = orjson.dumps({"corrupt": [error.key, str(error).removeprefix(f"{error.key}: ")]})
+                yield pa.record_batch([[index], [report]], schema=_REPORT)
+
+
+_REPORT = pa.schema([("group", pa.int64()), ("report", pa.binary())])
+
+
+class _Job:
+    """The driver's side."""
+
+    def __init__(
+        self, spark: SparkSession, place: Place, work: _Work, found: Compaction, done: Callable[[Group], None]
+    ) -> None:
+        self._spark = spark
+        self._place = place
+        self._work = work
+        self._found = found
+        self._done = done
+
+    def run_all(self) -> None:
+        """Rewrite all groups, some at a time.
+
+        Raises:
+            CorruptObject: a file is not what was written there. What was done before, and with it, is done.
+            ActorprocError: a task failed again and again.
+        """
+        groups = self._found.groups
+        at_once = self._spark.sparkContext.defaultParallelism * _GROUPS_PER_CORE
+        for start in range(0, len(groups), at_once):
+            self._run(groups[start : start + at_once])
+
+    def _run(self, groups: Sequence[Group]) -> None:
+        """Rewrite some, and switch readers to what came of them."""
+        groups = [group for group in groups if group.partition not in self._found.given_up]
+        if not groups:
+            return
+        frame = self._spark.range(0, len(groups), 1, len(groups)).mapInArrow(
+            partial(self._work, groups), "group long, report binary"
+        )
+        try:
+            reports = {row["group"]: orjson.loads(bytes(row["report"])) for row in frame.collect()}
+        except PySparkException as error:
+            raise explained(error, "rewriting files") from error
+        for planned in self._found.plans:
+            made = []
+            for index, group in enumerate(groups):
+                if group.partition != planned.partition:
+                    continue
+                if not reports[index].get("made"):
+                    self._found.given_up.add(planned.partition)
+                    break
+                made.append((group, Range(**reports[index]["made"])))
+            if made:
+                self._switch(planned, made)
+        for report in reports.values():
+            if "corrupt" in report:
+                raise CorruptObject(*report["corrupt"])
+
+    def _switch(self, planned: Plan, made: Sequence[tuple[Group, Range]]) -> None:
+        told = {r.put_id for r in self._place.call(switch, self._place.store, self._work.layout, planned, made)}
+        for group, result in made:
+            if result.put_id not in told:
+                self._found.given_up.add(planned.partition)
+                continue
+            self._found.files_after += 1
+            self._found.bytes_after += result.size
+            self._found.rows += result.rows
+            self._done(group)
+
+
+async def _planned(
+    store: Store, layout: ProcessorLayout, target_size: int, older_than: float
+) -> tuple[pa.Schema, list[Plan]]:
+    from actorproc.status import missing_processor  # half a second, which tasks need not spend
+
+    if (problem := await missing_processor(store, layout.processor)) is not None:
+        raise UsageError(problem)
+    partitions = await partitions_with_state(store, layout)
+    plans = await plan(store, layout, partitions, target_size=target_size, older_than=older_than)
+    declared = await read_schema(store, layout)  # after the listing: no file there has a column that is not in it
+    if declared is None:
+        raise CorruptObject(layout.schema, f"is missing from {store.url}; every processor writes it as it starts")
+    return output_schema(declared), plans
+
+
+def _patient(settings: Settings, groups: Sequence[Group]) -> Settings:
+    """Settings with time enough for the largest file."""
+    largest = max((group.size for group in groups), default=0)
+    return settings.model_copy(update={"store_timeout": settings.store_timeout + largest / _SLOWEST})
+
+
+def _size(value: int | str) -> int:
+    try:
+        found = size(value)
+    except ValueError as error:
+        raise SettingsError(f"target_size = {value!r}: {error}") from None
+    if not isinstance(found, int) or found < 1:
+        raise SettingsError(f"target_size = {value!r}: 1 byte or more")
+    return found
+
+
+def _seconds(name: str, value: float | str) -> float:
+    try:
+        found = seconds(value)
+    except ValueError as error:
+        raise SettingsError(f"{name} = {value!r}: {error}") from None
+    if not isinstance(found, int | float) or found < 0:
+        raise SettingsError(f"{name} = {value!r}: 0 seconds or more")
+    return float(found)

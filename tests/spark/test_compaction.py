@@ -1,0 +1,119 @@
+"""Compaction with a real Spark, on a folder and on S3: what it leaves, and who reads meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from actorproc import errors
+from actorproc.layout import ProcessorLayout
+from actorproc.output.compaction import compacted_originals
+from actorproc.spark import compact, read_output, stream_output
+from actorproc.stores import open_store
+from tests.servers import S3Server
+from tests.spark.committing import Fleet, Grown
+from tests.spark.sink import Sink
+from tests.spark.test_reading import rows
+
+LAYOUT = ProcessorLayout("numbers")
+
+
+async def delete_originals(fleet: Fleet) -> int:
+    """What `actorproc trim` does an hour after the compaction."""
+    count = 0
+    async with open_store(str(fleet.container), fleet.settings) as store:
+        for partition in ("0", "1", "2"):
+            for entry in await compacted_originals(store, LAYOUT, partition, keep=0):
+                await store.delete(entry.key)
+                count += 1
+    return count
+
+
+async def test_both_readers_find_the_same_rows_in_compacted_files(spark: SparkSession, tmp_path: Path) -> None:
+    fleet = Fleet(str(tmp_path))
+    await fleet.commit(p0=30, p1=20)
+    await fleet.commit(Grown, p0=20, p1=10)  # a column is added
+
+    told: list[int] = []
+    done = compact(spark, str(tmp_path), "numbers", older_than=0, done=lambda group: told.append(len(group.files)))
+    assert (done.files_before, done.files_after, done.rows, told) == (6, 2, 54, [4, 2])
+    assert 0 < done.bytes_after < done.bytes_before
+    assert rows(read_output(spark, str(tmp_path), "numbers", native=True)) == fleet.expected()
+    assert await delete_originals(fleet) == 6
+    await fleet.commit(Grown, p0=10, p2=10)
+    for native in (True, False):
+        found = read_output(spark, str(tmp_path), "numbers", native=native)
+        assert rows(found) == fleet.expected()
+        narrow = {"columns": ["half", "_sequence"], "partitions": ["0"], "start_sequence": 25}
+        halves = read_output(spark, str(tmp_path), "numbers", native=native, **narrow).collect()  # type: ignore[arg-type]
+        assert {(row._sequence, row.half) for row in halves} == {
+            (n, None if n < 30 else n / 2) for n in range(25, 60) if n % 10 != 7
+        }
+
+
+async def test_a_stream_reads_on_in_the_middle_of_a_compacted_file(spark: SparkSession, tmp_path: Path) -> None:
+    fleet, sink = Fleet(str(tmp_path / "state")), Sink(tmp_path / "out")
+    await fleet.commit(p0=40, p1=30)
+
+    def run(**limits: int) -> None:
+        sink.run(stream_output(spark, str(fleet.container), "numbers", **limits), tmp_path / "checkpoint")  # type: ignore[arg-type]
+
+    query = sink.start(
+        stream_output(spark, str(fleet.container), "numbers", max_files=3), tmp_path / "checkpoint", interval="1 hour"
+    )
+    while not query.recentProgress:
+        query.awaitTermination(1)
+    query.stop()
+    assert [len(batch) for batch in sink.batches()] == [27]
+    await fleet.commit(p0=10)
+    assert compact(spark, str(fleet.container), "numbers", older_than=0).files_after == 2
+    await delete_originals(fleet)
+    run(max_rows=20)
+    assert sink.rows() == fleet.expected()
+    assert max(len(batch) for batch in sink.batches()[1:]) == 18
+    await fleet.commit(p0=20, p2=20)
+    run()
+    assert sink.rows() == fleet.expected()
+
+
+async def test_on_s3_without_a_jar_and_run_again(spark: SparkSession, seaweedfs: S3Server) -> None:
+    url = await seaweedfs.new_url()
+    fleet = Fleet(url, seaweedfs.settings)
+    await fleet.commit(p0=30, p1=30)
+
+    def again(**how: object) -> tuple[int, int]:
+        done = compact(spark, url, "numbers", older_than=0, settings=fleet.settings, **how)  # type: ignore[arg-type]
+        return done.files_before, done.files_after
+
+    assert again(dry_run=True) == (4, 0)
+    assert again() == (4, 2)
+    assert again() == (0, 0)
+    await fleet.commit(p0=30)
+    assert again() == (4, 1)
+    await delete_originals(fleet)
+    assert rows(read_output(spark, url, "numbers", settings=fleet.settings)) == fleet.expected()
+
+
+async def test_what_cannot_be_done_is_said(spark: SparkSession, tmp_path: Path) -> None:
+    container = str(tmp_path)
+    fleet = Fleet(container)
+    await fleet.commit(p0=30, p1=30)
+    compact(spark, container, "numbers", older_than=0)
+    with pytest.raises(errors.UsageError, match=r"was compacted.*leave native out"):
+        stream_output(spark, container, "numbers", native=True)
+    with pytest.raises(errors.UsageError, match=r"no processor 'nmbers'.*there are: numbers"):
+        compact(spark, container, "nmbers")
+    with pytest.raises(errors.SettingsError, match="target_size = 'large'"):
+        compact(spark, container, "numbers", target_size="large")
+    with pytest.raises(errors.UsageError, match="keep = 60 s"):
+        compact(spark, container, "numbers", keep="1m")
+    await fleet.commit(p0=30, p1=30)
+    damaged = LAYOUT.output_file("0", 3)
+    (tmp_path / damaged).write_bytes(b"PAR1 nothing PAR1")
+    with pytest.raises(errors.CorruptObject, match=damaged):
+        compact(spark, container, "numbers", older_than=0)
+    assert rows(read_output(spark, container, "numbers", partitions=["1"])) == {
+        row for row in fleet.expected() if row[0] == "1"
+    }

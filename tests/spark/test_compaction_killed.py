@@ -1,0 +1,65 @@
+"""A compaction whose driver and tasks are killed again and again. Alone in its file: it has Javas of its own."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from actorproc.layout import ProcessorLayout
+from actorproc.output.boundary import read_boundary
+from actorproc.output.compaction import compacted_originals, sweep
+from actorproc.stores import open_store
+from tests.spark.committing import Fleet
+from tests.spark.conftest import ROOT
+from tests.test_compaction import compact, rows
+
+LAYOUT = ProcessorLayout("numbers")
+PARTITIONS = ("0", "1", "2")
+KILLS = 4
+
+
+@pytest.mark.long
+async def test_a_compaction_killed_at_random_leaves_each_row_in_one_place(tmp_path: Path) -> None:
+    container = str(tmp_path / "state")
+    fleet, dice = Fleet(container), random.Random(5)
+    leftovers = 0
+    async with open_store(container) as store:
+        for _ in range(KILLS):
+            await fleet.commit(p0=150, p1=120, p2=90)
+            command = [sys.executable, "-m", "tests.spark.compacting", container]
+            child = subprocess.Popen(command, cwd=ROOT, start_new_session=True, stdout=subprocess.PIPE, text=True)
+            assert child.stdout is not None
+            before = len((await store.list(LAYOUT.compacted)).entries)
+            try:
+                with child.stdout as said:
+                    assert next(line for line in said if line.startswith("began") and line != "began 0\n")
+                    # From before the first file is written until some were and readers were switched to some.
+                    written, patience = dice.randint(0, 12), time.monotonic() + 20
+                    while len((await store.list(LAYOUT.compacted)).entries) < before + written:
+                        if time.monotonic() > patience:
+                            break
+                        time.sleep(0.005)
+            finally:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+            assert await rows(store) == fleet.expected()
+            boundaries = [await read_boundary(store, LAYOUT.boundary(partition)) for partition in PARTITIONS]
+            named = sum(len(boundary.ranges) for boundary in boundaries)
+            leftovers += len((await store.list(LAYOUT.compacted)).entries) - named
+            for partition in PARTITIONS:
+                for entry in await compacted_originals(store, LAYOUT, partition, keep=0):
+                    await store.delete(entry.key)
+            assert await rows(store) == fleet.expected()
+        await compact(store)
+        for partition in PARTITIONS:
+            await sweep(store, LAYOUT, partition, keep=0)
+        assert len((await store.list(LAYOUT.compacted)).entries) == len(PARTITIONS)
+        assert await rows(store) == fleet.expected()
+    assert leftovers > 0
