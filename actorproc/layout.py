@@ -106,6 +106,7 @@ def host_of(key: str) -> tuple[str, str]:
 
 LOG_META = "log.json"
 LOG_HEADS = "heads/"
+LOG_STAGED = "staged/"
 
 
 def log_head(producer: str) -> str:
@@ -118,3 +119,18 @@ def log_dir(partition: str) -> str:
 
 def log_file(partition: str, base: int) -> str:
     return log_dir(partition) + numbered(base, ".parquet")
+
+
+def log_transaction(name: str) -> str:
+    return f"transactions/{checked_name('transaction', name)}.json"
+
+
+def log_staged(transaction: str, batch: int, nonce: str) -> str:
+    """Records that are to be appended in batch `batch` of the transaction."""
+    return f"{LOG_STAGED}{transaction}/{numbered(batch, '')}/{nonce}.arrow"
+
+
+def batch_of_staged(key: str) -> tuple[str, int]:
+    """(transaction, batch) of staged records. Raises ValueError for any other key."""
+    _, transaction, batch, _ = key.split("/")
+    return transaction, int(batch)
