@@ -179,9 +179,8 @@ class Transactions:
             while waiting := {name: share for name, share in shares.items() if share.group == group}:
                 after = await self._append(waiting, files)
                 shares |= after
-                if any(
-                    share.group == group for share in after.values()
-                ):  # moved: written down before it is tried there
+                moved = any(share.group == group for share in after.values())
+                if moved:  # written down before it is tried there
                     stored, ours = await self._write(key, replace(found, shares=shares), tag)
                     if stored is None or not ours:
                         return stored
@@ -249,6 +248,13 @@ class Transactions:
 
     def _nonce(self) -> str:
         return self._store.clock.nonce()
+
+
+async def abandon(store: Store, name: str) -> None:
+    """Forget a transaction that nobody will do again, and what was staged for it. What is appended stays."""
+    listing = await store.list(f"{LOG_STAGED}{name}/")
+    await gather([entry.key for entry in listing.entries], store.delete)
+    await store.delete(log_transaction(name))
 
 
 async def is_done(store: Store, name: str, batch: int) -> bool:
