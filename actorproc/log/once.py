@@ -15,8 +15,9 @@ import anyio
 from actorproc.actor import first_cause
 from actorproc.errors import CorruptObject
 from actorproc.layout import log_file
-from actorproc.log.files import Notes, end_of, footer_of, last_base, running_time
+from actorproc.log.files import Notes, end_of, last_base, running_time
 from actorproc.log.heads import HeadWriter
+from actorproc.parquet import footer_of
 from actorproc.store import Conflict, Store
 
 

@@ -60,12 +60,14 @@ class Commit:
         return entries, None
 
     @classmethod
-    def from_footer(cls, key: str, footer: Footer, elsewhere: bytes | None = None) -> Self:
+    def from_footer(
+        cls, key: str, footer: Footer, elsewhere: bytes | None = None, *, with_letters: bool = True
+    ) -> Self:
         """The commit that a footer tells of. `elsewhere`: its dead letters, packed, if they are not in it."""
         with document(key, footer.metadata.get(_COMMIT, ""), "output file of actorproc") as fields:
             size = fields.pop("letters_size")
             letters = b""
-            if size:
+            if size and with_letters:
                 packed = elsewhere or base64.b64decode(footer.metadata[_LETTERS])
                 letters = pa.decompress(packed, decompressed_size=size, codec="zstd", asbytes=True)
             return cls(
