@@ -38,7 +38,7 @@ class Fragile(Backend):
         return await self.truth.list(prefix, after, limit)
 
     async def delete(self, key: str) -> None:
-        await self.fate.write(self.truth, "delete", key)
+        await self.truth.delete(key)
 
 
 Write = tuple[Memory, str, tuple[object, ...]]

@@ -30,6 +30,13 @@ TIME = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
 PARTITIONS = 3
 
 
+class Driver(Fragile):
+    """Is killed at what it deletes, too."""
+
+    async def delete(self, key: str) -> None:
+        await self.fate.write(self.truth, "delete", key)
+
+
 class World:
     """A log in memory with a file in it, and drivers that append to it in a transaction named `t`."""
 
@@ -60,7 +67,7 @@ class World:
         self, batch: int, values: Sequence[str], fate: Fate | None = None, store: Store | None = None, name: str = "t"
     ) -> None:
         """What a driver does: stage, then commit."""
-        store = store or Store(Fragile(self.truth, fate or Fate()), limits=StoreLimits(patience=0))
+        store = store or Store(Driver(self.truth, fate or Fate()), limits=StoreLimits(patience=0))
         staged = await self.stage(store, batch, values)
         async with Transactions.opened(store) as opened:
             await opened.commit(name, batch, staged)
