@@ -102,7 +102,7 @@ def test_each_row_of_the_first_ends_once_in_the_second_whatever_happens_to_hosts
                 source.append(partition, [b"%d" % n for n in range(counts[partition], counts[partition] + more)])
                 counts[partition] += more
             cluster = random.choice([first, second])
-            if random.random() < 0.15 and len(cluster.running) > 1:
+            if random.random() < 0.25 and len(cluster.running) > 1:
                 process = random.choice(cluster.processes)
                 cluster.crash(process)
                 cluster.start(process.host.name)
