@@ -79,7 +79,7 @@ class OutputStream(Stream):
         return source
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 6))])
 def test_each_row_of_the_first_ends_once_in_the_second_whatever_happens_to_hosts_and_stores(seed: int) -> None:
     async def story() -> None:
         random = Random(seed)
