@@ -130,6 +130,7 @@ def host_of(key: str) -> tuple[str, str]:
 LOG_META = "log.json"
 LOG_HEADS = "heads/"
 LOG_BOUNDARIES = "boundaries/"
+LOG_STAGED = "staged/"
 
 
 def log_head(producer: str) -> str:
@@ -146,3 +147,18 @@ def log_file(partition: str, base: int) -> str:
 
 def log_boundary(partition: str) -> str:
     return partition_key(LOG_BOUNDARIES, partition)
+
+
+def log_transaction(name: str) -> str:
+    return f"transactions/{checked_name('transaction', name)}.json"
+
+
+def log_staged(transaction: str, batch: int, nonce: str) -> str:
+    """Records that are to be appended in batch `batch` of the transaction."""
+    return f"{LOG_STAGED}{transaction}/{numbered(batch, '')}/{nonce}.arrow"
+
+
+def batch_of_staged(key: str) -> tuple[str, int]:
+    """(transaction, batch) of staged records. Raises ValueError for any other key."""
+    _, transaction, batch, _ = key.split("/")
+    return transaction, int(batch)

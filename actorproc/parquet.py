@@ -99,6 +99,14 @@ def parse_footer(key: str, tail: bytes, *, tag: str, size: int) -> Footer | int:
     return Footer(metadata, parsed.num_rows, tag, size)
 
 
+def footer_of(key: str, body: bytes) -> Footer:
+    """The footer of a whole file. Raises CorruptObject if it is none."""
+    footer = parse_footer(key, body, tag="", size=len(body))
+    if isinstance(footer, int):
+        raise CorruptObject(key, f"its footer claims {footer} bytes of {len(body)}")
+    return footer
+
+
 async def read_footer(store: Store, key: str) -> Footer | None:
     """The footer of the object, or None if there is no such object.
 

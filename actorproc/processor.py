@@ -35,7 +35,7 @@ from actorproc.probe import ensure_safe
 from actorproc.rows.schema import output_schema, parse_schema
 from actorproc.settings import Settings
 from actorproc.signals import Signals
-from actorproc.sources import open_source
+from actorproc.sources import OutputSource, open_source
 from actorproc.sources.protocol import Source, Start, checked_start
 from actorproc.status import wrong_container
 from actorproc.store import Store
@@ -83,7 +83,7 @@ class Processor:
 
     Args:
         handler: the delegate; one instance is made for each partition.
-        source: URL of a built-in log, or a `Source`.
+        source: URL of a built-in log or of another processor's output, or a `Source`.
         container: URL of the store under which the processor keeps everything it owns, or an opened `Store`.
         name: of the processor, the same on all hosts; default: the handler's name.
         host: name of this host, unique; default: `default_host()`. A second one of the same name replaces the first.
@@ -127,6 +127,8 @@ class Processor:
         self._source = open_source(source, settings=self.settings, clock=clock)
         self._store = container if isinstance(container, Store) else open_store(container, self.settings, clock=clock)
         self._owns_store = not isinstance(container, Store)
+        if str(self._source) == OutputSource(self._store, self.name, settings=self.settings, clock=clock).url:
+            raise UsageError(f"{self.name} would read its own output, for ever: give it another name or container")
         self._nudges = nudges
         self._budget = ByteBudget(self.settings.read_ahead_bytes)
         self._supervisor: Supervisor | None = None

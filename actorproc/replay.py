@@ -14,17 +14,15 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Self
 
-import anyio
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from actorproc.actor import first_cause
 from actorproc.document import document, to_document
 from actorproc.errors import CorruptObject, UsageError
-from actorproc.layout import ProcessorLayout, log_boundary, log_file, number_of, partition_of
-from actorproc.log.files import Notes, encode_file, end_of, footer_of, last_base, open_log, running_time
+from actorproc.layout import ProcessorLayout, number_of, partition_of
+from actorproc.log.files import LogMeta, Notes, encode_file, end_of, open_log
 from actorproc.log.heads import HeadWriter
-from actorproc.output.boundary import read_boundary
+from actorproc.log.once import ending, hinting, land
 from actorproc.output.dead_letters import decoded, letter_files, read_letters
 from actorproc.output.origin import check_source
 from actorproc.records import Batch
@@ -80,14 +78,13 @@ class Replay:
     Files of the log must not have been deleted at or after the base of an unfinished intent, as for every append.
     """
 
-    def __init__(self, store: Store, processor: str, log: Store) -> None:
+    def __init__(self, store: Store, processor: str, log: Store, heads: HeadWriter, meta: LogMeta) -> None:
         self._store = store
         self._processor = processor
         self._layout = ProcessorLayout(processor)
         self._log = log
-        self._heads = HeadWriter(log, log.clock)
-        self._identity = ""
-        self._partitions = 0
+        self._heads = heads
+        self._partitions, self._identity = meta
 
     @classmethod
     @asynccontextmanager
@@ -97,18 +94,10 @@ class Replay:
         Raises:
             UsageError: there is no log, or it is not the one that was processed.
         """
-        replay = cls(store, processor, log)
-        replay._partitions, replay._identity = await open_log(log)
-        await check_source(store, replay._layout, replay._identity, log.url)
-        await replay._heads.look_around()
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(replay._heads.run)
-                yield replay
-                tasks.cancel_scope.cancel()
-        except ExceptionGroup as group:
-            raise first_cause(group) from None
-        await replay._heads.close()
+        meta = await open_log(log)
+        await check_source(store, ProcessorLayout(processor), meta.identity, log.url)
+        async with hinting(log) as heads:
+            yield cls(store, processor, log, heads, meta)
 
     async def files(self, partition: str | None = None) -> list[str]:
         """Keys of the dead-letter files that hold letters, by partition and number."""
@@ -157,12 +146,7 @@ class Replay:
 
     async def _plan(self, key: str, partition: str) -> Stored:
         """Create the intent at the end of the partition; or find another's."""
-        hint = self._heads.newest.get(partition, 0)
-        newest = await last_base(self._log, partition, hint)
-        base = running = 0
-        if newest is not None:
-            base = await end_of(self._log, partition, newest)
-            running = await running_time(self._log, partition, newest)
+        base, running = await ending(self._log, partition, self._heads.newest.get(partition, 0))
         intent = Intent(
             self._identity, self._nonce(), covers=base, running=running, base=base, done=False, write_id=self._nonce()
         )
@@ -175,32 +159,13 @@ class Replay:
 
     async def _append(self, partition: str, intent: Intent, body: bytes) -> int | None:
         """Put the file at the intent's base. None: it is there; else the base to try next, this one being another's."""
-        key = log_file(partition, intent.base)
-        await self._heads.begin()
-        landed: int | None = None
-        try:
-            try:
-                await self._log.create(key, body)
-            except Conflict as conflict:
-                footer = footer_of(key, _still_there(key, conflict).body)
-                if Notes.from_footer(key, footer).put_id != intent.put_id:
-                    landed = intent.base  # another's: a hint is due all the same, it may have died before giving it
-                    return max(intent.base + footer.rows, await end_of(self._log, partition, intent.base))
-            landed = intent.base
-            await self._check_not_trimmed(partition, intent)
+        doubt = (
+            "Look for its letters in the output; then purge them, or delete the replay's object below "
+            f"{self._layout.replays} to append them again"
+        )
+        if await land(self._log, self._heads, partition, intent.base, intent.put_id, body, doubt=doubt):
             return None
-        finally:
-            self._heads.end(partition, landed)
-
-    async def _check_not_trimmed(self, partition: str, intent: Intent) -> None:
-        lowest = (await read_boundary(self._log, log_boundary(partition))).lowest
-        if intent.base < lowest:
-            raise CorruptObject(
-                log_file(partition, intent.base),
-                f"is where an unfinished replay was to append, and the log was trimmed below {lowest} since then: whether its "
-                "letters were appended before, nobody can tell. Look for them in the output; then purge them, or delete the "
-                f"replay's object below {self._layout.replays} to append them again",
-            )
+        return await end_of(self._log, partition, intent.base)
 
     async def _swap(self, key: str, intent: Intent, tag: str) -> Stored:
         """Store the intent; or find what another replay has made of it."""

@@ -4,94 +4,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import anyio
 import pytest
-from anyio.lowlevel import checkpoint
 
 from actorproc.clock import Clock
 from actorproc.context import Site
-from actorproc.errors import ConditionFailed, CorruptObject, StoreUnavailable, UsageError
+from actorproc.errors import CorruptObject, StoreUnavailable, UsageError
 from actorproc.layout import ProcessorLayout
 from actorproc.log.producer import Producer
 from actorproc.output.dead_letters import render_letter
 from actorproc.records import Batch, Record
 from actorproc.replay import HEADER, Replay
 from actorproc.sources.log import LogSource
-from actorproc.store import Backend, Listing, Store, Stored, StoreLimits
+from actorproc.store import Store, StoreLimits
 from actorproc.stores.memory import Memory
+from tests.fragile import CLOCK, Fate, Fragile, Killed, Shuffled
 from tests.log.reading import batches
 
 LAYOUT = ProcessorLayout("flights")
 SITE = Site("flights", "host-a", "1", 3)
 LETTERS = 3
 TIME = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
-
-
-class Killed(BaseException):
-    """The process is gone; nothing catches this."""
-
-
-class Fragile(Backend):
-    """Counts writes over all stores that share a `Fate`, and does as it says with one of them."""
-
-    def __init__(self, truth: Memory, fate: Fate) -> None:
-        self.truth, self.fate, self.url = truth, fate, truth.url
-
-    async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
-        return await self.truth.get(key, unless=unless, tail=tail)
-
-    async def put(self, key: str, body: bytes) -> str:
-        return await self.fate.write(self.truth, "put", key, body)
-
-    async def put_if_absent(self, key: str, body: bytes) -> str:
-        return await self.fate.write(self.truth, "put_if_absent", key, body)
-
-    async def put_if_match(self, key: str, body: bytes, tag: str) -> str:
-        return await self.fate.write(self.truth, "put_if_match", key, body, tag)
-
-    async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Listing:
-        return await self.truth.list(prefix, after, limit)
-
-    async def delete(self, key: str) -> None:
-        await self.truth.delete(key)
-
-
-Write = tuple[Memory, str, tuple[object, ...]]
-
-
-class Fate:
-    """What becomes of write number `number` (from 0): "before": killed, never applied; "after": applied, then killed;
-    "late": killed, and applied when `land` is called. `landing`: number of the write before which that write lands."""
-
-    def __init__(
-        self, number: int | None = None, how: str = "", *, lands: Write | None = None, landing: int = 0
-    ) -> None:
-        self.number, self.how = number, how
-        self.writes = 0
-        self.pending: Write | None = lands
-        self.landing = landing
-
-    async def write(self, truth: Memory, verb: str, *args: object) -> str:
-        number, self.writes = self.writes, self.writes + 1
-        if self.number is None and number == self.landing:
-            await self.land()
-        if number == self.number:
-            if self.how == "after":
-                await getattr(truth, verb)(*args)
-            elif self.how == "late":
-                self.pending = (truth, verb, args)
-            raise Killed
-        return str(await getattr(truth, verb)(*args))
-
-    async def land(self) -> None:
-        if self.pending is not None:
-            truth, verb, args = self.pending
-            self.pending = None
-            with suppress(ConditionFailed):
-                await getattr(truth, verb)(*args)
 
 
 class World:
@@ -235,31 +171,6 @@ async def test_killed_twice_at_any_two_writes_repeats_nothing() -> None:
                 await world.someone_appends()
             await world.run()
             assert await world.replayed() == EXPECTED, (first, second)
-
-
-class Shuffled(Fragile):
-    """Every request takes a random number of turns of the event loop, on its way there and back."""
-
-    async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
-        await self.dawdle()
-        try:
-            return await super().get(key, unless=unless, tail=tail)
-        finally:
-            await self.dawdle()
-
-    async def put_if_absent(self, key: str, body: bytes) -> str:
-        await self.dawdle()
-        try:
-            return await super().put_if_absent(key, body)
-        finally:
-            await self.dawdle()
-
-    async def dawdle(self) -> None:
-        for _ in range(CLOCK.random.randrange(8)):
-            await checkpoint()
-
-
-CLOCK = Clock(seed=0)
 
 
 @pytest.mark.parametrize("seed", range(30))

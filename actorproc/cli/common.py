@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
 from typing import TypeVar
 
 import anyio
-import orjson
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, JustifyMethod
 from rich.table import Column, Table
@@ -20,6 +18,7 @@ from rich.text import Text
 
 from actorproc.errors import SettingsError, UsageError
 from actorproc.layout import ProcessorLayout
+from actorproc.rows.as_json import to_json
 from actorproc.settings import Settings
 from actorproc.status import missing_processor
 from actorproc.store import Store
@@ -107,21 +106,6 @@ def _print_block(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> No
 
 def _side(cell: object) -> JustifyMethod:
     return "right" if isinstance(cell, (int, float, Decimal)) else "left"
-
-
-def to_json(document: object) -> bytes:
-    """JSON of rows and reports. Binary is base64, a decimal text, a duration seconds; times are ISO 8601."""
-    return orjson.dumps(document, default=_plain, option=orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS)
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, Decimal):
-        return str(value)
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    raise TypeError(f"{type(value)!r} has no JSON form")
 
 
 def shown(value: object) -> str:

@@ -18,6 +18,7 @@ from actorproc.output.checkpoints import read_checkpoint
 from actorproc.output.dead_letters import letter_files, read_letters
 from actorproc.output.dead_letters import purge as purge_file
 from actorproc.replay import Replay
+from actorproc.sources.output import SCHEME
 from actorproc.status import natural
 from actorproc.store import Store
 from actorproc.stores import open_store
@@ -85,6 +86,11 @@ def replay(
     given: Sequence[str] | None,
 ) -> None:
     """Append dead letters to their log again."""
+    if source.startswith(SCHEME):
+        raise UsageError(
+            f"--source {source}: dead letters are appended to a log, and that is a processor's output, which it alone "
+            "writes. Mend the handler and start it under another name, or produce the letters into a log of their own"
+        )
 
     async def work() -> None:
         async with (

@@ -32,7 +32,8 @@ Source = Annotated[
     typer.Option(
         metavar="URL",
         envvar="ACTORPROC_SOURCE",
-        help="The log that is processed; or MODULE:NAME of a source of your own.",
+        help="The log that is processed; or another processor's output, as actorproc+URL/PROCESSOR; "
+        "or MODULE:NAME of a source of your own.",
     ),
 ]
 MaybeSource = Annotated[

@@ -15,6 +15,7 @@ from actorproc.cli.workers import Workers, command_line, end_soon, stop_with_par
 from actorproc.clock import SYSTEM
 from actorproc.errors import UsageError
 from actorproc.processor import Processor, default_host
+from actorproc.sources.output import SCHEME
 from actorproc.stores import open_store
 from actorproc.supervisor import SupervisorStatistics
 
@@ -54,7 +55,8 @@ def run(
         **keywords,
     )
     store = open_store(container, processor.settings)
-    if isinstance(stream, str) and open_store(stream, processor.settings).url == store.url:
+    is_log = isinstance(stream, str) and not stream.startswith(SCHEME)
+    if is_log and open_store(str(stream), processor.settings).url == store.url:
         raise UsageError(
             f"--source and --container are the same place, {store.url}: the container must be another one than the log"
         )

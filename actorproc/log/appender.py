@@ -10,9 +10,10 @@ import pyarrow.compute as pc
 from actorproc.clock import Clock
 from actorproc.errors import CorruptObject, StoreUnavailable
 from actorproc.layout import log_boundary, log_file
-from actorproc.log.files import Notes, encode_file, footer_of, last_base, read_notes, running_time
+from actorproc.log.files import Notes, encode_file, last_base, read_notes, running_time
 from actorproc.logger import get_logger
 from actorproc.output.boundary import RETENTION, read_boundary
+from actorproc.parquet import footer_of
 from actorproc.retry import Backoff
 from actorproc.store import Conflict, Store, Stored
 

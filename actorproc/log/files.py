@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from actorproc.document import document, to_document
 from actorproc.errors import CorruptObject, UsageError
 from actorproc.layout import LOG_META, log_dir, log_file, number_of
-from actorproc.parquet import Footer, parse_footer, read_footer, write_parquet
+from actorproc.parquet import Footer, footer_of, read_footer, write_parquet
 from actorproc.records import RECORD_SCHEMA, Batch
 from actorproc.store import Conflict, Store, Stored
 
@@ -112,14 +112,6 @@ class Notes:
             if footer.rows < 1:
                 raise CorruptObject(key, "has no records; no producer writes that")
             return cls(**fields)
-
-
-def footer_of(key: str, body: bytes) -> Footer:
-    """The footer of a whole file. Raises CorruptObject if it is none."""
-    footer = parse_footer(key, body, tag="", size=len(body))
-    if isinstance(footer, int):
-        raise CorruptObject(key, f"its footer claims {footer} bytes of {len(body)}")
-    return footer
 
 
 def encode_file(table: pa.Table, notes: Notes, compression: str) -> bytes:

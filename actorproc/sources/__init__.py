@@ -6,9 +6,10 @@ from actorproc.clock import SYSTEM, Clock
 from actorproc.errors import UsageError
 from actorproc.settings import Settings
 from actorproc.sources.log import LogSource
+from actorproc.sources.output import SCHEME, OutputSource
 from actorproc.sources.protocol import Chunk, End, Source, Start
 
-__all__ = ["Chunk", "End", "LogSource", "Source", "Start", "open_source"]
+__all__ = ["Chunk", "End", "LogSource", "OutputSource", "Source", "Start", "open_source"]
 
 _STORES = ("s3", "file", "memory")
 
@@ -17,7 +18,8 @@ def open_source(source: str | Source, *, settings: Settings | None = None, clock
     """The source that `source` names, not yet connected; a `Source` is returned as it is.
 
     Args:
-        source: URL of a store with a built-in log in it, such as `s3://bucket/events`, `file:///data/events` or a path.
+        source: URL of a store with a built-in log in it, such as `s3://bucket/events`, `file:///data/events` or a path;
+            or of another processor's output, such as `actorproc+s3://bucket/state/Delays`.
 
     Raises:
         UsageError: there is no such kind of source.
@@ -28,11 +30,13 @@ def open_source(source: str | Source, *, settings: Settings | None = None, clock
         raise UsageError(
             f"source = {source!r}: the URL of a log, or an instance of a subclass of actorproc.sources.Source"
         )
+    if source.startswith(SCHEME):
+        return OutputSource.of_url(source, settings=settings, clock=clock)
     scheme, found, _ = source.partition("://")
     if found and scheme not in _STORES:
         missing = "a Kafka source comes with a later version" if scheme == "kafka" else f"there is no {scheme!r} source"
         raise UsageError(
             f"source {source!r}: {missing}. Allowed are the built-in log, by the URL of its store "
-            f"({', '.join(f'{known}://' for known in _STORES)} or a path), and a Source of your own, see docs/sources.md"
+            f"({', '.join(f'{known}://' for known in _STORES)} or a path), another processor's output ({SCHEME}CONTAINER/PROCESSOR), and a Source of your own, see docs/sources.md"
         )
     return LogSource(source, settings=settings, clock=clock)

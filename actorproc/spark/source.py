@@ -10,7 +10,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -19,7 +26,9 @@ from actorproc.rows.schema import schema_to_ddl
 from actorproc.spark.place import opened
 from actorproc.spark.reading import read_spans
 from actorproc.spark.request import Request, parse_options
+from actorproc.spark.sink import BatchWriter, StreamWriter
 from actorproc.spark.stream import Stream, plan
+from actorproc.spark.target import parse_target
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -58,6 +67,12 @@ class ActorprocSource(DataSource):
         if not LIMITS and (request.max_rows or request.max_files):
             raise UsageError("maxRowsPerTrigger and maxFilesPerTrigger need PySpark 4.2 or newer")
         return StreamReader(request, _arrow(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return BatchWriter(parse_target(self.options, stream=False), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        return StreamWriter(parse_target(self.options, stream=True), schema, overwrite)
 
 
 class Reader(DataSourceReader):

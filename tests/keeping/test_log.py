@@ -223,7 +223,7 @@ async def test_a_replay_whose_place_was_trimmed_is_left_to_people(place: Place, 
     await place.store.delete(log_file("0", 10))
     await raise_boundary(place.store, log_boundary("0"), 20)
     async with Replay.opened(container, "numbers", place.store) as replay:
-        with pytest.raises(CorruptObject, match="unfinished replay was to append, and the log was trimmed below 20"):
+        with pytest.raises(CorruptObject, match="unfinished work was to append, and the log was trimmed below 20"):
             await replay.file(letters)
 
 

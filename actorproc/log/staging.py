@@ -1,0 +1,59 @@
+"""Staged records: on their way into a log as part of a transaction, sorted by partition, and read by nobody before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from actorproc.errors import CorruptObject
+from actorproc.records import RECORD_SCHEMA
+
+_PARTITIONS = b"actorproc.partitions"
+
+
+class Staged(NamedTuple):
+    """An object of staged records: `size` in bytes as they are in memory, and the `partitions` that they are for."""
+
+    key: str
+    size: int
+    partitions: tuple[int, ...]
+
+
+def encode_staged(batches: Iterable[tuple[pa.RecordBatch, npt.NDArray[np.uint32]]]) -> tuple[bytes, tuple[int, ...]]:
+    """An object of records, each batch with the partition of each of its records; and all these partitions.
+
+    The order of the records is kept within each partition. CPU-heavy: run it off the loop.
+    """
+    given = list(batches)
+    chosen = np.concatenate([partitions for _, partitions in given])
+    order = np.argsort(chosen, kind="stable")
+    table = pa.Table.from_batches([data for data, _ in given], RECORD_SCHEMA).take(pa.array(order)).combine_chunks()
+    partitions, counts = np.unique(chosen, return_counts=True)
+    named = tuple(partitions.tolist())
+    schema = RECORD_SCHEMA.with_metadata({_PARTITIONS: ",".join(map(str, named))})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+        at = 0
+        for count in counts.tolist():
+            for batch in table.slice(at, count).to_batches():
+                writer.write_batch(batch)
+            at += count
+    return sink.getvalue().to_pybytes(), named
+
+
+def decode_staged(key: str, body: bytes) -> dict[str, pa.RecordBatch]:
+    """The records of an object, by partition. CPU-heavy: run it off the loop.
+
+    Raises:
+        CorruptObject: it is not what was written there.
+    """
+    try:
+        reader = pa.ipc.open_stream(pa.BufferReader(body))
+        names = (reader.schema.metadata or {})[_PARTITIONS].decode().split(",")
+        return dict(zip(names, (batch.cast(RECORD_SCHEMA) for batch in reader), strict=True))
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise CorruptObject(key, f"are no staged records ({error!r})") from None

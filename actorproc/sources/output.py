@@ -1,0 +1,197 @@
+"""A processor's committed output as a source: the next processor in a chain."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import AsyncExitStack
+from datetime import datetime
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from actorproc.clock import SYSTEM, Clock
+from actorproc.errors import CorruptObject, SourceError, UsageError
+from actorproc.group.membership import read_group
+from actorproc.layout import ProcessorLayout
+from actorproc.output.compacted import batches_of
+from actorproc.output.dataset import partitions_with_state
+from actorproc.output.following import Committed, Following, Place
+from actorproc.output.origin import dataset_identity
+from actorproc.output.schema import read_schema
+from actorproc.records import RECORD_SCHEMA, SEQUENCE, Batch
+from actorproc.rows.as_json import rows_to_json
+from actorproc.settings import Settings
+from actorproc.sources.protocol import Chunk, End, Source, Start, checked_start
+from actorproc.store import Store
+from actorproc.stores import open_store
+
+SCHEME = "actorproc+"
+"""What the URL of an output begins with; then comes that of the container, and last the processor's name."""
+
+HEADER = "actorproc-sequence"
+"""Header of each record: the sequence of the upstream's record that the row came from."""
+
+SLOWEST = 15
+"""Poll intervals between two looks at a partition in which nothing happens, at most."""
+
+_SLOWER = 1.5
+_CHECKED_EVERY = 300.0  # seconds; output is kept for an hour at least
+_ROWS = 10_000  # in a chunk, at most
+
+
+class OutputSource(Source):
+    """Reads what another processor has committed: one record for each row, in the partition that the row is in.
+
+    A position is `<number>+<rows>`: the commit to read next, and how many rows of the partition were read. The sequence of
+    a record is how many rows of the partition come before its own: it stays the same whatever is trimmed.
+
+    Args:
+        container: of the other processor: its URL, or an opened store.
+        name: of the other processor.
+    """
+
+    def __init__(
+        self, container: str | Store, name: str, *, settings: Settings | None = None, clock: Clock = SYSTEM
+    ) -> None:
+        self._settings = settings or Settings.load()
+        self._clock = clock
+        self._owns_store = isinstance(container, str)
+        self._opened = AsyncExitStack()
+        self._store = open_store(container, self._settings, clock=clock) if isinstance(container, str) else container
+        self._layout = ProcessorLayout(name)
+        self.url = f"{SCHEME}{self._store.url}/{name}"
+
+    @classmethod
+    def of_url(cls, url: str, *, settings: Settings | None = None, clock: Clock = SYSTEM) -> OutputSource:
+        """The output at a URL such as `actorproc+file://state/Delays`.
+
+        Raises:
+            UsageError: it names no container and processor.
+        """
+        container, slash, name = url.removeprefix(SCHEME).rstrip("/").rpartition("/")
+        if not slash or container.endswith(("/", ":")):
+            raise UsageError(
+                f"source {url!r}: {SCHEME}CONTAINER/PROCESSOR, such as {SCHEME}file://state/Delays or "
+                f"{SCHEME}s3://bucket/state/Delays"
+            )
+        return cls(container, name, settings=settings, clock=clock)
+
+    async def open(self) -> None:
+        """Connect.
+
+        Raises:
+            UsageError: there is no such processor.
+        """
+        async with AsyncExitStack() as opened:
+            if self._owns_store:
+                await opened.enter_async_context(self._store)
+            if await read_schema(self._store, self._layout) is None:
+                raise UsageError(
+                    f"{self._layout.processor} has never run at {self._store.url}: check name and container, or start it "
+                    "first, so that there is something to read"
+                )
+            self.identity = await dataset_identity(self._store, self._layout)
+            self._opened = opened.pop_all()
+
+    async def close(self) -> None:
+        await self._opened.aclose()
+
+    async def partitions(self) -> Sequence[str]:
+        group = await read_group(self._store, self._layout)
+        return sorted({*await partitions_with_state(self._store, self._layout), *(group.leases if group else ())})
+
+    async def start(self, partition: str, at: Start) -> str:
+        """See `Source.start`. A time is found by when rows were committed, by their hosts' clocks."""
+        at = checked_start(at)
+        following = self._following(partition)
+        if isinstance(at, datetime):
+            return _position(await following.at(at.timestamp()))
+        return _position(await (following.first() if at == "earliest" else following.end()))
+
+    async def end(self, partition: str) -> End:
+        end = await self._following(partition).end()
+        return End(_position(end), end.rows - 1 if end.rows else None)
+
+    def sequence_before(self, partition: str, position: str) -> int:
+        """See `Source.sequence_before`. Raises SourceError if `position` is none of an output."""
+        return _parsed(partition, position).rows - 1
+
+    async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+        """See `Source.read`.
+
+        Raises:
+            CorruptObject: a file is not what was committed.
+            SourceError: output at `position` was trimmed or deleted.
+        """
+        following = self._following(partition)
+        place = _parsed(partition, position)
+        pause, checked_at = self._settings.poll_interval, -math.inf
+        while True:
+            commit = await following.commit(place.number)
+            if commit is None:
+                if self._clock.monotonic() - checked_at > _CHECKED_EVERY:
+                    if not await following.check_end(place.number):
+                        continue
+                    checked_at = self._clock.monotonic()
+                yield Chunk(Batch(partition, _NO_ROWS, _NO_SEQUENCES), _position(place))
+                await self._clock.sleep(self._clock.jitter(pause))
+                pause = min(pause * _SLOWER, SLOWEST * self._settings.poll_interval)
+                continue
+            pause = self._settings.poll_interval
+            batches = _batches(partition, commit, place.rows)
+            place = Place(place.number + 1, commit.before + commit.rows)
+            while (batch := await self._clock.offload(next, batches, None)) is not None:
+                done = batch.last + 1
+                at = place if done == place.rows else Place(place.number - 1, done)
+                yield Chunk(batch, _position(at))
+
+    def _following(self, partition: str) -> Following:
+        return Following(self._store, self._layout, partition)
+
+
+def _batches(partition: str, commit: Committed, rows: int) -> Iterator[Batch]:
+    """The rows of a commit but the first `rows` of the partition. Each step is CPU-heavy: run it off the loop."""
+    first = max(rows, commit.before)
+    try:
+        file = pq.ParquetFile(pa.BufferReader(commit.body), thrift_string_size_limit=2**31 - 1)
+        for found in batches_of(file, commit.skip + first - commit.before, commit.stop, _ROWS):
+            sequences = np.arange(first, first + found.num_rows, dtype=np.int64)
+            first += found.num_rows
+            yield Batch(partition, _records(found, commit.time), pa.array(sequences))
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise CorruptObject(commit.key, f"cannot be read ({error})") from None
+
+
+def _records(rows: pa.RecordBatch, time: float) -> pa.RecordBatch:
+    count = rows.num_rows
+    upstream = rows.column(SEQUENCE.name).cast(pa.string()).cast(pa.binary())
+    kind = RECORD_SCHEMA.field("headers").type
+    header = pa.StructArray.from_arrays([pa.repeat(HEADER, count), upstream], fields=list(kind.value_type))
+    columns = [
+        pa.nulls(count, pa.binary()),
+        rows_to_json(rows.drop_columns([SEQUENCE.name])),
+        pa.ListArray.from_arrays(pa.array(np.arange(count + 1, dtype=np.int32)), header, type=kind),
+        pa.repeat(pa.scalar(int(time * 1e6), RECORD_SCHEMA.field("timestamp").type), count),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA)
+
+
+def _position(place: Place) -> str:
+    return f"{place.number}+{place.rows}"
+
+
+def _parsed(partition: str, position: str) -> Place:
+    number, _, rows = position.partition("+")
+    try:
+        return Place(int(number), int(rows))
+    except ValueError:
+        raise SourceError(
+            f"{position!r} is no position in partition {partition} of an output: was the checkpoint made with another source?"
+        ) from None
+
+
+# Not `pa.array([])`, which imports pandas.
+_NO_ROWS = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in RECORD_SCHEMA], schema=RECORD_SCHEMA)
+_NO_SEQUENCES = pa.nulls(0, pa.int64())

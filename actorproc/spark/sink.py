@@ -1,0 +1,156 @@
+"""The way back: a DataFrame's rows into a built-in log, each once per job or micro-batch.
+
+Tasks stage their rows, sorted by partition of the log; nobody reads those. What staged objects make up the batch is
+decided on the driver, which appends them: see `actorproc.log.transactions`. So what a task does twice, or a job that
+fails before its commit, leaves nothing in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from random import Random
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from actorproc.clock import SYSTEM
+from actorproc.errors import StoreError, UsageError
+from actorproc.layout import log_staged
+from actorproc.log.files import create_log, open_log
+from actorproc.log.partitioning import Router
+from actorproc.log.staging import Staged, encode_staged
+from actorproc.log.transactions import UNNAMED, Transactions, abandon, is_done
+from actorproc.records import RECORD_SCHEMA
+from actorproc.spark.place import Place, opened
+from actorproc.spark.target import Target, checked_record_columns, to_records
+from actorproc.store import Store
+
+STAGE_BYTES = 32 * 2**20
+"""Bytes of rows that a task holds before it stages them."""
+
+_QUERY = "sql.streaming.queryId"  # local properties of a task; the id stands in the checkpoint and outlives restarts
+_BATCH = "streaming.sql.batchId"
+
+Rows = tuple[pa.RecordBatch, npt.NDArray[np.uint32]]
+
+
+class Message(WriterCommitMessage):
+    """What a task has staged, and for which transaction."""
+
+    def __init__(self, transaction: str, staged: Sequence[Staged]) -> None:
+        self.transaction = transaction
+        self.staged = staged
+
+
+class _Writer:
+    """What both writers do. Made on the driver, pickled to the tasks, settings included."""
+
+    def __init__(self, target: Target, schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise UsageError(
+                f'a log keeps what it has, and {target.url} cannot be overwritten: write with mode("append"), or '
+                'outputMode("append") for a stream'
+            )
+        checked_record_columns(schema)
+        self._target = target
+        with opened(target.url, target.settings) as place:
+            self._partitions, self._done = place.call(self._look, place.store)
+
+    async def _look(self, store: Store) -> tuple[int, bool]:
+        """How many partitions the log has, and whether what is to be written is there already."""
+        wanted = self._target.partitions
+        meta = await (create_log(store, wanted) if wanted else open_log(store))
+        name = self._target.transaction
+        return meta.partitions, name is not None and await is_done(store, name, self._target.batch)
+
+    def _stage(self, rows: Iterator[pa.RecordBatch], transaction: str, batch: int) -> Message:
+        """What a task does."""
+        task = TaskContext.get()
+        number = task.partitionId() if task else 0
+        # The same for each attempt: where rows without a key go.
+        router = Router(self._partitions, "sticky", Random(f"{transaction}/{batch}/{number}"))  # noqa: S311
+        now = pa.scalar(SYSTEM.now(), RECORD_SCHEMA.field("timestamp").type)
+        staged: list[Staged] = []
+        waiting: list[Rows] = []
+        size = 0
+        with opened(self._target.url, self._target.settings) as place:
+            for found in rows:
+                if not found.num_rows:
+                    continue
+                records = to_records(found, now)
+                waiting.append((records, router.choose_many(records)))
+                size += records.nbytes
+                if size >= STAGE_BYTES:
+                    staged.append(_put(place, waiting, size, transaction, batch))
+                    waiting, size = [], 0
+            if waiting:
+                staged.append(_put(place, waiting, size, transaction, batch))
+        return Message(transaction, staged)
+
+    def _commit(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
+        """What the driver does, once all tasks are done."""
+        given = [message for message in messages if isinstance(message, Message)]
+        names = {message.transaction for message in given}
+        staged = [one for message in given for one in message.staged]
+        if not staged:
+            return
+        with opened(self._target.url, self._target.settings) as place:
+            place.call(_append, place.store, names.pop(), batch, staged)
+
+
+def _put(place: Place, rows: Sequence[Rows], size: int, transaction: str, batch: int) -> Staged:
+    body, partitions = encode_staged(rows)
+    key = log_staged(transaction, batch, SYSTEM.nonce())
+    place.call(place.store.put, key, body)
+    return Staged(key, size, partitions)
+
+
+async def _append(store: Store, transaction: str, batch: int, staged: Sequence[Staged]) -> None:
+    async with Transactions.opened(store) as transactions:
+        await transactions.commit(transaction, batch, staged)
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    """`df.write`: once per job that succeeds; with a transaction, once per name and batch."""
+
+    def __init__(self, target: Target, schema: StructType, overwrite: bool) -> None:
+        super().__init__(target, schema, overwrite)
+        self._transaction = target.transaction or f"{UNNAMED}{SYSTEM.nonce()}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._stage(iter(()) if self._done else iterator, self._transaction, self._target.batch)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._commit(messages, self._target.batch)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Of a job with a transaction all is left: what was begun is finished when it runs again."""
+        if self._target.transaction is None:
+            with suppress(StoreError), opened(self._target.url, self._target.settings) as place:
+                place.call(abandon, place.store, self._transaction)
+
+
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """`df.writeStream`: once per micro-batch of the query, which its checkpoint names."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        task = TaskContext.get()
+        query, batch = (task.getLocalProperty(name) if task else None for name in (_QUERY, _BATCH))
+        if not query or not batch:
+            raise UsageError(
+                f"this Spark does not tell its tasks which query and micro-batch they work for ({_QUERY} = {query!r}, "
+                f"{_BATCH} = {batch!r}). Use foreachBatch, and there df.write with .option('transaction', 'NAME')"
+                ".option('batch', batch_id)"
+            )
+        return self._stage(iterator, query, int(batch))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        self._commit(messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Nothing: the micro-batch is run again, and finishes what was begun. What it does not need, it removes."""

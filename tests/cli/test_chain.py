@@ -1,0 +1,40 @@
+"""A second processor over the first one's output, with the commands that people type."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+
+from actorproc.sources.output import SCHEME
+from tests.cli.conftest import QUICK_OPTIONS, Run, actorproc
+
+SECOND = ["--name", "late", "--container", "second"]
+
+
+def test_a_chain_is_served_to_its_end_and_status_shows_its_lag(run: Run, state: Path, tmp_path: Path) -> None:
+    source = ["--source", f"{SCHEME}file://{state}/state/Delays"]
+    rows = "output_schema=tail string NOT NULL, delay double"
+    serve = ["serve", "actorproc.handlers:JsonRows", "--option", rows, *source, *SECOND, *QUICK_OPTIONS]
+    done = actorproc(*serve, "--until-end", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "late on" in done.stdout
+    assert "180 records handled, 180 rows and 0 dead letters committed" in done.stdout
+
+    place = ["--name", "late", "--container", tmp_path / "second"]
+    status = orjson.loads(run("status", *place, *source, "--json").stdout)
+    assert (status["lag"], status["lag_exact"]) == (0, True)
+    assert [partition["partition"] for partition in status["partitions"]] == ["0", "1", "2", "3"]
+
+    def shown(*which: object) -> list[tuple[str, str, float]]:
+        lines = map(orjson.loads, run("output", *which, "--json").stdout.splitlines())
+        return sorted((line["_partition"], line["tail"], line["delay"]) for line in lines)
+
+    assert shown(*place) == shown("--name", "Delays", "--container", state / "state")
+
+    own = actorproc("serve", "actorproc.handlers:JsonRows", "--option", rows, *SECOND, "--source", f"{SCHEME}file://second/late", cwd=tmp_path)  # fmt: skip
+    assert own.returncode == 2
+    assert "late would read its own output" in own.stderr
+    replay = run("dead-letters", "replay", *place, *source)
+    assert replay.exit_code == 2
+    assert "dead letters are appended to a log" in replay.stderr

@@ -1,0 +1,250 @@
+"""DataFrames into a log with a real Spark, as batch and stream: each row once, whatever tasks and drivers do twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import types as t
+
+from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer, Settings
+from actorproc.errors import UsageError
+from actorproc.layout import LOG_STAGED
+from actorproc.log.partitioning import partition_of_key
+from actorproc.records import Record
+from actorproc.sources.log import LogSource
+from actorproc.spark import read_output
+from actorproc.spark.target import checked_record_columns, parse_target, to_records
+from actorproc.stores import open_store
+from tests.log.reading import batches
+from tests.servers import S3Server
+from tests.spark.committing import QUICK
+
+TIME = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
+
+
+async def records(url: str, **settings: Any) -> dict[str, list[Record]]:
+    """By partition."""
+    source = LogSource(url, settings=Settings.load(**settings))
+    await source.open()
+    try:
+        return {p: [r for batch in await batches(source, p) for r in batch] for p in await source.partitions()}
+    finally:
+        await source.close()
+
+
+async def values(url: str, **settings: Any) -> Counter[int]:
+    return Counter(int(r.value or b"") for found in (await records(url, **settings)).values() for r in found)
+
+
+async def staged(url: str) -> list[str]:
+    async with open_store(url) as store:
+        return [entry.key for entry in (await store.list(LOG_STAGED)).entries]
+
+
+def numbers(spark: SparkSession, count: int, tasks: int = 3, *, first: int = 0) -> DataFrame:
+    frame = spark.range(first, first + count, numPartitions=tasks)
+    return frame.selectExpr("concat('k', id % 7) AS key", "cast(id AS string) AS value")
+
+
+def save(frame: DataFrame, url: str, **options: Any) -> None:
+    frame.write.format("actorproc").mode("append").options(**options).save(url)
+
+
+def stream(frame: DataFrame, url: str, checkpoint: Path, **options: Any) -> None:
+    """Write all there is."""
+    writer = frame.writeStream.format("actorproc").options(checkpointLocation=str(checkpoint), **options)
+    query = writer.trigger(availableNow=True).start(url)
+    if not query.awaitTermination(90):
+        query.stop()
+        raise TimeoutError(f"the stream does not end: {query.lastProgress}")
+
+
+def failing(frame: DataFrame, where: Callable[[TaskContext], bool]) -> DataFrame:
+    """Tasks fail at their last row, once `where` says so."""
+
+    def rows(found: Any) -> Any:
+        yield from found
+        task = TaskContext.get()
+        if task is not None and where(task):
+            raise RuntimeError("as the test will have it")
+
+    return frame.mapInArrow(rows, frame.schema)
+
+
+async def test_rows_become_records_where_a_producer_would_put_them(spark: SparkSession, tmp_path: Path) -> None:
+    url = str(tmp_path / "events")
+    rows = [
+        Row(key=b"a", value="1", headers=[Row(key="h", value=b"\xff")], timestamp=TIME),
+        Row(key=b"b", value="2", headers=None, timestamp=None),
+        Row(key=None, value=None, headers=[], timestamp=TIME),
+    ]
+    schema = "key binary, value string, headers array<struct<key: string, value: binary>>, timestamp timestamp"
+    save(spark.createDataFrame(rows, schema), url, logPartitions="4")
+    found = {r.key: r for several in (await records(url)).values() for r in several}
+    assert {key: int(r.partition) for key, r in found.items() if key} == {
+        k: partition_of_key(k, 4) for k in (b"a", b"b")
+    }
+    a, b, neither = found[b"a"], found[b"b"], found[None]
+    assert (a.value, a.headers, a.timestamp) == (b"1", (("h", b"\xff"),), TIME)
+    assert (b.value, b.headers) == (b"2", ())
+    assert b.timestamp is not None
+    assert abs(b.timestamp - datetime.now(UTC)).total_seconds() < 600
+    assert (neither.value, neither.headers) == (None, ())
+
+    save(spark.range(5).selectExpr("cast(cast(id AS string) AS binary) AS value"), url)  # a value is enough
+    assert sum(map(len, (await records(url)).values())) == 8
+
+
+async def test_a_task_that_fails_and_is_tried_again_repeats_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    url = str(tmp_path / "events")
+    frame = failing(numbers(spark, 300), lambda task: task.attemptNumber() == 0 and task.partitionId() != 1)
+    save(frame, url, logPartitions="2")
+    assert await values(url) == Counter(range(300))
+    keys: dict[bytes | None, list[int]] = {}
+    for found in (await records(url)).values():
+        for record in found:
+            keys.setdefault(record.key, []).append(int(record.value or b""))
+    assert all(several == sorted(several) for several in keys.values())
+    assert await staged(url) == []
+
+
+async def test_a_job_that_fails_appends_nothing_and_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    url = str(tmp_path / "events")
+    with pytest.raises(PySparkException, match="as the test will have it"):
+        save(failing(numbers(spark, 30), lambda task: task.partitionId() == 2), url, logPartitions="2")
+    assert await values(url) == Counter()
+    assert await staged(url) == []
+
+
+async def test_a_job_with_a_transaction_appends_once_however_often_it_runs(spark: SparkSession, tmp_path: Path) -> None:
+    url = str(tmp_path / "events")
+    for _ in range(2):
+        save(numbers(spark, 20), url, logPartitions="2", transaction="daily", batch="3")
+    save(numbers(spark, 20), url, transaction="daily", batch="2")
+    assert await values(url) == Counter(range(20))
+    save(numbers(spark, 5, first=20), url, transaction="daily", batch="4")
+    save(numbers(spark, 5, first=25), url)
+    assert await values(url) == Counter(range(30))
+
+
+async def test_a_micro_batch_that_is_run_again_repeats_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    source, url, checkpoint = str(tmp_path / "source"), str(tmp_path / "events"), tmp_path / "checkpoint"
+    async with Producer(source, partitions=3) as producer:
+        await producer.send_many([str(n) for n in range(100)], keys=[str(n % 9) for n in range(100)])
+    frame = spark.readStream.format("actorproc").option("kind", "log").load(source)
+    columns = frame.select("key", "value", "headers", "timestamp")
+    stream(failing(columns, lambda task: task.attemptNumber() == 0), url, checkpoint, logPartitions="2")
+    assert await values(url) == Counter(range(100))
+
+    # As after a crash between our commit and Spark's note of it, the tasks being cut otherwise this time.
+    for note in (checkpoint / "commits").glob("*0"):
+        note.unlink()
+    (checkpoint / "commits" / ".0.crc").unlink(missing_ok=True)
+    stream(columns.repartition(5), url, checkpoint)
+    assert await values(url) == Counter(range(100))
+
+    async with Producer(source) as producer:
+        await producer.send_many([str(n) for n in range(100, 150)])
+    stream(columns, url, checkpoint)
+    assert await values(url) == Counter(range(150))
+    assert await staged(url) == []
+
+    stream(columns, url, tmp_path / "another checkpoint")  # another query
+    assert await values(url) == Counter(dict.fromkeys(range(150), 2))
+
+
+class Doubles(PartitionHandler):
+    output_schema = "n long"
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        for record in batch:
+            ctx.emit(record, {"n": 2 * record.json()})
+
+
+async def test_from_spark_to_a_log_to_a_processor_and_back_on_s3(
+    spark: SparkSession, seaweedfs: S3Server, tmp_path: Path
+) -> None:
+    log, container = await seaweedfs.new_url(), str(tmp_path)
+    save(numbers(spark, 200, 2), log, logPartitions="2", **seaweedfs.settings)
+    settings = {**QUICK, **seaweedfs.settings}
+    await Processor(Doubles, source=log, container=container, host="a", **settings).run(until_end=True)
+    output = read_output(spark, container, "Doubles")
+    assert sorted(row.n for row in output.collect()) == list(range(0, 400, 2))
+
+
+def columns(**kinds: t.DataType) -> t.StructType:
+    return t.StructType([t.StructField(name, kind) for name, kind in kinds.items()])
+
+
+TEXT = t.StringType()
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (columns(value=t.LongType()), "column 'value' is bigint. A log takes `value`.*string or binary"),
+        (columns(topic=TEXT, key=t.DateType()), "no place for a column 'topic'; column 'key' is date; there is no column 'value'"),
+        (columns(value=TEXT, timestamp=t.TimestampNTZType()), "column 'timestamp' is timestamp_ntz"),
+        (columns(value=TEXT, headers=t.MapType(TEXT, TEXT)), "column 'headers' is map<string,string>"),
+    ],
+)  # fmt: skip
+def test_columns_that_a_log_does_not_take_are_named(given: t.StructType, problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        checked_record_columns(given)
+
+
+@pytest.mark.parametrize("headers", [[[None]], [[{"key": None, "value": b"x"}]]])
+def test_a_header_without_a_name_is_refused(headers: list[Any]) -> None:
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    batch = pa.record_batch({"value": pa.array([b"v"]), "headers": pa.array(headers, kind)})
+    with pytest.raises(UsageError, match="column 'headers' has a header"):
+        to_records(batch, pa.scalar(TIME))
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"path": ""}, "which log"),
+        ({"path": "memory://x"}, "lives in one process"),
+        ({"logPartitions": "0"}, "logPartitions = '0': a whole number, 1 or more"),
+        ({"partitions": "3"}, "there is no option partitions; there are: .*logPartitions"),
+        ({"kind": "output"}, "kind = 'output': what Spark can append to is a log"),
+        ({"batch": "3"}, "batch needs a transaction"),
+        ({"transaction": "a/b"}, "transaction 'a/b' is not usable"),
+        ({"transaction": "job-1"}, "does not begin with 'job-'"),
+        ({"store_timeout": "soon"}, "store_timeout"),
+    ],
+)
+def test_a_wrong_option_is_refused_with_what_is_allowed(options: dict[str, str], problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        parse_target({"path": "events", **options}, stream=False)
+
+
+def test_a_stream_has_no_transaction_but_its_own() -> None:
+    assert parse_target({"path": "events", "checkpointLocation": "here"}, stream=True).transaction is None
+    with pytest.raises(UsageError, match="transaction and batch are for batch jobs"):
+        parse_target({"path": "events", "transaction": "t"}, stream=True)
+
+
+async def test_a_log_that_is_missing_or_otherwise_or_to_be_overwritten_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    url = str(tmp_path / "events")
+    with pytest.raises(PySparkException, match=r"there is no log at file://.*/events"):
+        save(numbers(spark, 3), url)
+    async with Producer(url, partitions=2) as producer:
+        await producer.send("0")
+    with pytest.raises(PySparkException, match="has 2 partitions, not 3"):
+        save(numbers(spark, 3), url, logPartitions="3")
+    with pytest.raises(PySparkException, match=r"cannot be overwritten: write with mode\(.append.\)"):
+        numbers(spark, 3).write.format("actorproc").mode("overwrite").save(url)
+    assert await values(url) == Counter([0])
