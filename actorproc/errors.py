@@ -16,6 +16,7 @@ ActorprocError
     Outranked            its checkpoint bears a later epoch than our lease
   WrittenOut             stop the partitions, then join again: the group took this host for dead
   EndNotReached          mend what the message names, and run again: it goes on from what is committed
+  QueryFailed            mend what the message names, and run again: a Spark query goes on from its checkpoint
   Aborted                a second signal came while draining; what was not committed is processed again
   HandlerError           the user's code failed, or a record of it did
     Misfit               a row does not fit `output_schema`: fix the handler, or the schema
@@ -95,6 +96,10 @@ class WrittenOut(ActorprocError):
 
 class EndNotReached(ActorprocError):
     """A run until the end has ended before; the message names the partitions and why."""
+
+
+class QueryFailed(ActorprocError):
+    """A Spark query failed; started again it goes on from its checkpoint."""
 
 
 class Aborted(ActorprocError):

@@ -24,10 +24,12 @@ class Signals:
 
     Args:
         aborting: called at the second signal, from the signal handler itself: an event loop that hangs hears nothing.
+        who: drains, as the first part of the event's name.
     """
 
-    def __init__(self, clock: Clock, aborting: Callable[[], None]) -> None:
+    def __init__(self, clock: Clock, aborting: Callable[[], None], who: str = "processor") -> None:
         self._clock = clock
+        self._drains = f"{who}.stopping"
         self._aborting = aborting
         self._life = anyio.CancelScope()
         self._first = anyio.Event()
@@ -75,7 +77,7 @@ class Signals:
         await self._first.wait()
 
     def _drain(self, name: str) -> None:
-        log.info("processor.stopping", signal=name)
+        log.info(self._drains, signal=name)
         self._first.set()
         if not self._started:
             self._life.cancel()

@@ -23,7 +23,6 @@ from actorproc.demo import DemoFailed
 from actorproc.demo.check import Letters, SparkAnswer, find_faults
 from actorproc.demo.data import DEPARTURES, CarrierDelay, Truth, events, load_departures, truth
 from actorproc.demo.fleet import Fleet
-from actorproc.demo.needs import check_needs, find_java
 from actorproc.demo.places import Places
 from actorproc.errors import UsageError
 
@@ -126,36 +125,6 @@ def test_the_demos_own_folder_is_emptied_and_says_how_many_events_were_sent(tmp_
     (places.logs / "old.log").write_text("old")
     places.prepare(2_000)
     assert (places.events(), list(places.logs.iterdir())) == (2_000, [])
-
-
-def fake_java(folder: Path, version: str) -> Path:
-    """A JAVA_HOME whose java says that it is `version`."""
-    java = folder / "bin" / "java"
-    java.parent.mkdir(parents=True)
-    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-04-15' >&2\n")
-    java.chmod(0o755)
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("version", "major"), [("1.8.0_402", 8), ("11.0.22", 11), ("17.0.15", 17), ("21", 21), ("25-ea", 25)]
-)
-def test_the_version_of_java_is_read_as_each_release_writes_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, major: int
-) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "jdk", version)))
-    assert find_java() == (str(tmp_path / "jdk/bin/java"), major)
-    if major < 17:
-        with pytest.raises(UsageError, match=rf"needs Java 17 or newer.*is Java {major}.*apt install"):
-            check_needs()
-    else:
-        check_needs()
-
-
-def test_a_java_home_without_java_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(UsageError, match=rf"JAVA_HOME={tmp_path} does not start one: install"):
-        check_needs()
 
 
 def test_without_java_it_says_so_in_one_line_and_touches_nothing(tmp_path: Path) -> None:

@@ -17,11 +17,12 @@ from typer.core import TyperGroup
 from actorproc.cli import commands
 from actorproc.cli.demo import demo
 from actorproc.cli.logging import LogLevel, set_up_logging
+from actorproc.cli.spark import spark
 from actorproc.errors import ActorprocError, UsageError
 
 FAILED, WRONG_USE = 1, 2
 
-_ORDER = ["produce", "serve", "status", "output", "dead-letters", "doctor", "demo"]  # in which they are met
+_ORDER = ["produce", "serve", "spark", "status", "output", "dead-letters", "doctor", "demo"]  # in which they are met
 
 _THREAD_PATIENCE = 1.0  # seconds that threads have to end by themselves, after everything else has ended
 
@@ -68,6 +69,7 @@ app = typer.Typer(
 )
 app.add_typer(commands.app)
 app.command()(demo)
+app.command()(spark)
 
 
 def _show_version(wanted: bool) -> None:
@@ -113,7 +115,7 @@ def main() -> None:
 
 
 def _abandon_threads() -> None:
-    """End the process although a handler's thread hangs, for which Python would wait for ever."""
+    """End the process although a thread hangs, of a handler or one that waits for Spark, for which Python would wait for ever."""
     threads = [thread for thread in threading.enumerate() if thread.name == "AnyIO worker thread"]
     for thread in threads:
         thread.join(_THREAD_PATIENCE / len(threads))
@@ -124,7 +126,7 @@ def _abandon_threads() -> None:
             code = error.code if isinstance(error.code, int) else FAILED
         elif error is not None:
             sys.excepthook(type(error), error, error.__traceback__)
-        typer.secho("warning: a handler's thread still runs; it ends with the process", err=True)
+        typer.secho("warning: a thread still runs (a handler's, or Spark's); it ends with the process", err=True)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

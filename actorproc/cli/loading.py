@@ -1,4 +1,4 @@
-"""Finds the handler or source that MODULE:NAME names, and says clearly why it cannot."""
+"""Finds the handler, source or function that MODULE:NAME names, and says clearly why it cannot."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import re
 import shlex
 import sys
 import traceback
+from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
+from typing import Any
 
 from actorproc.errors import ActorprocError, HandlerDefinitionError, UsageError, described
 from actorproc.handler import PartitionHandler, checked_handler
@@ -58,6 +60,22 @@ def load_source(spec: str) -> str | Source:
     if not isinstance(made, Source):
         raise HandlerDefinitionError(f"source {spec!r} is {made!r}; it must be, or make, an actorproc.Source")
     return made
+
+
+def load_function(spec: str) -> Callable[..., Any]:
+    """The function that MODULE:FUNCTION names; modules are also looked for in the working directory.
+
+    Raises:
+        HandlerDefinitionError: there is no such module or function, or its own code fails.
+    """
+    if not _OBJECT.fullmatch(spec) and not spec.partition(":")[0].endswith(".py"):
+        raise HandlerDefinitionError(
+            f"function {spec!r}: write MODULE:FUNCTION, such as app:delays for function delays of app.py"
+        )
+    found = _load("function", spec, FunctionType)
+    if not callable(found) or inspect.isclass(found):
+        raise HandlerDefinitionError(f"{spec} is {found!r:.200}, no function")
+    return found
 
 
 def _load(what: str, spec: str, kind: type) -> object:
@@ -115,12 +133,16 @@ def _failed(name: str, error: Exception) -> str:
 
 
 def _suggestion(holder: object, missing: str, kind: type) -> str:
-    candidates = [
-        name
-        for name, value in vars(holder).items()
-        if inspect.isclass(value) and issubclass(value, kind) and value is not kind
-    ]
+    candidates = [name for name, value in vars(holder).items() if _fits(value, holder, kind)]
     near = get_close_matches(missing, candidates, n=1)
     if near:
         return f"; did you mean {near[0]}?"
-    return f"; it has: {', '.join(sorted(candidates))}" if candidates else f"; there is no {kind.__name__} in it"
+    what = "function" if kind is FunctionType else kind.__name__
+    return f"; it has: {', '.join(sorted(candidates))}" if candidates else f"; there is no {what} in it"
+
+
+def _fits(value: object, holder: object, kind: type) -> bool:
+    """Whether it is what was meant: a class of that kind; or a function that is not just imported there."""
+    if kind is FunctionType:
+        return isinstance(value, FunctionType) and value.__module__ == getattr(holder, "__name__", None)
+    return inspect.isclass(value) and issubclass(value, kind) and value is not kind

@@ -1,0 +1,109 @@
+"""`actorproc spark`: a function of the user's over what a processor commits, run by Spark as a stream."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from actorproc.cli.parameters import Config, Container, Name, Set
+
+
+def spark(
+    function: Annotated[
+        str, typer.Argument(metavar="MODULE:FUNCTION", help="Takes the rows: app:delays is def delays(rows) of app.py.")
+    ],
+    name: Name,
+    container: Container,
+    checkpoint: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Where Spark notes how far the query is: a folder or bucket of its own."),
+    ],
+    to: Annotated[
+        str, typer.Option(metavar="FORMAT", help="Where a DataFrame goes: console, parquet, delta, iceberg, kafka...")
+    ] = "console",
+    path: Annotated[
+        str | None, typer.Option(metavar="URL", help="The table's place, for formats that have one.")
+    ] = None,
+    mode: Annotated[
+        str | None,
+        typer.Option(metavar="append|update|complete", help="Default: update for the console, append elsewhere."),
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", "-o", metavar="NAME=VALUE", help="An option of the format; repeatable."),
+    ] = None,
+    trigger: Annotated[
+        str, typer.Option(metavar="TIME|available-now", help="How often to look; or what is there now, then end.")
+    ] = "10s",
+    max_rows: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="About so many rows in a micro-batch; default: all.")
+    ] = None,
+    max_files: Annotated[int | None, typer.Option(min=1, metavar="N", help="The same, in files.")] = None,
+    columns: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Read only these; Spark does not prune them by itself.")
+    ] = None,
+    native: Annotated[
+        bool, typer.Option("--native", help="Read with Spark's own file stream (docs/spark.md compares).")
+    ] = False,
+    master: Annotated[
+        str | None, typer.Option(metavar="MASTER", help="local[2,4], spark://host:7077; default: all cores here.")
+    ] = None,
+    remote: Annotated[
+        str | None, typer.Option(metavar="URL", envvar="SPARK_REMOTE", help="Spark Connect, such as sc://host:15002.")
+    ] = None,
+    package: Annotated[
+        list[str] | None,
+        typer.Option(metavar="GROUP:NAME:VERSION", help="Jars from Maven Central for the session; repeatable."),
+    ] = None,
+    conf: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Any option of Spark's; wins over what is set for you; repeatable."),
+    ] = None,
+    max_failures: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Give up after N failures without a micro-batch in between.")
+    ] = 5,
+    stop_within: Annotated[
+        str, typer.Option(metavar="TIME", help="How long the micro-batch under way may take to end on SIGTERM.")
+    ] = "30s",
+    config: Config = None,
+    settings: Set = None,
+) -> None:
+    """Run a function of yours over what a processor commits, as a stream on Spark. Each row comes once.
+
+    \b
+      # app.py
+      def delays(rows):
+          return rows.groupBy("carrier").count()
+
+    \b
+      actorproc spark app:delays --name Delays --container state --checkpoint spark/delays
+      actorproc spark app:flights --name Delays --container state --checkpoint spark/flights \\
+          --to parquet --path tables/flights --trigger 1m
+      actorproc spark app:delays --name Delays --container s3://b/state --checkpoint s3://b/spark/delays \\
+          --master spark://host:7077 --trigger available-now
+
+    The function takes the rows and, if it wants, `spark`, `checkpoint`, `trigger` by name. It returns a DataFrame; or a writer
+    (`rows.writeStream.foreachBatch(...)`), which is started with checkpoint and trigger; or a query that it started. One that fails
+    is started again, with growing pauses, and goes on from its checkpoint.
+
+    SIGTERM or Ctrl-C lets the micro-batch end; a second one ends at once. Needs Java 17 or newer and the extra `spark`.
+    """
+    from actorproc.cli.common import pairs
+    from actorproc.errors import UsageError
+
+    try:
+        import actorproc.spark  # noqa: F401
+    except ImportError as error:  # no PySpark, or an old one
+        raise UsageError(str(error)) from None
+    from actorproc.cli.spark_query import Ask, run
+
+    run(
+        Ask(
+            function, name, container, checkpoint, to, path, mode, pairs("--option", option), trigger, max_rows, max_files,
+            columns.split(",") if columns else None, native, master, remote, package or [], pairs("--conf", conf),
+            max_failures, stop_within,
+        ),
+        config,
+        settings,
+    )  # fmt: skip

@@ -1,0 +1,202 @@
+"""What `actorproc spark` does: checks what it was asked, makes the session, runs the query and tells how it gets on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+import typer
+
+from actorproc.cli.common import opened_processor, run_async
+from actorproc.cli.loading import load_function
+from actorproc.cli.spark_show import Figures, Show, say_started, summary
+from actorproc.cli.workers import end_soon, stop_with_parent
+from actorproc.clock import SYSTEM
+from actorproc.errors import ActorprocError, HandlerDefinitionError, SettingsError, UsageError
+from actorproc.java import check_java
+from actorproc.logger import get_logger
+from actorproc.retry import Backoff
+from actorproc.settings import Settings, seconds
+from actorproc.signals import Signals
+from actorproc.spark.failure import needs_session
+from actorproc.spark.job import Job
+from actorproc.spark.output import Output
+from actorproc.spark.progress import Lag, read_lag
+from actorproc.spark.query import Query, Sink
+from actorproc.spark.running import RunLimits, RunningQuery
+from actorproc.spark.session import RemoteSession, Session, default_master, session_options
+from actorproc.spark.urls import check_apart, spark_url
+from actorproc.store import Store
+
+log = get_logger(__name__)
+
+_LEAVING = 15.0
+"""Seconds on top of `stop_within` that an orphan has to leave."""
+
+_CLOSING = 10.0
+"""Seconds that Spark has to end in good order. Its Java ends with this process in any case."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The command line; `trigger` and `stop_within` as they were typed."""
+
+    function: str
+    name: str
+    container: str
+    checkpoint: str
+    to: str
+    path: str | None
+    mode: str | None
+    options: Mapping[str, str]
+    trigger: str
+    max_rows: int | None
+    max_files: int | None
+    columns: Sequence[str] | None
+    native: bool
+    master: str | None
+    remote: str | None
+    packages: Sequence[str]
+    conf: Mapping[str, str]
+    max_failures: int
+    stop_within: str
+
+
+def run(ask: Ask, config: Path | None, given: Sequence[str] | None) -> None:
+    """Run the query until it ends, is stopped, or fails for good.
+
+    Raises:
+        UsageError: something is wrong with what was asked, or missing on this machine.
+        QueryFailed, SourceError: see `RunningQuery.run`.
+    """
+    trigger, stop_within = _trigger(ask.trigger), _seconds("--stop-within", ask.stop_within)
+    if ask.remote and (ask.master or ask.packages):
+        raise UsageError(
+            "--remote (or SPARK_REMOTE) names a server that is there: --master and --package do not go with it"
+        )
+    function = None if ask.remote else _load_early(ask.function)
+    if not ask.remote:
+        check_java("actorproc spark")
+    stop_with_parent(stop_within + _LEAVING)
+
+    async def work() -> None:
+        signals = Signals(SYSTEM, end_soon, "spark")
+        with signals.obeyed():
+            async with opened_processor(ask.name, ask.container, config, given) as (store, _, settings):
+                urls = _urls(ask, store, settings)
+                query = _query(ask, urls, trigger, function) if function else None
+                session = _session(ask, [*urls.values()], settings)
+                log.info("spark.starting", on=session.place)
+                await SYSTEM.offload(session.open, abandon=True)
+                job = Job(
+                    session=session,
+                    query=query or _query(ask, urls, trigger, load_function(ask.function)),
+                    container=store.url,
+                    name=ask.name,
+                    columns=ask.columns,
+                    max_rows=ask.max_rows,
+                    max_files=ask.max_files,
+                    native=ask.native,
+                    settings=settings if given or not ask.remote else None,  # a server has settings of its own
+                )
+                backoff = Backoff(settings.restart_backoff, settings.restart_backoff_max)
+                await _keep(job, RunLimits(ask.max_failures, stop_within, backoff), store, signals, ask.trigger)
+
+    run_async(work)
+
+
+def _load_early(spec: str) -> Callable[..., Any] | None:
+    """The function, before the seconds that Spark takes to start; None if its module needs Spark to be imported."""
+    try:
+        return load_function(spec)
+    except HandlerDefinitionError as error:
+        if needs_session(error.__cause__):  # as the decorator @udf("int") does
+            return None
+        raise
+
+
+def _query(ask: Ask, urls: Mapping[str, str], trigger: Mapping[str, Any], function: Callable[..., Any]) -> Query:
+    return Query(
+        ask.function, function, urls["checkpoint"], trigger, Sink(ask.to, urls.get("path"), ask.mode, ask.options)
+    )
+
+
+async def _keep(job: Job, limits: RunLimits, store: Store, signals: Signals, trigger: str) -> None:
+    """Run it, and show how it gets on."""
+    began, figures, output = SYSTEM.monotonic(), Figures(), Output(job.name)
+    what, reads = job.query.spec, output.at(store.url)
+    facts = {
+        "query": what,
+        "spark": f"{job.session.open().version} on {job.session.place}",
+        "page": job.session.page() or "on the server",
+        "reads": reads,
+        "writes": f"{job.query.sink}, if it returns a DataFrame",
+        "checkpoint": job.query.checkpoint,
+        "trigger": trigger,
+    }
+    say_started(facts, job.session.told())
+    running = RunningQuery(job.start, what=what, reads=reads, limits=limits, told=figures.note, clock=SYSTEM)
+
+    async def lag() -> Lag | None:
+        if figures.latest is None or figures.latest.next is None:
+            return None
+        try:
+            return await read_lag(output, store, figures.latest)
+        except ActorprocError as error:
+            log.debug("spark.lag_unknown", error=str(error))
+            return None
+
+    async def stop() -> None:
+        await signals.wait()
+        running.stop()
+
+    show = Show(what, figures, lag, live=job.query.sink.format != "console")  # which Java prints on the same terminal
+    signals.started()
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stop)
+            tasks.start_soon(show.run)
+            await running.run()
+            tasks.cancel_scope.cancel()
+    finally:
+        typer.echo(summary(what, figures, running.restarts, SYSTEM.monotonic() - began))
+        with anyio.move_on_after(_CLOSING, shield=True):
+            await SYSTEM.offload(job.session.close, abandon=True)
+
+
+def _session(ask: Ask, urls: Sequence[str], settings: Settings) -> Session:
+    if ask.remote:
+        return RemoteSession(ask.remote, {"spark.sql.session.timeZone": "UTC", **ask.conf})
+    master, app = ask.master or default_master(), f"actorproc spark {ask.function}"
+    options = session_options(master, app=app, packages=ask.packages, conf=ask.conf, urls=urls, settings=settings)
+    return Session(options["spark.master"], options)
+
+
+def _trigger(text: str) -> dict[str, Any]:
+    """Keywords of `DataStreamWriter.trigger`."""
+    if text == "available-now":
+        return {"availableNow": True}
+    try:
+        return {"processingTime": f"{round(_seconds('--trigger', text) * 1000)} milliseconds"}
+    except SettingsError as error:
+        raise SettingsError(f"{error}; or available-now") from None
+
+
+def _seconds(option: str, text: str) -> float:
+    try:
+        return float(str(seconds(text)))
+    except ValueError as error:
+        raise SettingsError(f"{option} = {text!r}: {error}") from None
+
+
+def _urls(ask: Ask, store: Store, settings: Settings) -> dict[str, str]:
+    """`checkpoint`, and `path` if there is one, as Spark spells them; both beside what the processor keeps."""
+    urls = {}
+    for what, url in (("checkpoint", ask.checkpoint), ("path", ask.path)):
+        if url is not None:
+            check_apart(f"--{what}", url, store.url, ask.name, settings)
+            urls[what] = spark_url(url, settings)
+    return urls

@@ -1,0 +1,56 @@
+"""Spark's errors, pages long, told in a few lines: what failed, and where in the user's code."""
+
+from __future__ import annotations
+
+import re
+
+from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException, PySparkException
+
+from actorproc import errors
+from actorproc.errors import ActorprocError, HandlerDefinitionError, QueryFailed, SourceError, UsageError, described
+
+_TRACEBACK = "Traceback (most recent call last):\n"
+_FRAME = re.compile(r'  File "(?P<file>[^"]+)", line \d+, in .*\n(?:    .*\n)*')
+_INSIDE = re.compile(r"[/\\](pyspark|py4j|actorproc)[/\\]|pyspark\.zip|<frozen")
+_OURS = re.compile(r"^actorproc\.errors\.(\w+): (.*)", re.MULTILINE)
+_HEAD = re.compile(r"^(?:\[STREAM_FAILED\] )?Query \[id = \S+, runId = \S+\] terminated with exception: ")
+_FRAMES = 3  # of the user's traceback that are shown
+_LENGTH = 2_000  # characters of a message
+
+
+def explained(error: BaseException, what: str) -> ActorprocError:
+    """The error as one of ours.
+
+    What the user's code raises by itself, or Spark refuses before it runs anything, is a HandlerDefinitionError; what
+    actorproc said in one of Spark's processes is said again, as wrong use (UsageError) or as lost for good (SourceError)
+    where it is that; anything else is QueryFailed: it may go better the next time.
+    """
+    if isinstance(error, ActorprocError):
+        return error
+    if not isinstance(error, PySparkException):
+        return HandlerDefinitionError(f"{what}: {described(error)}")
+    text = str(error)
+    for name, message in reversed(_OURS.findall(text)):
+        kind = getattr(errors, name, ActorprocError)
+        for ours in (UsageError, SourceError):
+            if issubclass(kind, ours):
+                return ours(message.strip())
+        return QueryFailed(f"{what}: {message.strip()}")
+    refused = isinstance(error, (AnalysisException, ParseException, IllegalArgumentException))
+    return (HandlerDefinitionError if refused else QueryFailed)(f"{what}: {shortened(text)}")
+
+
+def needs_session(error: BaseException | None) -> bool:
+    """Whether it would not have come with a session open."""
+    return isinstance(error, PySparkException) and error.getCondition() == "SESSION_OR_CONTEXT_NOT_EXISTS"
+
+
+def shortened(text: str) -> str:
+    """The message without Spark's plans and Java's stack; of a Python traceback the error and the user's own frames."""
+    text = _HEAD.sub("", text.strip())
+    _, found, trace = text.rpartition(_TRACEBACK)
+    if not found:
+        return text.partition("\n")[0].partition(" SQLSTATE:")[0][:_LENGTH]
+    frames = [match[0] for match in _FRAME.finditer(trace) if not _INSIDE.search(match["file"])]
+    raised = _FRAME.sub("", trace).strip().partition("\n")[0]
+    return f"{raised}\n{''.join(frames[-_FRAMES:])}".rstrip()[:_LENGTH]

@@ -1,0 +1,41 @@
+"""A job: a session, the rows that it reads and the query on them; all that it takes to start, and to start again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from actorproc.settings import Settings
+from actorproc.spark.frames import stream_output
+from actorproc.spark.query import Query
+from actorproc.spark.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """`container` and `name`: whose output is read; the other fields as `stream_output` has them."""
+
+    session: Session
+    query: Query
+    container: str
+    name: str
+    columns: Sequence[str] | None = None
+    max_rows: int | None = None
+    max_files: int | None = None
+    native: bool = False
+    settings: Settings | None = None
+
+    def start(self, again: bool) -> StreamingQuery:
+        """Start the query; `again`: it ran before, and failed.
+
+        Raises:
+            UsageError, StoreError, QueryFailed: it cannot be started.
+        """
+        spark = self.session.again() if again else self.session.open()
+        rows = stream_output(
+            spark, self.container, self.name, columns=self.columns, max_rows=self.max_rows, max_files=self.max_files,
+            native=self.native, settings=self.settings,
+        )  # fmt: skip
+        return self.query.start(spark, rows)

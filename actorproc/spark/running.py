@@ -1,0 +1,179 @@
+"""Keeps a query running: looks at its progress, starts it again when it fails, stops it between two micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import anyio
+import orjson
+from py4j.protocol import Py4JNetworkError
+from pyspark.errors import PySparkException
+from pyspark.sql.streaming.query import StreamingQuery
+
+from actorproc.clock import Clock
+from actorproc.errors import HandlerDefinitionError, QueryFailed
+from actorproc.logger import get_logger
+from actorproc.retry import Backoff
+from actorproc.spark.failure import explained
+from actorproc.spark.progress import Progress
+
+log = get_logger(__name__)
+T = TypeVar("T")
+
+_LOOK_EVERY = 0.5  # seconds between looks at a query
+_BOUNDARY_EVERY = 0.1  # the same, while the end of its micro-batch is awaited
+
+
+@dataclass(frozen=True, slots=True)
+class RunLimits:
+    """`failures`: so many in a row, without a micro-batch done in between, end it. `stop_within`: seconds that the
+    micro-batch under way has to end when the query is to stop."""
+
+    failures: int = 5
+    stop_within: float = 30.0
+    backoff: Backoff = field(default_factory=lambda: Backoff(0.5, 60.0))
+
+
+class _Gone(QueryFailed):
+    """Spark's Java has ended: no query can be started in it any more."""
+
+
+class RunningQuery:
+    """Runs a query until it ends by itself, is stopped, or fails too often.
+
+    Args:
+        start: starts it, from its checkpoint if there is one; blocking. Called with whether it ran before, and failed.
+        what: its name in messages.
+        reads: the dataset, as its offsets name it.
+        told: called with each of Spark's reports, in order.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[bool], StreamingQuery],
+        *,
+        what: str,
+        reads: str,
+        limits: RunLimits,
+        told: Callable[[Progress], None],
+        clock: Clock,
+    ) -> None:
+        self._start = start
+        self._what = what
+        self._reads = reads
+        self._limits = limits
+        self._told = told
+        self._clock = clock
+        self._stopping = anyio.Event()
+        self._failures = 0
+        self.restarts = 0
+
+    def stop(self) -> None:
+        """Let the micro-batch under way end, then end."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Until the end.
+
+        Raises:
+            QueryFailed: it failed too often, or Spark itself has ended.
+            UsageError, SourceError: starting it again would not help.
+        """
+        query = None
+        while not self._stopping.is_set():
+            try:
+                query = await self._ask(lambda: self._start(self.restarts > 0))
+                return await self._attend(query)
+            except _Gone as gone:
+                if not self._stopping.is_set():
+                    raise
+                log.warning("spark.gone", error=str(gone), why="its micro-batch, if there was one, runs again")
+            except HandlerDefinitionError as refused:
+                if query is None:
+                    raise
+                await self._recover(refused)  # it went well before: what it needs may come back
+            except QueryFailed as failure:
+                await self._recover(failure)
+        return None
+
+    async def _recover(self, failure: Exception) -> None:
+        """Wait until it may be started again."""
+        self._failures += 1
+        if self._failures >= self._limits.failures:
+            raise QueryFailed(f"given up: {self._failures} failures in a row, the last one: {failure}") from failure
+        delay = self._limits.backoff.delay(self._failures, self._clock.random)
+        self.restarts += 1
+        log.error("spark.query_failed", error=str(failure), in_a_row=self._failures, again_in=round(delay, 3))
+        with anyio.move_on_after(delay):
+            await self._stopping.wait()
+
+    async def _attend(self, query: StreamingQuery) -> None:
+        """Follow a query until it has ended; stop it when that is wanted."""
+        reports = _Reports(query, self._reads)
+        while await self._ask(lambda: query.isActive):
+            await self._pass_on(reports)
+            with anyio.move_on_after(_LOOK_EVERY):
+                await self._stopping.wait()
+            if self._stopping.is_set():
+                await self._end_batch(reports)
+                await self._ask(query.stop)
+        await self._pass_on(reports)
+        error = await self._ask(query.exception)
+        if error is not None and not self._stopping.is_set():
+            raise explained(error, self._what)
+
+    async def _pass_on(self, reports: _Reports) -> bool:
+        """Tell what is new; whether a micro-batch was done."""
+        fresh = await self._ask(reports.fresh)
+        for progress in fresh:
+            self._told(progress)
+        if done := any(progress.ran for progress in fresh):
+            self._failures = 0
+        return done
+
+    async def _end_batch(self, reports: _Reports) -> None:
+        """Until no micro-batch is under way. Where one follows the other without a pause, the next has hardly begun."""
+        await self._pass_on(reports)
+        with anyio.move_on_after(self._limits.stop_within) as waiting:
+            while (await self._ask(lambda: reports.query.status))["isTriggerActive"]:
+                if await self._pass_on(reports):
+                    return
+                await self._clock.sleep(_BOUNDARY_EVERY)
+        if waiting.cancelled_caught:
+            log.warning("spark.batch_cut_off", after=self._limits.stop_within, why="the next start runs it again")
+
+    async def _ask(self, work: Callable[[], T]) -> T:
+        """Something that Spark answers.
+
+        Raises:
+            _Gone: there is no Spark any more. QueryFailed: it failed.
+        """
+        try:
+            return await self._clock.offload(work, abandon=True)
+        except (Py4JNetworkError, OSError) as error:
+            raise _Gone(
+                f"Spark's Java, which runs {self._what}, has ended ({error or type(error).__name__}): killed, or out of "
+                "memory (--conf spark.driver.memory=4g gives it more). Run it again: it goes on from its checkpoint"
+            ) from error
+        except PySparkException as error:
+            raise explained(error, self._what) from error
+
+
+class _Reports:
+    """Spark's reports on a query, each once."""
+
+    def __init__(self, query: StreamingQuery, reads: str) -> None:
+        self.query = query
+        self._reads = reads
+        self._last = ""
+
+    def fresh(self) -> list[Progress]:
+        """Those that were not returned before."""
+        newest = self.query.lastProgress
+        if newest is None or newest.timestamp == self._last:
+            return []
+        before, self._last = self._last, newest.timestamp  # ISO 8601 in UTC
+        recent = [report for report in self.query.recentProgress if before < report.timestamp <= self._last]
+        return [Progress.of(orjson.loads(report.json), self._reads) for report in recent]

@@ -1,0 +1,198 @@
+"""The Spark session of a query: what Spark is told, and how it is started, or connected to."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyspark
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from actorproc.errors import QueryFailed, UsageError
+from actorproc.settings import Settings
+from actorproc.spark.failure import shortened
+from actorproc.spark.native import native_options
+
+_HOME = Path(pyspark.__file__).parent
+_SDK = "2.35.4"  # of the AWS SDK: the parts that s3a needs are 19 MB, its bundle 686
+_S3A = ("s3", "s3-transfer-manager", "sts", "apache-client")
+_SECRET = re.compile(r"(?i)secret|password|token|access\.key")
+_JAVA_ERROR = re.compile(r"^: [\w.$]+: (.*)", re.MULTILINE)
+
+
+class Session:
+    """A session in a Java of its own.
+
+    Args:
+        place: the master, for people.
+        options: what Spark is told; see `session_options`.
+    """
+
+    def __init__(self, place: str, options: Mapping[str, str]) -> None:
+        self.place = place
+        self._options: dict[str, Any] = dict(options)
+        self._current: SparkSession | None = None
+
+    def open(self) -> SparkSession:
+        """The session; started if there is none yet, which takes seconds, and with packages to fetch minutes.
+
+        Raises:
+            QueryFailed: Spark does not start. UsageError: a package is missing.
+        """
+        if self._current is None:
+            _hush()
+            try:
+                self._current = self._start()
+            except (PySparkException, Py4JError, OSError) as error:
+                said = _JAVA_ERROR.search(str(error))
+                why = said[1] if said else shortened(str(error))
+                raise QueryFailed(f"Spark does not start on {self.place}: {why}") from error
+        return self._current
+
+    def again(self) -> SparkSession:
+        """The session for a query that failed."""
+        return self.open()
+
+    def close(self) -> None:
+        """End it."""
+        if self._current is not None:
+            self._current.stop()
+
+    def told(self) -> dict[str, str]:
+        """Options and variables for people, without secrets."""
+        return {
+            name: "***" if _SECRET.search(name) else value for name, value in self._options.items()
+        } | _environment()
+
+    def page(self) -> str | None:
+        """URL of Spark's own page on what runs."""
+        return self.open().sparkContext.uiWebUrl
+
+    def _start(self) -> SparkSession:
+        os.environ.update(_environment())
+        return SparkSession.builder.config(map=self._options).getOrCreate()
+
+
+class RemoteSession(Session):
+    """A session on a Spark Connect server, which has its own environment, jars and settings."""
+
+    def again(self) -> SparkSession:
+        """A new one: the old one may have died with its server."""
+        self._current = None
+        return self.open()
+
+    def told(self) -> dict[str, str]:
+        return self._options
+
+    def page(self) -> str | None:
+        return None
+
+    def _start(self) -> SparkSession:
+        try:
+            session: SparkSession = SparkSession.builder.remote(self.place).config(map=self._options).create()
+        except ImportError as error:
+            raise UsageError(f"Spark Connect needs more packages ({error}): pip install 'actorproc[connect]'") from None
+        return session
+
+
+def default_master() -> str:
+    """All cores of this machine; a task may be tried four times, which plain `local[N]` never does."""
+    return f"local[{os.cpu_count() or 1},4]"
+
+
+def session_options(
+    master: str, *, app: str, packages: Sequence[str] = (), conf: Mapping[str, str] | None = None,
+    urls: Sequence[str] = (), settings: Settings | None = None,
+) -> dict[str, str]:  # fmt: skip
+    """What Spark is told.
+
+    Args:
+        app: its name on Spark's pages.
+        packages: Maven coordinates.
+        conf: options that win over ours.
+        urls: what Spark itself reads and writes, as it spells them: `s3a://` among them brings the jars for it and,
+            from `settings`, endpoint and keys.
+    """
+    local = master.startswith("local")
+    options = {
+        "spark.master": master,
+        "spark.api.mode": "classic",
+        "spark.app.name": app,
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.port": "0",  # a free one
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if "SPARK_CONF_DIR" not in os.environ:
+        quiet = Path(__file__).with_name("log4j2.properties").as_uri()
+        options["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={quiet}"
+    if local:
+        # The default of 200 is for clusters: a small stream would do little but open and close 200 states.
+        options["spark.sql.shuffle.partitions"] = str(_cores(master))
+    else:
+        options["spark.executorEnv.PYTHONPATH"] = _python_path()
+    if local or _is_loopback(master):
+        options |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    packages = list(packages)
+    if any(url.startswith("s3a://") for url in urls):
+        packages += _s3a_packages()
+        options["spark.jars.excludes"] = "software.amazon.awssdk:bundle"
+        reach = native_options("s3a://", settings or Settings.load())
+        options |= {f"spark.hadoop.{name}": value for name, value in reach.items()}
+    if packages:
+        options["spark.jars.packages"] = ",".join(packages)
+    return options | dict(conf or {})
+
+
+def _environment() -> dict[str, str]:
+    """Variables that Spark's processes on this machine need: the Python of tasks, and where they find modules."""
+    return {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable), "PYTHONPATH": _python_path()}
+
+
+def _python_path() -> str:
+    """Where tasks find what this process finds: modules of the user's beside it, and actorproc from a checkout."""
+    found = [str(Path.cwd())]
+    root = Path(__file__).parents[2]
+    if root.name not in ("site-packages", "dist-packages"):
+        found.append(str(root))
+    found += os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return os.pathsep.join(dict.fromkeys(path for path in found if path))
+
+
+def _s3a_packages() -> list[str]:
+    """What Spark needs to reach S3 by itself, from Maven Central, for the Hadoop that this PySpark brings."""
+    jar = next(_HOME.glob("jars/hadoop-client-api-*.jar"), None)
+    if jar is None:
+        raise UsageError(
+            f"{_HOME} has no Hadoop, so it does not tell which hadoop-aws goes with it: name it by --package"
+        )
+    hadoop = jar.stem.removeprefix("hadoop-client-api-")
+    return [f"org.apache.hadoop:hadoop-aws:{hadoop}", *(f"software.amazon.awssdk:{part}:{_SDK}" for part in _S3A)]
+
+
+def _hush() -> None:
+    """Errors of analysis reach us as exceptions; PySpark logs them as well, with a page of Java."""
+    logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL + 1)
+
+
+def _cores(master: str) -> int:
+    """Of `local`, `local[2]`, `local[2,4]`, `local[*]`."""
+    given = re.match(r"local\[(\d+|\*)", master)
+    if given is None:
+        return 1
+    return (os.cpu_count() or 1) if given[1] == "*" else int(given[1])
+
+
+def _is_loopback(master: str) -> bool:
+    host = master.partition("://")[2].partition(",")[0].rpartition(":")[0].strip("[]")
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,44 @@
+"""URLs of places that Spark itself writes: as it spells them, and none of them inside what a processor owns."""
+
+from __future__ import annotations
+
+import re
+
+from actorproc.errors import UsageError
+from actorproc.settings import Settings
+from actorproc.stores import open_store
+
+_OURS = re.compile(r"(?:(?:s3|s3a|s3n|file)://.*|(?![A-Za-z][A-Za-z0-9+.-]*:/).*)")
+
+
+def spark_url(url: str, settings: Settings) -> str:
+    """`url` as Spark takes it: a path becomes `file:///...`, `s3://` becomes `s3a://`; what else Hadoop knows stays.
+
+    Raises:
+        UsageError: it is malformed.
+    """
+    return _full(url, settings).replace("s3://", "s3a://", 1)
+
+
+def check_apart(what: str, url: str, container: str, name: str, settings: Settings) -> None:
+    """Check that Spark does not write among the objects of a processor.
+
+    Args:
+        what: that `url` is, for the message.
+        container: URL of its store, in full.
+
+    Raises:
+        UsageError: it would.
+    """
+    place = _full(url, settings).rstrip("/") + "/"
+    if place == f"{container}/" or place.startswith(f"{container}/{name}/"):
+        raise UsageError(
+            f"{what} {url!r} is inside what {name} itself keeps at {container}: Spark's files there would be taken for "
+            f"its own. Give a place beside it, such as {container.rsplit('/', 1)[0]}/spark/{name}"
+        )
+
+
+def _full(url: str, settings: Settings) -> str:
+    if not _OURS.fullmatch(url):
+        return url
+    return open_store(re.sub(r"^s3[an]://", "s3://", url), settings).url
