@@ -106,6 +106,16 @@ def serve(
             help="An option of the handler's own (its class `Options`); repeatable.",
         ),
     ] = None,
+    spark: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="Run it over the rows, too, as a child process; 'app:delays --trigger 5s' with options of `spark`.",
+        ),
+    ] = None,
+    spark_checkpoint: Annotated[
+        str | None, typer.Option(metavar="URL", help="Where Spark notes how far it is; with --spark.")
+    ] = None,
     config: Config = None,
     settings: Set = None,
 ) -> None:
@@ -117,6 +127,7 @@ def serve(
       actorproc serve app:Delays --source events --container state --until-end
       actorproc serve actorproc.handlers:JsonRows --name rows \\
           --option output_schema='tail string, delay double' --source events --container state
+      actorproc serve app:Delays --source events --container state --spark app:counts --spark-checkpoint spark/counts
 
     SIGTERM or Ctrl-C drains, commits and hands over; a second one aborts. For a trial on a laptop set short timers in
     actorproc.toml (the README has them): the defaults suit a fleet, which notices a death after a minute.
@@ -125,7 +136,10 @@ def serve(
 
     given = ctx.parent.params if ctx.parent else {}
     root = ["--log-level", given["log_level"], *(["--debug"] if given["debug"] else [])] if given else []
-    run(handler, source, container, name, host, workers, start, until_end, option or [], config, settings or [], root)
+    run(
+        handler, source, container, name, host, workers, start, until_end, option or [], spark, spark_checkpoint, config,
+        settings or [], root,
+    )  # fmt: skip
 
 
 @app.command()

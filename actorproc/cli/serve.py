@@ -1,4 +1,4 @@
-"""`actorproc serve`: loads a handler and runs it as one host, or as several processes."""
+"""`actorproc serve`: loads a handler and runs it as one host, or as several processes, with Spark beside them."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ def run(
     start: str,
     until_end: bool,
     options: Sequence[str],
+    spark: str | None,
+    spark_checkpoint: str | None,
     config: Path | None,
     settings: Sequence[str],
     root: Sequence[str],
@@ -56,16 +58,19 @@ def run(
         raise UsageError(
             f"--source and --container are the same place, {store.url}: the container must be another one than the log"
         )
-    if workers is not None:
+    shared = [
+        *(["--config", str(config)] if config else []),
+        *(part for setting in settings for part in ("--set", setting)),
+    ]
+    query = _query(spark, spark_checkpoint, ["--name", processor.name, "--container", container, *shared])
+    if workers is not None or query is not None:
         again = [*root, "serve", handler, "--source", source, "--container", container, "--start", start]
-        again += ["--name", processor.name]
+        again += ["--name", processor.name, *shared]
         again += ["--until-end"] if until_end else []
         again += [part for option in options for part in ("--option", option)]
-        again += ["--config", str(config)] if config else []
-        again += [part for setting in settings for part in ("--set", setting)]
-        hosts = [f"{host}-{index}" for index in range(workers)]
-        code = run_async(Workers(command_line(again), hosts, until_end=until_end).run)
-        raise typer.Exit(code)
+        hosts = [host] if workers is None else [f"{host}-{index}" for index in range(workers)]
+        commands = {host: command_line([*again, "--host", host]) for host in hosts}
+        raise typer.Exit(_supervise(commands, f"{host}-spark", query and [*root, *query], until_end))
     stop_with_parent(processor.settings.max_handoff_time + _LEAVING)
     look = ["--name", processor.name, "--container", container, *(["--config", str(config)] if config else [])]
     look += [part for setting in settings if _is_shown(setting) for part in ("--set", setting)]
@@ -79,6 +84,33 @@ def run(
                 typer.echo(_summary(did, processor, SYSTEM.monotonic() - began, look))
 
     run_async(work)
+
+
+def _query(spark: str | None, checkpoint: str | None, place: Sequence[str]) -> list[str] | None:
+    """The command that runs the query, if there is one: `spark` is MODULE:FUNCTION and options of that command."""
+    if spark is None:
+        if checkpoint is not None:
+            raise UsageError("--spark-checkpoint goes with --spark MODULE:FUNCTION")
+        return None
+    try:
+        words = shlex.split(spark)
+    except ValueError as error:
+        raise UsageError(f"--spark {spark!r}: {error}") from None
+    if "available-now" in spark:
+        raise UsageError(f"--spark {spark!r}: serve never ends, so nor does its query; --until-end lets both end")
+    return ["spark", *words, *place, *(["--checkpoint", checkpoint] if checkpoint else [])]
+
+
+def _supervise(hosts: dict[str, list[str]], name: str, query: list[str] | None, until_end: bool) -> int:
+    """Run the hosts, and beside them the query; until the end: after them, over all that is there. The exit code."""
+    if query is None:
+        return run_async(Workers(hosts, until_end=until_end).run)
+    if not until_end:
+        return run_async(Workers(hosts | {name: command_line(query)}, until_end=False).run)
+    failed = run_async(Workers(hosts, until_end=True).run)
+    return failed or run_async(
+        Workers({name: command_line([*query, "--trigger", "available-now"])}, until_end=True).run
+    )
 
 
 def _summary(did: SupervisorStatistics, processor: Processor, seconds: float, look: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""`serve --workers N`: host processes, started again when they die, and never left behind."""
+"""`serve --workers N` and `--spark`: processes, started again when they die, and never left behind."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import anyio
 import anyio.abc
@@ -33,20 +33,18 @@ log = get_logger(__name__)
 
 
 class Workers:
-    """Runs a command line in N processes until all are done or a signal comes.
+    """Runs command lines as processes until all are done or a signal comes.
 
     The workers hold the read end of a pipe whose write end only this process has. However it ends, killed included,
     the pipe closes and they stop: see `stop_with_parent`.
 
     Args:
-        command: of each worker, without its host name.
-        hosts: their host names. A worker that is started again keeps its name, so it gets its leases back at once.
+        commands: by name. A host that is started again keeps its name, so it gets its leases back at once.
         until_end: a worker that ends well is done; else it is started again.
     """
 
-    def __init__(self, command: Sequence[str], hosts: Sequence[str], *, until_end: bool, clock: Clock = SYSTEM) -> None:
-        self._command = command
-        self._hosts = hosts
+    def __init__(self, commands: Mapping[str, Sequence[str]], *, until_end: bool, clock: Clock = SYSTEM) -> None:
+        self._commands = commands
         self._until_end = until_end
         self._clock = clock
         self._processes: dict[str, anyio.abc.Process] = {}
@@ -60,7 +58,7 @@ class Workers:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._obey_signals, tasks.cancel_scope)
                 async with anyio.create_task_group() as keepers:
-                    for host in self._hosts:
+                    for host in self._commands:
                         keepers.start_soon(self._keep, host, alive)
                 tasks.cancel_scope.cancel()
         finally:
@@ -99,7 +97,7 @@ class Workers:
 
     async def _run_once(self, host: str, alive: int) -> int:
         async with await anyio.open_process(
-            [*self._command, "--host", host],
+            self._commands[host],
             stdin=subprocess.DEVNULL,
             stdout=None,
             stderr=None,
