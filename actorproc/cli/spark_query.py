@@ -91,9 +91,11 @@ def run(ask: Ask, config: Path | None, given: Sequence[str] | None) -> None:
                 session = _session(ask, [*urls.values()], settings)
                 log.info("spark.starting", on=session.place)
                 await SYSTEM.offload(session.open, abandon=True)
+                query = query or _query(ask, urls, trigger, load_function(ask.function))
+                session.carry(ask.function.partition(":")[0])
                 job = Job(
                     session=session,
-                    query=query or _query(ask, urls, trigger, load_function(ask.function)),
+                    query=query,
                     container=store.url,
                     name=ask.name,
                     columns=ask.columns,

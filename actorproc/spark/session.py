@@ -13,6 +13,7 @@ from typing import Any
 
 import pyspark
 from py4j.protocol import Py4JError
+from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -61,6 +62,9 @@ class Session:
         """The session for a query that failed."""
         return self.open()
 
+    def carry(self, module: str) -> None:
+        """See that tasks have what is in a module of the user's. Here they find it where this process does."""
+
     def close(self) -> None:
         """End it."""
         if self._current is not None:
@@ -88,6 +92,10 @@ class RemoteSession(Session):
         """A new one: the old one may have died with its server."""
         self._current = None
         return self.open()
+
+    def carry(self, module: str) -> None:
+        """Send functions of a module whole, not by name: the server has no such module."""
+        cloudpickle.register_pickle_by_value(sys.modules[module])  # type: ignore[no-untyped-call]
 
     def told(self) -> dict[str, str]:
         return self._options

@@ -1,12 +1,16 @@
-"""A standalone Spark cluster on this machine, of PySpark's own classes: a master and workers, on free loopback ports.
+"""A standalone Spark cluster on this machine, of PySpark's own classes, and a Spark Connect server; on free loopback ports.
 
 with cluster(folder) as master:
     session = new_session(master)      # or: actorproc spark ... --master MASTER
+with connect_server(folder) as remote:
+    ...                                # actorproc spark ... --remote REMOTE
 """
 
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -17,6 +21,7 @@ import pyspark
 
 from tests.servers import free_ports, running
 
+_ROOT = Path(__file__).parents[2]
 _HOME = Path(pyspark.__file__).parent
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # they hardly do anything: start quickly, stay small
 _ENV = {
@@ -25,6 +30,7 @@ _ENV = {
     "SPARK_DAEMON_MEMORY": "256m",
     "SPARK_DAEMON_JAVA_OPTS": _JAVA,
 }
+_CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _REGISTER = 120.0
 
 
@@ -65,6 +71,35 @@ def cluster(folder: Path, workers: int = 2, cores: int = 1, memory: str = "1g") 
             )  # fmt: skip
         _until_registered(f"http://127.0.0.1:{ui}/json/", workers)
         yield master
+
+
+@contextmanager
+def connect_server(folder: Path) -> Iterator[str]:
+    """The URL of a Spark Connect server with two cores, whose tasks find the checkout."""
+    env = _ENV | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join([str(_ROOT), *sys.path])}
+
+    def command() -> tuple[list[str], str, str]:
+        port, ui = free_ports(2)
+        conf = {
+            "spark.master": "local[2,4]",
+            "spark.connect.grpc.binding.port": port,
+            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.extraJavaOptions": _JAVA,
+            "spark.sql.shuffle.partitions": 1,
+            "spark.ui.port": ui,
+        }
+        options = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
+        return (
+            [str(_HOME / "bin" / "spark-submit"), *options, "--class", _CONNECT, "spark-internal"],
+            f"sc://127.0.0.1:{port}",
+            f"http://127.0.0.1:{ui}/connect/",
+        )
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with running("Spark Connect", command, folder, env) as remote:
+        yield remote
 
 
 def _until_registered(status: str, workers: int) -> None:

@@ -1,0 +1,106 @@
+"""`actorproc spark` and `serve --spark` asked wrongly: said in one line, before Spark takes its seconds to start."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import APP, Run, actorproc
+
+SPARK_APP = """
+def counts(rows):
+    return rows.groupBy("tail").count()
+
+def table(rows, table):
+    return rows
+
+class Rows:
+    pass
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "queries_app.py").write_text(SPARK_APP)
+    (tmp_path / "flights_app.py").write_text(APP)
+    return tmp_path
+
+
+def refused(run: Run, *arguments: object, says: str) -> None:
+    result = run(*arguments)
+    assert says in result.stderr, result.output
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["queries_app"], "write MODULE:FUNCTION, such as app:delays"),
+        (["queries_app.py:counts"], "name the module, not its file: queries_app:counts"),
+        (["nowhere:counts"], "there is no module 'nowhere'"),
+        (["queries_app:count"], "did you mean counts?"),
+        (["queries_app:Rows"], "no function"),
+        (["queries_app:table"], "takes table; there are, after the rows: spark, checkpoint, trigger"),
+        (["queries_app:counts", "--name", "Nope"], "no processor 'Nope' at file://"),
+        (["queries_app:counts", "--container", "elsewhere"], "no processor 'Delays' at file://"),
+        (["queries_app:counts", "--trigger", "soon"], "--trigger = 'soon': write seconds"),
+        (["queries_app:counts", "--stop-within", "x"], "--stop-within = 'x': write seconds"),
+        (["queries_app:counts", "--conf", "x"], "--conf 'x': write --conf name=value"),
+        (["queries_app:counts", "--remote", "sc://x", "--master", "local"], "--master and --package do not go with it"),
+        (["queries_app:counts", "--set", "nope=1"], "there is no such setting"),
+    ],
+)
+def test_what_is_wrong_is_named(run: Run, state: Path, options: list[str], says: str) -> None:
+    place = ["--name", "Delays", "--container", state / "state", "--checkpoint", "spark"]
+    refused(run, "spark", *place, *options, says=says)
+
+
+@pytest.mark.parametrize("what", ["--checkpoint", "--path"])
+def test_spark_is_kept_out_of_what_the_processor_keeps(run: Run, state: Path, what: str) -> None:
+    inside = state / "state" / "Delays" / "output" / "x"
+    place = ["--name", "Delays", "--container", state / "state", "--checkpoint", "spark", what, inside]
+    refused(run, "spark", "queries_app:counts", *place, says=f"{what} '{inside}' is inside what Delays itself keeps")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--spark-checkpoint", "spark"], "--spark-checkpoint goes with --spark MODULE:FUNCTION"),
+        (["--spark", "app:counts '"], "No closing quotation"),
+        (["--spark", "app:counts --trigger available-now"], "--until-end lets both end"),
+    ],
+)
+def test_serve_says_what_is_wrong_with_its_query(run: Run, options: list[str], says: str) -> None:
+    refused(run, "serve", "flights_app:Delays", "--source", "events", "--container", "state", *options, says=says)
+
+
+def test_without_java_one_line_says_what_to_install(folder: Path, state: Path) -> None:
+    (folder / "empty").mkdir()
+    environment = {k: v for k, v in os.environ.items() if k != "JAVA_HOME"} | {"PATH": str(folder / "empty")}
+    ended = actorproc(
+        "spark", "queries_app:counts", "--name", "Delays", "--container", state / "state", "--checkpoint", "spark",
+        cwd=folder, env=environment,
+    )  # fmt: skip
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(
+        "error: actorproc spark needs Java 17 or newer for Spark, and there is none on PATH: inst"
+    )
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_without_pyspark_one_line_names_the_extra(folder: Path, state: Path) -> None:
+    (folder / "pyspark").mkdir()
+    (folder / "pyspark" / "__init__.py").write_text("raise ImportError('it is not there')\n")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
+    ended = actorproc(
+        "spark", "queries_app:counts", "--name", "Delays", "--container", state / "state", "--checkpoint", "spark",
+        cwd=folder, env=environment,
+    )  # fmt: skip
+    assert ended.returncode == 2
+    assert ended.stderr == ("error: actorproc.spark needs PySpark 4.1, 4.2 or 4.3: pip install 'actorproc[spark]'\n")

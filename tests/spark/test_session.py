@@ -1,0 +1,154 @@
+"""What Spark is told: of the machine, of S3, of places; and what it says, told in short. Without Spark."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from actorproc.errors import HandlerDefinitionError, QueryFailed, SourceError, UsageError
+from actorproc.settings import Settings
+from actorproc.spark.failure import explained, shortened
+from actorproc.spark.session import Session, session_options
+from actorproc.spark.urls import check_apart, spark_url
+
+ROOT = Path(__file__).parents[2]
+S3 = Settings.load(s3_endpoint="http://127.0.0.1:9000", s3_access_key="user", s3_secret_key="hidden")
+
+
+def options(master: str = "local[3,4]", **how: object) -> dict[str, str]:
+    return session_options(master, app="test", **how)  # type: ignore[arg-type]
+
+
+def test_a_machine_of_its_own_gets_as_many_shuffle_partitions_as_cores_and_stays_on_loopback() -> None:
+    told = options()
+    assert told["spark.sql.shuffle.partitions"] == "3"
+    assert told["spark.driver.host"] == "127.0.0.1"
+    assert options("local[*]")["spark.sql.shuffle.partitions"] == str(os.cpu_count())
+
+
+def test_executors_of_a_cluster_find_actorproc_and_the_users_modules_where_this_process_does() -> None:
+    told = options("spark://10.0.0.7:7077")
+    assert (
+        told["spark.executorEnv.PYTHONPATH"].split(os.pathsep)[:2] == list(dict.fromkeys([os.getcwd(), str(ROOT)]))[:2]
+    )
+    assert "spark.driver.host" not in told
+    assert "spark.sql.shuffle.partitions" not in told
+    assert options("spark://127.0.0.1:7077")["spark.driver.host"] == "127.0.0.1"
+
+
+def test_what_the_user_says_wins() -> None:
+    assert (
+        options(conf={"spark.sql.session.timeZone": "Europe/Berlin"})["spark.sql.session.timeZone"] == "Europe/Berlin"
+    )
+
+
+def test_a_place_on_s3_brings_the_jars_and_the_keys_and_the_keys_are_not_shown() -> None:
+    told = options(urls=["s3a://bucket/checkpoint"], packages=["io.delta:delta:1"], settings=S3)
+    packages = told["spark.jars.packages"].split(",")
+    assert packages[0] == "io.delta:delta:1"
+    assert packages[1].startswith("org.apache.hadoop:hadoop-aws:3.")
+    assert told["spark.hadoop.fs.s3a.endpoint"] == "http://127.0.0.1:9000"
+    assert told["spark.hadoop.fs.s3a.secret.key"] == "hidden"
+    shown = Session("local", told).told()
+    assert shown["spark.hadoop.fs.s3a.secret.key"] == shown["spark.hadoop.fs.s3a.access.key"] == "***"
+    assert "hidden" not in str(shown)
+    assert not any("s3a" in name for name in options(urls=["file:///checkpoint"], settings=S3))
+
+
+@pytest.mark.parametrize(
+    ("given", "as_spark_has_it"),
+    [
+        ("/data/c", "file:///data/c"),
+        ("file:///data/c", "file:///data/c"),
+        ("s3://bucket/c", "s3a://bucket/c"),
+        ("s3a://bucket/c", "s3a://bucket/c"),
+        ("hdfs://host/c", "hdfs://host/c"),
+        ("abfss://c@account.dfs.core.windows.net/c", "abfss://c@account.dfs.core.windows.net/c"),
+    ],
+)
+def test_places_are_given_to_spark_as_it_spells_them(given: str, as_spark_has_it: str) -> None:
+    assert spark_url(given, S3) == as_spark_has_it
+
+
+def test_a_relative_path_is_below_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert spark_url("spark/c", S3) == spark_url("file://spark/c", S3) == f"file://{tmp_path}/spark/c"
+
+
+@pytest.mark.parametrize(
+    ("url", "container"),
+    [
+        ("/data/state", "file:///data/state"),
+        ("/data/state/", "file:///data/state"),
+        ("/data/state/Delays", "file:///data/state"),
+        ("/data/other/../state/Delays/output/x", "file:///data/state"),
+        ("s3a://bucket/state/Delays/output/x", "s3://bucket/state"),
+    ],
+)
+def test_a_checkpoint_inside_what_the_processor_keeps_is_refused(url: str, container: str) -> None:
+    with pytest.raises(
+        UsageError, match=r"--checkpoint '.*' is inside what Delays itself keeps at .*Give a place beside"
+    ):
+        check_apart("--checkpoint", url, container, "Delays", S3)
+
+
+@pytest.mark.parametrize("url", ["/data/state/Delays2", "/data/spark/Delays", "/data/state/spark", "s3://data/state"])
+def test_a_checkpoint_beside_it_is_not(url: str) -> None:
+    check_apart("--checkpoint", url, "file:///data/state", "Delays", S3)
+
+
+PYTHON = """[STREAM_FAILED] Query [id = 0c6b, runId = 2a23] terminated with exception: [PYTHON_EXCEPTION] An exception was \
+thrown from the Python worker: Traceback (most recent call last):
+  File "/venv/site-packages/pyspark/worker.py", line 3, in main
+    process()
+  File "/home/me/app.py", line 17, in boom
+    if n == 15000: raise ValueError("boom at 15000")
+                   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+{error}
+ SQLSTATE: 38000 SQLSTATE: XXKST
+=== Streaming Query ===
+Identifier: [id = 0c6b, runId = 2a23]
+"""
+
+
+def test_of_a_python_traceback_the_error_and_the_users_own_lines_are_left() -> None:
+    assert shortened(PYTHON.format(error="ValueError: boom at 15000")) == (
+        'ValueError: boom at 15000\n  File "/home/me/app.py", line 17, in boom\n'
+        '    if n == 15000: raise ValueError("boom at 15000")\n                   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^'
+    )
+
+
+def test_of_a_java_error_its_first_line_is_left() -> None:
+    text = "[STREAM_FAILED] Query [id = a, runId = b] terminated with exception: Job aborted: no space SQLSTATE: XXKST\n=== x"
+    assert shortened(text) == "Job aborted: no space"
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "says"),
+    [
+        (
+            "actorproc.errors.UsageError: the checkpoint belongs to another",
+            UsageError,
+            "^the checkpoint belongs to another$",
+        ),
+        ("actorproc.errors.SourceError: partition 0: number 2", SourceError, "^partition 0: number 2$"),
+        ("actorproc.errors.StoreUnavailable: s3://b: no answer", QueryFailed, "^app:f: s3://b: no answer$"),
+        ("ValueError: boom", QueryFailed, "^app:f: ValueError: boom"),
+    ],
+)
+def test_what_actorproc_said_in_a_process_of_sparks_is_said_again(raised: str, kind: type, says: str) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    with pytest.raises(kind, match=says):
+        raise explained(StreamingQueryException(message=PYTHON.format(error=raised)), "app:f")
+
+
+def test_an_error_of_the_functions_own_is_told_with_its_place() -> None:
+    try:
+        raise KeyError("nope")
+    except KeyError as error:
+        told = explained(error, "app:f failed")
+    assert isinstance(told, HandlerDefinitionError)
+    assert "app:f failed: KeyError: 'nope' (in test_an_error" in str(told)
