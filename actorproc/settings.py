@@ -119,9 +119,9 @@ class Settings(BaseSettings):
         description="A handler that makes no progress for so long is reported as stuck, cancelled and restarted; a plain `def`, which cannot be cancelled, once its thread has ended.",
     )
     restart_backoff: Seconds = Field(
-        0.5, description="Wait before a failed partition is started again; doubled each time."
+        0.5, description="Wait before a failed partition, or Spark query, is started again; doubled each time."
     )
-    restart_backoff_max: Seconds = Field(60, description="Longest wait before a failed partition is started again.")
+    restart_backoff_max: Seconds = Field(60, description="Longest wait before one that failed is started again.")
     loop_block_warning: Seconds = Field(1, description="An event loop blocked for so long is logged with its stack.")
     handler_threads: Count = Field(
         16, description="Threads for plain `def process` handlers, per host; one that is stuck counts until it ends."
