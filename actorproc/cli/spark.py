@@ -62,7 +62,7 @@ def spark(
     ] = None,
     max_failures: Annotated[
         int, typer.Option(min=1, metavar="N", help="Give up after N failures without a micro-batch in between.")
-    ] = 5,
+    ] = 10,
     stop_within: Annotated[
         str, typer.Option(metavar="TIME", help="How long the micro-batch under way may take to end on SIGTERM.")
     ] = "30s",
@@ -83,11 +83,12 @@ def spark(
       actorproc spark app:delays --name Delays --container s3://b/state --checkpoint s3://b/spark/delays \\
           --master spark://host:7077 --trigger available-now
 
-    The function takes the rows and, if it wants, `spark`, `checkpoint`, `trigger` by name. It returns a DataFrame; or a writer
-    (`rows.writeStream.foreachBatch(...)`), which is started with checkpoint and trigger; or a query that it started. One that fails
-    is started again, with growing pauses, and goes on from its checkpoint.
+    The function takes the rows and, by name if it wants them, `spark`, `checkpoint` and `trigger`. It returns a
+    DataFrame; or a writer (`rows.writeStream.foreachBatch(...)`), which is started with checkpoint and trigger;
+    or a query that it started. A query that fails is started again and goes on from its checkpoint.
 
-    SIGTERM or Ctrl-C lets the micro-batch end; a second one ends at once. Needs Java 17 or newer and the extra `spark`.
+    SIGTERM or Ctrl-C lets the micro-batch end; a second one ends at once. Needs Java 17 or newer, and the extra
+    `spark`.
     """
     from actorproc.cli.common import pairs
     from actorproc.errors import UsageError

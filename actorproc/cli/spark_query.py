@@ -88,7 +88,8 @@ def run(ask: Ask, config: Path | None, given: Sequence[str] | None) -> None:
             async with opened_processor(ask.name, ask.container, config, given) as (store, _, settings):
                 urls = _urls(ask, store, settings)
                 query = _query(ask, urls, trigger, function) if function else None
-                session = _session(ask, [*urls.values()], settings)
+                native = [spark_url(store.url, settings)] if ask.native else []
+                session = _session(ask, [*urls.values(), *native], settings)
                 log.info("spark.starting", on=session.place)
                 await SYSTEM.offload(session.open, abandon=True)
                 query = query or _query(ask, urls, trigger, load_function(ask.function))
@@ -164,7 +165,8 @@ async def _keep(job: Job, limits: RunLimits, store: Store, signals: Signals, tri
             await running.run()
             tasks.cancel_scope.cancel()
     finally:
-        typer.echo(summary(what, figures, running.restarts, SYSTEM.monotonic() - began))
+        if figures.latest is not None:
+            typer.echo(summary(what, figures, running.restarts, SYSTEM.monotonic() - began))
         with anyio.move_on_after(_CLOSING, shield=True):
             await SYSTEM.offload(job.session.close, abandon=True)
 

@@ -6,7 +6,6 @@ python -m actorproc.demo.spark OUTPUT_FOLDER airlines.csv
 from __future__ import annotations
 
 import json
-import os
 import sys
 
 
@@ -17,21 +16,12 @@ def sum_up(output: str, airlines: str) -> dict[str, object]:
         output: the processor's output folder, read as the plain Parquet dataset that it is.
         airlines: CSV with a header `carrier,name`.
     """
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    from pyspark.sql import SparkSession
     from pyspark.sql import functions as f
 
-    spark = (
-        SparkSession.builder.appName("actorproc demo")
-        .master("local[2,4]")  # two cores, and tasks may be tried again, which plain local[2] never does
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # for short runs
-        .config("spark.sql.shuffle.partitions", "4")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
-    )
+    from actorproc.spark.session import SHORT, Session, session_options
+
+    options = session_options("local[2,4]", app="actorproc demo", conf={"spark.ui.enabled": "false"}, java=SHORT)
+    spark = Session("local[2,4]", options).open()
     try:
         rows = spark.read.parquet(output)
         names = spark.read.csv(airlines, header=True)

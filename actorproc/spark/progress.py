@@ -40,7 +40,7 @@ class Progress:
         return cls(
             batch=document["batchId"],
             ran="addBatch" in document["durationMs"],
-            rows=document["numInputRows"],
+            rows=sum(source["numInputRows"] for source in document["sources"]),
             seconds=document["batchDuration"] / 1000,
             next=_least([_numbers(source["endOffset"]) for source in ours]),
             seen=_least([_numbers(source.get("latestOffset") or source["endOffset"]) for source in ours]),

@@ -10,6 +10,7 @@ import anyio
 import orjson
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from actorproc.clock import Clock
@@ -31,7 +32,7 @@ class RunLimits:
     """`failures`: so many in a row, without a micro-batch done in between, end it. `stop_within`: seconds that the
     micro-batch under way has to end when the query is to stop."""
 
-    failures: int = 5
+    failures: int = 10
     stop_within: float = 30.0
     backoff: Backoff = field(default_factory=lambda: Backoff(0.5, 60.0))
 
@@ -167,13 +168,16 @@ class _Reports:
     def __init__(self, query: StreamingQuery, reads: str) -> None:
         self.query = query
         self._reads = reads
-        self._last = ""
+        self._last: StreamingQueryProgress | None = None
 
     def fresh(self) -> list[Progress]:
         """Those that were not returned before."""
-        newest = self.query.lastProgress
-        if newest is None or newest.timestamp == self._last:
+        last, newest = self._last, self.query.lastProgress
+        if newest is None or (last is not None and newest.timestamp == last.timestamp):
             return []
-        before, self._last = self._last, newest.timestamp  # ISO 8601 in UTC
-        recent = [report for report in self.query.recentProgress if before < report.timestamp <= self._last]
-        return [Progress.of(orjson.loads(report.json), self._reads) for report in recent]
+        self._last = newest
+        reports = [newest]
+        if last is None or newest.batchId > last.batchId + 1:  # Spark keeps the latest hundred
+            since = last.timestamp if last is not None else ""  # ISO 8601 in UTC
+            reports = [report for report in self.query.recentProgress if since < report.timestamp <= newest.timestamp]
+        return [Progress.of(orjson.loads(report.json), self._reads) for report in reports]

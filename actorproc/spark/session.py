@@ -55,6 +55,8 @@ class Session:
             except (PySparkException, Py4JError, OSError) as error:
                 said = _JAVA_ERROR.search(str(error))
                 why = said[1] if said else shortened(str(error))
+                if "JAVA_GATEWAY_EXITED" in why:
+                    why = "its Java ended at once, and has said why above"
                 raise QueryFailed(f"Spark does not start on {self.place}: {why}") from error
         return self._current
 
@@ -111,6 +113,10 @@ class RemoteSession(Session):
         return session
 
 
+SHORT = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""Flags for a driver that lives for minutes: it starts sooner, stays small, and never gets to its full speed."""
+
+
 def default_master() -> str:
     """All cores of this machine; a task may be tried four times, which plain `local[N]` never does."""
     return f"local[{os.cpu_count() or 1},4]"
@@ -118,7 +124,7 @@ def default_master() -> str:
 
 def session_options(
     master: str, *, app: str, packages: Sequence[str] = (), conf: Mapping[str, str] | None = None,
-    urls: Sequence[str] = (), settings: Settings | None = None,
+    urls: Sequence[str] = (), settings: Settings | None = None, java: Sequence[str] = (),
 ) -> dict[str, str]:  # fmt: skip
     """What Spark is told.
 
@@ -128,6 +134,7 @@ def session_options(
         conf: options that win over ours.
         urls: what Spark itself reads and writes, as it spells them: `s3a://` among them brings the jars for it and,
             from `settings`, endpoint and keys.
+        java: flags of the driver's.
     """
     local = master.startswith("local")
     options = {
@@ -139,8 +146,9 @@ def session_options(
         "spark.ui.showConsoleProgress": "false",
     }
     if "SPARK_CONF_DIR" not in os.environ:
-        quiet = Path(__file__).with_name("log4j2.properties").as_uri()
-        options["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={quiet}"
+        java = [f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}", *java]
+    if java:
+        options["spark.driver.extraJavaOptions"] = " ".join(java)
     if local:
         # The default of 200 is for clusters: a small stream would do little but open and close 200 states.
         options["spark.sql.shuffle.partitions"] = str(_cores(master))

@@ -34,7 +34,7 @@ def check_apart(what: str, url: str, container: str, name: str, settings: Settin
     if place == f"{container}/" or place.startswith(f"{container}/{name}/"):
         raise UsageError(
             f"{what} {url!r} is inside what {name} itself keeps at {container}: Spark's files there would be taken for "
-            f"its own. Give a place beside it, such as {container.rsplit('/', 1)[0]}/spark/{name}"
+            "its own. Give it a place beside that"
         )
 
 

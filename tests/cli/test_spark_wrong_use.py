@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -97,7 +96,9 @@ def test_without_java_one_line_says_what_to_install(folder: Path, state: Path) -
 def test_without_pyspark_one_line_names_the_extra(folder: Path, state: Path) -> None:
     (folder / "pyspark").mkdir()
     (folder / "pyspark" / "__init__.py").write_text("raise ImportError('it is not there')\n")
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    }
     ended = actorproc(
         "spark", "queries_app:counts", "--name", "Delays", "--container", state / "state", "--checkpoint", "spark",
         cwd=folder, env=environment,

@@ -76,7 +76,12 @@ def cluster(folder: Path, workers: int = 2, cores: int = 1, memory: str = "1g") 
 @contextmanager
 def connect_server(folder: Path) -> Iterator[str]:
     """The URL of a Spark Connect server with two cores, whose tasks find the checkout."""
-    env = _ENV | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join([str(_ROOT), *sys.path])}
+    env = {
+        "SPARK_HOME": str(_HOME),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")])),
+    }
 
     def command() -> tuple[list[str], str, str]:
         port, ui = free_ports(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ from actorproc.spark.output import Output
 from actorproc.spark.progress import Progress, read_lag
 from actorproc.spark.query import Query
 from actorproc.spark.query import Sink as To
+from actorproc.spark.running import RunLimits
 from actorproc.stores import open_store
 from tests.spark.committing import Fleet
-from tests.spark.jobs import QUICK, Runs
+from tests.spark.jobs import Runs
 from tests.spark.sink import Sink
 
 
@@ -119,24 +121,28 @@ async def test_a_stop_lets_the_micro_batch_end_and_begins_no_other(spark: SparkS
 
 
 async def test_a_micro_batch_that_does_not_end_is_cut_off(spark: SparkSession, tmp_path: Path) -> None:
-    fleet, begun, end = Fleet(str(tmp_path / "state")), threading.Event(), threading.Event()
+    fleet, begun = Fleet(str(tmp_path / "state")), threading.Event()
+    ends: list[str] = []
     await fleet.commit(p0=10)
 
     def hold(frame: DataFrame, batch: int) -> None:
         begun.set()
-        end.wait(120)
+        try:
+            frame.limit(1).selectExpr("reflect('java.lang.Thread', 'sleep', 200000L)").collect()
+        except Exception as error:
+            ends.append(str(error))
+            raise
 
-    limits = type(QUICK)(stop_within=0.3)
+    limits = RunLimits(stop_within=0.3)
     runs = Runs(spark, fleet, tmp_path / "c", lambda rows: rows.writeStream.foreachBatch(hold), limits=limits)
-    try:
+    with anyio.fail_after(100):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(runs.to_end)
             await anyio.to_thread.run_sync(begun.wait, 60)
             runs.running.stop()
-            await anyio.sleep(1)
-            end.set()  # Spark interrupts Java, not Python
-    finally:
-        end.set()
+        while not ends:
+            await anyio.sleep(0.1)
+    assert re.search("(?i)interrupted|cancelled", ends[0])
     assert not (tmp_path / "c" / "commits" / "0").exists()
 
 

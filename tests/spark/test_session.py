@@ -89,7 +89,7 @@ def test_a_relative_path_is_below_the_working_directory(tmp_path: Path, monkeypa
 )
 def test_a_checkpoint_inside_what_the_processor_keeps_is_refused(url: str, container: str) -> None:
     with pytest.raises(
-        UsageError, match=r"--checkpoint '.*' is inside what Delays itself keeps at .*Give a place beside"
+        UsageError, match=r"--checkpoint '.*' is inside what Delays itself keeps at .*Give it a place beside"
     ):
         check_apart("--checkpoint", url, container, "Delays", S3)
 
