@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from tests.quiet import silence as silence
 ROOT = Path(__file__).parents[2]
 
 
-def new_session(master: str = "local[2,4]") -> SparkSession:
+def new_session(master: str = "local[2,4]", settings: Mapping[str, str] | None = None) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     # Tasks find the checkout as this process does, whatever the working directory.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -29,6 +29,7 @@ def new_session(master: str = "local[2,4]") -> SparkSession:
         .config("spark.sql.shuffle.partitions", "1")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
+        .config(map=dict(settings or {}))
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")
