@@ -159,7 +159,7 @@ def checked_columns(schema: pa.Schema, wanted: pa.Schema, what: str) -> None:
     for field in wanted:
         if field.name not in schema.names:
             wrong.append(f"there is no column {field.name!r}")
-        elif not _alike(schema.field(field.name).type, field.type):
+        elif not alike(schema.field(field.name).type, field.type):
             wrong.append(f"column {field.name!r} is {schema.field(field.name).type}, not {field.type}")
     if wrong:
         raise UsageError(
@@ -168,14 +168,14 @@ def checked_columns(schema: pa.Schema, wanted: pa.Schema, what: str) -> None:
         )
 
 
-def _alike(left: pa.DataType, right: pa.DataType) -> bool:
+def alike(left: pa.DataType, right: pa.DataType) -> bool:
     """Whether the types are the same but for nullability and names that Arrow gives to elements."""
     if pa.types.is_struct(left) and pa.types.is_struct(right):
         return [f.name for f in left] == [f.name for f in right] and all(
-            _alike(a.type, b.type) for a, b in zip(left, right, strict=True)
+            alike(a.type, b.type) for a, b in zip(left, right, strict=True)
         )
     if pa.types.is_list(left) and pa.types.is_list(right):
-        return _alike(left.value_type, right.value_type)
+        return alike(left.value_type, right.value_type)
     if pa.types.is_map(left) and pa.types.is_map(right):
-        return _alike(left.key_type, right.key_type) and _alike(left.item_type, right.item_type)
+        return alike(left.key_type, right.key_type) and alike(left.item_type, right.item_type)
     return bool(left.equals(right))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from actorproc.actor import gather
-from actorproc.errors import UsageError
+from actorproc.errors import SourceError, UsageError
 from actorproc.spark.dataset import Dataset, File, Span
 from actorproc.spark.request import Request
 from actorproc.store import Store
@@ -107,9 +107,17 @@ async def news(
         start: where the last one ended.
         limited: whether `max_rows` and `max_files` bound it.
         target: numbers that must not be passed, where there are any.
+
+    Raises:
+        SourceError: the dataset is gone, or some of it was trimmed before it was read.
     """
     dataset = request.dataset
     partitions = await partitions_of(request, store)
+    if not partitions and any(start.values()):
+        raise SourceError(
+            f"{dataset.at(store.url)} is gone: there is not one partition, and this query has read from {', '.join(start)}. "
+            "Is the folder or bucket still what it was? Once it is back the query goes on where it stopped"
+        )
     limited = limited and bool(request.max_rows or request.max_files)
     # With a target everything was listed once; else what lies beyond the limit need not be seen at every trigger.
     most = min(request.max_files or _MOST_LISTED, _MOST_LISTED) + 1 if limited else None

@@ -9,8 +9,8 @@ from concurrent.futures import Future
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from actorproc.errors import SourceError
-from actorproc.spark.dataset import Batch, File, Span
+from actorproc.errors import CorruptObject, SourceError
+from actorproc.spark.dataset import Batch, File, Span, alike
 from actorproc.spark.place import Place, opened
 from actorproc.spark.request import Request
 from actorproc.store import Stored
@@ -28,16 +28,17 @@ def read_spans(request: Request, spans: Sequence[Span], schema: pa.Schema) -> It
     """
     if not spans:
         return
-    with opened(request.url, request.settings) as place:
+    with opened(request.url, request.settings, patient=True) as place:
         for span in spans:
             start = request.start_of(span.partition)
-            for batch in _read(request, place, span, schema):
+            for key, batch in _read(request, place, span, schema):
                 kept = batch if start <= 0 else _from(batch, start)
                 if len(kept.sequences):
-                    yield _fitted(kept, schema)
+                    yield _fitted(key, kept, schema)
 
 
-def _read(request: Request, place: Place, span: Span, schema: pa.Schema) -> Iterator[Batch]:
+def _read(request: Request, place: Place, span: Span, schema: pa.Schema) -> Iterator[tuple[str, Batch]]:
+    """Each batch with the key of its file."""
     dataset, partition = request.dataset, span.partition
     ahead = _Ahead(place, span.files)
     number: int | None = span.files[0].number
@@ -50,7 +51,8 @@ def _read(request: Request, place: Place, span: Span, schema: pa.Schema) -> Iter
             )
         key, body = found
         batches, following = dataset.decode(partition, number, span.stop, key, body, schema.names)
-        yield from batches
+        for batch in batches:
+            yield key, batch
         number = following if dataset.dense else ahead.following(number)
 
 
@@ -105,13 +107,18 @@ def _from(batch: Batch, start: int) -> Batch:
     return Batch({name: column.filter(kept) for name, column in batch.columns.items()}, batch.sequences.filter(kept))
 
 
-def _fitted(batch: Batch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of `schema`; null where a file was written before a column came in."""
+def _fitted(key: str, batch: Batch, schema: pa.Schema) -> pa.RecordBatch:
+    """The columns of `schema`; null where file `key` was written before a column came in."""
     arrays = []
     for field in schema:
         column = batch.columns.get(field.name)
         if column is None:
             column = pa.nulls(len(batch.sequences), field.type)
+        elif not alike(column.type, field.type):
+            raise CorruptObject(
+                key,
+                f"column {field.name!r} is {column.type}, not {field.type} as the schema says: no host wrote this file",
+            )
         elif not column.type.equals(field.type):
             column = column.cast(field.type)
         arrays.append(column)

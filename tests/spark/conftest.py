@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -14,11 +14,10 @@ from tests.quiet import silence as silence
 ROOT = Path(__file__).parents[2]
 
 
-def new_session(master: str = "local[2,4]") -> SparkSession:
+def new_session(master: str = "local[2,4]", settings: Mapping[str, str] | None = None) -> SparkSession:
     """As `actorproc spark` has it, but quick to start and small."""
-    options = session_options(
-        master, app="tests", conf={"spark.sql.shuffle.partitions": "1", "spark.ui.enabled": "false"}
-    )
+    small = {"spark.sql.shuffle.partitions": "1", "spark.ui.enabled": "false"}
+    options = session_options(master, app="tests", conf=small | dict(settings or {}))
     return Session(master, options).open()
 
 

@@ -35,7 +35,7 @@ class Sink:
     def run(self, frame: DataFrame, checkpoint: str | Path) -> None:
         """Run the stream until it has read all that is there."""
         query = self.start(frame, checkpoint)
-        if not query.awaitTermination(60):
+        if not query.awaitTermination(240):
             query.stop()
             raise TimeoutError(f"the stream does not end: {query.lastProgress}")
 

@@ -128,16 +128,16 @@ async def test_dead_letters_are_read_with_their_causes(spark: SparkSession, tmp_
 
 
 async def test_output_on_s3_is_read_without_a_jar_and_no_secret_shows(
-    spark: SparkSession, seaweedfs: S3Server, capfd: pytest.CaptureFixture[str]
+    spark: SparkSession, s3_server: S3Server, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    url = await seaweedfs.new_url()
-    fleet = Fleet(url, seaweedfs.settings)
+    url = await s3_server.new_url()
+    fleet = Fleet(url, s3_server.settings)
     await fleet.commit(p0=30, p1=20)
     frame = read_output(spark, url, "numbers", settings=fleet.settings)
     assert rows(frame) == fleet.expected()
     plan = frame._jdf.queryExecution().toString()
     frame.explain("formatted")
-    assert seaweedfs.secret_key not in plan + "".join(capfd.readouterr())
+    assert s3_server.secret_key not in plan + "".join(capfd.readouterr())
     with pytest.raises(errors.UsageError, match=r"Spark itself does not reach s3://.*s3a"):
         read_output(spark, url, "numbers", settings=fleet.settings, native=True)
 

@@ -14,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from actorproc.errors import UsageError
 from actorproc.layout import ProcessorLayout
 from actorproc.spark import stream_output
+from actorproc.spark.source import LIMITS
 from actorproc.stores import open_store
 from tests.servers import S3Server
 from tests.spark.committing import Fleet
@@ -23,11 +24,12 @@ LAYOUT = ProcessorLayout("numbers")
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(60):
+    with anyio.fail_after(200):
         while not condition():
             await anyio.sleep(0.1)
 
 
+@pytest.mark.skipif(not LIMITS, reason="PySpark 4.1 has no limits for a Python data source")
 async def test_available_now_reads_within_its_limits_and_goes_on_where_it_ended(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -45,6 +47,21 @@ async def test_available_now_reads_within_its_limits_and_goes_on_where_it_ended(
     frame()
     assert len(sink.batches()) == 5
     assert sink.rows() == fleet.expected()
+
+
+@pytest.mark.skipif(LIMITS, reason="this PySpark has limits")
+async def test_limits_are_refused_where_spark_has_none_and_all_there_is_is_read_without(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    fleet, sink, checkpoint = Fleet(str(tmp_path / "state")), Sink(tmp_path / "out"), tmp_path / "checkpoint"
+    await fleet.commit(p0=40, p1=10)
+    for limit in ({"max_files": 2}, {"max_rows": 20}):
+        with pytest.raises(PySparkException, match=r"maxRowsPerTrigger and maxFilesPerTrigger need PySpark 4\.2"):
+            sink.run(stream_output(spark, str(fleet.container), "numbers", **limit), tmp_path / "refused")  # type: ignore[arg-type]
+    for _ in range(2):
+        sink.run(stream_output(spark, str(fleet.container), "numbers"), checkpoint)
+        assert sink.rows() == fleet.expected()
+        await fleet.commit(p0=10, p2=20)
 
 
 async def test_a_stream_on_s3_that_is_stopped_and_started_again_reads_each_row_once(

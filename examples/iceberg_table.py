@@ -1,0 +1,46 @@
+"""A processor's rows in an Iceberg table, each once. Iceberg's runtime follows Spark's: PySpark 4.1 with the one named here.
+
+make demo                                    # commits a year of departures under demo-data/
+pip install 'pyspark==4.1.*'
+python -m examples.iceberg_table             # what came in since it last ran, then stops
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from actorproc.spark import stream_output
+
+WAREHOUSE = os.environ.get("WAREHOUSE", "demo-data/tables")
+TABLE = "lake.flights.delays"
+
+SETTINGS = {
+    "spark.jars.packages": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
+    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+    "spark.sql.catalog.lake.type": "hadoop",  # for a folder; on S3 take a catalog that can swap atomically
+    "spark.sql.catalog.lake.warehouse": WAREHOUSE,
+}
+
+
+def append(rows: DataFrame) -> DataStreamWriter:
+    """Each micro-batch becomes one snapshot of the table, which names the query (its checkpoint) and the batch. A batch that
+    is run again after a crash finds itself among the snapshots, and adds nothing."""
+    rows = rows.withColumnRenamed(
+        "_partition", "source_partition"
+    )  # `_partition` is a name that Iceberg keeps to itself
+    rows.sparkSession.sql(f"CREATE TABLE IF NOT EXISTS {TABLE} ({rows.schema.toDDL()}) USING iceberg")
+    return rows.writeStream.format("iceberg").option("path", TABLE)
+
+
+if __name__ == "__main__":
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = SparkSession.builder.master("local[2,4]").config(map=SETTINGS).getOrCreate()
+    writer = append(stream_output(spark, "demo-data/state", "delays"))
+    query = writer.option("checkpointLocation", f"{WAREHOUSE}/delays.checkpoint").trigger(availableNow=True).start()
+    query.awaitTermination()
+    spark.read.table(TABLE).groupBy("origin").avg("minutes").show()
