@@ -118,7 +118,7 @@ def seaweedfs(folder: Path) -> Iterator[S3Server]:
 
     user, secret = "seaweed-user", "seaweed-secret"
     env = {"AWS_ACCESS_KEY_ID": user, "AWS_SECRET_ACCESS_KEY": secret}
-    with _running("SeaweedFS", command, folder, env) as endpoint:
+    with running("SeaweedFS", command, folder, env) as endpoint:
         yield S3Server("seaweedfs", endpoint, user, secret)
 
 
@@ -137,7 +137,7 @@ def minio(folder: Path) -> Iterator[S3Server]:
         )
 
     user, secret = "minio-user", "minio-secret"
-    with _running("MinIO", command, folder, {"MINIO_ROOT_USER": user, "MINIO_ROOT_PASSWORD": secret}) as endpoint:
+    with running("MinIO", command, folder, {"MINIO_ROOT_USER": user, "MINIO_ROOT_PASSWORD": secret}) as endpoint:
         yield S3Server("minio", endpoint, user, secret)
 
 
@@ -173,7 +173,7 @@ def _minio_binary() -> Path:
 
 
 @contextmanager
-def _running(
+def running(
     name: str, command: Callable[[], tuple[list[str], str, str]], folder: Path, env: dict[str, str]
 ) -> Iterator[str]:
     """The endpoint of a started server. A port may be taken between choosing and using it: then others are tried."""

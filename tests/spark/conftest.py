@@ -15,12 +15,13 @@ from tests.quiet import silence as silence
 ROOT = Path(__file__).parents[2]
 
 
-def new_session() -> SparkSession:
+def new_session(master: str = "local[2,4]") -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     # Tasks find the checkout as this process does, whatever the working directory.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     session = (
-        SparkSession.builder.master("local[2,4]")
+        SparkSession.builder.master(master)
+        .config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"])
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

@@ -1,0 +1,77 @@
+"""A standalone Spark cluster on this machine, of PySpark's own classes: a master and workers, on free loopback ports.
+
+with cluster(folder) as master:
+    session = new_session(master)      # or: actorproc spark ... --master MASTER
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pyspark
+
+from tests.servers import free_ports, running
+
+_HOME = Path(pyspark.__file__).parent
+_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # they hardly do anything: start quickly, stay small
+_ENV = {
+    "SPARK_HOME": str(_HOME),
+    "SPARK_LOCAL_IP": "127.0.0.1",
+    "SPARK_DAEMON_MEMORY": "256m",
+    "SPARK_DAEMON_JAVA_OPTS": _JAVA,
+}
+_REGISTER = 120.0
+
+
+@contextmanager
+def cluster(folder: Path, workers: int = 2, cores: int = 1, memory: str = "1g") -> Iterator[str]:
+    """The URL of its master, once all workers have registered. Logs of master, workers and executors stay in `folder`.
+
+    Everything ends with the block, executors included, and with this process, however it ends.
+
+    Args:
+        cores, memory: of each worker; an executor takes 1 GiB unless `spark.executor.memory` says otherwise.
+    """
+    with ExitStack() as stack:
+
+        def start(name: str, *arguments: str) -> str:
+            """Its endpoint."""
+            own = folder / name
+            own.mkdir(parents=True)
+
+            def command() -> tuple[list[str], str, str]:
+                port, ui = map(str, free_ports(2))
+                host = ["--host", "127.0.0.1", "--port", port, "--webui-port", ui]
+                return (
+                    [str(_HOME / "bin" / "spark-class"), *arguments[:1], *host, *arguments[1:]],
+                    f"{port} {ui}",
+                    f"http://127.0.0.1:{ui}/json/",
+                )
+
+            return stack.enter_context(running(name, command, own, _ENV))
+
+        port, ui = start("master", "org.apache.spark.deploy.master.Master").split()
+        master = f"spark://127.0.0.1:{port}"
+        for number in range(workers):
+            work = folder / f"worker-{number}" / "work"
+            start(
+                f"worker-{number}", "org.apache.spark.deploy.worker.Worker", master,
+                "--cores", str(cores), "--memory", memory, "--work-dir", str(work),
+            )  # fmt: skip
+        _until_registered(f"http://127.0.0.1:{ui}/json/", workers)
+        yield master
+
+
+def _until_registered(status: str, workers: int) -> None:
+    give_up = time.monotonic() + _REGISTER
+    while time.monotonic() < give_up:
+        with urllib.request.urlopen(status, timeout=10) as reply:
+            if json.load(reply)["aliveworkers"] == workers:
+                return
+        time.sleep(0.1)
+    raise TimeoutError(f"not all of {workers} Spark workers registered within {_REGISTER:g} s; see {status}")
