@@ -7,13 +7,15 @@ import random
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import anyio
 from rich.console import Console
 
-from tests.chaos.place import STORES, opened_place
-from tests.chaos.run import Orders, Report, run
+from tests.chaos.place import STORES, Place, opened_place
+from tests.chaos.run import PROCESSOR, Beside, Orders, Report, run
 from tests.chaos.show import Screen, show_report
 from tests.servers import Unavailable
 
@@ -21,19 +23,20 @@ from tests.servers import Unavailable
 def main() -> int:
     """Run as the arguments say; the exit code."""
     given = _arguments()
-    slow = given.store != "folder"  # the server needs its share of the machine
+    slow = given.store != "folder" or given.spark is not None  # which needs its share of the machine
     rate, pace = given.rate or (300 if slow else 600), given.pace or (2.0 if slow else 0.8)
+    hosts, partitions = given.hosts or (3 if given.spark else 10), given.partitions or (6 if given.spark else 32)
     seed = random.randrange(10**6) if given.seed is None else given.seed
     folder = Path(given.folder or tempfile.mkdtemp(prefix="actorproc-chaos-")).absolute()
     console = Console(highlight=False)
-    orders = Orders(given.seconds, given.hosts, given.partitions, rate=rate, pace=pace, seed=seed)
+    orders = Orders(given.seconds, hosts, partitions, rate=rate, pace=pace, seed=seed)
     console.print(f"chaos on {given.store}, seed {seed}, in {folder}", soft_wrap=True)
     screen = Screen(console)
 
     async def play() -> Report:
         async with opened_place("seaweedfs" if given.store == "s3" else given.store, folder) as place:
-            with screen.live():
-                return await run(orders, place, screen.say, screen.show)
+            with screen.live(), _spark(given, place, seed, screen.say) as drivers:
+                return await run(orders, place, screen.say, screen.show, drivers)
 
     try:
         report = anyio.run(play)
@@ -53,12 +56,35 @@ def main() -> int:
     return 0
 
 
+@contextmanager
+def _spark(given: argparse.Namespace, place: Place, seed: int, say: Callable[[str], None]) -> Iterator[Beside | None]:
+    """The Spark half, if it is asked for."""
+    if given.spark is None:
+        yield None
+        return
+    from tests.chaos.driver import Job  # what every process of the run would import, too
+    from tests.chaos.drivers import Drivers
+    from tests.spark.cluster import cluster
+
+    with ExitStack() as stack:
+        master = stack.enter_context(cluster(place.folder / "cluster")) if given.cluster else "local[2,4]"
+        job = Job(place.container, PROCESSOR, place.folder / "table", master, given.spark == "native", given.plant)
+        yield stack.enter_context(Drivers(job, place, random.Random(seed), say))
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--store", choices=["s3", *STORES], default="folder", help="s3 is seaweedfs")
     parser.add_argument("--seconds", type=float, default=120, help="of trouble (%(default)s)")
-    parser.add_argument("--hosts", type=int, default=10)
-    parser.add_argument("--partitions", type=int, default=32)
+    parser.add_argument("--hosts", type=int, help="10; with --spark 3")
+    parser.add_argument("--partitions", type=int, help="32; with --spark 6")
+    parser.add_argument(
+        "--spark", choices=["source", "native"], help="a stream of the output into a table, killed, too"
+    )
+    parser.add_argument("--cluster", action="store_true", help="on a standalone cluster of two workers")
+    parser.add_argument(
+        "--plant", choices=["careless", "forgetful"], help="a fault in the Spark half, which the check must find"
+    )
     parser.add_argument("--seed", type=int, help="of the trouble; processes have wills of their own all the same")
     parser.add_argument("--rate", type=float, help="records a second (600 on a folder, else 300)")
     parser.add_argument("--pace", type=float, help="mean seconds between two strikes (0.8 on a folder, else 2)")

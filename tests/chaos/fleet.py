@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 STOP_PATIENCE = 30.0
 """Seconds in which a process that was asked to stop must have ended."""
@@ -36,6 +36,8 @@ class State(Enum):
 @dataclass(eq=False)
 class Child:
     """A process. `slot`: the place in the fleet that it fills. `contested`: another one was started under its name."""
+
+    patience: ClassVar[float] = STOP_PATIENCE
 
     name: str
     slot: int
@@ -102,13 +104,21 @@ class Fleet:
         self.faults: list[str] = []
         self._logs = logs
 
-    def start(self, slot: int, name: str, program: Callable[..., None], folder: Path, *arguments: object) -> Child:
+    def start(
+        self,
+        slot: int,
+        name: str,
+        program: Callable[..., None],
+        folder: Path,
+        *arguments: object,
+        kind: type[Child] = Child,
+    ) -> Child:
         """Run `program(folder, output, *arguments)` in a process."""
         lives = sum(child.name == name for child in [*self.children, *self.ended])
         output = self._logs / f"{name}.{lives}.log"
         process = _FORKS.Process(target=program, args=(str(folder), str(output), *arguments), daemon=True)
         process.start()
-        child = Child(name, slot, process, output)
+        child = kind(name, slot, process, output)
         self.children.append(child)
         return child
 
@@ -123,9 +133,9 @@ class Fleet:
             child.state = State.ENDED
         now = time.monotonic()
         for child in self.children:
-            if child.state is State.STOPPING and now - child.asked_at > STOP_PATIENCE:
+            if child.state is State.STOPPING and now - child.asked_at > child.patience:
                 self.faults.append(
-                    f"{child.name} did not stop within {STOP_PATIENCE:g} s; the end of {child.output}:{_tail(child.text)}"
+                    f"{child.name} did not stop within {child.patience:g} s; the end of {child.output}:{_tail(child.text)}"
                 )
                 child.kill()
         return ended

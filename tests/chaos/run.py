@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
+from typing import Protocol
 
 import anyio
 
@@ -29,6 +30,8 @@ PROCESSOR = "Chaos"
 TICK = 0.05  # seconds
 LOOK_EVERY = 1.0  # seconds
 STUBBORN_SHARE = 0.15  # of the hosts
+MOST = 4
+"""How many times as long as ordered a storm may last until what runs beside has had enough of it."""
 CALM_PATIENCE = 90.0
 """Seconds in which everything must be processed, and shared evenly, once the trouble is over."""
 
@@ -46,6 +49,31 @@ class Orders:
     seed: int = 0
 
 
+class Beside(Protocol):
+    """Something that reads the output meanwhile, in trouble of its own."""
+
+    def tick(self, *, storm: bool) -> None:
+        """A moment has passed, and something is committed. After the storm there must be no more trouble."""
+
+    @property
+    def had_enough(self) -> bool:
+        """Whether it has had the trouble without which a run would prove nothing."""
+
+    async def finish(self) -> None:
+        """All is committed, nobody commits any more: read the rest and end."""
+
+    def judge(self, verdict: Verdict) -> list[str]:
+        """What is wrong with what was read."""
+
+    @property
+    def line(self) -> str:
+        """How it goes."""
+
+    @property
+    def summary(self) -> str:
+        """How it went."""
+
+
 @dataclass
 class Report:
     """What came of it."""
@@ -57,6 +85,7 @@ class Report:
     settled_in: float
     """Seconds from the end of the trouble until everything was processed and shared evenly."""
     starts: int
+    beside: str
 
 
 @dataclass
@@ -69,24 +98,35 @@ class Scene:
     began: float = field(default_factory=time.monotonic)
     status: ProcessorStatus | None = None
     troubles: dict[str, int] = field(default_factory=dict)
+    beside: Beside | None = None
 
 
-async def run(orders: Orders, place: Place, say: Callable[[str], None], show: Callable[[Scene], None]) -> Report:
-    """One run, from the first start to the verdict. No process outlives it."""
+async def run(
+    orders: Orders,
+    place: Place,
+    say: Callable[[str], None],
+    show: Callable[[Scene], None],
+    beside: Beside | None = None,
+) -> Report:
+    """One run, from the first start to the verdict. No process of hosts and producers outlives it."""
     with Fleet(place.folder / "logs") as fleet:
-        play = _Play(orders, place, fleet, say, show)
+        play = _Play(orders, place, fleet, say, show, beside)
         async with (
             open_store(place.container, place.settings) as store,
             _source(place) as source,
         ):
             storm, settled_in = await play.run(store, source)
+    if beside is not None:
+        say("hosts have ended; what was committed is read to its end")
+        await beside.finish()
     say("everything has ended; reading all files")
     records = read_log(await place.read(place.log), faults := fleet.faults)
     faults += check_log(records, read_acks(place.folder / "acks"))
     verdict = judge(await place.read(place.container), PROCESSOR, records)
     journal = read_journal(sorted((place.folder / "logs").glob("*.log")))
-    faults += [*verdict.faults, *journal.bugs, *journal.storms]
-    return Report(faults, verdict, journal, dict(storm.done), settled_in, len(fleet.ended))
+    faults += [*verdict.faults, *journal.bugs, *journal.storms, *(beside.judge(verdict) if beside else ())]
+    summary = beside.summary if beside else ""
+    return Report(faults, verdict, journal, dict(storm.done), settled_in, len(fleet.ended), summary)
 
 
 @asynccontextmanager
@@ -113,11 +153,17 @@ class _Play:
     """The course of events."""
 
     def __init__(
-        self, orders: Orders, place: Place, fleet: Fleet, say: Callable[[str], None], show: Callable[[Scene], None]
+        self,
+        orders: Orders,
+        place: Place,
+        fleet: Fleet,
+        say: Callable[[str], None],
+        show: Callable[[Scene], None],
+        beside: Beside | None,
     ) -> None:
         self._orders, self._place, self._fleet, self._say = orders, place, fleet, say
         self._show = show
-        self._scene = Scene(orders, fleet)
+        self._scene = Scene(orders, fleet, beside=beside)
         self._hosts = range(orders.hosts)
         self._producers = range(orders.hosts, orders.hosts + orders.producers)
         self._names = 0
@@ -167,8 +213,10 @@ class _Play:
 
     async def _rage(self, storm: Storm) -> None:
         self._scene.phase = "storm"
-        end = time.monotonic() + self._orders.seconds
-        while time.monotonic() < end:
+        began, beside = time.monotonic(), self._scene.beside
+        while (age := time.monotonic() - began) < self._orders.seconds or not (
+            beside is None or beside.had_enough or age > MOST * self._orders.seconds
+        ):
             storm.tick()
             await self._tick()
 
@@ -223,6 +271,9 @@ class _Play:
 
     async def _tick(self) -> None:
         await anyio.sleep(TICK)
+        status, beside = self._scene.status, self._scene.beside
+        if beside and status and any(p.totals.rows for p in status.partitions):
+            beside.tick(storm=self._scene.phase == "storm")
         self._show(self._scene)
 
     async def _look(self, store: Store, source: Source) -> None:
