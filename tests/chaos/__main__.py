@@ -7,8 +7,8 @@ import random
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import anyio
@@ -35,8 +35,9 @@ def main() -> int:
 
     async def play() -> Report:
         async with opened_place("seaweedfs" if given.store == "s3" else given.store, folder) as place:
-            with screen.live(), _spark(given, place, seed, screen.say) as drivers:
-                return await run(orders, place, screen.say, screen.show, drivers)
+            with screen.live(), ExitStack() as stack:
+                beside = await _spark(given, place, random.Random(seed), screen.say, stack)
+                return await run(orders, place, screen.say, screen.show, beside)
 
     try:
         report = anyio.run(play)
@@ -56,20 +57,26 @@ def main() -> int:
     return 0
 
 
-@contextmanager
-def _spark(given: argparse.Namespace, place: Place, seed: int, say: Callable[[str], None]) -> Iterator[Beside | None]:
-    """The Spark half, if it is asked for."""
+async def _spark(
+    given: argparse.Namespace, place: Place, draw: random.Random, say: Callable[[str], None], stack: ExitStack
+) -> list[Beside]:
+    """The Spark half, if it is asked for, until `stack` is closed."""
     if given.spark is None:
-        yield None
-        return
+        return []
     from tests.chaos.driver import Job  # what every process of the run would import, too
     from tests.chaos.drivers import Drivers
+    from tests.chaos.way_back import WayBack
     from tests.spark.cluster import cluster
 
-    with ExitStack() as stack:
-        master = stack.enter_context(cluster(place.folder / "cluster")) if given.cluster else "local[2,4]"
-        job = Job(place.container, PROCESSOR, place.folder / "table", master, given.spark == "native", given.plant)
-        yield stack.enter_context(Drivers(job, place, random.Random(seed), say))
+    master = stack.enter_context(cluster(place.folder / "cluster")) if given.cluster else "local[2,4]"
+    back = f"{place.log}-back" if given.back else None
+    job = Job(place.container, PROCESSOR, place.folder / "table", master, given.spark == "native", back, given.plant)
+    beside: list[Beside] = [stack.enter_context(Drivers(job, place, draw, say))]
+    if back is not None:
+        hosts = stack.enter_context(WayBack(back, place, draw))
+        await hosts.open()
+        beside.append(hosts)
+    return beside
 
 
 def _arguments() -> argparse.Namespace:
@@ -81,6 +88,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--spark", choices=["source", "native"], help="a stream of the output into a table, killed, too"
     )
+    parser.add_argument("--back", action="store_true", help="and from Spark into a log that a second processor reads")
     parser.add_argument("--cluster", action="store_true", help="on a standalone cluster of two workers")
     parser.add_argument(
         "--plant", choices=["careless", "forgetful"], help="a fault in the Spark half, which the check must find"

@@ -52,8 +52,6 @@ class Driver(Child):
     patience: ClassVar[float] = 90.0
     halved = False
     """Whether only one of the two was killed; then the other must end by itself."""
-    until_end = False
-    """Whether it ends by itself when it has read all."""
 
     def kill(self) -> None:
         """Kill all of it."""
@@ -74,9 +72,7 @@ class Driver(Child):
         self.state, self.asked_at = State.KILLED, time.monotonic()
 
     def why_unexpected(self, code: int) -> str | None:
-        if self.halved or (code == 0 and self.until_end):
-            return None
-        return super().why_unexpected(code)
+        return None if self.halved else super().why_unexpected(code)
 
 
 class Drivers:

@@ -49,6 +49,8 @@ class Child:
     contested: bool = False
     paused: bool = False
     """Has ever been."""
+    until_end: bool = False
+    """Ends by itself when its work is done."""
 
     def pause(self) -> None:
         self.paused = True
@@ -79,7 +81,7 @@ class Child:
 
     def why_unexpected(self, code: int) -> str | None:
         """Why it should not have ended like this; None: it should."""
-        if self.state is State.KILLED and code == -signal.SIGKILL:
+        if (self.state is State.KILLED and code == -signal.SIGKILL) or (self.until_end and code == 0):
             return None
         if self.contested and code == 1 and "another host named" in self.text:
             return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -85,7 +85,7 @@ class Report:
     settled_in: float
     """Seconds from the end of the trouble until everything was processed and shared evenly."""
     starts: int
-    beside: str
+    beside: Sequence[str]
 
 
 @dataclass
@@ -98,7 +98,7 @@ class Scene:
     began: float = field(default_factory=time.monotonic)
     status: ProcessorStatus | None = None
     troubles: dict[str, int] = field(default_factory=dict)
-    beside: Beside | None = None
+    beside: Sequence[Beside] = ()
 
 
 async def run(
@@ -106,7 +106,7 @@ async def run(
     place: Place,
     say: Callable[[str], None],
     show: Callable[[Scene], None],
-    beside: Beside | None = None,
+    beside: Sequence[Beside] = (),
 ) -> Report:
     """One run, from the first start to the verdict. No process of hosts and producers outlives it."""
     with Fleet(place.folder / "logs") as fleet:
@@ -116,16 +116,18 @@ async def run(
             _source(place) as source,
         ):
             storm, settled_in = await play.run(store, source)
-    if beside is not None:
-        say("hosts have ended; what was committed is read to its end")
-        await beside.finish()
+    for other in beside:
+        say("hosts have ended; what they left is read to its end")
+        await other.finish()
     say("everything has ended; reading all files")
     records = read_log(await place.read(place.log), faults := fleet.faults)
     faults += check_log(records, read_acks(place.folder / "acks"))
     verdict = judge(await place.read(place.container), PROCESSOR, records)
     journal = read_journal(sorted((place.folder / "logs").glob("*.log")))
-    faults += [*verdict.faults, *journal.bugs, *journal.storms, *(beside.judge(verdict) if beside else ())]
-    summary = beside.summary if beside else ""
+    faults += [*verdict.faults, *journal.bugs, *journal.storms]
+    for other in beside:
+        faults += other.judge(verdict)
+    summary = [other.summary for other in beside]
     return Report(faults, verdict, journal, dict(storm.done), settled_in, len(fleet.ended), summary)
 
 
@@ -159,7 +161,7 @@ class _Play:
         fleet: Fleet,
         say: Callable[[str], None],
         show: Callable[[Scene], None],
-        beside: Beside | None,
+        beside: Sequence[Beside],
     ) -> None:
         self._orders, self._place, self._fleet, self._say = orders, place, fleet, say
         self._show = show
@@ -215,7 +217,7 @@ class _Play:
         self._scene.phase = "storm"
         began, beside = time.monotonic(), self._scene.beside
         while (age := time.monotonic() - began) < self._orders.seconds or not (
-            beside is None or beside.had_enough or age > MOST * self._orders.seconds
+            all(other.had_enough for other in beside) or age > MOST * self._orders.seconds
         ):
             storm.tick()
             await self._tick()
@@ -272,8 +274,9 @@ class _Play:
     async def _tick(self) -> None:
         await anyio.sleep(TICK)
         status, beside = self._scene.status, self._scene.beside
-        if beside and status and any(p.totals.rows for p in status.partitions):
-            beside.tick(storm=self._scene.phase == "storm")
+        if status and any(p.totals.rows for p in status.partitions):
+            for other in beside:
+                other.tick(storm=self._scene.phase == "storm")
         self._show(self._scene)
 
     async def _look(self, store: Store, source: Source) -> None:
