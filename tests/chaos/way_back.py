@@ -24,7 +24,7 @@ from tests.chaos.workload import SCHEMA
 PROCESSOR = "Back"
 PARTITIONS = 4
 HOSTS = 2
-PACE = 6.0  # mean seconds between two blows
+PACE = 12.0  # mean seconds between two blows
 CATCH_UP = 120.0
 """Seconds in which the last host must process what is left."""
 
