@@ -98,7 +98,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--pace", type=float, help="mean seconds between two strikes (0.8 on a folder, else 2)")
     parser.add_argument("--folder", help="to work in, and to keep; must be empty or new")
     parser.add_argument("--keep", action="store_true", help="keep the folder even if everything held")
-    return parser.parse_args()
+    given = parser.parse_args()
+    if given.spark is None and (given.cluster or given.back or given.plant):
+        parser.error("--cluster, --back and --plant go with --spark")
+    if given.spark == "native" and given.store != "folder":
+        parser.error("--spark native goes with --store folder: for S3 Spark needs jars")
+    return given
 
 
 if __name__ == "__main__":

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
-STOP_PATIENCE = 30.0
-"""Seconds in which a process that was asked to stop must have ended."""
+STOP_PATIENCE = 90.0
+"""Seconds in which a process that was asked to stop must have ended. A busy disk alone can hold up a flush for forty."""
 
 LAST_LINES = 12
 
@@ -36,8 +36,6 @@ class State(Enum):
 @dataclass(eq=False)
 class Child:
     """A process. `slot`: the place in the fleet that it fills. `contested`: another one was started under its name."""
-
-    patience: ClassVar[float] = STOP_PATIENCE
 
     name: str
     slot: int
@@ -135,9 +133,9 @@ class Fleet:
             child.state = State.ENDED
         now = time.monotonic()
         for child in self.children:
-            if child.state is State.STOPPING and now - child.asked_at > child.patience:
+            if child.state is State.STOPPING and now - child.asked_at > STOP_PATIENCE:
                 self.faults.append(
-                    f"{child.name} did not stop within {child.patience:g} s; the end of {child.output}:{_tail(child.text)}"
+                    f"{child.name} did not stop within {STOP_PATIENCE:g} s; the end of {child.output}:{_tail(child.text)}"
                 )
                 child.kill()
         return ended

@@ -30,9 +30,9 @@ PROCESSOR = "Chaos"
 TICK = 0.05  # seconds
 LOOK_EVERY = 1.0  # seconds
 STUBBORN_SHARE = 0.15  # of the hosts
-MOST = 4
-"""How many times as long as ordered a storm may last until what runs beside has had enough of it."""
-CALM_PATIENCE = 90.0
+OVERTIME = 300.0
+"""Seconds beyond the ordered ones for which a storm may last until what runs beside has had enough of it."""
+CALM_PATIENCE = 180.0
 """Seconds in which everything must be processed, and shared evenly, once the trouble is over."""
 
 
@@ -217,7 +217,7 @@ class _Play:
         self._scene.phase = "storm"
         began, beside = time.monotonic(), self._scene.beside
         while (age := time.monotonic() - began) < self._orders.seconds or not (
-            all(other.had_enough for other in beside) or age > MOST * self._orders.seconds
+            all(other.had_enough for other in beside) or age > self._orders.seconds + OVERTIME
         ):
             storm.tick()
             await self._tick()

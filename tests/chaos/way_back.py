@@ -25,7 +25,7 @@ PROCESSOR = "Back"
 PARTITIONS = 4
 HOSTS = 2
 PACE = 12.0  # mean seconds between two blows
-CATCH_UP = 120.0
+CATCH_UP = 300.0
 """Seconds in which the last host must process what is left."""
 
 TICK = 0.05
