@@ -21,9 +21,9 @@ from benchmarks.processes import only_warnings
 from benchmarks.spark.committed import NAME, PARTITIONS, Writer
 from benchmarks.spark.session import CORES, session
 
-WELL, NATIVE, SOURCE = "the same in well-sized files", "native", "data source"
+WELL, NATIVE, SOURCE = "well-sized files", "native", "data source"
 
-SOURCE_BAR = 0.6
+COMPACTED_BAR, SOURCE_BAR = 0.9, 0.6
 
 Read = Callable[[], Any]
 """Makes a DataFrame."""
@@ -39,7 +39,7 @@ def run(rows: int = 2_000_000, rows_per_file: tuple[int, ...] = (5_000, 50_000),
 
 
 def _sized(spark: Any, folder: Path, rows: int, each: int, rounds: int) -> None:
-    from actorproc.spark import read_output
+    from actorproc.spark import compact, read_output
 
     state, well = str(folder / "state"), str(folder / "well-sized")
     writer = Writer(Path(state))
@@ -53,24 +53,14 @@ def _sized(spark: Any, folder: Path, rows: int, each: int, rounds: int) -> None:
         NATIVE: lambda: read_output(spark, state, NAME, native=True),
         SOURCE: lambda: read_output(spark, state, NAME, native=False),
     }
-    readers[NATIVE]().repartition(2 * CORES).write.parquet(well)
+    readers[NATIVE]().coalesce(2 * CORES).write.parquet(well)
     table = Table(title=f"full scan of {rows:,} rows, {each:,} in a file: median of {rounds}")
     for heading in ("output", "reader", "rows/s", "of well-sized", "of native", "bar"):
         table.add_column(heading, justify="left" if heading in ("output", "reader") else "right")
     _add(table, "as committed", _measured(readers, rounds), rows, None)
-    if _compacted(spark, state):
-        _add(table, "compacted", _measured(readers, rounds), rows, 0.9)
+    compact(spark, state, NAME, older_than=0)
+    _add(table, "compacted", _measured(readers, rounds), rows, COMPACTED_BAR)
     Console().print(table)
-
-
-def _compacted(spark: Any, state: str) -> bool:
-    """Compact all there is; whether that can be done yet."""
-    from actorproc import spark as ours
-
-    compact = getattr(ours, "compact", None)
-    if compact is not None:
-        compact(spark, state, NAME, older_than=0)
-    return compact is not None
 
 
 def _add(table: Table, what: str, seconds: dict[str, list[float]], rows: int, native_bar: float | None) -> None:

@@ -26,7 +26,8 @@ def chaos(folder: Path, *arguments: str, seconds: int = SECONDS) -> subprocess.C
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "arguments", ["--spark source", "--spark native", "--spark source --cluster", "--spark native --cluster"]
+    "arguments",
+    ["--spark source --back", "--spark native", "--spark source --cluster", "--spark native --cluster"],
 )
 def test_each_row_is_once_in_the_table_whatever_is_killed(tmp_path: Path, arguments: str) -> None:
     ran = chaos(tmp_path / "run", *arguments.split())
