@@ -5,9 +5,9 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 ARGS   ?=
 
-.PHONY: help demo test test-long check bench chaos simulate install format clean
+.PHONY: help demo test test-long check bench bench-spark chaos simulate install format clean
 help:            ## this list
-	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## *' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## *' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 demo: $(STAMP)   ## flights through three hosts, one killed, into Spark; checked against the raw data
 	@$(BIN)/actorproc demo $(ARGS)
@@ -30,7 +30,10 @@ format: $(STAMP) ## let ruff mend what it can
 bench: $(STAMP)  ## speed and cost, as tables; ARGS="speed" picks one
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-chaos: $(STAMP)  ## two minutes of kill -9, SIGSTOP, stops and starts on real processes
+bench-spark: $(STAMP) ## the Spark half of it; ARGS="--quick" for a first impression
+	@$(BIN)/python -m benchmarks spark $(ARGS)
+
+chaos: $(STAMP)  ## two minutes of kill -9, SIGSTOP, stops and starts; ARGS="--spark source" with Spark behind
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
 simulate: $(STAMP) ## the cluster in virtual time, seed after seed

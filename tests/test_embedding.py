@@ -24,7 +24,7 @@ async def test_a_service_processes_a_stream_in_its_lifespan(tmp_path: Path, monk
         app.router.lifespan_context(app),
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as client,
     ):
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while (await client.get("/users/ada")).json()["events_here"] != 1:
                 await anyio.sleep(0.02)
         statistics = (await client.get("/statistics")).json()

@@ -12,7 +12,7 @@ from actorproc.handler_threads import HandlerThreads
 
 
 async def until(condition: threading.Event) -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         while not condition.is_set():
             await anyio.sleep(0.001)
 
@@ -66,5 +66,5 @@ async def test_a_caller_that_gives_up_while_it_waits_for_a_slot_leaves_nothing_b
         with anyio.move_on_after(0.01):
             await threads.run("1", lambda: None, pytest.fail, "it was given up")
         go_on.set()
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         assert await threads.run("1", lambda: None, lambda: 7) == 7

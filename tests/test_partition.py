@@ -84,7 +84,7 @@ class World:
         with closing(actor):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(actor.run)
-                with anyio.fail_after(20):
+                with anyio.fail_after(60):
                     await done.wait()
                 actor.drain()
         return actor
@@ -129,7 +129,7 @@ class World:
 
 
 async def eventually(what: Callable[[], Awaitable[object]]) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while not await what():
             await anyio.sleep(0.001)
 
@@ -189,7 +189,7 @@ async def test_of_two_owners_at_once_one_learns_at_its_next_commit_that_it_lost_
             while not lost:
                 before = old.statistics.commits + new.statistics.commits
                 world.feed(10)
-                with anyio.fail_after(20):
+                with anyio.fail_after(60):
                     while not lost and old.statistics.commits + new.statistics.commits == before:
                         await anyio.sleep(0.001)
             tasks.cancel_scope.cancel()

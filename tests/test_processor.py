@@ -95,7 +95,7 @@ async def test_until_end_says_which_partition_cannot_go_on_after_the_others_have
     store = Store(Memory())
     processor = Processor(Stopping, name="Double", source=fed(), container=store, **QUICK)
     says = rf"1 of 4 partitions.*\npartition 2 failed {HOPELESS} times.*on_error said stop: ValueError\('poison'\)"
-    with anyio.fail_after(20), pytest.raises(errors.EndNotReached, match=says):
+    with anyio.fail_after(60), pytest.raises(errors.EndNotReached, match=says):
         await processor.run(until_end=True)
     assert await rows(store) == sorted(2 * n for n in range(10) for _ in range(3))
     assert (await store.list("Double/hosts/")).entries == [], "it has left in good order"
@@ -121,7 +121,7 @@ async def test_until_end_has_patience_with_a_partition_that_gets_on_between_its_
             return Decision.STOP
 
     store = Store(Memory())
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         await Processor(Stumbling, name="Double", source=fed(1, HOPELESS + 2), container=store, **QUICK).run(
             until_end=True
         )
@@ -146,7 +146,7 @@ async def test_until_end_that_is_stopped_before_does_not_return_as_if_it_had_got
                 await processor.run(until_end=True)
 
         tasks.start_soon(run)
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             await asking.wait()
             while sum(p.rows for p in _partitions(processor)) < 10:
                 await anyio.sleep(0.01)
@@ -187,7 +187,7 @@ async def test_dead_letters_are_told_once_in_a_renew_interval_however_many_there
             for _ in range(5):
                 before = sum(p.dead_letters for p in _partitions(processor))
                 source.append("0", [b"1"])
-                with anyio.fail_after(10):
+                with anyio.fail_after(60):
                     while sum(p.dead_letters for p in _partitions(processor)) <= before:
                         await anyio.sleep(0.01)
     assert len([log for log in logs if log["event"] == "processor.dead_letters"]) == 1, "when it stops"
@@ -232,7 +232,7 @@ async def test_two_hosts_share_the_partitions_and_both_return_at_the_end() -> No
 async def test_embedded_it_runs_in_the_background_and_drains_when_the_block_ends() -> None:
     store, source = Store(Memory()), fed()
     async with Processor(Double, source=source, container=store, host="a", **QUICK) as processor:
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while await rows(store) != sorted(2 * n for n in range(10) for _ in range(4)):
                 await anyio.sleep(0.01)
         statistics = processor.statistics()
@@ -249,7 +249,7 @@ async def test_what_was_processed_but_not_due_yet_is_committed_when_the_block_en
     store, source = Store(Memory()), fed(1)
     settings = {**QUICK, "commit_interval": 1000}
     async with Processor(Double, source=source, container=store, **settings) as processor:
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while not any(p.records for p in _partitions(processor)):
                 await anyio.sleep(0.01)
         assert await rows(store) == []
@@ -276,7 +276,7 @@ async def test_two_hosts_without_names_in_one_process_share_the_partitions() -> 
     one, two = (Processor(Double, source=source, container=store, **QUICK) for _ in range(2))
     assert one.host != two.host
     async with one, two:
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while [len(_partitions(one)), len(_partitions(two))] != [4, 4]:
                 await anyio.sleep(0.01)
 
@@ -285,7 +285,7 @@ async def test_an_error_in_the_block_still_drains_and_comes_through_as_it_is() -
     store = Store(Memory())
     with pytest.raises(KeyError):
         async with Processor(Double, source=fed(), container=store, **{**QUICK, "commit_interval": 1000}) as processor:
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 while sum(p.records for p in _partitions(processor)) < 40:
                     await anyio.sleep(0.01)
             raise KeyError("mine")
@@ -299,7 +299,7 @@ async def test_a_second_host_of_the_same_name_replaces_the_first_which_says_so()
         async with Processor(Double, source=source, container=store, host="a", **QUICK):
             await anyio.sleep(0.1)
             async with Processor(Double, source=source, container=store, host="a", **QUICK):
-                with anyio.fail_after(10):
+                with anyio.fail_after(60):
                     await anyio.sleep_forever()
 
 
@@ -351,7 +351,7 @@ async def test_a_bug_in_one_partition_never_stops_the_others() -> None:
 
     store, source = Store(Memory()), fed(3)
     async with Processor(Buggy, name="Double", source=source, container=store, host="a", **QUICK) as processor:
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while len(await rows(store)) < 20:
                 await anyio.sleep(0.01)
         assert processor.statistics().running
@@ -369,7 +369,7 @@ async def test_a_stuck_handler_is_cancelled_and_its_partition_started_again() ->
 
     store = Store(Memory())
     processor = Processor(Stuck, name="Double", source=fed(1), container=store, **{**QUICK, "max_process_time": 0.1})
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         await processor.run(until_end=True)
     assert len(await rows(store)) == 10
     assert attempts == ["0", "0"]
@@ -430,7 +430,7 @@ async def test_a_lost_group_document_does_not_lock_its_own_hosts_out() -> None:
     await store.delete("Double/group.json")
     for partition in ("0", "1"):
         source.append(partition, [b"100"])
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         await Processor(Double, source=source, container=store, host="d", **QUICK).run(until_end=True)
     assert (await rows(store))[-2:] == [200, 200]
 
@@ -438,7 +438,7 @@ async def test_a_lost_group_document_does_not_lock_its_own_hosts_out() -> None:
 async def test_until_end_sees_what_an_ordinary_host_has_committed() -> None:
     store, source = Store(Memory()), fed(4)
     async with Processor(Double, source=source, container=store, host="a", **QUICK):
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while len(await rows(store)) < 40:
                 await anyio.sleep(0.01)
             await Processor(Double, source=source, container=store, host="b", **QUICK).run(until_end=True)
@@ -474,7 +474,7 @@ class Stray(Double):
 async def test_a_cancellation_out_of_something_awaited_is_a_failure_and_loses_nothing(way: str) -> None:
     Stray.way, Stray.struck = way, False
     store = Store(Memory())
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         await Processor(Stray, name="Double", source=fed(1), container=store, **QUICK).run(until_end=True)
     assert Stray.struck
     assert await rows(store) == [2 * n for n in range(10)]
@@ -492,7 +492,7 @@ async def test_commits_from_many_records_at_once_repeat_and_lose_nothing() -> No
             await ctx.map(batch, work, concurrency=8)
 
     store = Store(Memory())
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         source = fed(1, each=300)
         await Processor(Committing, name="Double", source=source, container=store, **QUICK).run(until_end=True)
     assert await rows(store) == list(range(300))
@@ -525,7 +525,7 @@ async def test_a_source_that_cannot_list_its_partitions_for_a_while_stops_nothin
     store, source = Store(Memory()), Moody(1)
     settings = {**QUICK, "partition_refresh_interval": 0.01}
     async with Processor(Double, source=source, container=store, **settings):
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while source.calls < 6:
                 await anyio.sleep(0.01)
             source.append("0", [b"1"])
@@ -557,10 +557,10 @@ async def test_a_partition_that_fails_while_draining_holds_nobody_up() -> None:
         await anyio.sleep(0.2)
         begun = anyio.current_time()
         await processor.stop()
-        with anyio.fail_after(5):
+        with anyio.fail_after(15):
             while processor.statistics().supervisor and _partitions(processor):
                 await anyio.sleep(0.01)
-    assert anyio.current_time() - begun < 5
+    assert anyio.current_time() - begun < 15
 
 
 async def test_partitions_that_try_again_for_ever_leave_the_read_ahead_to_the_others() -> None:
@@ -579,7 +579,7 @@ async def test_partitions_that_try_again_for_ever_leave_the_read_ahead_to_the_ot
     one_batch = Batch.of("0", [b"%d" % n for n in range(10)], range(10)).nbytes
     settings = QUICK | {"max_batch_records": 10, "read_ahead_bytes": 3 * one_batch, "retry_backoff": 0.05}
     async with Processor(Stubborn, source=source, container=store, host="a", name="Double", **settings):
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while await rows(store) != sorted(2 * n for n in range(100)):
                 await anyio.sleep(0.01)
 
@@ -609,7 +609,7 @@ async def test_rows_without_bound_that_the_handler_never_commits_are_an_error_no
 
     settings = QUICK | {"auto_commit": False, "max_batch_records": 10, "uncommitted_bytes": 16 * 100}
     processor = Processor(Forgetful, source=fed(1, 1_000), container=Store(Memory()), host="a", **settings)
-    with anyio.fail_after(10), structlog.testing.capture_logs() as logs:
+    with anyio.fail_after(60), structlog.testing.capture_logs() as logs:
         async with processor:
             while not any("uncommitted_bytes = 1600" in entry.get("error", "") for entry in logs):
                 await anyio.sleep(0.01)
@@ -628,7 +628,7 @@ async def test_what_was_good_is_committed_while_a_later_batch_is_tried_again_for
     store = Store(Memory())
     settings = QUICK | {"max_batch_records": 10, "commit_interval": 0.05}
     async with Processor(Stumbling, source=fed(1, 20), container=store, host="a", name="Double", **settings):
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while await rows(store) != [2 * n for n in range(10)]:
                 await anyio.sleep(0.01)
 
@@ -659,7 +659,7 @@ async def test_a_tail_that_the_handler_never_commits_ends_a_run_until_the_end_wi
     settings = QUICK | {"auto_commit": False}
     processor = Processor(Double, source=fed(1), container=Store(Memory()), host="a", **settings)
     with (
-        anyio.fail_after(20),
+        anyio.fail_after(60),
         pytest.raises(errors.EndNotReached, match=r"call ctx\.commit\(\) at the end of each batch"),
     ):
         await processor.run(until_end=True)
@@ -675,7 +675,7 @@ async def test_an_error_text_that_is_no_text_does_not_end_the_host() -> None:
     processor = Processor(Half, source=fed(2), container=store, host="a", name="Double", **QUICK)
     with structlog.testing.capture_logs() as logs:
         async with processor:
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 while len(await rows(store)) != 10:
                     await anyio.sleep(0.01)
                 for _ in range(3):
@@ -696,7 +696,7 @@ async def test_closing_is_called_only_for_a_handler_that_was_opened() -> None:
             calls.append("closing")
 
     async with Processor(Unopened, source=fed(1), container=Store(Memory()), host="a", **QUICK):
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while len(calls) < 2:
                 await anyio.sleep(0.01)
     assert set(calls) == {"opened"}
@@ -705,7 +705,7 @@ async def test_closing_is_called_only_for_a_handler_that_was_opened() -> None:
 async def test_a_stop_asked_for_before_the_run_begins_is_kept() -> None:
     processor = Processor(Double, source=fed(), container=Store(Memory()), host="a", **QUICK)
     await processor.stop()
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         await processor.run()
 
 
@@ -730,14 +730,14 @@ async def test_a_stop_does_not_wait_for_a_store_that_hangs() -> None:
     async with anyio.create_task_group() as tasks:
         processor = Processor(Watched, source=fed(), container=store, host="a", name="Double", **settings)
         tasks.start_soon(processor.run)
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while not (s := processor.statistics().supervisor) or len(s.partitions) < 4:
                 await anyio.sleep(0.01)
         await anyio.sleep(0.05)
         backend.hangs = True
         await anyio.sleep(0.3)  # the next look hangs
         await processor.stop()
-        with anyio.fail_after(3):
+        with anyio.fail_after(10):  # less than a request may take
             while len(seen) < 4:
                 await anyio.sleep(0.01)
         assert await rows(store) == sorted(2 * n for n in range(10) for _ in range(4))

@@ -208,7 +208,7 @@ async def test_a_partition_that_fails_on_its_owner_says_why() -> None:
     store = Store(Memory())
     quick: dict[str, Any] = {"lease_renew_interval": 0.05, "lease_expiration_interval": 1, "restart_backoff": 0.01}
     async with Processor(Broken, name="p", source=MemorySource(2), container=store, host="a", **quick):
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while not (errors := {p.partition: p.error for p in (await status_of(store)).partitions if p.error}):
                 await anyio.sleep(0.02)
     assert errors["1"].startswith("fails on a and is started again and again: RuntimeError: no database (in ")

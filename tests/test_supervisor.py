@@ -43,7 +43,7 @@ async def until_it_runs(processor: Processor, partitions: int) -> None:
         supervisor = processor.statistics().supervisor
         return len(supervisor.partitions) if supervisor else 0
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while running() != partitions:
             await anyio.sleep(0.01)
 
@@ -59,7 +59,7 @@ async def test_a_host_that_was_written_out_and_cannot_say_that_it_lives_joins_ag
             assert group is not None
             leases = {partition: lease._replace(owner=None) for partition, lease in group.leases.items()}
             await store.put(layout.group, GroupDocument({}, leases, "another host").to_json())
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 while (
                     "supervisor.renew_failed" not in (events := [log["event"] for log in logs])[written_out(events) :]
                 ):

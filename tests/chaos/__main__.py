@@ -7,13 +7,15 @@ import random
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import anyio
 from rich.console import Console
 
-from tests.chaos.place import STORES, opened_place
-from tests.chaos.run import Orders, Report, run
+from tests.chaos.place import STORES, Place, opened_place
+from tests.chaos.run import PROCESSOR, Beside, Orders, Report, run
 from tests.chaos.show import Screen, show_report
 from tests.servers import Unavailable
 
@@ -21,19 +23,21 @@ from tests.servers import Unavailable
 def main() -> int:
     """Run as the arguments say; the exit code."""
     given = _arguments()
-    slow = given.store != "folder"  # the server needs its share of the machine
+    slow = given.store != "folder" or given.spark is not None  # which needs its share of the machine
     rate, pace = given.rate or (300 if slow else 600), given.pace or (2.0 if slow else 0.8)
+    hosts, partitions = given.hosts or (3 if given.spark else 10), given.partitions or (6 if given.spark else 32)
     seed = random.randrange(10**6) if given.seed is None else given.seed
     folder = Path(given.folder or tempfile.mkdtemp(prefix="actorproc-chaos-")).absolute()
     console = Console(highlight=False)
-    orders = Orders(given.seconds, given.hosts, given.partitions, rate=rate, pace=pace, seed=seed)
+    orders = Orders(given.seconds, hosts, partitions, rate=rate, pace=pace, seed=seed)
     console.print(f"chaos on {given.store}, seed {seed}, in {folder}", soft_wrap=True)
     screen = Screen(console)
 
     async def play() -> Report:
         async with opened_place("seaweedfs" if given.store == "s3" else given.store, folder) as place:
-            with screen.live():
-                return await run(orders, place, screen.say, screen.show)
+            with screen.live(), ExitStack() as stack:
+                beside = await _spark(given, place, random.Random(seed), screen.say, stack)
+                return await run(orders, place, screen.say, screen.show, beside)
 
     try:
         report = anyio.run(play)
@@ -53,18 +57,53 @@ def main() -> int:
     return 0
 
 
+async def _spark(
+    given: argparse.Namespace, place: Place, draw: random.Random, say: Callable[[str], None], stack: ExitStack
+) -> list[Beside]:
+    """The Spark half, if it is asked for, until `stack` is closed."""
+    if given.spark is None:
+        return []
+    from tests.chaos.driver import Job  # what every process of the run would import, too
+    from tests.chaos.drivers import Drivers
+    from tests.chaos.way_back import WayBack
+    from tests.spark.cluster import cluster
+
+    master = stack.enter_context(cluster(place.folder / "cluster")) if given.cluster else "local[2,4]"
+    back = f"{place.log}-back" if given.back else None
+    job = Job(place.container, PROCESSOR, place.folder / "table", master, given.spark == "native", back, given.plant)
+    beside: list[Beside] = [stack.enter_context(Drivers(job, place, draw, say))]
+    if back is not None:
+        hosts = stack.enter_context(WayBack(back, place, draw))
+        await hosts.open()
+        beside.append(hosts)
+    return beside
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--store", choices=["s3", *STORES], default="folder", help="s3 is seaweedfs")
     parser.add_argument("--seconds", type=float, default=120, help="of trouble (%(default)s)")
-    parser.add_argument("--hosts", type=int, default=10)
-    parser.add_argument("--partitions", type=int, default=32)
+    parser.add_argument("--hosts", type=int, help="10; with --spark 3")
+    parser.add_argument("--partitions", type=int, help="32; with --spark 6")
+    parser.add_argument(
+        "--spark", choices=["source", "native"], help="a stream of the output into a table, killed, too"
+    )
+    parser.add_argument("--back", action="store_true", help="and from Spark into a log that a second processor reads")
+    parser.add_argument("--cluster", action="store_true", help="on a standalone cluster of two workers")
+    parser.add_argument(
+        "--plant", choices=["careless", "forgetful"], help="a fault in the Spark half, which the check must find"
+    )
     parser.add_argument("--seed", type=int, help="of the trouble; processes have wills of their own all the same")
     parser.add_argument("--rate", type=float, help="records a second (600 on a folder, else 300)")
     parser.add_argument("--pace", type=float, help="mean seconds between two strikes (0.8 on a folder, else 2)")
     parser.add_argument("--folder", help="to work in, and to keep; must be empty or new")
     parser.add_argument("--keep", action="store_true", help="keep the folder even if everything held")
-    return parser.parse_args()
+    given = parser.parse_args()
+    if given.spark is None and (given.cluster or given.back or given.plant):
+        parser.error("--cluster, --back and --plant go with --spark")
+    if given.spark == "native" and given.store != "folder":
+        parser.error("--spark native goes with --store folder: for S3 Spark needs jars")
+    return given
 
 
 if __name__ == "__main__":

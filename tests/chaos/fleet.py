@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-STOP_PATIENCE = 30.0
-"""Seconds in which a process that was asked to stop must have ended."""
+STOP_PATIENCE = 90.0
+"""Seconds in which a process that was asked to stop must have ended. A busy disk alone can hold up a flush for forty."""
 
 LAST_LINES = 12
 
@@ -47,6 +47,8 @@ class Child:
     contested: bool = False
     paused: bool = False
     """Has ever been."""
+    until_end: bool = False
+    """Ends by itself when its work is done."""
 
     def pause(self) -> None:
         self.paused = True
@@ -77,7 +79,7 @@ class Child:
 
     def why_unexpected(self, code: int) -> str | None:
         """Why it should not have ended like this; None: it should."""
-        if self.state is State.KILLED and code == -signal.SIGKILL:
+        if (self.state is State.KILLED and code == -signal.SIGKILL) or (self.until_end and code == 0):
             return None
         if self.contested and code == 1 and "another host named" in self.text:
             return None
@@ -102,13 +104,21 @@ class Fleet:
         self.faults: list[str] = []
         self._logs = logs
 
-    def start(self, slot: int, name: str, program: Callable[..., None], folder: Path, *arguments: object) -> Child:
+    def start(
+        self,
+        slot: int,
+        name: str,
+        program: Callable[..., None],
+        folder: Path,
+        *arguments: object,
+        kind: type[Child] = Child,
+    ) -> Child:
         """Run `program(folder, output, *arguments)` in a process."""
         lives = sum(child.name == name for child in [*self.children, *self.ended])
         output = self._logs / f"{name}.{lives}.log"
         process = _FORKS.Process(target=program, args=(str(folder), str(output), *arguments), daemon=True)
         process.start()
-        child = Child(name, slot, process, output)
+        child = kind(name, slot, process, output)
         self.children.append(child)
         return child
 

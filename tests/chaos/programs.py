@@ -32,7 +32,7 @@ MANY_BURSTS = 50  # under way at once
 
 def host(folder: str, output: str, environment: dict[str, str], arguments: Sequence[str]) -> None:
     """Run the command line in `folder`, its output appended to the file `output`."""
-    _settle(folder, output, environment)
+    settle(folder, output, environment)
     sys.argv = ["actorproc", *arguments]
     main()
 
@@ -44,7 +44,7 @@ def producer(
 
     Its lines are `number partition sequence`; `done count` ends it after a stop in good order.
     """
-    _settle(folder, output, environment)
+    settle(folder, output, environment)
     set_up_logging(LogLevel.INFO)
     structlog.contextvars.bind_contextvars(host=name)
     anyio.run(_produce, log, partitions, name, Path(acks), rate)
@@ -86,7 +86,7 @@ async def _stop_on_signal(signals: AsyncIterator[signal.Signals], sending: anyio
         return
 
 
-def _settle(folder: str, output: str, environment: dict[str, str]) -> None:
+def settle(folder: str, output: str, environment: dict[str, str]) -> None:
     """Be a process of its own: session, working directory, output; and die with the one that forked it."""
     os.setsid()  # Ctrl-C is for the chaos alone
     if sys.platform == "linux":

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
+from typing import Protocol
 
 import anyio
 
@@ -29,7 +30,9 @@ PROCESSOR = "Chaos"
 TICK = 0.05  # seconds
 LOOK_EVERY = 1.0  # seconds
 STUBBORN_SHARE = 0.15  # of the hosts
-CALM_PATIENCE = 90.0
+OVERTIME = 300.0
+"""Seconds beyond the ordered ones for which a storm may last until what runs beside has had enough of it."""
+CALM_PATIENCE = 180.0
 """Seconds in which everything must be processed, and shared evenly, once the trouble is over."""
 
 
@@ -46,6 +49,31 @@ class Orders:
     seed: int = 0
 
 
+class Beside(Protocol):
+    """Something that reads the output meanwhile, in trouble of its own."""
+
+    def tick(self, *, storm: bool) -> None:
+        """A moment has passed, and something is committed. After the storm there must be no more trouble."""
+
+    @property
+    def had_enough(self) -> bool:
+        """Whether it has had the trouble without which a run would prove nothing."""
+
+    async def finish(self) -> None:
+        """All is committed, nobody commits any more: read the rest and end."""
+
+    def judge(self, verdict: Verdict) -> list[str]:
+        """What is wrong with what was read."""
+
+    @property
+    def line(self) -> str:
+        """How it goes."""
+
+    @property
+    def summary(self) -> str:
+        """How it went."""
+
+
 @dataclass
 class Report:
     """What came of it."""
@@ -57,6 +85,7 @@ class Report:
     settled_in: float
     """Seconds from the end of the trouble until everything was processed and shared evenly."""
     starts: int
+    beside: Sequence[str]
 
 
 @dataclass
@@ -69,24 +98,37 @@ class Scene:
     began: float = field(default_factory=time.monotonic)
     status: ProcessorStatus | None = None
     troubles: dict[str, int] = field(default_factory=dict)
+    beside: Sequence[Beside] = ()
 
 
-async def run(orders: Orders, place: Place, say: Callable[[str], None], show: Callable[[Scene], None]) -> Report:
-    """One run, from the first start to the verdict. No process outlives it."""
+async def run(
+    orders: Orders,
+    place: Place,
+    say: Callable[[str], None],
+    show: Callable[[Scene], None],
+    beside: Sequence[Beside] = (),
+) -> Report:
+    """One run, from the first start to the verdict. No process of hosts and producers outlives it."""
     with Fleet(place.folder / "logs") as fleet:
-        play = _Play(orders, place, fleet, say, show)
+        play = _Play(orders, place, fleet, say, show, beside)
         async with (
             open_store(place.container, place.settings) as store,
             _source(place) as source,
         ):
             storm, settled_in = await play.run(store, source)
+    for other in beside:
+        say("hosts have ended; what they left is read to its end")
+        await other.finish()
     say("everything has ended; reading all files")
     records = read_log(await place.read(place.log), faults := fleet.faults)
     faults += check_log(records, read_acks(place.folder / "acks"))
     verdict = judge(await place.read(place.container), PROCESSOR, records)
     journal = read_journal(sorted((place.folder / "logs").glob("*.log")))
     faults += [*verdict.faults, *journal.bugs, *journal.storms]
-    return Report(faults, verdict, journal, dict(storm.done), settled_in, len(fleet.ended))
+    for other in beside:
+        faults += other.judge(verdict)
+    summary = [other.summary for other in beside]
+    return Report(faults, verdict, journal, dict(storm.done), settled_in, len(fleet.ended), summary)
 
 
 @asynccontextmanager
@@ -113,11 +155,17 @@ class _Play:
     """The course of events."""
 
     def __init__(
-        self, orders: Orders, place: Place, fleet: Fleet, say: Callable[[str], None], show: Callable[[Scene], None]
+        self,
+        orders: Orders,
+        place: Place,
+        fleet: Fleet,
+        say: Callable[[str], None],
+        show: Callable[[Scene], None],
+        beside: Sequence[Beside],
     ) -> None:
         self._orders, self._place, self._fleet, self._say = orders, place, fleet, say
         self._show = show
-        self._scene = Scene(orders, fleet)
+        self._scene = Scene(orders, fleet, beside=beside)
         self._hosts = range(orders.hosts)
         self._producers = range(orders.hosts, orders.hosts + orders.producers)
         self._names = 0
@@ -167,8 +215,10 @@ class _Play:
 
     async def _rage(self, storm: Storm) -> None:
         self._scene.phase = "storm"
-        end = time.monotonic() + self._orders.seconds
-        while time.monotonic() < end:
+        began, beside = time.monotonic(), self._scene.beside
+        while (age := time.monotonic() - began) < self._orders.seconds or not (
+            all(other.had_enough for other in beside) or age > self._orders.seconds + OVERTIME
+        ):
             storm.tick()
             await self._tick()
 
@@ -223,6 +273,10 @@ class _Play:
 
     async def _tick(self) -> None:
         await anyio.sleep(TICK)
+        status, beside = self._scene.status, self._scene.beside
+        if status and any(p.totals.rows for p in status.partitions):
+            for other in beside:
+                other.tick(storm=self._scene.phase == "storm")
         self._show(self._scene)
 
     async def _look(self, store: Store, source: Source) -> None:

@@ -67,6 +67,8 @@ def _line(scene: Scene) -> str:
         lag = sum(p.lag or 0 for p in partitions)
         members = sum(member.in_group for member in scene.status.members)
         text += f", {members} members, {records:,} records processed, lag {lag:,}"
+    for other in scene.beside:
+        text += f", {other.line}"
     if scene.fleet.faults:
         text += f", {len(scene.fleet.faults)} FAULTS"
     return text
@@ -97,6 +99,7 @@ def show_report(console: Console, report: Report) -> None:
     waits = quantiles(verdict.waits, n=100) if len(verdict.waits) > 1 else [0.0] * 99
     table = Table(box=None, show_header=False, pad_edge=False)
     for what, text in (
+        *(("Spark", summary) for summary in report.beside),
         ("trouble", troubles),
         ("processes", f"{report.starts} started"),
         ("records", ", ".join(f"{what} {times:,}" for what, times in verdict.seen.items())),

@@ -28,6 +28,8 @@ class Verdict:
 
     faults: list[str] = field(default_factory=list)
     seen: Counter[str] = field(default_factory=Counter)
+    rows: defaultdict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
+    """Of the output, by partition."""
     stood_still: tuple[float, str, int] = (0.0, "", 0)
     """Seconds, partition, number of the commit that ended it."""
     waits: list[float] = field(default_factory=list)
@@ -113,6 +115,7 @@ class _Chain:
                     self._fault(f"output file {step.name} counts {commit['totals'][what]} {what} so far, not {count}")
             if commit["rows"] != len(step.rows):
                 self._fault(f"output file {step.name} says {commit['rows']} rows and has {len(step.rows)}")
+            self._verdict.rows[self._partition] += step.rows
             ended: set[int] = set()
             for place, found, into in (("_sequence", step.rows, self._rows), ("sequence", step.letters, self._letters)):
                 for item in found:

@@ -41,7 +41,7 @@ def logged(path: Path) -> list[dict[str, Any]]:
     return [orjson.loads(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"}\n")]
 
 
-def wait_for(condition: Callable[[], Any], what: str, seconds: float = 60) -> Any:
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = 180) -> Any:
     give_up = time.monotonic() + seconds
     while time.monotonic() < give_up:
         if found := condition():

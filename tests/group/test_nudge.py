@@ -27,7 +27,7 @@ class Listener:
         self._more = anyio.Event()
 
     async def told_times(self, times: int) -> None:
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             while self.count < times:
                 await self._more.wait()
 

@@ -113,11 +113,11 @@ async def test_a_pipe_is_followed_as_it_comes() -> None:
             tasks.start_soon(produce_lines, producer, lines)
             for number in range(3):
                 pipe.write(b"%d\nhalf" % number)
-                with anyio.fail_after(20):
+                with anyio.fail_after(60):
                     while producer.statistics().records <= number:
                         await anyio.lowlevel.checkpoint()
                 pipe.write(b" a line\n")
-                with anyio.fail_after(20):
+                with anyio.fail_after(60):
                     while producer.statistics().records <= number:
                         await anyio.lowlevel.checkpoint()
             pipe.close()

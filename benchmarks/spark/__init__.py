@@ -1,0 +1,1 @@
+"""Spark over committed output: `make bench-spark` runs all of this package."""

@@ -1,0 +1,153 @@
+"""Seconds from an event's sending until it is in the table, at 10,000 events a second: `produce --rate`, a host, a stream.
+
+All on this machine. The clock starts as the producer takes the event in hand, and stops when the micro-batch that holds it
+has been written. An event waits for its commit (half of `commit_interval` on average, and the producer's linger), then
+for the next trigger (half of the interval, or for the micro-batch before it to end), then for its own micro-batch.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import anyio
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.table import Table
+
+from actorproc import Producer
+from benchmarks.processes import only_warnings
+from benchmarks.produce import make_lines
+from benchmarks.spark.chain import PARTITIONS, Chain, actorproc, until
+from benchmarks.spark.session import CORES, session
+
+RATE = 10_000
+
+WARM_UP = 10
+"""Seconds of events that do not count."""
+
+
+class Intervals(NamedTuple):
+    """Seconds between two commits of a partition, and between two triggers."""
+
+    commit: float
+    trigger: float
+
+
+CASES = (Intervals(5, 5), Intervals(1, 1), Intervals(0.25, 0.25))
+
+
+@dataclass
+class Latency:
+    """Seconds, of each event: `whole` is the sum of the others."""
+
+    commit: np.ndarray
+    trigger: np.ndarray
+    batch: np.ndarray
+
+    @property
+    def whole(self) -> np.ndarray:
+        return self.commit + self.trigger + self.batch
+
+
+def run(seconds: int = 60, cases: tuple[Intervals, ...] = CASES) -> None:
+    """Print the table."""
+    only_warnings()
+    table = Table(
+        title=f"{RATE:,} events a second for {seconds} s, {PARTITIONS} partitions, folder store, {CORES} cores; in seconds"
+    )
+    for heading in (
+        "commit, trigger",
+        "p50",
+        "p99",
+        "until committed",
+        "until its trigger",
+        "micro-batch",
+        "events/s",
+    ):
+        table.add_column(heading, justify="left" if heading.startswith("commit,") else "right")
+    with session() as spark, tempfile.TemporaryDirectory(prefix="actorproc-bench-") as name:
+        lines = Path(name) / "events.jsonl"
+        make_lines(lines, RATE * (WARM_UP + seconds))
+        for case in cases:
+            folder = Path(name) / f"{case.commit:g}-{case.trigger:g}"
+            folder.mkdir()
+            latency, rate = _measure(spark, folder, lines, RATE * (WARM_UP + seconds), case)
+            middle = [np.median(part) for part in (latency.commit, latency.trigger, latency.batch)]
+            table.add_row(
+                f"{case.commit:g}, {case.trigger:g}", f"[bold]{np.median(latency.whole):.2f}[/]",
+                f"[bold]{np.quantile(latency.whole, 0.99):.2f}[/]", *(f"{part:.2f}" for part in middle), f"{rate:,.0f}",
+            )  # fmt: skip
+    Console().print(table)
+
+
+def _measure(spark: Any, folder: Path, lines: Path, events: int, intervals: Intervals) -> tuple[Latency, float]:
+    """What each event took, and events a second as they were sent."""
+    chain = Chain(folder)
+    anyio.run(_create, chain.log)
+    with chain.host(commit_interval=intervals.commit, poll_interval=min(1.0, intervals.commit)):
+        chain.wait_for_host()
+        with chain.stream(spark, intervals.trigger) as query:
+            produce = actorproc("produce", "--log", str(chain.log), "--key", "tail", "--rate", str(RATE), str(lines))
+            chain.wait_for(events, query)
+            if produce.wait(60):
+                raise ChildProcessError(f"produce ended with {produce.returncode}")
+            until(lambda: chain.done.keys() <= _triggered(query).keys(), 60, "Spark's report of the last micro-batch")
+            began = _triggered(query)
+    return _latency(chain, began)
+
+
+async def _create(log: Path) -> None:
+    async with Producer(str(log), partitions=PARTITIONS):
+        pass
+
+
+def _latency(chain: Chain, began: Mapping[int, float]) -> tuple[Latency, float]:
+    commits = {path.name: _commits(path) for path in chain.output.iterdir()}
+    sent, committed, triggered, done = (
+        np.concatenate(part) for part in zip(*_rows(chain, commits, began), strict=True)
+    )
+    counted = sent >= sent.min() + WARM_UP
+    latency = Latency(*(part[counted] for part in (committed - sent, triggered - committed, done - triggered)))
+    return latency, len(sent) / (sent.max() - sent.min())
+
+
+def _rows(
+    chain: Chain, commits: Mapping[str, tuple[np.ndarray, np.ndarray]], began: Mapping[int, float]
+) -> Iterator[tuple[np.ndarray, ...]]:
+    """Of rows of the table: when they were sent, committed, taken by a trigger and done, seconds since 1970."""
+    for batch, done in chain.done.items():
+        for path in (chain.table / f"batch={batch}").glob("*.parquet"):
+            table = pq.read_table(path, columns=["_partition", "_sequence", "sent"], partitioning=None)
+            sent = table["sent"].cast(pa.timestamp("us")).cast(pa.int64()).to_numpy() / 1e6
+            partitions, sequences = table["_partition"].to_numpy(), table["_sequence"].to_numpy()
+            committed = np.zeros(len(sent))
+            for name in np.unique(partitions):
+                last, times = commits[f"partition={name}"]
+                own = partitions == name
+                committed[own] = times[np.searchsorted(last, sequences[own])]
+            yield sent, committed, np.full(len(sent), began[batch]), np.full(len(sent), done)
+
+
+def _commits(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Of each commit of a partition: its last sequence, and when it was made."""
+    footers = [pq.read_metadata(path).metadata[b"actorproc.commit"] for path in sorted(folder.glob("*.parquet"))]
+    commits = [orjson.loads(footer) for footer in footers]
+    return np.array([each["next"][1] for each in commits]), np.array([each["time"] for each in commits])
+
+
+def _triggered(query: Any) -> dict[int, float]:
+    """Micro-batch -> when its trigger came, in seconds since 1970. (Triggers that found nothing report, too.)"""
+    run = [each for each in query.recentProgress if "addBatch" in each["durationMs"]]
+    return {each["batchId"]: datetime.fromisoformat(each["timestamp"]).timestamp() for each in run}
+
+
+if __name__ == "__main__":
+    run()

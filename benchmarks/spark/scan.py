@@ -1,0 +1,96 @@
+"""A full scan of committed output: as it was committed and compacted, with Spark's own Parquet reader and with the data source.
+
+Beside it the same rows in well-sized files that Spark wrote, read with `spark.read.parquet`. Each round reads all of
+them in turn; ratios are of neighbours, the median of all. All six columns, `_partition` and `_sequence` are read.
+Compacted output reaches 0.9 of the well-sized files; the data source 0.6 of the native read of the same files.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.processes import only_warnings
+from benchmarks.spark.committed import NAME, PARTITIONS, Writer
+from benchmarks.spark.session import CORES, session
+
+WELL, NATIVE, SOURCE = "well-sized files", "native", "data source"
+
+COMPACTED_BAR, SOURCE_BAR = 0.9, 0.6
+
+Read = Callable[[], Any]
+"""Makes a DataFrame."""
+
+
+def run(rows: int = 2_000_000, rows_per_file: tuple[int, ...] = (5_000, 50_000), rounds: int = 5) -> None:
+    """Print a table for each size of files."""
+    only_warnings()
+    with session() as spark:
+        for each in rows_per_file:
+            with tempfile.TemporaryDirectory(prefix="actorproc-bench-") as folder:
+                _sized(spark, Path(folder), rows, each, rounds)
+
+
+def _sized(spark: Any, folder: Path, rows: int, each: int, rounds: int) -> None:
+    from actorproc.spark import compact, read_output
+
+    state, well = str(folder / "state"), str(folder / "well-sized")
+    writer = Writer(Path(state))
+    for _ in range(rows // each // PARTITIONS):
+        for partition in range(PARTITIONS):
+            writer.commit(partition, each)
+    writer.close()
+
+    readers: dict[str, Read] = {
+        WELL: lambda: spark.read.parquet(well),
+        NATIVE: lambda: read_output(spark, state, NAME, native=True),
+        SOURCE: lambda: read_output(spark, state, NAME, native=False),
+    }
+    readers[NATIVE]().coalesce(2 * CORES).write.parquet(well)
+    table = Table(title=f"full scan of {rows:,} rows, {each:,} in a file: median of {rounds}")
+    for heading in ("output", "reader", "rows/s", "of well-sized", "of native", "bar"):
+        table.add_column(heading, justify="left" if heading in ("output", "reader") else "right")
+    _add(table, "as committed", _measured(readers, rounds), rows, None)
+    compact(spark, state, NAME, older_than=0)
+    _add(table, "compacted", _measured(readers, rounds), rows, COMPACTED_BAR)
+    Console().print(table)
+
+
+def _add(table: Table, what: str, seconds: dict[str, list[float]], rows: int, native_bar: float | None) -> None:
+    """A line for each reader."""
+
+    def ratio(reader: str, of: str, bar: float | None) -> str:
+        """As a share of the speed of `of`."""
+        found = statistics.median(a / b for a, b in zip(seconds[of], seconds[reader], strict=True))
+        return f"[{'default' if bar is None else 'green' if found >= bar else 'red'}]{found:.2f}[/]"
+
+    def line(reader: str, of_well: str, of_native: str, bar: float | None) -> None:
+        speed = f"{rows / statistics.median(seconds[reader]):,.0f}"
+        table.add_row(what, reader, speed, of_well, of_native, "" if bar is None else f">= {bar}")
+
+    line(WELL, "1", "", None)
+    line(NATIVE, ratio(NATIVE, WELL, native_bar), "1", native_bar)
+    line(SOURCE, ratio(SOURCE, WELL, None), ratio(SOURCE, NATIVE, SOURCE_BAR), SOURCE_BAR)
+
+
+def _measured(readers: dict[str, Read], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each reader, round by round; one round more before warms up."""
+    seconds: dict[str, list[float]] = {name: [] for name in readers}
+    for turn in range(rounds + 1):
+        for name, read in readers.items():
+            began = time.perf_counter()
+            read().write.format("noop").mode("overwrite").save()
+            if turn:
+                seconds[name].append(time.perf_counter() - began)
+    return seconds
+
+
+if __name__ == "__main__":
+    run()
