@@ -30,9 +30,8 @@ SETTINGS = {
 def append(rows: DataFrame) -> DataStreamWriter:
     """Each micro-batch becomes one snapshot of the table, which names the query (its checkpoint) and the batch. A batch that
     is run again after a crash finds itself among the snapshots, and adds nothing."""
-    rows = rows.withColumnRenamed(
-        "_partition", "source_partition"
-    )  # `_partition` is a name that Iceberg keeps to itself
+    # Iceberg keeps the name `_partition` to itself.
+    rows = rows.withColumnRenamed("_partition", "source_partition")
     rows.sparkSession.sql(f"CREATE TABLE IF NOT EXISTS {TABLE} ({rows.schema.toDDL()}) USING iceberg")
     return rows.writeStream.format("iceberg").option("path", TABLE)
 
