@@ -17,6 +17,8 @@ from actorproc.cli.workers import end_soon, stop_with_parent
 from actorproc.clock import SYSTEM
 from actorproc.errors import ActorprocError, HandlerDefinitionError, SettingsError, UsageError
 from actorproc.java import check_java
+from actorproc.keeping import Reader, register
+from actorproc.layout import ProcessorLayout
 from actorproc.logger import get_logger
 from actorproc.retry import Backoff
 from actorproc.settings import Settings, seconds
@@ -141,6 +143,7 @@ async def _keep(job: Job, limits: RunLimits, store: Store, signals: Signals, tri
         "trigger": trigger,
     }
     say_started(facts, job.session.told())
+    await _register(job, store)
     running = RunningQuery(job.start, what=what, reads=reads, limits=limits, told=figures.note, clock=SYSTEM)
 
     async def lag() -> Lag | None:
@@ -169,6 +172,19 @@ async def _keep(job: Job, limits: RunLimits, store: Store, signals: Signals, tri
             typer.echo(summary(what, figures, running.restarts, SYSTEM.monotonic() - began))
         with anyio.move_on_after(_CLOSING, shield=True):
             await SYSTEM.offload(job.session.close, abandon=True)
+
+
+async def _register(job: Job, store: Store) -> None:
+    """From now on nothing is trimmed that the query has not read; where its checkpoint can be asked how far it is."""
+    if job.native:
+        log.warning("spark.not_registered", why="how far Spark's own file stream is cannot be told: trim with care")
+        return
+    try:
+        reader = Reader.spark(job.query.spec.replace(":", ".").lstrip("_"), job.query.checkpoint)
+    except UsageError as unreadable:  # a place that Hadoop knows, and we do not
+        log.warning("spark.not_registered", why=str(unreadable))
+        return
+    await register(store, ProcessorLayout(job.name).readers, reader, rename=True)
 
 
 def _session(ask: Ask, urls: Sequence[str], settings: Settings) -> Session:

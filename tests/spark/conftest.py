@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from actorproc.spark.session import Session, session_options
+from actorproc.spark.session import SHORT, Session, session_options
 from tests.quiet import silence as silence
 
 ROOT = Path(__file__).parents[2]
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 def new_session(master: str = "local[2,4]", settings: Mapping[str, str] | None = None) -> SparkSession:
     """As `actorproc spark` has it, but quick to start and small."""
     small = {"spark.sql.shuffle.partitions": "1", "spark.ui.enabled": "false"}
-    options = session_options(master, app="tests", conf=small | dict(settings or {}))
+    options = session_options(master, app="tests", conf=small | dict(settings or {}), java=SHORT)
     return Session(master, options).open()
 
 
