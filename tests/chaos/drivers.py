@@ -142,7 +142,10 @@ class Drivers:
 
     def judge(self, verdict: Verdict) -> list[str]:
         """What is wrong with the drivers and with the table."""
-        return self._fleet.faults + check_table(self._table.rows(), verdict.rows)
+        idle = (
+            [] if self.had_enough else [f"{self._bites} drivers were killed that had written something, not {ENOUGH}"]
+        )
+        return self._fleet.faults + idle + check_table(self._table.rows(), verdict.rows)
 
     @property
     def line(self) -> str:
@@ -152,7 +155,7 @@ class Drivers:
     def summary(self) -> str:
         """What was done, and what came of it, in figures."""
         again = sum(len(re.findall(r"^batch \d+ is there$", child.text, re.MULTILINE)) for child in self._fleet.ended)
-        troubles = ", ".join(f"{what} {times}" for what, times in sorted(self.done.items()))
+        troubles = ", ".join(f"{what} {times}" for what, times in sorted(self.done.items())) or "no trouble"
         return (
             f"{troubles}; {self._names} drivers, {self._finished} batches, {len(self._table.rows()):,} rows; "
             f"of the batches {self._table.drafts()} were left half written, {again} came again"
