@@ -16,6 +16,9 @@ import pytest
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Settings
 from actorproc.errors import SourceError, UsageError
+from actorproc.keeping.kept import KeptOutput
+from actorproc.keeping.registry import read_registry
+from actorproc.keeping.trim import trim as trim_by_rule
 from actorproc.layout import ProcessorLayout
 from actorproc.output.chain import Commit, encode_commit
 from actorproc.output.checkpoints import Checkpoint, Totals
@@ -30,7 +33,11 @@ from actorproc.stores.memory import Memory
 from actorproc.testing.clock import VirtualClock
 from actorproc.testing.loop import current_loop, run
 from tests.fragile import Fate, Fragile
+from tests.keeping.conftest import SETTINGS, Place
+from tests.keeping.conftest import fleet as fleet
+from tests.keeping.conftest import place as place
 from tests.spark.committing import QUICK, Fleet
+from tests.test_compaction import compact, delete_originals
 
 LAYOUT = ProcessorLayout("numbers")
 
@@ -193,6 +200,60 @@ async def test_files_that_were_deleted_by_hand_are_named(store: Store) -> None:
         await chunks(OutputSource(store, "numbers"), "0", "0+0")
 
 
+async def read_all(source: OutputSource, position: str) -> list[tuple[int, bytes | None, datetime | None]]:
+    found = await chunks(source, "0", position)
+    return [(r.sequence, r.value, r.timestamp) for batch, _ in found for r in batch]
+
+
+async def test_what_was_compacted_is_read_on_from_any_position_and_also_while_it_happens(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actorproc.sources.output._ROWS", 4)
+    await Fleet(store).commit(p0=60)
+    source = OutputSource(store, "numbers")
+    whole = await read_all(source, "0+0")
+    positions = ["0+0", *(position for _, position in await chunks(source, "0", "0+0"))]
+    async with aclosing(source.read("0", "0+0")) as reading:
+        standing = [await anext(reading) for _ in range(3)]  # in the second file
+        assert standing[-1].next.startswith("1+")
+        assert len(await compact(store)) == 1
+        assert await delete_originals(store) > 2
+        for position in positions:
+            assert await read_all(source, position) == whole[source.sequence_before("0", position) + 1 :]
+        while len((standing := [*standing, await anext(reading)])[-1].batch):
+            pass
+    assert [r.sequence for chunk in standing for r in chunk.batch] == [sequence for sequence, _, _ in whole]
+
+    middle = whole[20][2]
+    assert middle is not None
+    at = await source.start("0", middle)
+    assert (await read_all(source, at))[0] == next(found for found in whole if (found[2] or middle) >= middle)
+    assert await source.start("0", "earliest") == "0+0"
+    await store.delete(next(e.key for e in (await store.list("numbers/compacted/")).entries))
+    with pytest.raises(SourceError, match="deleted by hand"):
+        await chunks(source, "0", "0+0")
+
+
+async def test_a_processor_holds_what_it_has_not_read_of_the_other_against_a_trim(place: Place, fleet: Fleet) -> None:
+    store = place.store
+    await fleet.commit(p0=40)
+    await run_to_the_end(Twice, "numbers", store)
+    await fleet.commit(p0=40)
+    place.wait(7200)
+    kept = KeptOutput(store, LAYOUT)
+    assert list((await read_registry(store, LAYOUT.readers)).readers) == ["Twice"]
+    await trim_by_rule(kept, SETTINGS)
+    assert min(await place.numbers(LAYOUT.output_dir("0"))) == 4
+    await run_to_the_end(Twice, "numbers", store)
+    assert len(await rows(store, "Twice")) == 2 * 72
+    await trim_by_rule(kept, SETTINGS)
+    assert await place.numbers(LAYOUT.output_dir("0")) == [7]
+    with pytest.raises(SourceError, match="output below 7 was trimmed"):
+        await chunks(OutputSource(store, "numbers"), "0", "3+27")
+    await run_to_the_end(Twice, "numbers", store, name="late")  # one that begins now begins with what there is
+    assert len(await rows(store, "late")) == 2 * 9
+
+
 async def commit_file(store: Store, number: int, before: int, count: int, time: float) -> None:
     """Commit `count` rows of a processor named numbers, as its hosts do."""
     schema = output_schema(parse_schema("n long"))
@@ -326,13 +387,13 @@ def test_every_type_has_its_json_form() -> None:
 
 
 def test_urls_name_a_container_and_a_processor(tmp_path: Path) -> None:
-    for url, place in (
+    for url, shown in (
         (f"actorproc+file://{tmp_path}/state/Delays", f"actorproc+file://{tmp_path}/state/Delays"),
         ("actorproc+memory://x/Delays/", "actorproc+memory://x/Delays"),
         ("actorproc+s3://bucket/Delays", "actorproc+s3://bucket/Delays"),
         ("actorproc+s3://bucket/a/b/Delays", "actorproc+s3://bucket/a/b/Delays"),
     ):
-        assert str(open_source(url)) == place
+        assert str(open_source(url)) == shown
     for url in ("actorproc+Delays", "actorproc+file://Delays", "actorproc+s3://", "actorproc+"):
         with pytest.raises(UsageError, match=r"actorproc.CONTAINER/PROCESSOR, such as"):
             open_source(url)

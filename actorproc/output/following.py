@@ -1,51 +1,57 @@
-"""A partition's commits, one after the other, as those see them who follow: where their rows are, and where they end."""
+"""A partition's committed files, one after the other, as those see them who follow: where they are, and where they end."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+import numpy as np
 
 from actorproc.errors import SourceError
 from actorproc.layout import ProcessorLayout, number_of, numbered
-from actorproc.output.boundary import Boundary, Range, read_boundary
+from actorproc.output.boundary import NOTHING_TRIMMED, Boundary, Range, read_boundary
 from actorproc.output.chain import Commit, OutputChain
 from actorproc.output.checkpoints import read_checkpoint
 from actorproc.output.compacted import Contents
-from actorproc.output.files import OutputFiles
 from actorproc.parquet import footer_of, read_footer
 from actorproc.store import Store
 
+_CHECK_AGAIN = 300.0
+"""Seconds for which a partition is believed to end where there was no file. Files go an hour after the boundary says so."""
+
 
 @dataclass(frozen=True, slots=True)
-class Committed:
-    """The rows of a commit: those from `skip` up to `stop` of a file. `before`: rows of the partition before the first.
-    `time`: when it was made, in seconds since 1970, by its host's clock."""
+class CommittedFile:
+    """A file with the rows of some commits. `before`: rows of the partition before its first; `next`: the number of the
+    commit after them. `counts` and `times`: of each commit, its rows, and when its host made it, in seconds since 1970."""
 
     key: str
     body: bytes
-    skip: int
-    stop: int
+    next: int
     before: int
-    time: float
+    counts: np.ndarray
+    times: np.ndarray
 
     @property
-    def rows(self) -> int:
-        return self.stop - self.skip
+    def end(self) -> int:
+        """Rows of the partition up to its last."""
+        return self.before + int(self.counts.sum())
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Between two commits of a partition: the `number` that comes next, and how many rows come before it."""
+    """Between two rows of a partition: the `number` of the commit to read next, and how many rows come before it."""
 
     number: int
     rows: int
 
 
 class Following:
-    """Reads the commits of one partition.
+    """Reads the committed files of one partition, originals and compacted ones.
 
     Raises (everywhere):
         CorruptObject: a file is not what was written there.
-        SourceError: commits that were to be read were trimmed, or deleted.
+        SourceError: files that were to be read were trimmed, or deleted.
     """
 
     def __init__(self, store: Store, layout: ProcessorLayout, partition: str) -> None:
@@ -53,65 +59,43 @@ class Following:
         self._layout = layout
         self._partition = partition
         self._chain = OutputChain(store, layout, partition)
-        self._files = OutputFiles(layout)
-        self._boundary: Boundary | None = None
-        self._held: tuple[str, bytes, Contents] | None = None  # the compacted file that was read last
+        self._boundary: Boundary = NOTHING_TRIMMED
+        self._checked_at = -math.inf
 
-    async def commit(self, number: int) -> Committed | None:
-        """Commit `number`; None: it has not been made (yet), as far as one request tells: see `check_end`."""
-        boundary = self._boundary or await self._look()
-        if (held := self._in_held(number)) is not None:
-            return held
-        self._held = None
-        if number >= boundary.originals:
-            key = self._layout.output_file(self._partition, number)
+    async def file(self, number: int) -> CommittedFile | None:
+        """The file that has commit `number`; None: the partition ends there. One request more if there is one, and two in
+        five minutes if there is none."""
+        while True:
+            self._check_kept(number)
+            holder = self._boundary.range_of(number)
+            key = self._key(number, holder)
             stored = await self._store.get(key)
-            if stored is None:
+            if stored is None and holder is None:
+                if self._store.clock.monotonic() - self._checked_at > _CHECK_AGAIN:
+                    await self._look()
+                    if number < self._boundary.originals:
+                        continue
+                    await self._check_end(number)
                 return None
-            if number >= (await self._look()).originals:  # only now: what is read below that may be void
-                commit = Commit.without_letters(key, footer_of(key, stored.body))
-                return Committed(key, stored.body, 0, commit.rows, commit.totals.rows - commit.rows, commit.time)
-        found = await self._files.fetch(self._store, self._partition, number)
-        lowest = (await self._look()).lowest
-        if found is None or number < lowest:
-            raise self._lost(number, lowest, f"output below {lowest} was trimmed")
-        key, body = found
-        self._held = key, body, Contents.from_metadata(key, footer_of(key, body).metadata)
-        return self._in_held(number)
+            await self._look()  # only now: what was read before counts if it still counts
+            self._check_kept(number)
+            if self._boundary.range_of(number) != holder:
+                continue
+            if stored is None:
+                raise self._lost(number, None, f"{key} was deleted by hand")
+            footer = footer_of(key, stored.body)
+            if holder is not None:
+                found = Contents.from_metadata(key, footer.metadata)
+                before = found.totals.rows - int(found.rows.sum())
+                return CommittedFile(key, stored.body, found.next, before, found.rows, found.times)
+            commit = Commit.without_letters(key, footer)
+            counts, times = np.array([commit.rows], np.int64), np.array([commit.time])
+            return CommittedFile(key, stored.body, number + 1, commit.totals.rows - commit.rows, counts, times)
 
-    def _in_held(self, number: int) -> Committed | None:
-        if self._held is None:
-            return None
-        key, body, contents = self._held
-        if not contents.first <= number < contents.next:
-            return None
-        part = contents.part(key, number, number + 1)
-        before = _before(contents, number)
-        return Committed(key, body, part.skip, part.stop, before, float(contents.times[number - contents.first]))
-
-    async def check_end(self, number: int) -> bool:
-        """See that where there is no commit `number` the partition ends: that nothing was trimmed or deleted from there on.
-
-        Returns:
-            Whether it is so; False: the commit was made, or compacted, meanwhile.
-        """
-        boundary = await self._look()
-        if number < boundary.lowest:
-            raise self._lost(number, boundary.lowest, f"output below {boundary.lowest} was trimmed")
-        if number < boundary.originals:
-            return False
-        folder = self._layout.output_dir(self._partition)
-        after = folder + numbered(number - 1, ".parquet") if number else ""
-        later = (await self._store.list(folder, after, 1)).entries
-        if later and number_of(later[0].key) > number and await self._chain.read(number) is None:
-            if number < (await self._look()).originals:
-                return False
-            raise self._lost(number, number_of(later[0].key), "the files before it were deleted by hand")
-        return not later
-
-    async def first(self) -> Place:
-        """Where the partition begins: after what was trimmed."""
-        return await self._before((await self._look()).lowest)
+    async def first(self, lowest: int = 0) -> Place:
+        """Where the partition begins: after what was trimmed, from number `lowest` on."""
+        await self._look()
+        return await self._before(max(lowest, self._boundary.lowest))
 
     async def end(self) -> Place:
         """Where the partition ends now."""
@@ -121,42 +105,66 @@ class Following:
         number, newest = await self._chain.newest(checkpoint.number)
         return Place(number, newest.totals.rows if newest else checkpoint.totals.rows)
 
-    async def at(self, time: float) -> Place:
+    async def at(self, time: float, lowest: int = 0) -> Place:
         """Before the first commit that was made at `time` (seconds since 1970) or later; the end if there is none."""
-        low, end = (await self._look()).lowest, await self.end()
+        low, end = (await self.first(lowest)).number, await self.end()
         high = end.number
         while low < high:
             middle = (low + high) // 2
-            if (await self._made(middle))[1] >= time:
+            if await self._time(middle) >= time:
                 high = middle
             else:
                 low = middle + 1
         return end if low >= end.number else await self._before(low)
 
+    async def _look(self) -> None:
+        self._boundary = await read_boundary(self._store, self._layout.boundary(self._partition))
+
+    def _key(self, number: int, holder: Range | None) -> str:
+        if holder is None:
+            return self._layout.output_file(self._partition, number)
+        return self._layout.compacted_file(self._partition, holder.first, holder.put_id)
+
     async def _before(self, number: int) -> Place:
-        return Place(number, (await self._made(number))[0] if number else 0)
+        if number == 0:
+            return Place(0, 0)
+        if (holder := self._boundary.range_of(number)) is not None:
+            contents = await self._contents(number, holder)
+            return Place(number, contents.totals.rows - int(contents.rows.sum()) + contents.rows_before(number))
+        commit = await self._commit(number)
+        return Place(number, commit.totals.rows - commit.rows)
 
-    async def _made(self, number: int) -> tuple[int, float]:
-        """How many rows come before the commit, and when it was made."""
-        holder = (await self._look()).range_of(number)
-        if holder is not None:
-            contents = await self._contents(holder)
-            return _before(contents, number), float(contents.times[number - contents.first])
-        commit = await self._chain.read(number)
-        if commit is None:
-            raise self._lost(number, None, "it was trimmed, compacted or deleted meanwhile")
-        return commit.totals.rows - commit.rows, commit.time
+    async def _time(self, number: int) -> float:
+        if (holder := self._boundary.range_of(number)) is not None:
+            contents = await self._contents(number, holder)
+            return float(contents.times[number - contents.first])
+        return (await self._commit(number)).time
 
-    async def _contents(self, holder: Range) -> Contents:
-        key = self._layout.compacted_file(self._partition, holder.first, holder.put_id)
+    async def _contents(self, number: int, holder: Range) -> Contents:
+        key = self._key(number, holder)
         footer = await read_footer(self._store, key)
         if footer is None:
-            raise self._lost(holder.first, None, "it was trimmed or compacted anew meanwhile")
+            raise self._lost(number, None, f"{key} was deleted meanwhile")
         return Contents.from_metadata(key, footer.metadata)
 
-    async def _look(self) -> Boundary:
-        self._boundary = await read_boundary(self._store, self._layout.boundary(self._partition))
-        return self._boundary
+    async def _commit(self, number: int) -> Commit:
+        commit = await self._chain.read(number)
+        if commit is None:
+            raise self._lost(number, None, "it was trimmed or deleted meanwhile")
+        return commit
+
+    def _check_kept(self, number: int) -> None:
+        if number < (lowest := self._boundary.lowest):
+            raise self._lost(number, lowest, f"output below {lowest} was trimmed")
+
+    async def _check_end(self, number: int) -> None:
+        """See that where there is no file `number` the partition ends."""
+        folder = self._layout.output_dir(self._partition)
+        after = folder + numbered(number - 1, ".parquet") if number else ""
+        later = (await self._store.list(folder, after, 1)).entries
+        if later and number_of(later[0].key) > number and await self._chain.read(number) is None:
+            raise self._lost(number, number_of(later[0].key), "the files before it were deleted by hand")
+        self._checked_at = self._store.clock.monotonic()
 
     def _lost(self, number: int, found: int | None, why: str) -> SourceError:
         there = "" if found is None else f"the first that can be read is {found}: "
@@ -165,8 +173,3 @@ class Following:
             f"{number} on, which was to be read next ({there}{why}). Restore the files, or start anew under another "
             "processor name"
         )
-
-
-def _before(contents: Contents, number: int) -> int:
-    """Rows of the partition before those of commit `number`."""
-    return int(contents.totals.rows - contents.rows.sum()) + contents.rows_before(number)

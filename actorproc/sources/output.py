@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
 
@@ -12,12 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from actorproc.clock import SYSTEM, Clock
-from actorproc.errors import CorruptObject, SourceError, UsageError
+from actorproc.errors import CorruptObject, SourceError, StoreRefused, UsageError
 from actorproc.group.membership import read_group
+from actorproc.keeping.registry import Reader, register
 from actorproc.layout import ProcessorLayout
+from actorproc.logger import get_logger
 from actorproc.output.compacted import batches_of
 from actorproc.output.dataset import partitions_with_state
-from actorproc.output.following import Committed, Following, Place
+from actorproc.output.following import CommittedFile, Following, Place
 from actorproc.output.origin import dataset_identity
 from actorproc.output.schema import read_schema
 from actorproc.records import RECORD_SCHEMA, SEQUENCE, Batch
@@ -26,6 +27,8 @@ from actorproc.settings import Settings
 from actorproc.sources.protocol import Chunk, End, Source, Start, checked_start
 from actorproc.store import Store
 from actorproc.stores import open_store
+
+log = get_logger(__name__)
 
 SCHEME = "actorproc+"
 """What the URL of an output begins with; then comes that of the container, and last the processor's name."""
@@ -37,7 +40,6 @@ SLOWEST = 15
 """Poll intervals between two looks at a partition in which nothing happens, at most."""
 
 _SLOWER = 1.5
-_CHECKED_EVERY = 300.0  # seconds; output is kept for an hour at least
 _ROWS = 10_000  # in a chunk, at most
 
 
@@ -61,6 +63,7 @@ class OutputSource(Source):
         self._opened = AsyncExitStack()
         self._store = open_store(container, self._settings, clock=clock) if isinstance(container, str) else container
         self._layout = ProcessorLayout(name)
+        self._lowest: Mapping[str, int] = {}  # where we may begin, as of when we registered
         self.url = f"{SCHEME}{self._store.url}/{name}"
 
     @classmethod
@@ -95,6 +98,14 @@ class OutputSource(Source):
             self.identity = await dataset_identity(self._store, self._layout)
             self._opened = opened.pop_all()
 
+    async def register(self, processor: str, container: str) -> None:
+        """See `Source.register`. Where the other's container may only be read nothing is registered, with a warning."""
+        reader = Reader.of_processor(container, processor, self.identity or "")
+        try:
+            self._lowest = (await register(self._store, self._layout.readers, reader, rename=True)).lowest
+        except StoreRefused as error:
+            log.warning("output.reader_not_registered", source=self.url, processor=processor, why=str(error))
+
     async def close(self) -> None:
         await self._opened.aclose()
 
@@ -106,9 +117,10 @@ class OutputSource(Source):
         """See `Source.start`. A time is found by when rows were committed, by their hosts' clocks."""
         at = checked_start(at)
         following = self._following(partition)
+        lowest = self._lowest.get(partition, 0)
         if isinstance(at, datetime):
-            return _position(await following.at(at.timestamp()))
-        return _position(await (following.first() if at == "earliest" else following.end()))
+            return _position(await following.at(at.timestamp(), lowest))
+        return _position(await (following.first(lowest) if at == "earliest" else following.end()))
 
     async def end(self, partition: str) -> End:
         end = await self._following(partition).end()
@@ -127,44 +139,42 @@ class OutputSource(Source):
         """
         following = self._following(partition)
         place = _parsed(partition, position)
-        pause, checked_at = self._settings.poll_interval, -math.inf
+        pause = self._settings.poll_interval
         while True:
-            commit = await following.commit(place.number)
-            if commit is None:
-                if self._clock.monotonic() - checked_at > _CHECKED_EVERY:
-                    if not await following.check_end(place.number):
-                        continue
-                    checked_at = self._clock.monotonic()
+            file = await following.file(place.number)
+            if file is None:
                 yield Chunk(Batch(partition, _NO_ROWS, _NO_SEQUENCES), _position(place))
                 await self._clock.sleep(self._clock.jitter(pause))
                 pause = min(pause * _SLOWER, SLOWEST * self._settings.poll_interval)
                 continue
             pause = self._settings.poll_interval
-            batches = _batches(partition, commit, place.rows)
-            place = Place(place.number + 1, commit.before + commit.rows)
+            batches = _batches(partition, file, place.rows - file.before)
+            number, place = place.number, Place(file.next, file.end)
             while (batch := await self._clock.offload(next, batches, None)) is not None:
                 done = batch.last + 1
-                at = place if done == place.rows else Place(place.number - 1, done)
-                yield Chunk(batch, _position(at))
+                yield Chunk(batch, _position(place if done == place.rows else Place(number, done)))
 
     def _following(self, partition: str) -> Following:
         return Following(self._store, self._layout, partition)
 
 
-def _batches(partition: str, commit: Committed, rows: int) -> Iterator[Batch]:
-    """The rows of a commit but the first `rows` of the partition. Each step is CPU-heavy: run it off the loop."""
-    first = max(rows, commit.before)
+def _batches(partition: str, file: CommittedFile, skip: int) -> Iterator[Batch]:
+    """The rows of a file but the first `skip`. Each step is CPU-heavy: run it off the loop."""
+    skip = max(0, skip)
+    times = np.repeat(np.round(file.times * 1e6).astype(np.int64), file.counts)
     try:
-        file = pq.ParquetFile(pa.BufferReader(commit.body), thrift_string_size_limit=2**31 - 1)
-        for found in batches_of(file, commit.skip + first - commit.before, commit.stop, _ROWS):
-            sequences = np.arange(first, first + found.num_rows, dtype=np.int64)
-            first += found.num_rows
-            yield Batch(partition, _records(found, commit.time), pa.array(sequences))
+        opened = pq.ParquetFile(pa.BufferReader(file.body), thrift_string_size_limit=2**31 - 1)
+        for rows in batches_of(opened, skip, len(times), _ROWS):
+            stop = skip + rows.num_rows
+            sequences = np.arange(file.before + skip, file.before + stop, dtype=np.int64)
+            yield Batch(partition, _records(rows, times[skip:stop]), pa.array(sequences))
+            skip = stop
     except (pa.ArrowException, OSError, KeyError) as error:
-        raise CorruptObject(commit.key, f"cannot be read ({error})") from None
+        raise CorruptObject(file.key, f"cannot be read ({error})") from None
 
 
-def _records(rows: pa.RecordBatch, time: float) -> pa.RecordBatch:
+def _records(rows: pa.RecordBatch, times: np.ndarray) -> pa.RecordBatch:
+    """`times`: when they were committed, in microseconds since 1970."""
     count = rows.num_rows
     upstream = rows.column(SEQUENCE.name).cast(pa.string()).cast(pa.binary())
     kind = RECORD_SCHEMA.field("headers").type
@@ -173,7 +183,7 @@ def _records(rows: pa.RecordBatch, time: float) -> pa.RecordBatch:
         pa.nulls(count, pa.binary()),
         rows_to_json(rows.drop_columns([SEQUENCE.name])),
         pa.ListArray.from_arrays(pa.array(np.arange(count + 1, dtype=np.int32)), header, type=kind),
-        pa.repeat(pa.scalar(int(time * 1e6), RECORD_SCHEMA.field("timestamp").type), count),
+        pa.array(times, RECORD_SCHEMA.field("timestamp").type),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA)
 
