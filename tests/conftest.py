@@ -1,10 +1,11 @@
-"""Servers for the whole run: each worker of pytest starts its own, once, when the first test asks."""
+"""Servers and Spark for the whole run: each worker of pytest starts its own, once, when the first test asks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -31,6 +32,17 @@ def s3_server(request: pytest.FixtureRequest) -> S3Server:
     """A running server of each kind. `await s3_server.new_url()` is an empty place on it."""
     server: S3Server = request.getfixturevalue(request.param)
     return server
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """One Spark for all tests of a worker: whoever stops it stops it for all."""
+    pytest.importorskip("pyspark.sql", reason="pyspark is not installed")
+    from tests.spark.conftest import new_session
+
+    session = new_session()
+    yield session
+    session.stop()
 
 
 def _started(start: Callable[[Path], AbstractContextManager[S3Server]], folder: Path) -> Iterator[S3Server]:

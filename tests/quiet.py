@@ -10,7 +10,9 @@ import structlog
 
 @pytest.fixture(autouse=True)
 def silence() -> Iterator[None]:
-    before = structlog.get_config()
+    before = structlog.get_config() if structlog.is_configured() else None
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     yield
-    structlog.configure(**before)
+    structlog.reset_defaults()
+    if before is not None:
+        structlog.configure(**before)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -268,17 +265,6 @@ REFUSED = [
     "a decimal(39,2)", "a decimal(5,-1)", "a bool", "a text", "a int64", "a double precision", "a timestamp with time zone",
     "a.b int", "a int null",
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    sql = pytest.importorskip("pyspark.sql", reason="pyspark is not installed")
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = sql.SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    session = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC").getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
 
 
 @pytest.mark.slow

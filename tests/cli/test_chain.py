@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shutil import copytree
 
 import orjson
 
@@ -13,7 +14,8 @@ SECOND = ["--name", "late", "--container", "second"]
 
 
 def test_a_chain_is_served_to_its_end_and_status_shows_its_lag(run: Run, state: Path, tmp_path: Path) -> None:
-    source = ["--source", f"{SCHEME}file://{state}/state/Delays"]
+    first = copytree(state, tmp_path / "first") / "state"  # a processor that reads it registers there
+    source = ["--source", f"{SCHEME}file://{first}/Delays"]
     rows = "output_schema=tail string NOT NULL, delay double"
     serve = ["serve", "actorproc.handlers:JsonRows", "--option", rows, *source, *SECOND, *QUICK_OPTIONS]
     done = actorproc(*serve, "--until-end", cwd=tmp_path)
@@ -30,7 +32,7 @@ def test_a_chain_is_served_to_its_end_and_status_shows_its_lag(run: Run, state: 
         lines = map(orjson.loads, run("output", *which, "--json").stdout.splitlines())
         return sorted((line["_partition"], line["tail"], line["delay"]) for line in lines)
 
-    assert shown(*place) == shown("--name", "Delays", "--container", state / "state")
+    assert shown(*place) == shown("--name", "Delays", "--container", first)
 
     own = actorproc("serve", "actorproc.handlers:JsonRows", "--option", rows, *SECOND, "--source", f"{SCHEME}file://second/late", cwd=tmp_path)  # fmt: skip
     assert own.returncode == 2

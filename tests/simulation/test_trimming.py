@@ -71,7 +71,7 @@ def judge(ended: Ended) -> str | None:
 
 
 class Aged(Backend):
-    """A store on which everything seems an hour older than it is: so nothing is spared for its age."""
+    """A store on which everything seems more than an hour older than it is: so nothing is spared for its age."""
 
     def __init__(self, truth: Backend) -> None:
         self._truth = truth
@@ -91,7 +91,7 @@ class Aged(Backend):
 
     async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Listing:
         listing = await self._truth.list(prefix, after, limit)
-        return Listing(listing.entries, listing.now + RETENTION)
+        return Listing(listing.entries, listing.now + RETENTION + 60.0)
 
     async def delete(self, key: str) -> None:
         await self._truth.delete(key)

@@ -1,11 +1,10 @@
-"""One Spark for all tests here, started when the first one asks."""
+"""How the tests' Spark is started."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
 from pyspark.sql import SparkSession
 
 from actorproc.spark.session import SHORT, Session, session_options
@@ -19,10 +18,3 @@ def new_session(master: str = "local[2,4]", settings: Mapping[str, str] | None =
     small = {"spark.sql.shuffle.partitions": "1", "spark.ui.enabled": "false"}
     options = session_options(master, app="tests", conf=small | dict(settings or {}), java=SHORT)
     return Session(master, options).open()
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    session = new_session()
-    yield session
-    session.stop()
