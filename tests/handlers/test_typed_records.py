@@ -63,8 +63,8 @@ async def test_process_record_gets_what_the_value_says(kind: type[Struct]) -> No
             thread = threading.current_thread().name
             return {"n": number.n * 2, "kind": type(number).__name__, "who": number.of, "thread": thread}
 
-    result = await run(Doubled, values(1_200))
-    assert [(row["_sequence"], row["n"]) for row in result.rows] == [(100 + n, n * 2) for n in range(1_200)]
+    result = await run(Doubled, values(5_000))
+    assert [(row["_sequence"], row["n"]) for row in result.rows] == [(100 + n, n * 2) for n in range(5_000)]
     assert {(row["kind"], row["who"]) for row in result.rows} == {(kind.__name__, "nobody")}
     assert threading.main_thread().name not in {row["thread"] for row in result.rows}
 
@@ -145,16 +145,16 @@ async def test_the_record_behind_the_value_is_at_hand(style: str) -> None:
 async def test_an_error_in_process_record_is_that_records() -> None:
     class Failing(Numbers):
         def process_record(self, number: Struct, ctx: PartitionContext) -> dict[str, Any]:
-            if number.n in (3, 700):
+            if number.n in (3, 4700):
                 raise RuntimeError(f"{self.record.sequence} is bad")
             return super().process_record(number, ctx)
 
-    result = await run(Failing, values(800))
+    result = await run(Failing, values(4_800))
     assert {s: letter["error"]["message"] for s, letter in result.letters.items()} == {
         103: "103 is bad",
-        800: "800 is bad",
+        4800: "4800 is bad",
     }
-    assert len(result.rows) == 798
+    assert len(result.rows) == 4_798
 
 
 async def test_a_generic_base_may_leave_the_type_to_its_subclasses() -> None:
