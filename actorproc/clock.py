@@ -44,6 +44,15 @@ class Clock:
         """`seconds`, give or take `share` of it, so that hosts started together drift apart."""
         return seconds * self.random.uniform(1 - share, 1 + share)
 
+    def effort(self) -> tuple[float, float]:
+        """What the calling thread has computed, and how long it took, in seconds from some moment on. To be called in it."""
+        return time.thread_time(), time.perf_counter()
+
+    @property
+    def cores(self) -> int:
+        """How many threads can compute at once."""
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
     async def sleep(self, seconds: float) -> None:
         await anyio.sleep(seconds)
 

@@ -1,5 +1,8 @@
 """The threads in which plain `def` handlers run: bounded per host, one at a time for a partition, and none is forgotten.
 
+Those that wait run beside each other, those that compute take turns: no more at once than there are cores. Otherwise the
+interpreter changes from one to the other every few milliseconds, each with ten thousand objects, and the caches hold none.
+
 A thread cannot be stopped. A caller that is cancelled goes on without it; the thread keeps its slot until it ends, and
 until then its partition is not given to another instance of the handler on this host.
 """
@@ -18,6 +21,10 @@ from actorproc.clock import Clock
 
 T = TypeVar("T")
 
+_COMPUTES = 0.5  # of its time: a handler that does takes turns
+_PATIENCE = 0.25  # seconds; then it begins without a turn
+_LOOK_EVERY = 64  # attempts of which one takes a turn to be measured: beside others anything is slow
+
 
 class HandlerThreads:
     """Args: most: threads at work at once."""
@@ -25,6 +32,9 @@ class HandlerThreads:
     def __init__(self, most: int, clock: Clock) -> None:
         self._slots = anyio.CapacityLimiter(most)
         self._threads = anyio.CapacityLimiter(float("inf"))
+        self._turns = anyio.CapacityLimiter(clock.cores)
+        self._computing = 1.0  # share of its time in which the handler computes, as it was measured in turns
+        self._attempts = 0
         self._clock = clock
         self._ended: dict[str, anyio.Event] = {}  # partition -> set when its thread has ended
 
@@ -37,11 +47,18 @@ class HandlerThreads:
         slot = object()
         await self.ended(partition)
         await self._slots.acquire_on_behalf_of(slot)
+        try:
+            has_turn = await self._take_turn(slot)
+        except BaseException:
+            self._slots.release_on_behalf_of(slot)
+            raise
         ended = self._ended[partition] = anyio.Event()
         loop = asyncio.get_running_loop()
         first = threading.Lock()  # taken by the thread when it begins, or by a caller who gives up before that
 
         def release() -> None:
+            if has_turn:
+                self._turns.release_on_behalf_of(slot)
             self._slots.release_on_behalf_of(slot)
             del self._ended[partition]
             ended.set()
@@ -49,9 +66,12 @@ class HandlerThreads:
         def in_thread() -> T:
             if not first.acquire(blocking=False):
                 raise RuntimeError("given up before it began")
+            computed, at = self._clock.effort()
             try:
                 return work(*args)
             finally:
+                if has_turn:
+                    self._measured(computed, at)
                 with suppress(RuntimeError):  # the loop is closed: nobody counts any more
                     loop.call_soon_threadsafe(release)
 
@@ -61,6 +81,21 @@ class HandlerThreads:
         finally:
             if first.acquire(blocking=False):
                 release()
+
+    async def _take_turn(self, slot: object) -> bool:
+        """Wait for a turn if the handler computes. False: it has none, and is to begin all the same."""
+        self._attempts += 1
+        if self._computing < _COMPUTES and self._attempts % _LOOK_EVERY:
+            return False
+        with anyio.move_on_after(_PATIENCE):
+            await self._turns.acquire_on_behalf_of(slot)
+            return True
+        return False
+
+    def _measured(self, computed: float, at: float) -> None:
+        after, now = self._clock.effort()
+        if now > at:
+            self._computing += ((after - computed) / (now - at) - self._computing) / 2
 
     async def ended(self, partition: str) -> None:
         """Wait until no thread is at work for the partition."""

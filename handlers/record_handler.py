@@ -21,7 +21,9 @@ T = TypeVar("T", default=Record)
 Rows = Row | Iterable[Row] | None
 
 _DICT = frozenset({dict})
-_PIECE = 4096  # values that are Python objects at a time: fewer, and the calls for each piece cost more than the parsing
+_PIECE = (
+    4096  # values that are Python objects at a time: fewer, and the calls for each piece cost more than the parsing
+)
 _current: ContextVar[Record] = ContextVar("record")  # of the task that awaits `process_record`
 
 

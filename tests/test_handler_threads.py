@@ -68,3 +68,48 @@ async def test_a_caller_that_gives_up_while_it_waits_for_a_slot_leaves_nothing_b
         go_on.set()
     with anyio.fail_after(60):
         assert await threads.run("1", lambda: None, lambda: 7) == 7
+
+
+class Measured(Clock):
+    """One core, on which a handler computes for a `share` of its time."""
+
+    cores = 1
+
+    def __init__(self, share: float) -> None:
+        super().__init__(1)
+        self._share = share
+        self._time = 0.0
+
+    def effort(self) -> tuple[float, float]:
+        self._time += 1.0
+        return self._share * self._time, self._time
+
+
+@pytest.mark.parametrize(("share", "together"), [(0.9, ["0"]), (0.1, ["0", "1"])])
+async def test_handlers_that_compute_take_turns_and_those_that_wait_do_not(share: float, together: list[str]) -> None:
+    threads = HandlerThreads(4, Measured(share))
+    for _ in range(3):
+        await threads.run("0", lambda: None, lambda: None)
+    go_on, begun = threading.Event(), list[str]()
+    async with anyio.create_task_group() as tasks:
+        for partition in "01":
+            tasks.start_soon(
+                threads.run, partition, lambda partition=partition: begun.append(partition), go_on.wait, 60
+            )
+        await anyio.wait_all_tasks_blocked()
+        assert begun == together
+        go_on.set()
+    assert begun == ["0", "1"]
+
+
+async def test_a_turn_that_does_not_come_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actorproc.handler_threads._PATIENCE", 0.01)
+    threads = HandlerThreads(4, Measured(1.0))
+    go_on, inside = threading.Event(), threading.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(threads.run, "0", lambda: None, go_on.wait, 60)
+        await anyio.wait_all_tasks_blocked()
+        await threads.run("1", lambda: None, inside.set)
+        assert inside.is_set()
+        assert not go_on.is_set()
+        go_on.set()

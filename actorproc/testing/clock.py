@@ -32,9 +32,19 @@ class VirtualClock(Clock):
         self.random = Random(f"{seed}/clock")  # noqa: S311
         self.offset = offset
         self._delay = delay
+        self._looks = 0.0
 
     def wall(self) -> float:
         return EPOCH + current_loop().time() + self.offset
+
+    def effort(self) -> tuple[float, float]:
+        """Handlers here wait, and never compute."""
+        self._looks += 1.0
+        return 0.0, self._looks
+
+    @property
+    def cores(self) -> int:
+        return 1
 
     async def offload(
         self,
