@@ -35,7 +35,7 @@ from actorproc.probe import ensure_safe
 from actorproc.rows.schema import output_schema, parse_schema
 from actorproc.settings import Settings
 from actorproc.signals import Signals
-from actorproc.sources import OutputSource, open_source
+from actorproc.sources import LogSource, OutputSource, open_source
 from actorproc.sources.protocol import Source, Start, checked_start
 from actorproc.status import wrong_container
 from actorproc.store import Store
@@ -129,6 +129,10 @@ class Processor:
         self._owns_store = not isinstance(container, Store)
         if str(self._source) == OutputSource(self._store, self.name, settings=self.settings, clock=clock).url:
             raise UsageError(f"{self.name} would read its own output, for ever: give it another name or container")
+        if isinstance(self._source, LogSource) and self._owns_store and self._source.url == self._store.url:
+            raise UsageError(
+                f"source and container are the same place, {self._store.url}: the container must be another one than the log"
+            )
         self._nudges = nudges
         self._budget = ByteBudget(self.settings.read_ahead_bytes)
         self._supervisor: Supervisor | None = None

@@ -15,8 +15,6 @@ from actorproc.cli.workers import Workers, command_line, end_soon, stop_with_par
 from actorproc.clock import SYSTEM
 from actorproc.errors import UsageError
 from actorproc.processor import Processor, default_host
-from actorproc.sources.output import SCHEME
-from actorproc.stores import open_store
 from actorproc.supervisor import SupervisorStatistics
 
 _LEAVING = 15.0
@@ -54,12 +52,6 @@ def run(
         config=config,
         **keywords,
     )
-    store = open_store(container, processor.settings)
-    is_log = isinstance(stream, str) and not stream.startswith(SCHEME)
-    if is_log and open_store(str(stream), processor.settings).url == store.url:
-        raise UsageError(
-            f"--source and --container are the same place, {store.url}: the container must be another one than the log"
-        )
     shared = [
         *(["--config", str(config)] if config else []),
         *(part for setting in settings for part in ("--set", setting)),

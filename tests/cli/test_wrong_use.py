@@ -77,7 +77,7 @@ def test_an_error_in_the_users_module_shows_the_end_of_its_own_traceback(run: Ru
         (["--source", "ftp://x"], "there is no 'ftp' source"),
         (["--container", "ftp://x"], "unknown scheme 'ftp'"),
         (["--container", "s3://"], "s3://"),
-        (["--container", "./events"], "--source and --container are the same place, file://"),
+        (["--container", "./events"], "source and container are the same place, file://"),
         (["--config", "nowhere.toml"], "cannot read the settings file nowhere.toml"),
     ],
 )
