@@ -16,6 +16,7 @@ from rich.console import Console, JustifyMethod
 from rich.table import Column, Table
 from rich.text import Text
 
+from actorproc.clock import SYSTEM
 from actorproc.errors import SettingsError, UsageError
 from actorproc.layout import ProcessorLayout
 from actorproc.rows.as_json import to_json
@@ -27,6 +28,8 @@ from actorproc.stores import open_store
 T = TypeVar("T")
 
 _BLOCK = 200  # rows of a table whose columns are fitted together
+
+_LOOK_AGAIN = 0.5  # seconds
 
 # Whoever reads a pipe or a file wants whole lines.
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 1000)
@@ -59,17 +62,23 @@ def run_async(work: Callable[[], Awaitable[T]]) -> T:
 
 @asynccontextmanager
 async def opened_processor(
-    name: str, container: str, config: Path | None, given: Sequence[str] | None
+    name: str, container: str, config: Path | None, given: Sequence[str] | None, wait: float = 0.0
 ) -> AsyncIterator[tuple[Store, ProcessorLayout, Settings]]:
     """The store and layout of a processor that has run there.
+
+    Args:
+        wait: for so many seconds for its first run to begin.
 
     Raises:
         UsageError: it never has; names those that have.
     """
     layout, settings = ProcessorLayout(name), load_settings(config, given)
     async with open_store(container, settings) as store:
-        if (problem := await missing_processor(store, name)) is not None:
-            raise UsageError(problem)
+        give_up = SYSTEM.monotonic() + wait
+        while (problem := await missing_processor(store, name)) is not None:
+            if SYSTEM.monotonic() >= give_up:
+                raise UsageError(problem)
+            await SYSTEM.sleep(_LOOK_AGAIN)
         yield store, layout, settings
 
 

@@ -17,6 +17,9 @@ from actorproc.errors import UsageError
 from actorproc.processor import Processor, default_host
 from actorproc.supervisor import SupervisorStatistics
 
+_FIRST_RUN = "5m"
+"""How long the query waits for its hosts, which start beside it, to begin."""
+
 _LEAVING = 15.0
 """Seconds on top of `max_handoff_time` that an orphaned worker has to leave."""
 
@@ -92,7 +95,7 @@ def _query(spark: str | None, checkpoint: str | None, place: Sequence[str]) -> l
         raise UsageError(f"--spark {spark!r}: {error}") from None
     if "available-now" in spark:
         raise UsageError(f"--spark {spark!r}: serve never ends, so nor does its query; --until-end lets both end")
-    return ["spark", *words, *place, *(["--checkpoint", checkpoint] if checkpoint else [])]
+    return ["spark", "--wait", _FIRST_RUN, *words, *place, *(["--checkpoint", checkpoint] if checkpoint else [])]
 
 
 def _supervise(hosts: dict[str, list[str]], name: str, query: list[str] | None, until_end: bool) -> int:

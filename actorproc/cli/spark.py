@@ -66,6 +66,9 @@ def spark(
     stop_within: Annotated[
         str, typer.Option(metavar="TIME", help="How long the micro-batch under way may take to end on SIGTERM.")
     ] = "30s",
+    wait: Annotated[
+        str, typer.Option(metavar="TIME", help="How long to wait for a processor that has never run to begin.")
+    ] = "0s",
     config: Config = None,
     settings: Set = None,
 ) -> None:
@@ -103,7 +106,7 @@ def spark(
         Ask(
             function, name, container, checkpoint, to, path, mode, pairs("--option", option), trigger, max_rows, max_files,
             columns.split(",") if columns else None, native, master, remote, package or [], pairs("--conf", conf),
-            max_failures, stop_within,
+            max_failures, stop_within, wait,
         ),
         config,
         settings,

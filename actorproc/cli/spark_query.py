@@ -65,6 +65,7 @@ class Ask:
     conf: Mapping[str, str]
     max_failures: int
     stop_within: str
+    wait: str
 
 
 def run(ask: Ask, config: Path | None, given: Sequence[str] | None) -> None:
@@ -75,6 +76,7 @@ def run(ask: Ask, config: Path | None, given: Sequence[str] | None) -> None:
         QueryFailed, SourceError: see `RunningQuery.run`.
     """
     trigger, stop_within = _trigger(ask.trigger), _seconds("--stop-within", ask.stop_within)
+    wait = _seconds("--wait", ask.wait)
     if ask.remote and (ask.master or ask.packages):
         raise UsageError(
             "--remote (or SPARK_REMOTE) names a server that is there: --master and --package do not go with it"
@@ -87,7 +89,7 @@ def run(ask: Ask, config: Path | None, given: Sequence[str] | None) -> None:
     async def work() -> None:
         signals = Signals(SYSTEM, end_soon, "spark")
         with signals.obeyed():
-            async with opened_processor(ask.name, ask.container, config, given) as (store, _, settings):
+            async with opened_processor(ask.name, ask.container, config, given, wait) as (store, _, settings):
                 urls = _urls(ask, store, settings)
                 query = _query(ask, urls, trigger, function) if function else None
                 native = [spark_url(store.url, settings)] if ask.native else []
