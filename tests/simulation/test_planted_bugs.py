@@ -224,6 +224,7 @@ def test_losing_a_record_that_nobody_had_in_hand_is_found(monkeypatch: pytest.Mo
 # The log, and dead letters that are forgotten
 
 
+@pytest.mark.long  # a minute and a half of seeds until it shows
 def test_appending_again_under_a_new_put_id_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     settle = Appender._settle
 
