@@ -100,13 +100,10 @@ class OutputFiles:
         """The compacted files that a boundary names, from number `first` on."""
         first = max(first, boundary.lowest)
         return [
-            OutputFile(max(first, r.first), r.next, self._key(partition, r), r.size, r.time, "")
+            OutputFile(max(first, r.first), r.next, key_of(self._layout, partition, r.first, r), r.size, r.time, "")
             for r in boundary.ranges
             if r.next > first
         ]
-
-    def _key(self, partition: str, found: Range) -> str:
-        return self._layout.compacted_file(partition, found.first, found.put_id)
 
     async def fetch(self, store: Store, partition: str, number: int) -> tuple[str, bytes] | None:
         """Key and body of the file that holds commit `number` now; None: it was trimmed, or never made."""
@@ -114,7 +111,7 @@ class OutputFiles:
         boundary = await read_boundary(store, place)
         while number >= boundary.lowest:
             holder = boundary.range_of(number)
-            key = self._layout.output_file(partition, number) if holder is None else self._key(partition, holder)
+            key = key_of(self._layout, partition, number, holder)
             stored = await store.get(key)
             # As above: what was read counts if the boundary says so afterwards, too.
             now = await read_boundary(store, place)
@@ -122,6 +119,13 @@ class OutputFiles:
                 return None if stored is None else (key, stored.body)
             boundary = now
         return None
+
+
+def key_of(layout: ProcessorLayout, partition: str, number: int, holder: Range | None) -> str:
+    """Key of the file with commit `number`: compacted, if a range holds it, else the original."""
+    if holder is None:
+        return layout.output_file(partition, number)
+    return layout.compacted_file(partition, holder.first, holder.put_id)
 
 
 def _original(number: int, entry: Entry) -> OutputFile:

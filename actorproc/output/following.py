@@ -13,6 +13,7 @@ from actorproc.output.boundary import NOTHING_TRIMMED, Boundary, Range, read_bou
 from actorproc.output.chain import Commit, OutputChain
 from actorproc.output.checkpoints import read_checkpoint
 from actorproc.output.compacted import Contents
+from actorproc.output.files import key_of
 from actorproc.parquet import footer_of, read_footer
 from actorproc.store import Store
 
@@ -68,7 +69,7 @@ class Following:
         while True:
             self._check_kept(number)
             holder = self._boundary.range_of(number)
-            key = self._key(number, holder)
+            key = key_of(self._layout, self._partition, number, holder)
             stored = await self._store.get(key)
             if stored is None and holder is None:
                 if self._store.clock.monotonic() - self._checked_at > _CHECK_AGAIN:
@@ -120,11 +121,6 @@ class Following:
     async def _look(self) -> None:
         self._boundary = await read_boundary(self._store, self._layout.boundary(self._partition))
 
-    def _key(self, number: int, holder: Range | None) -> str:
-        if holder is None:
-            return self._layout.output_file(self._partition, number)
-        return self._layout.compacted_file(self._partition, holder.first, holder.put_id)
-
     async def _before(self, number: int) -> Place:
         if number == 0:
             return Place(0, 0)
@@ -141,7 +137,7 @@ class Following:
         return (await self._commit(number)).time
 
     async def _contents(self, number: int, holder: Range) -> Contents:
-        key = self._key(number, holder)
+        key = key_of(self._layout, self._partition, number, holder)
         footer = await read_footer(self._store, key)
         if footer is None:
             raise self._lost(number, None, f"{key} was deleted meanwhile")
