@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from actorproc.errors import HandlerError
 from actorproc.records import Batch, Record
+from actorproc.rows.emitted import PIECE, Emitted
+from actorproc.rows.encoder import Row
 
 T = TypeVar("T")
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +39,8 @@ class Attempt:
     """One attempt at a batch, and what has come of it so far: what the core and a `PartitionContext` share."""
 
     batch: Batch
+    emitted: Emitted
     number: int = 1
-    rows: list[Row] = field(default_factory=list)
-    sequences: list[int] = field(default_factory=list)
-    """Of the records that the rows came from."""
     tables: list[pa.Table] = field(default_factory=list)
     letters: dict[int, str] = field(default_factory=dict)
     """Sequence -> reason, of records that the handler gave up itself."""
@@ -55,7 +54,7 @@ class Attempt:
     @property
     def produced(self) -> int:
         """Grows with whatever the handler says."""
-        return len(self.rows) + len(self.tables) + len(self.letters) + len(self.failures)
+        return len(self.emitted) + len(self.tables) + len(self.letters) + len(self.failures)
 
 
 class PartitionContext:
@@ -68,8 +67,9 @@ class PartitionContext:
     def __init__(self, site: Site, attempt: Attempt, commit: Callable[[Attempt, int], Awaitable[None]]) -> None:
         self._site = site
         self._attempt = attempt
-        self._rows = attempt.rows
-        self._sequences = attempt.sequences
+        self._emitted = attempt.emitted
+        self._rows = attempt.emitted.rows
+        self._sequences = attempt.emitted.sequences
         self._commit = commit
         self.attempt = attempt.number
         """Number of this attempt at these records, from 1."""
@@ -111,15 +111,22 @@ class PartitionContext:
     # What
 
     def emit(self, record: Record, row: Row) -> None:
-        """Add an output row that came from `record`. A row that does not fit `output_schema` is that record's failure."""
+        """Add an output row that came from `record`: a dict by column, or a tuple in the order of `output_schema` (faster).
+
+        A row that does not fit `output_schema` is that record's failure.
+        """
         self._rows.append(row)
         self._sequences.append(record[1])
+        if len(self._rows) >= PIECE:
+            self._emitted.gather()
 
     def emit_many(self, record: Record, rows: Iterable[Row]) -> None:
         """Add any number of output rows that came from `record`."""
         rows = list(rows)  # first, as they may come from a generator that fails midway
         self._rows.extend(rows)
         self._sequences.extend([record[1]] * len(rows))
+        if len(self._rows) >= PIECE:
+            self._emitted.gather()
 
     def emit_each(self, records: Sequence[Record] | Batch, rows: Sequence[Row]) -> None:
         """Add one output row for each of these records, in their order. Faster than `emit` for each."""
@@ -127,6 +134,8 @@ class PartitionContext:
             raise ValueError(f"{len(rows)} rows for {len(records)} records: emit_each takes one for each")
         self._rows.extend(rows)
         self._sequences.extend(records.sequences if isinstance(records, Batch) else [record[1] for record in records])
+        if len(self._rows) >= PIECE:
+            self._emitted.gather()
 
     def emit_arrow(self, table: pa.Table | pa.RecordBatch) -> None:
         """Add output rows as columns. `_sequence` must be among them, as `batch.to_arrow()` gave it."""
@@ -203,7 +212,7 @@ class PartitionContext:
 
     def _close(self) -> None:
         """From now on nothing can be added."""
-        self._attempt = _Closed(self._attempt.batch)
+        self._attempt = _Closed(self._attempt)
         self._rows = self._sequences = _CLOSED_LIST
 
 
@@ -223,5 +232,5 @@ _CLOSED_LIST = _ClosedList()
 
 
 class _Closed(Attempt):
-    def __init__(self, batch: Batch) -> None:
-        super().__init__(batch, 0, _CLOSED_LIST, _CLOSED_LIST, _CLOSED_LIST, _ClosedDict(), _ClosedDict())
+    def __init__(self, attempt: Attempt) -> None:
+        super().__init__(attempt.batch, attempt.emitted, 0, _CLOSED_LIST, _ClosedDict(), _ClosedDict())

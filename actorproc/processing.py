@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from actorproc.actor import is_stray
 from actorproc.bad_records import Part, Parts, Ruling
 from actorproc.clock import Clock
-from actorproc.context import Attempt, PartitionContext, Row, Site
+from actorproc.context import Attempt, PartitionContext, Site
 from actorproc.errors import HandlerError
 from actorproc.handler import Decision, PartitionHandler
 from actorproc.handler_threads import HandlerThreads
@@ -27,6 +27,7 @@ from actorproc.letter_limit import LetterLimit
 from actorproc.output.dead_letters import render_letter
 from actorproc.records import SEQUENCE, Batch
 from actorproc.retry import Backoff
+from actorproc.rows.emitted import Emitted
 from actorproc.rows.encoder import RowEncoder, in_order
 from actorproc.settings import Settings
 
@@ -132,7 +133,7 @@ class BatchProcessor:
         self._attempts += 1
 
     async def _attempt(self, part: Part, parts: Parts) -> None:
-        attempt = Attempt(part.batch, part.attempt)
+        attempt = Attempt(part.batch, Emitted(self._rows), part.attempt)
         ctx = PartitionContext(self._site, attempt, self._commit)
         error: Exception | None = None
         try:
@@ -205,22 +206,19 @@ class BatchProcessor:
 
     def _in_thread(self, ctx: PartitionContext, attempt: Attempt) -> _Encoded:
         self._handler.process(attempt.batch, ctx)
-        return self._encoded(*_copied(attempt))
+        return self._encoded(attempt.emitted, attempt.tables)
 
     async def _encode(self, attempt: Attempt) -> _Encoded:
-        rows, sequences, tables = _copied(attempt)
-        values = len(rows) * len(self._rows.schema) + sum(table.num_rows * table.num_columns for table in tables)
+        emitted, tables = attempt.emitted.copy(), list(attempt.tables)  # with `ctx.commit` more may come meanwhile
+        values = len(emitted) * self._rows.width + sum(table.num_rows * table.num_columns for table in tables)
         if values <= _SMALL:
-            return self._encoded(rows, sequences, tables)
-        return await self._clock.offload(self._encoded, rows, sequences, tables)
+            return self._encoded(emitted, tables)
+        return await self._clock.offload(self._encoded, emitted, tables)
 
-    def _encoded(self, rows: list[Row], sequences: list[int], given: list[pa.Table]) -> _Encoded:
-        tables: list[pa.Table] = []
+    def _encoded(self, emitted: Emitted, given: list[pa.Table]) -> _Encoded:
         misfits: dict[int, Exception] = {}
-        if rows:
-            batch, unfit = self._rows.encode(rows, sequences)
-            misfits.update(unfit)
-            tables.append(pa.Table.from_batches([batch]))
+        tables, unfit = emitted.encode()
+        misfits.update(unfit)
         for one in given:
             table, unfit = self._rows.encode_table(one)
             misfits.update(unfit)
@@ -269,7 +267,7 @@ class BatchProcessor:
     async def _commit_alone(self, attempt: Attempt, upto: int) -> None:
         self.wanted = max(self.wanted, upto)
         awaited = list(attempt.awaited)  # before the await: what finishes meanwhile is not in the table
-        counts = len(attempt.rows), len(attempt.tables)
+        counts = len(attempt.emitted), len(attempt.tables)
         table, failures = self._joined(attempt, await self._encode(attempt))
         unfinished = [*failures, *awaited, *(self._parts.waiting if self._parts else ())]
         limit = min([upto, *(sequence - 1 for sequence in unfinished)])
@@ -327,16 +325,9 @@ class BatchProcessor:
                 raise Interrupted
 
 
-def _copied(attempt: Attempt) -> tuple[list[Row], list[int], list[pa.Table]]:
-    """What was emitted up to now: with `ctx.commit` more may come while it is encoded."""
-    return list(attempt.rows), list(attempt.sequences), list(attempt.tables)
-
-
 def _forget(attempt: Attempt, upto: int, rows: int, tables: int) -> None:
     """Drop what was committed, of the first `rows` and `tables`, in place: the context holds the same lists."""
-    keep = [index for index, sequence in enumerate(attempt.sequences) if index >= rows or sequence > upto]
-    attempt.rows[:] = [attempt.rows[index] for index in keep]
-    attempt.sequences[:] = [attempt.sequences[index] for index in keep]
+    attempt.emitted.forget(upto, rows)
     attempt.tables[:tables] = [
         table.filter(pc.greater(table[SEQUENCE.name], upto)) for table in attempt.tables[:tables]
     ]

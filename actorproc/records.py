@@ -149,10 +149,16 @@ class Batch:
         return int(self.data.num_rows)
 
     def __iter__(self) -> Iterator[Record]:
-        # One index more than records: it is taken when the records are at their end, so `reached` can tell.
-        indices = self._handed_out = iter(range(len(self) + 1))
         values = _piecewise(_objects, self.data.column("value"))
-        return map(Record, zip(indices, _piecewise(_numbers, self.sequence_array), values, repeat(self), strict=False))
+        return map(
+            Record, zip(self.hand_out(), _piecewise(_numbers, self.sequence_array), values, repeat(self), strict=False)
+        )
+
+    def hand_out(self) -> Iterator[int]:
+        """The index of each record, for whoever hands out something else than records: so `reached` knows of it."""
+        # One more than there are records: it is taken when they are at their end, so `reached` can tell.
+        self._handed_out = iter(range(len(self) + 1))
+        return self._handed_out
 
     @property
     def reached(self) -> int | None:

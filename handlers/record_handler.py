@@ -6,24 +6,28 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
+from functools import partial
+from itertools import islice
+from operator import itemgetter
 from typing import Any, ClassVar, Generic, NoReturn, get_args, get_origin
 
 from typing_extensions import TypeVar
 
-from actorproc.context import PartitionContext, Row
+from actorproc.context import PartitionContext
 from actorproc.errors import HandlerDefinitionError, HandlerError
 from actorproc.handler import PartitionHandler
 from actorproc.handlers.typed_values import TypedValues
 from actorproc.records import Batch, Record
+from actorproc.rows.emitted import PIECE
+from actorproc.rows.encoder import Row
 
 T = TypeVar("T", default=Record)
 
 Rows = Row | Iterable[Row] | None
 
-_DICT = frozenset({dict})
-_PIECE = (
-    4096  # values that are Python objects at a time: fewer, and the calls for each piece cost more than the parsing
-)
+_ROW = frozenset({dict, tuple})
+_PARSED = 8 * PIECE  # values that are parsed at a time: with fewer, the calls for each piece cost more than the parsing
+_first = itemgetter(0)
 _current: ContextVar[Record] = ContextVar("record")  # of the task that awaits `process_record`
 
 
@@ -45,7 +49,9 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
 
     @abstractmethod
     def process_record(self, record: T, ctx: PartitionContext, /) -> Rows | Awaitable[Rows]:
-        """A row, any number of rows (a generator will do), or None. What it raises is this record's failure.
+        """A row, any number of rows (a list, a generator), or None. What it raises is this record's failure.
+
+        A row is a dict by column, or a tuple in the order of `output_schema`, which is faster.
 
         Committing is not for here, as a row is emitted after it was returned: `ctx.commit` raises HandlerError.
         """
@@ -71,31 +77,40 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
     def process(self, batch: Batch, ctx: PartitionContext) -> None:
         """Call `process_record` for each record."""
         ctx.commit = _no_commit  # type: ignore[method-assign]
+        done = 0
         results: list[Any] = []
         append = results.append
-        self._at = lambda: batch[len(results)]
+
+        def at_work() -> Record:
+            return batch[done + len(results)]
+
         for given, work in self._given(batch):
+            self._at = at_work  # again: rows that come lazily have set it to theirs
             for record in given:
                 try:
                     append(work(record, ctx))
                 except Exception as error:  # noqa: BLE001  # the user's code; whatever it is, it is this record's failure
                     ctx.fail(self.record, error)
                     append(None)
-        _emit(batch, results, ctx)
+            self._emit(batch[done : done + len(results)], results, ctx)
+            done += len(results)
+            results.clear()
 
     def _given(self, batch: Batch) -> Iterator[tuple[Iterable[Any], Callable[[Any, PartitionContext], Any]]]:
-        """What to call for each record, in order, and with what."""
+        """What to call for each record, in order, and with what; in pieces."""
         typed, work = self._typed, self.process_record
         if typed is None:
-            yield batch, work
+            records = iter(batch)
+            for _ in range(0, len(batch), PIECE):
+                yield islice(records, PIECE), work
             return
-        for at in range(0, len(batch), _PIECE):
-            piece = batch[at : at + _PIECE]
+        indices = batch.hand_out()
+        for start in range(0, len(batch), _PARSED):
+            piece = batch[start : start + _PARSED]
             parsed = typed.parse_all(piece.data.column("value"))
-            if parsed is not None:
-                yield parsed, work
-            else:
-                yield piece.values, lambda value, ctx: work(typed.parse(value), ctx)
+            values, call = (parsed, work) if parsed is not None else (piece.values, _parsing(typed, work))
+            for at in range(0, len(values), PIECE):
+                yield map(_first, zip(values[at : at + PIECE], indices, strict=False)), call
 
     async def _process_async(self, batch: Batch, ctx: PartitionContext) -> None:
         ctx.commit = _no_commit  # type: ignore[method-assign]
@@ -107,7 +122,28 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
             given: Any = record if typed is None else typed.parse(record.value)
             return await self.process_record(given, ctx)  # type: ignore[misc]  # it is `async def`, or we were not here
 
-        _emit(batch, await ctx.map(batch, work, concurrency=self.concurrency), ctx)
+        self._emit(batch, await ctx.map(batch, work, concurrency=self.concurrency), ctx)
+
+    def _emit(self, batch: Batch, results: list[Any], ctx: PartitionContext) -> None:
+        """Emit what `process_record` returned for each record."""
+        if _ROW.issuperset(map(type, results)):
+            ctx.emit_each(batch, results)
+            return
+        for record, result in zip(batch, results, strict=True):
+            if result is None:
+                continue
+            if isinstance(result, Mapping | tuple):
+                ctx.emit(record, result)
+                continue
+            if isinstance(result, str | bytes) or not isinstance(result, Iterable):
+                what = f"process_record returned {result!r} ({type(result).__name__})"
+                ctx.fail(record, HandlerError(f"{what}; return a dict or tuple, several in a list, or None"))
+                continue
+            self._at = partial(_same, record)
+            try:
+                ctx.emit_many(record, result)
+            except Exception as error:  # noqa: BLE001  # a generator runs here: the user's code
+                ctx.fail(record, error)
 
 
 def _declared(cls: type) -> Iterator[Any]:
@@ -128,25 +164,12 @@ def _typed(cls: type, kind: Any) -> TypedValues[Any]:
         ) from None
 
 
-def _emit(batch: Batch, results: list[Any], ctx: PartitionContext) -> None:
-    """Emit what `process_record` returned for each record."""
-    if _DICT.issuperset(map(type, results)):
-        ctx.emit_each(batch, results)
-        return
-    for record, result in zip(batch, results, strict=True):
-        if result is None:
-            continue
-        if isinstance(result, Mapping):
-            ctx.emit(record, result)
-            continue
-        if isinstance(result, str | bytes) or not isinstance(result, Iterable):
-            what = f"{result!r} ({type(result).__name__})"
-            ctx.fail(record, HandlerError(f"process_record returned {what}; return a dict, several in a list, or None"))
-            continue
-        try:
-            ctx.emit_many(record, result)
-        except Exception as error:  # noqa: BLE001  # a generator runs here: the user's code
-            ctx.fail(record, error)
+def _same(record: Record) -> Record:
+    return record
+
+
+def _parsing(typed: TypedValues[Any], work: Callable[[Any, PartitionContext], Any]) -> Callable[..., Any]:
+    return lambda value, ctx: work(typed.parse(value), ctx)
 
 
 async def _no_commit(upto: Record | None = None) -> NoReturn:

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actorproc.rows.emitted import Emitted
 from actorproc.rows.encoder import RowEncoder
 from actorproc.rows.schema import parse_schema
 
@@ -48,6 +49,77 @@ def test_rows_get_the_declared_columns_and_then_the_sequence() -> None:
         {"carrier": "AA", "minutes": 2.0, "_sequence": 7},
         {"carrier": None, "minutes": 3.5, "_sequence": 9},
     ]
+
+
+def test_a_tuple_is_a_row_in_the_order_of_the_schema() -> None:
+    assert encode("carrier string, minutes double", ("AA", 2), (None, 3.5)) == (
+        [{"carrier": "AA", "minutes": 2.0}, {"carrier": None, "minutes": 3.5}],
+        {},
+    )
+
+
+def test_a_tuple_with_too_few_or_too_many_values_is_refused() -> None:
+    stored, misfits = encode("a int, b int", (1, 2), (3,), (4, 5, 6), ({"a": 1}, {"a": 2}, {"a": 3}))
+    assert stored == [{"a": 1, "b": 2}]
+    assert misfits[101] == (
+        "a tuple is one row, with a value for each of a, b: this one has 1. Several rows go in a list"
+    )
+    assert list(misfits) == [103, 102, 101]
+
+
+class Arrival(NamedTuple):
+    minutes: float
+    carrier: str
+
+
+class Misspelt(NamedTuple):
+    minuts: float
+
+
+def test_a_named_tuple_goes_by_its_names() -> None:
+    both = [{"carrier": "AA", "minutes": 2.0}, {"carrier": "B6", "minutes": -1.0}]
+    assert encode("carrier string, minutes double", Arrival(2, "AA"), Arrival(-1, "B6")) == (both, {})
+    assert encode("carrier string, minutes double", Arrival(2, "AA"), ("B6", -1)) == (both, {})
+    assert encode("n int, carrier string, minutes double", Arrival(2, "AA"))[0] == [both[0] | {"n": None}]
+    stored, misfits = encode("carrier string, minutes double", Misspelt(1.0))
+    assert stored == []
+    assert misfits[100].startswith("column 'minuts': there is no column 'minuts'")
+
+
+def test_dicts_and_tuples_may_be_mixed() -> None:
+    assert encode("a int, b int", (1, 2), {"b": 4, "a": 3}, (5, 6)) == (
+        [{"a": 1, "b": 2}, {"a": 3, "b": 4}, {"a": 5, "b": 6}],
+        {},
+    )
+
+
+ROWS = st.one_of(
+    st.tuples(st.integers(0, 9), st.sampled_from(["x", "y", 1])),
+    st.fixed_dictionaries({"a": st.integers(0, 9)}, optional={"b": st.just("z"), "c": st.just(1)}),
+    st.sampled_from([(1,), 5, {}]),
+)
+
+
+@given(st.lists(st.tuples(ROWS, st.booleans(), st.booleans())), st.integers(-1, 60), st.integers(0, 60), st.booleans())
+def test_rows_that_are_gathered_as_columns_and_forgotten_become_what_they_would_have_become_at_once(
+    given_rows: list[tuple[Any, bool, bool]], upto: int, count: int, copied: bool
+) -> None:
+    whole = encoder("a int, b string")
+    emitted, rows, sequences = Emitted(whole), [], list[int]()
+    for row, gather, grow in given_rows:
+        sequences.append((sequences[-1] if sequences else 0) + grow)
+        rows.append(row)
+        emitted.rows.append(row)
+        emitted.sequences.append(sequences[-1])
+        if gather:
+            emitted.gather()
+    keep = [index for index, sequence in enumerate(sequences) if index >= count or sequence > upto]
+    emitted.forget(upto, count)
+    assert len(emitted) == len(keep)
+    tables, misfits = (emitted.copy() if copied else emitted).encode()
+    expected, unfit = whole.encode([rows[index] for index in keep], [sequences[index] for index in keep])
+    assert [row for table in tables for row in table.to_pylist()] == expected.to_pylist()
+    assert {s: str(m) for s, m in misfits.items()} == {s: str(m) for s, m in unfit.items()}
 
 
 def test_rows_come_by_sequence_and_those_of_one_record_as_they_were_emitted() -> None:
@@ -219,7 +291,7 @@ def test_an_unknown_column_is_seen_beside_all_known_ones_and_in_place_of_one() -
 def test_a_row_that_is_no_mapping_is_refused_and_a_mapping_that_is_no_dict_is_taken() -> None:
     stored, misfits = encode("n int", {"n": 1}, "n", ["n"], None, OrderedDict(n=5), MappingProxyType({"n": 6}))
     assert stored == [{"n": 1}, {"n": 5}, {"n": 6}]
-    assert misfits[101] == "a row is a dict of column to value, not 'n' (str)"
+    assert misfits[101] == "a row is a dict of column to value, or a tuple in their order, not 'n' (str)"
     assert list(misfits) == [103, 102, 101]
 
 

@@ -19,9 +19,8 @@ from actorproc.rows.ddl import type_ddl
 from actorproc.rows.schema import output_schema
 from actorproc.rows.values import coercer, plain, unknown_name
 
-Row = Mapping[str, Any]
-
-_DICT = frozenset({dict})
+Row = Mapping[str, Any] | tuple[Any, ...]
+"""Values by column, or all of them in the schema's order."""
 
 _TELLING = frozenset({pa.string(), pa.bool_()})
 """Types that Arrow infers only where every value is of them: no look at each value is needed."""
@@ -82,6 +81,7 @@ class RowEncoder:
 
     Attributes:
         schema: of the rows that it makes: the declared columns, then `_sequence` (int64, NOT NULL).
+        width: how many columns are declared.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -91,11 +91,12 @@ class RowEncoder:
         self._declared = schema
         self._names = frozenset(schema.names)
         self._columns = [_Column(field) for field in schema]
+        self.width = len(self._columns)
 
     def encode(self, rows: Sequence[Row], sequences: Sequence[int]) -> tuple[pa.RecordBatch, dict[int, Misfit]]:
         """The rows that fit, by `_sequence` (those of one record as they were given), and why others do not.
 
-        A missing column is null; a column that the schema does not have is refused, as it may be a typo. Nothing is
+        A column that a dict lacks is null; one that the schema does not have is refused, as it may be a typo. Nothing is
         rounded, cut or guessed: a float with a fraction is no int, a str no number, a datetime without a zone no instant.
 
         Args:
@@ -105,14 +106,18 @@ class RowEncoder:
             The batch (columns as in `schema`), and the first misfit of each record that has one, by sequence. Such a
             record's other rows are in the batch: whoever fails the record drops them.
         """
-        values = self._values(rows)
-        if values is None:
-            misshapen = self._misshapen(rows)
-            others = [index for index in range(len(rows)) if index not in misshapen]
-            batch, misfits = self.encode(
-                [dict(rows[index]) for index in others], [sequences[index] for index in others]
-            )
-            return batch, misfits | {sequences[index]: misshapen[index] for index in sorted(misshapen, reverse=True)}
+        values = self.columns(rows)
+        if values is not None:
+            return self.encode_columns(values, sequences)
+        misshapen = self._misshapen(rows)
+        others = [index for index in range(len(rows)) if index not in misshapen]
+        batch, misfits = self.encode([self._as_dict(rows[i]) for i in others], [sequences[i] for i in others])
+        return batch, misfits | {sequences[index]: misshapen[index] for index in sorted(misshapen, reverse=True)}
+
+    def encode_columns(
+        self, values: Sequence[list[Any]], sequences: Sequence[int]
+    ) -> tuple[pa.RecordBatch, dict[int, Misfit]]:
+        """The same for the values of each declared column, as `columns` gave them."""
         columns = []
         unfit: dict[int, Misfit] = {}
         for column, its_values in zip(self._columns, values, strict=True):
@@ -122,7 +127,7 @@ class RowEncoder:
                 unfit.setdefault(index, Misfit(column.name, why))
         batch = pa.RecordBatch.from_arrays([*columns, pa.array(sequences, pa.int64())], schema=self.schema)
         if unfit:
-            keep = np.ones(len(rows), dtype=bool)
+            keep = np.ones(len(sequences), dtype=bool)
             keep[list(unfit)] = False
             batch = batch.filter(pa.array(keep))
         return in_order(batch), {sequences[index]: unfit[index] for index in sorted(unfit, reverse=True)}
@@ -149,10 +154,24 @@ class RowEncoder:
 
     # Rows
 
-    def _values(self, rows: Sequence[Row]) -> list[list[Any]] | None:
-        """The values of each column; None if a row is no dict or has an unknown column."""
-        if not self._columns or not _DICT.issuperset(map(type, rows)):
-            return None if rows else [[] for _ in self._columns]
+    def columns(self, rows: Sequence[Row]) -> list[list[Any]] | None:
+        """The values of each declared column; None if a row is of another shape than the first, or has unknown columns."""
+        if not rows:
+            return [[] for _ in self._columns]
+        kind = type(rows[0])
+        if not self._columns or not frozenset({kind}).issuperset(map(type, rows)):
+            return None
+        if kind is dict:
+            return self._by_name(rows)  # type: ignore[arg-type]
+        names = self._declared.names if kind is tuple else getattr(kind, "_fields", None)
+        if names is None or not self._names.issuperset(names):
+            return None
+        if not frozenset({len(names)}).issuperset(map(len, rows)):
+            return None
+        by_name = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+        return [by_name.get(column.name) or [None] * len(rows) for column in self._columns]
+
+    def _by_name(self, rows: Sequence[dict[str, Any]]) -> list[list[Any]] | None:
         values = []
         whole = frozenset({len(self._columns)}).issuperset(map(len, rows))
         for column in self._columns:
@@ -167,15 +186,32 @@ class RowEncoder:
     def _misshapen(self, rows: Sequence[object]) -> dict[int, Misfit]:
         """Rows that are none, or have columns that the schema has not, by index."""
         misfits = {}
+        declared = self._declared.names
         for index, row in enumerate(rows):
-            if not isinstance(row, Mapping):
-                why = f"a row is a dict of column to value, not {shown(row)} ({type(row).__name__})"
+            if not self._is_row(row):
+                why = f"a row is a dict of column to value, or a tuple in their order, not {shown(row)} ({type(row).__name__})"
                 misfits[index] = Misfit("", why)
             elif not self._columns:
                 misfits[index] = Misfit("", "a row was emitted, but the handler declares no output_schema")
-            elif unknown := [name for name in row if name not in self._names]:
-                misfits[index] = Misfit(str(unknown[0]), unknown_name(unknown[0], self._declared.names, "column"))
+            elif type(row) is tuple:
+                if len(row) != len(declared):
+                    what = (
+                        f"a tuple is one row, with a value for each of {', '.join(declared)}: this one has {len(row)}"
+                    )
+                    misfits[index] = Misfit("", f"{what}. Several rows go in a list")
+            elif unknown := [name for name in self._as_dict(row) if name not in self._names]:  # type: ignore[arg-type]
+                misfits[index] = Misfit(str(unknown[0]), unknown_name(unknown[0], declared, "column"))
         return misfits
+
+    @staticmethod
+    def _is_row(row: object) -> bool:
+        return isinstance(row, Mapping) or type(row) is tuple or (isinstance(row, tuple) and hasattr(row, "_fields"))
+
+    def _as_dict(self, row: Row) -> dict[str, Any]:
+        if isinstance(row, tuple):
+            names = getattr(row, "_fields", self._declared.names)  # a NamedTuple says which is which
+            return dict(zip(names, row, strict=True))
+        return dict(row)
 
     # Tables
 

@@ -115,9 +115,9 @@ async def test_a_row_that_does_not_fit_is_its_records_failure() -> None:
     messages = [result.letters[100 + n]["error"]["message"] for n in range(1, 6)]
     assert messages[0].startswith("column 'n': 'x' (str) is no int")
     assert messages[1].startswith("column 'm': there is no column 'm'")
-    assert messages[2] == "process_record returned 5 (int); return a dict, several in a list, or None"
-    assert messages[3] == "process_record returned 'n' (str); return a dict, several in a list, or None"
-    assert messages[4] == "a row is a dict of column to value, not 'n' (str)"
+    assert messages[2] == "process_record returned 5 (int); return a dict or tuple, several in a list, or None"
+    assert messages[3] == "process_record returned 'n' (str); return a dict or tuple, several in a list, or None"
+    assert messages[4] == "a row is a dict of column to value, or a tuple in their order, not 'n' (str)"
 
 
 async def test_a_generator_that_fails_midway_leaves_no_row() -> None:
@@ -225,3 +225,70 @@ async def test_a_subclass_may_change_the_style_and_keep_its_own_process() -> Non
     handler: PartitionHandler = Inheriting()
     assert len((await run(handler, NUMBERS)).rows) == 40
     assert handler.calls == 1  # type: ignore[attr-defined]
+
+
+async def test_a_tuple_is_one_row_and_a_list_of_them_several() -> None:
+    class Tuples(RecordHandler):
+        output_schema = "n int, sign string"
+
+        def process_record(self, record: Record, ctx: PartitionContext) -> Any:
+            n = record.json()
+            return (n, "+") if n % 2 else [(n, "+"), (-n, "-")]
+
+    result = await run(Tuples, NUMBERS[:3])
+    assert [(row["_sequence"], row["n"], row["sign"]) for row in result.rows] == [
+        (100, 0, "+"), (100, 0, "-"), (101, 1, "+"), (102, 2, "+"), (102, -2, "-"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("typed", [False, True])
+async def test_of_thousands_of_records_those_that_fail_do_so_alone_and_know_their_record(typed: bool) -> None:
+    def row(handler: RecordHandler[Any], n: int) -> Any:
+        if n % 1000 == 999:
+            raise ValueError(f"{n} at {handler.record.sequence}")
+        return iter([{"n": handler.record.sequence}]) if n % 700 == 1 else (n + 100,)
+
+    class Plain(RecordHandler):
+        output_schema = "n int"
+
+        def process_record(self, record: Record, ctx: PartitionContext) -> Any:
+            return row(self, record.json())
+
+    class Typed(RecordHandler[int]):
+        output_schema = "n int"
+
+        def process_record(self, n: int, ctx: PartitionContext) -> Any:
+            return row(self, n)
+
+    result = await run(Typed if typed else Plain, [str(n).encode() for n in range(5000)])
+    assert [row["n"] for row in result.rows] == [n + 100 for n in range(5000) if n % 1000 != 999]
+    assert all(row["n"] == row["_sequence"] for row in result.rows)
+    assert {s: letter["error"]["message"] for s, letter in result.letters.items()} == {
+        n + 100: f"{n} at {n + 100}" for n in range(999, 5000, 1000)
+    }
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+async def test_rows_that_come_lazily_know_their_record_too(lazy: bool) -> None:
+    class Lazy(RecordHandler[int]):
+        output_schema = "n int"
+
+        def process_record(self, n: int, ctx: PartitionContext) -> Any:
+            return ({"n": self.record.sequence} for _ in range(2)) if n == 1 or lazy else None
+
+    result = await run(Lazy, NUMBERS[:3])
+    assert [row["n"] for row in result.rows] == ([100, 100, 101, 101, 102, 102] if lazy else [101, 101])
+
+
+async def test_a_typed_handler_shows_how_far_it_is() -> None:
+    reached = []
+
+    class Slow(RecordHandler[int]):
+        output_schema = "n int"
+
+        def process_record(self, n: int, ctx: PartitionContext) -> None:
+            reached.append(batch.reached)
+
+    batch = Batch.of("0", NUMBERS[:3], range(100, 103))
+    await run(Slow, batch)
+    assert reached == [0, 1, 2]

@@ -12,6 +12,7 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
+from actorproc import context
 from actorproc.clock import SYSTEM
 from actorproc.context import PartitionContext
 from actorproc.handler import PartitionHandler
@@ -26,7 +27,10 @@ PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 
 
 @pytest.mark.parametrize(("seed", "style"), list(enumerate(STYLES)))
-def test_whatever_happens_each_record_ends_once_and_the_cluster_settles(seed: int, style: str) -> None:
+def test_whatever_happens_each_record_ends_once_and_the_cluster_settles(
+    seed: int, style: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(context, "PIECE", 5)  # batches are small here
     result = simulate(seed, hours=0.3)
     assert result.style == style
     assert result.seen["records"] > 500  # it was no empty play

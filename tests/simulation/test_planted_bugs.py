@@ -152,7 +152,8 @@ def test_forgetting_what_is_emitted_during_a_commit_is_found(monkeypatch: pytest
     forget = processing._forget
 
     def forget_more(attempt: Attempt, upto: int, rows: int, tables: int) -> None:
-        del attempt.rows[rows:], attempt.sequences[rows:]
+        gathered = len(attempt.emitted) - len(attempt.emitted.rows)
+        del attempt.emitted.rows[max(0, rows - gathered) :], attempt.emitted.sequences[max(gathered, rows) :]
         forget(attempt, upto, rows, tables)
 
     monkeypatch.setattr(processing, "_SMALL", 0)
@@ -177,10 +178,11 @@ def test_keeping_rows_of_a_failed_attempt_is_found(monkeypatch: pytest.MonkeyPat
     def keep(self: PartitionContext, site: Site, attempt: Attempt, commit: Any) -> None:
         init(self, site, attempt, commit)
         if attempt.number > 1 and (before := last.get(commit.__self__)) is not None:
-            for row, sequence in zip(before.rows, before.sequences, strict=True):
+            rows = [*zip(*before.emitted._columns, strict=True), *before.emitted.rows]
+            for row, sequence in zip(rows, before.emitted.sequences, strict=True):
                 if sequence in attempt.batch.sequences:
-                    attempt.rows.append(row)
-                    attempt.sequences.append(sequence)
+                    attempt.emitted.rows.append(row)
+                    attempt.emitted.sequences.append(sequence)
         last[commit.__self__] = attempt
 
     monkeypatch.setattr(PartitionContext, "__init__", keep)
