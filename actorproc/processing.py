@@ -136,6 +136,7 @@ class BatchProcessor:
         attempt = Attempt(part.batch, Emitted(self._rows), part.attempt)
         ctx = PartitionContext(self._site, attempt, self._commit)
         error: Exception | None = None
+        encoded: _Encoded | None = None
         try:
             if self._threaded:
                 begun = partial(self._begin, attempt)
@@ -143,8 +144,9 @@ class BatchProcessor:
             else:
                 self._begin(attempt)
                 await self._handler.process(part.batch, ctx)  # type: ignore[misc]  # an async def
-                encoded = await self._encode(attempt)
-            table, failures = self._joined(attempt, encoded)
+            async with self._committing:  # what the handler began to commit and did not wait for
+                table, failures = self._joined(attempt, encoded or await self._encode(attempt))
+                self._current = None
         except (Exception, SystemExit) as raised:  # noqa: BLE001  # the user's code may raise anything
             error = raised if isinstance(raised, Exception) else HandlerError(f"the handler raised {raised!r}")
         except asyncio.CancelledError:
@@ -154,6 +156,8 @@ class BatchProcessor:
         finally:
             self._current = None
             ctx._close()
+        async with self._committing:  # likewise, of a handler that failed
+            pass
         if self._broken is not None:
             raise self._broken
         if error is not None:

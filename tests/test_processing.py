@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from typing import Any, ClassVar
 
 import anyio
 import orjson
@@ -462,3 +463,36 @@ async def test_a_drain_waits_out_a_short_pause_so_that_one_bad_record_does_not_c
     run.draining.set()
     outcome = await run(numbers(*range(5)))
     assert (column(outcome, "n"), list(letters(outcome))) == ([0, 1, 2, 4], [103])
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("shielded", [False, True])
+async def test_a_commit_that_the_handler_does_not_wait_for_neither_loses_nor_repeats_a_row(
+    shielded: bool, fails: bool
+) -> None:
+    class Hasty(PartitionHandler):
+        output_schema = "n long"
+        commits: ClassVar[list[asyncio.Task[None]]] = []
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                ctx.emit(record, {"n": record.json()})
+                if record.sequence == 101:
+                    self.commits.append(asyncio.create_task(ctx.commit()))
+                    if shielded:
+                        await anyio.sleep(0)
+            if fails and ctx.attempt == 1:
+                raise ValueError("fails once")
+
+    class Slow(Run):
+        async def save(self, batch: Batch, outcome: Outcome, upto: int) -> None:
+            for _ in range(20):
+                await anyio.sleep(0)
+            await super().save(batch, outcome, upto)
+
+    run = Slow(Hasty())
+    outcome = await run(numbers(0, 1, 2, 3))
+    await asyncio.gather(*Hasty.commits, return_exceptions=True)
+    saved = [n for rows, _, _ in run.saved for n in rows]
+    assert sorted(saved + column(outcome, "n")) == [0, 1, 2, 3]
+    assert bool(saved) == shielded
