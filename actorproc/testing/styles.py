@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -253,12 +254,26 @@ async def commit_now_and_then(attempt: Attempt, record: Record, ctx: PartitionCo
             await ctx.commit(record)
             return True
         return False
-    elif drawn < 1:
+    elif drawn < 0.98:
         with anyio.move_on_after(drawn - 0.94):
             await ctx.commit(record)
             return True
         return False
+    elif drawn < 1:
+        _begun.add(task := asyncio.ensure_future(ctx.commit(record)))
+        task.add_done_callback(_forgotten)
+        return False
     return drawn < 1
+
+
+_begun: set[asyncio.Future[None]] = set()
+
+
+def _forgotten(task: asyncio.Future[None]) -> None:
+    """Nobody waits for it, nor hears of its error."""
+    _begun.discard(task)
+    if not task.cancelled():
+        task.exception()
 
 
 @dataclass(frozen=True, slots=True)
