@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -133,9 +134,14 @@ async def keep_running(
 
 
 def is_stray() -> bool:
-    """Whether the CancelledError at hand is nobody's wish: it came out of something awaited, not from a cancel scope."""
+    """Whether the CancelledError at hand is no wish of ours: it came out of something awaited, or user code has cancelled
+    the task that it runs in. No cancel scope around is cancelled then, and the task can go on."""
     task = asyncio.current_task()
-    return task is not None and not task.cancelling()
+    if task is None or anyio.current_effective_deadline() == -math.inf:
+        return False
+    while task.cancelling():
+        task.uncancel()
+    return True
 
 
 def first_cause(error: Exception, known: BaseException | None = None) -> Exception:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
@@ -71,6 +72,7 @@ class PartitionContext:
         self._rows = attempt.emitted.rows
         self._sequences = attempt.emitted.sequences
         self._commit = commit
+        attempt.batch.emitted = attempt.emitted
         self.attempt = attempt.number
         """Number of this attempt at these records, from 1."""
 
@@ -154,6 +156,13 @@ class PartitionContext:
         self._attempt.failures[record.sequence] = error
 
     def _check_open(self, record: Record) -> None:
+        batch = self._attempt.batch
+        index = bisect_left(batch.sequences, record.sequence)
+        if index == len(batch) or batch.sequences[index] != record.sequence:
+            raise HandlerError(
+                f"record {record.sequence} is not among those at hand ({batch.first} to {batch.last}): it was done before, or "
+                "is tried apart from them"
+            )
         if record.sequence <= self._attempt.committed:
             raise HandlerError(
                 f"record {record.sequence} fails after ctx.commit() had committed it as done: commit when a record is "
@@ -172,6 +181,7 @@ class PartitionContext:
         if concurrency < 1:
             raise ValueError(f"concurrency = {concurrency}: at least 1")
         records = list(batch)
+        self._attempt.batch.emitted_at_end = None  # which ones are worked on is known without
         results: list[T | None] = [None] * len(records)
         self._attempt.awaited.update(record.sequence for record in records)
         todo = iter(enumerate(records))
@@ -195,18 +205,27 @@ class PartitionContext:
         """Make position and output durable together, now: up to `upto`; without it up to the record at hand in
         `for record in batch` (so commit when that one is done), and after (or without) such a loop to the end of the batch.
 
-        It stops short of the first record that has failed or that `map` still works on. Whatever fails later in this attempt, what was committed is not processed again.
+        It stops short of the first record that has failed or that `map` still works on. Whatever fails later in this attempt,
+        what was committed is not processed again.
 
         Raises:
             Fenced: another host runs this partition; nothing was committed.
-            HandlerError: what was emitted as columns does not fit.
+            HandlerError: what was emitted as columns does not fit; or it cannot be told which record is at hand, as rows
+                are emitted outside of a loop over the batch: nothing was committed.
         """
-        if upto is not None:
-            limit = upto.sequence
-        else:
-            batch = self._attempt.batch
-            limit = batch.last if batch.reached is None else batch.sequences[batch.reached]
-        await self._commit(self._attempt, limit)
+        await self._commit(self._attempt, self._at_hand() if upto is None else upto.sequence)
+
+    def _at_hand(self) -> int:
+        """Sequence up to which the handler must be done."""
+        batch, emitted = self._attempt.batch, self._attempt.emitted
+        if batch.reached is not None:
+            return batch.sequences[batch.reached]
+        if batch.emitted_at_end is not None and batch.emitted_at_end < len(emitted):  # a list(batch) is worked through
+            raise HandlerError(
+                "ctx.commit() cannot tell which record you are at, as rows are emitted outside of `for record in batch`: say "
+                "up to which one, ctx.commit(record)"
+            )
+        return batch.last
 
     # For the core
 

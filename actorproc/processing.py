@@ -147,12 +147,14 @@ class BatchProcessor:
             async with self._committing:  # what the handler began to commit and did not wait for
                 table, failures = self._joined(attempt, encoded or await self._encode(attempt))
                 self._current = None
-        except (Exception, SystemExit) as raised:  # noqa: BLE001  # the user's code may raise anything
-            error = raised if isinstance(raised, Exception) else HandlerError(f"the handler raised {raised!r}")
         except asyncio.CancelledError:
             if not is_stray():
                 raise
-            error = HandlerError("the handler was cancelled from within: it awaited something that was cancelled")
+            error = HandlerError("the handler was cancelled from within: its task, or something that it awaited")
+        except (KeyboardInterrupt, GeneratorExit):  # of this process, of this coroutine
+            raise
+        except BaseException as raised:  # noqa: BLE001  # the user's code may raise anything
+            error = raised if isinstance(raised, Exception) else HandlerError(f"the handler raised {raised!r}")
         finally:
             self._current = None
             ctx._close()
@@ -209,7 +211,10 @@ class BatchProcessor:
         return {s: what for s, what in by_sequence.items() if s > self._saved}
 
     def _in_thread(self, ctx: PartitionContext, attempt: Attempt) -> _Encoded:
-        self._handler.process(attempt.batch, ctx)
+        try:
+            self._handler.process(attempt.batch, ctx)
+        except (KeyboardInterrupt, GeneratorExit) as raised:  # nobody's but the handler's, in a thread
+            raise HandlerError(f"the handler raised {raised!r}") from raised
         return self._encoded(attempt.emitted, attempt.tables)
 
     async def _encode(self, attempt: Attempt) -> _Encoded:
@@ -258,6 +263,11 @@ class BatchProcessor:
                 f"rows with _sequence {span['min']}..{span['max']} were emitted for a batch of {batch.first}..{batch.last}: "
                 "a row belongs to a record of the batch at hand"
             )
+        if batch.last - batch.first >= len(batch):  # there are gaps
+            foreign = pc.invert(pc.is_in(table[SEQUENCE.name], value_set=batch.sequence_array))
+            if pc.any(foreign).as_py():
+                sequence = table[SEQUENCE.name].filter(foreign)[0]
+                raise HandlerError(f"a row was emitted for record {sequence}, which is not among those at hand")
 
     async def _commit(self, attempt: Attempt, upto: int) -> None:
         """`ctx.commit`: save what is finished without a gap, up to `upto` at most. One at a time, also within `ctx.map`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import chain, repeat
@@ -116,6 +116,10 @@ class Batch:
         self.data = data
         self.sequence_array = sequences
         self._handed_out: Iterator[int] | None = None
+        self.emitted: Sized = ()
+        """What has been emitted for it, where somebody keeps count."""
+        self.emitted_at_end: int | None = None
+        """How many were when iterating came to its end."""
 
     @classmethod
     def of(
@@ -149,15 +153,21 @@ class Batch:
         return int(self.data.num_rows)
 
     def __iter__(self) -> Iterator[Record]:
-        values = _piecewise(_objects, self.data.column("value"))
-        return map(
-            Record, zip(self.hand_out(), _piecewise(_numbers, self.sequence_array), values, repeat(self), strict=False)
-        )
+        return chain(self._records(self.hand_out()), self._at_end())
+
+    def _records(self, indices: Iterable[int]) -> Iterator[Record]:
+        sequences, values = _piecewise(_numbers, self.sequence_array), _piecewise(_objects, self.data.column("value"))
+        return map(Record, zip(indices, sequences, values, repeat(self), strict=False))
+
+    def _at_end(self) -> Iterator[Record]:
+        self.emitted_at_end = len(self.emitted)
+        yield from ()
 
     def hand_out(self) -> Iterator[int]:
         """The index of each record, for whoever hands out something else than records: so `reached` knows of it."""
         # One more than there are records: it is taken when they are at their end, so `reached` can tell.
         self._handed_out = iter(range(len(self) + 1))
+        self.emitted_at_end = None
         return self._handed_out
 
     @property
@@ -235,7 +245,7 @@ class Batch:
 
     def json(self) -> list[Any]:
         """The values parsed as JSON, in order. Raises `orjson.JSONDecodeError` (a ValueError) at the first that is none."""
-        return [record.json() for record in self]
+        return [record.json() for record in self._records(range(len(self)))]
 
     def to_arrow(self) -> pa.Table:
         """The columns as a table: `_sequence`, `key`, `value`, `headers`, `timestamp`. No copy."""

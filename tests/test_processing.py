@@ -496,3 +496,139 @@ async def test_a_commit_that_the_handler_does_not_wait_for_neither_loses_nor_rep
     saved = [n for rows, _, _ in run.saved for n in rows]
     assert sorted(saved + column(outcome, "n")) == [0, 1, 2, 3]
     assert bool(saved) == shielded
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+async def test_a_handler_that_cancels_its_own_task_fails_at_that_record_alone(awaited: bool) -> None:
+    class Cancelling(PartitionHandler):
+        output_schema = "n long"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                if record.json() == 2:
+                    task = asyncio.current_task()
+                    assert task is not None
+                    task.cancel()
+                    if awaited:
+                        await anyio.sleep(1)
+                ctx.emit(record, {"n": record.json()})
+            await anyio.sleep(0)
+
+    async with anyio.create_task_group() as tasks:  # as partitions run
+
+        async def run() -> None:
+            outcome = await Run(Cancelling())(numbers(0, 1, 2, 3))
+            assert column(outcome, "n") == [0, 1, 3]
+            assert "cancelled from within" in letters(outcome)[102]["error"]["message"]
+            await anyio.sleep(0)  # nothing of it is left
+
+        tasks.start_soon(run)
+
+
+class Panic(BaseException):
+    """As the bindings of other languages raise."""
+
+
+@pytest.mark.parametrize(
+    ("raised", "threaded"), [(Panic, False), (Panic, True), (SystemExit, False), (KeyboardInterrupt, True)]
+)
+async def test_what_is_no_exception_is_its_records_failure_too(raised: type[BaseException], threaded: bool) -> None:
+    class InThread(PartitionHandler):
+        output_schema = "n long"
+
+        def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                if record.json() == 2:
+                    raise raised("here")
+                ctx.emit(record, {"n": record.json()})
+
+    class OnLoop(InThread):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:  # type: ignore[override]
+            super().process(batch, ctx)
+
+    outcome = await Run(InThread() if threaded else OnLoop())(numbers(0, 1, 2, 3))
+    assert column(outcome, "n") == [0, 1, 3]
+    assert raised.__name__ in letters(outcome)[102]["error"]["message"]
+
+
+async def test_a_commit_outside_of_a_loop_over_the_batch_is_refused_before_anything_is_lost() -> None:
+    class Listing(PartitionHandler):
+        output_schema = "n long"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in list(batch):
+                ctx.emit(record, {"n": record.json()})
+                await ctx.commit(record if ctx.attempt > 1 else None)
+
+    run = Run(Listing())
+    outcome = await run(numbers(0, 1, 2))
+    assert [rows for rows, _, _ in run.saved] == [[0], [1], [2]]
+    assert not outcome.tables
+    assert not outcome.letters
+
+
+async def test_parsing_the_batch_within_a_loop_does_not_hide_which_record_is_at_hand() -> None:
+    class Parsing(PartitionHandler):
+        output_schema = "n long"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                ctx.emit(record, {"n": sum(batch.json())})
+                await ctx.commit()
+
+    run = Run(Parsing())
+    await run(numbers(1, 2))
+    assert [(rows, upto) for rows, _, upto in run.saved] == [([3], 100), ([3], 101)]
+
+
+async def test_a_handler_that_has_gone_through_the_batch_commits_all_of_it() -> None:
+    class Twice(PartitionHandler):
+        output_schema = "n long"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            total = sum(record.json() for record in batch)
+            for record in batch:
+                if record.json() < 2:
+                    ctx.emit(record, {"n": total})
+            await ctx.commit()
+
+    run = Run(Twice())
+    await run(numbers(0, 1, 2))
+    assert run.saved == [([3, 3], [], 102)]
+
+
+@pytest.mark.parametrize("call", ["dead_letter", "fail"])
+async def test_a_record_that_is_not_at_hand_cannot_be_given_up(call: str) -> None:
+    class Late(PartitionHandler):
+        output_schema = "n long"
+        kept: ClassVar[list[Record]] = []
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            self.kept.extend(batch)
+            for record in batch:
+                ctx.emit(record, {"n": record.json()})
+            if self.kept[0].sequence != batch.first:
+                getattr(ctx, call)(self.kept[0], ValueError("late"))
+
+    run = Run(Late())
+    assert column(await run(numbers(0)), "n") == [0]
+    later = await run(Batch.of("0", [b"7"], [200]))
+    assert list(letters(later)) == [200]
+    assert "record 100 is not among those at hand (200 to 200)" in letters(later)[200]["error"]["message"]
+
+
+async def test_a_row_for_a_record_in_a_gap_of_the_batch_is_refused() -> None:
+    class Foreign(PartitionHandler):
+        output_schema = "n long"
+        kept: ClassVar[list[Record]] = []
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            self.kept.extend(batch)
+            for record in batch:
+                ctx.emit(self.kept[0] if record.json() == 9 else record, {"n": record.json()})
+
+    run = Run(Foreign())
+    await run(numbers(0))
+    later = await run(Batch.of("0", [b"1", b"9"], [99, 101]))
+    assert column(later, "n") == [1]
+    assert list(letters(later)) == [101]

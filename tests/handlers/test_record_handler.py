@@ -268,6 +268,17 @@ async def test_of_thousands_of_records_those_that_fail_do_so_alone_and_know_thei
     }
 
 
+async def test_rows_that_come_lazily_of_what_is_awaited_know_their_record_too() -> None:
+    class Lazy(RecordHandler[int]):
+        output_schema = "n int"
+        concurrency = 2
+
+        async def process_record(self, n: int, ctx: PartitionContext) -> Any:
+            return ({"n": self.record.sequence} for _ in range(2))
+
+    assert [row["n"] for row in (await run(Lazy, NUMBERS[:2])).rows] == [100, 100, 101, 101]
+
+
 @pytest.mark.parametrize("lazy", [False, True])
 async def test_rows_that_come_lazily_know_their_record_too(lazy: bool) -> None:
     class Lazy(RecordHandler[int]):
