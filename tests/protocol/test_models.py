@@ -1,0 +1,69 @@
+"""The models of the protocol: whole, each holds in every interleaving; with any rule left out, it breaks."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.protocol import commit_model, compaction_model, trim_model
+from tests.protocol.search import Found
+
+WHOLE: dict[ModuleType, Any] = {
+    commit_model: commit_model.ALL,
+    trim_model: trim_model.ALL,
+    compaction_model: compaction_model.WHOLE,
+}
+
+
+def searches(table: str) -> list[object]:
+    """The entries of the tables with this name, as parameters: the model and the search's name."""
+    marks = [pytest.mark.long] if table == "HOLDS_LONG" else []
+    return [
+        pytest.param(model, name, marks=marks, id=f"{model.__name__.rpartition('.')[2]}-{name}")
+        for model in WHOLE
+        for name in getattr(model, table)
+    ]
+
+
+def holds(found: Found) -> bool:
+    assert found.why is None, "\n".join([found.why or "", *found.trace])
+    return found.complete
+
+
+@pytest.mark.parametrize(("model", "name"), searches("HOLDS"))
+def test_with_all_rules_every_interleaving_is_safe(model: ModuleType, name: str) -> None:
+    found = model.HOLDS[name].search()
+    assert holds(found)
+    assert found.states > 3_000
+
+
+@pytest.mark.parametrize(("model", "name"), searches("HOLDS_LONG"))
+def test_within_wider_bounds_too(model: ModuleType, name: str) -> None:
+    assert holds(model.HOLDS_LONG[name].search())
+
+
+@pytest.mark.parametrize(("model", "name"), searches("BREAKS"))
+def test_without_one_rule_a_trace_breaks_it(model: ModuleType, name: str) -> None:
+    found = model.BREAKS[name].search()
+    assert found.why is not None
+    assert 4 < len(found.trace) < 20
+
+
+@pytest.mark.parametrize("model", WHOLE)
+def test_every_rule_has_a_search_that_leaves_it_out(model: ModuleType) -> None:
+    left_out = [
+        [rule.name for rule in fields(search.rules) if not getattr(search.rules, rule.name)]
+        for search in model.BREAKS.values()
+    ]
+    own = {rule.name for rule in fields(WHOLE[model])}
+    if model is compaction_model:
+        own -= {rule.name for rule in fields(commit_model.Rules)}  # it stands on them
+    assert sorted(left_out) == sorted([name] for name in own)
+
+
+@pytest.mark.parametrize("model", WHOLE)
+def test_what_is_expected_to_hold_keeps_every_rule(model: ModuleType) -> None:
+    assert all(search.rules == WHOLE[model] for search in {**model.HOLDS, **model.HOLDS_LONG}.values())
