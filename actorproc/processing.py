@@ -12,7 +12,6 @@ from functools import partial
 from typing import TypeVar
 
 import anyio
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -112,9 +111,9 @@ class BatchProcessor:
         """
         self._whole, self._done, self._saved, self.wanted = batch, Outcome(), -1, -1
         self._parts = Parts(batch, self._settings, self._handler.on_error)
+        self._limit.begin(batch)
         for part in self._parts:
             await self._attempt(part, self._parts)
-        self._limit.passed(len(batch))
         if len(self._done.tables) > 1:
             self._done.tables = [in_order(pa.concat_tables(self._done.tables))]
         return self._done
@@ -319,9 +318,7 @@ class BatchProcessor:
             self._site.log.warning("partition.record_skipped", sequence=sequence, error=repr(error))
             return
         self._done.letters[sequence] = render_letter(record, error, attempt.number, self._site, self._clock)
-        if self._whole is not None:
-            index = int(np.searchsorted(self._whole.sequence_array.to_numpy(), sequence))
-            self._limit.failed(index, error)
+        self._limit.failed(sequence, error)
 
     async def _pause(self, attempt: int) -> None:
         delay = self._backoff.delay(attempt, self._clock.random)

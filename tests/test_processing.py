@@ -447,14 +447,6 @@ async def test_a_handler_that_fails_everything_is_stopped_on_a_short_stream_too_
             await run(numbers(*range(80)))
 
 
-async def test_records_that_failed_before_a_stop_do_not_count_twice_when_they_are_processed_again() -> None:
-    limit = LetterLimit(QUICK)
-    for _ in range(40):
-        limit.failed(3, "the same one")
-    limit.passed(10)
-    limit.failed(0, "the next one")
-
-
 async def test_a_drain_waits_out_a_short_pause_so_that_one_bad_record_does_not_cost_the_batch() -> None:
     class Handler(Doubler):
         bad = frozenset({3})
