@@ -23,7 +23,8 @@ from actorproc.ending import Ending, find_ends
 from actorproc.errors import HandlerError, SourceError, UsageError, blamed
 from actorproc.group.group import Group
 from actorproc.group.nudge import Nudges, UdpNudges
-from actorproc.handler import PartitionHandler, checked_handler
+from actorproc.handler import PartitionHandler
+from actorproc.handler_checks import checked_handler
 from actorproc.handler_threads import HandlerThreads
 from actorproc.layout import ProcessorLayout, checked_name
 from actorproc.logger import get_logger

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import orjson
 import pytest
@@ -17,7 +18,12 @@ from actorproc.store import Store
 from actorproc.stores.memory import Memory
 from actorproc.testing.source import MemorySource
 
-QUICK = {"retry_backoff": 0.001, "retry_backoff_max": 0.002, "restart_backoff": 0.001, "restart_backoff_max": 0.002}
+QUICK: dict[str, Any] = {
+    "retry_backoff": 0.001,
+    "retry_backoff_max": 0.002,
+    "restart_backoff": 0.001,
+    "restart_backoff_max": 0.002,
+}
 
 
 def records(start: int, stop: int) -> Batch:
@@ -116,7 +122,7 @@ class Sorted(RecordHandler):
         return {"n": number}
 
 
-async def processed(whats: list[str], **settings: object) -> tuple[int, int]:
+async def processed(whats: list[str], **settings: Any) -> tuple[int, int]:
     source = MemorySource(1)
     source.append("0", [orjson.dumps([number, what]) for number, what in enumerate(whats)])
     processor = Processor(Sorted, source=source, container=Store(Memory()), host="a", **QUICK, **settings)

@@ -624,3 +624,49 @@ async def test_a_row_for_a_record_in_a_gap_of_the_batch_is_refused() -> None:
     later = await run(Batch.of("0", [b"1", b"9"], [99, 101]))
     assert column(later, "n") == [1]
     assert list(letters(later)) == [101]
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+async def test_rows_that_process_returns_are_an_error_and_not_passed_over(threaded: bool) -> None:
+    class Returning(PartitionHandler):
+        output_schema = "n long"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> Any:
+            return [{"n": 1}]
+
+    class Threaded(Returning):
+        def process(self, batch: Batch, ctx: PartitionContext) -> Any:
+            return [{"n": 1}]
+
+    outcome = await Run(Threaded() if threaded else Returning())(numbers(7))
+    (letter,) = letters(outcome).values()
+    assert (
+        letter["error"]["message"]
+        == "process returned a list: emit rows with ctx.emit(record, row), and return nothing"
+    )
+
+
+async def test_a_plain_process_that_returns_a_coroutine_has_not_processed_anything() -> None:
+    class Wrapped(Doubler):
+        def process(self, batch: Batch, ctx: PartitionContext) -> Any:
+            return super().process(batch, ctx)
+
+    (letter,) = letters(await Run(Wrapped())(numbers(7))).values()
+    assert "process returned a coroutine" in letter["error"]["message"]
+
+
+class Misspelt(Doubler):
+    bad = frozenset({2})
+
+    def on_error(self, error: Exception, failed: Batch, attempt: int) -> Any:
+        return "skip"
+
+
+async def test_an_on_error_that_returns_something_else_stops_the_partition_and_says_what_is_allowed() -> None:
+    with pytest.raises(errors.HandlerError, match=r"on_error returned 'skip'; allowed are Decision\.RETRY.*2 is bad"):
+        await Run(Misspelt())(numbers(1, 2, 3))
+
+
+async def test_an_on_error_that_returns_something_else_loses_nothing_at_most_once() -> None:
+    outcome = await Run(Misspelt(), QUICK.model_copy(update={"delivery": "at-most-once"}))(numbers(1, 2, 3))
+    assert sorted(outcome.letters) == [100, 101, 102]
