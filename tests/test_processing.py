@@ -670,3 +670,16 @@ async def test_an_on_error_that_returns_something_else_stops_the_partition_and_s
 async def test_an_on_error_that_returns_something_else_loses_nothing_at_most_once() -> None:
     outcome = await Run(Misspelt(), QUICK.model_copy(update={"delivery": "at-most-once"}))(numbers(1, 2, 3))
     assert sorted(outcome.letters) == [100, 101, 102]
+
+
+@pytest.mark.parametrize("call", ["emit", "emit_many"])
+async def test_a_row_given_in_place_of_the_record_is_said_to_be_one(call: str) -> None:
+    class Swapped(PartitionHandler):
+        output_schema = "n long"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                getattr(ctx, call)({"n": 1}, [record])
+
+    (letter,) = letters(await Run(Swapped())(numbers(7))).values()
+    assert letter["error"]["message"].startswith("a dict was given in place of a record: the record comes first")
