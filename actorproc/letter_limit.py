@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 
 import numpy as np
@@ -29,18 +28,16 @@ class LetterLimit:
         self._window = settings.dead_letter_window
         self._sequences = _NONE  # of the batch at hand
         self._before = 0  # number of its first record
-        self._failed: list[int] = []  # numbers, growing
+        self._failed = _NONE  # numbers, growing
         self._errors: dict[int, tuple[str, str]] = {}  # number -> type and text
 
     def begin(self, batch: Batch) -> None:
         """The next batch, or what is left of the last one; whatever had failed in that is judged anew."""
         self._before += self._place(batch.first)
         self._sequences = batch.sequence_array.to_numpy()
-        still = slice(
-            bisect_left(self._failed, self._before - self._window + 1), bisect_left(self._failed, self._before)
-        )
-        self._failed = self._failed[still]
-        self._errors = {number: self._errors[number] for number in self._failed}
+        start, end = np.searchsorted(self._failed, (self._before - self._window + 1, self._before))
+        self._failed = self._failed[start:end]
+        self._errors = {number: self._errors[number] for number in self._failed.tolist()}
 
     def failed(self, sequence: int, error: Exception | str) -> None:
         """A record of the batch is a dead letter.
@@ -51,28 +48,30 @@ class LetterLimit:
         if self._share >= 1:
             return
         number = self._before + self._place(sequence)
-        at = bisect_left(self._failed, number)
+        at = int(np.searchsorted(self._failed, number))
         if number not in self._errors:
-            self._failed.insert(at, number)
+            self._failed = np.insert(self._failed, at, number)
         self._errors[number] = _told(error)
-        for last in range(at, bisect_left(self._failed, number + self._window)):
-            self._check(last, error)
-
-    def _check(self, last: int, error: Exception | str) -> None:
-        """The window that ends at a failure."""
-        end = self._failed[last]
-        first = bisect_left(self._failed, end - self._window + 1)
-        count, latest = last + 1 - first, min(self._window, max(end + 1, _FEW))
-        if count > self._share * latest:
-            errors = [self._errors[number] for number in self._failed[first : last + 1]]
-            kind, often = Counter(kind for kind, _ in errors).most_common(1)[0]
-            text = next(text for its_kind, text in reversed(errors) if its_kind == kind)
+        # The windows that it lies in, each ending at a failure.
+        ends = self._failed[at : np.searchsorted(self._failed, number + self._window)]
+        starts = np.searchsorted(self._failed, ends - self._window + 1)
+        counts = np.arange(at, at + len(ends)) + 1 - starts
+        sizes = np.minimum(self._window, np.maximum(ends + 1, _FEW))
+        over = np.flatnonzero(counts > self._share * sizes)
+        if len(over):
+            window = self._failed[starts[over[0]] : at + over[0] + 1].tolist()
             raise TooManyDeadLetters(
-                f"{count} of the latest {latest} records failed, more than dead_letter_limit = {self._share:g} allows; "
-                f"nothing of this batch was committed. {often} of them with {kind}, such as: {text}\n"
+                f"{len(window)} of the latest {sizes[over[0]]} records failed, more than dead_letter_limit = "
+                f"{self._share:g} allows; nothing of this batch was committed. {self._most_frequent(window)}\n"
                 "Mend the cause and start again. To let them become dead letters, raise dead_letter_limit (1 switches it "
                 "off); to pass over them, let on_error return Decision.SKIP"
             ) from (error if isinstance(error, Exception) else None)
+
+    def _most_frequent(self, failed: list[int]) -> str:
+        errors = [self._errors[number] for number in failed]
+        kind, often = Counter(kind for kind, _ in errors).most_common(1)[0]
+        text = next(text for its_kind, text in reversed(errors) if its_kind == kind)
+        return f"{often} of them with {kind}, such as: {text}"
 
     def _place(self, sequence: int) -> int:
         """How many records of the batch come before that one."""

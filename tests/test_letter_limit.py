@@ -47,10 +47,10 @@ def too_many(failed: set[int], records: int, share: float, window: int) -> bool:
     )
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_it_stops_exactly_when_a_window_has_too_many_in_whatever_order_they_are_found(seed: int) -> None:
     random, stopped = Random(seed), 0
-    for _ in range(100):
+    for _ in range(30):
         window, share = random.choice([20, 150, 300]), random.choice([0.05, 0.2, 0.5])
         limit = LetterLimit(Settings(dead_letter_window=window, dead_letter_limit=share))
         all_failed: set[int] = set()
@@ -68,7 +68,7 @@ def test_it_stops_exactly_when_a_window_has_too_many_in_whatever_order_they_are_
                 stopped += 1
                 break
             start = stop
-    assert 0 < stopped < 100
+    assert 0 < stopped < 30
 
 
 def test_a_limit_of_one_never_stops() -> None:
