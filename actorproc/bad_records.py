@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from actorproc.errors import HandlerError
+from actorproc.errors import HandlerError, described
 from actorproc.handler import Decision
+from actorproc.logger import get_logger
 from actorproc.records import Batch
 from actorproc.settings import Settings
+
+log = get_logger(__name__)
 
 Decide = Callable[[Exception, Batch, int], Decision | None]
 """`on_error`: the error, the records that failed, and the number of the attempt."""
@@ -125,10 +128,18 @@ class Parts:
         return ruling
 
     def _decision(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
-        decision = self._decide(error, failed, attempt)
+        decision: object = self._decide(error, failed, attempt)
         if decision is Decision.STOP:
             raise HandlerError(f"on_error said stop: {error!r}") from error
-        return decision
+        if decision is None or isinstance(decision, Decision):
+            return decision
+        wrong = f"on_error returned {decision!r:.100}; allowed are {', '.join(map(str, Decision))}, and None for the default"
+        if not self._once:
+            raise HandlerError(f"{wrong}. It was asked about {described(error)}") from error
+        log.error(
+            "partition.on_error_wrong", error=wrong, why="at most once nothing is shown again: it is a dead letter"
+        )
+        return None
 
     def _again(self, decision: Decision | None, part: Part) -> bool:
         if self._once or decision is Decision.RETRY:

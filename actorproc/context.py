@@ -117,16 +117,22 @@ class PartitionContext:
 
         A row that does not fit `output_schema` is that record's failure.
         """
+        try:
+            self._sequences.append(record[1])
+        except (KeyError, IndexError, TypeError):
+            raise _no_record(record) from None
         self._rows.append(row)
-        self._sequences.append(record[1])
         if len(self._rows) >= PIECE:
             self._emitted.gather()
 
     def emit_many(self, record: Record, rows: Iterable[Row]) -> None:
         """Add any number of output rows that came from `record`."""
         rows = list(rows)  # first, as they may come from a generator that fails midway
+        try:
+            self._sequences.extend([record[1]] * len(rows))
+        except (KeyError, IndexError, TypeError):
+            raise _no_record(record) from None
         self._rows.extend(rows)
-        self._sequences.extend([record[1]] * len(rows))
         if len(self._rows) >= PIECE:
             self._emitted.gather()
 
@@ -233,6 +239,12 @@ class PartitionContext:
         """From now on nothing can be added."""
         self._attempt = _Closed(self._attempt)
         self._rows = self._sequences = _CLOSED_LIST
+
+
+def _no_record(given: object) -> HandlerError:
+    return HandlerError(
+        f"a {type(given).__name__} was given in place of a record: the record comes first, ctx.emit(record, row)"
+    )
 
 
 class _ClosedList(list[Any]):

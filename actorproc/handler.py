@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from enum import Enum
 from typing import Any, ClassVar
@@ -12,7 +11,6 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
 from actorproc.context import PartitionContext, Site
-from actorproc.errors import HandlerDefinitionError
 from actorproc.records import Batch
 
 
@@ -61,6 +59,14 @@ class PartitionHandler:
     Options: ClassVar[type[BaseModel]] = NoOptions
     """A pydantic model: `--option name=value`, `ACTORPROC_OPTION_<NAME>` and `[options]` of the file fill it."""
 
+    _arguments: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "process": ("batch", "ctx"),
+        "opened": ("ctx",),
+        "closing": ("ctx", "reason"),
+        "on_error": ("error", "failed", "attempt"),
+    }
+    """What the methods that a subclass may write are called with."""
+
     @classmethod
     def schema_for(cls, options: Any) -> str | pa.Schema | None:
         """The output schema, where it depends on the options. Asked once, before anything is opened."""
@@ -98,32 +104,3 @@ class PartitionHandler:
     async def shared(cls, options: Any) -> AsyncIterator[Any]:
         """What the partitions of a host share (a connection pool, a client): entered once per host, given as `ctx.shared`."""
         yield None
-
-
-def checked_handler(handler: object) -> type[PartitionHandler]:
-    """`handler`, if it can be used as one.
-
-    Raises:
-        HandlerDefinitionError: names what is missing or wrong.
-    """
-    if not inspect.isclass(handler):
-        raise HandlerDefinitionError(f"{handler!r} is no class; give a subclass of actorproc.PartitionHandler")
-    if not issubclass(handler, PartitionHandler):
-        raise HandlerDefinitionError(f"{handler.__name__} must subclass actorproc.PartitionHandler")
-    if handler.process is PartitionHandler.process:
-        raise HandlerDefinitionError(f"{handler.__name__} has no process(self, batch, ctx)")
-    if not callable(handler.process):
-        raise HandlerDefinitionError(f"{handler.__name__}.process is no method")
-    for hook in ("opened", "closing"):
-        if not inspect.iscoroutinefunction(getattr(handler, hook)):
-            raise HandlerDefinitionError(f"{handler.__name__}.{hook} must be async def {hook}(self, ctx, ...)")
-    try:
-        inspect.signature(handler.process).bind(None, None, None)
-    except TypeError:
-        raise HandlerDefinitionError(
-            f"{handler.__name__}.process takes {inspect.signature(handler.process)}; it must take (self, batch, ctx)"
-        ) from None
-    if getattr(handler, "__abstractmethods__", None):
-        missing = ", ".join(sorted(handler.__abstractmethods__))  # type: ignore[attr-defined]
-        raise HandlerDefinitionError(f"{handler.__name__} is abstract: it has no {missing}")
-    return handler

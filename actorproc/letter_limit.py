@@ -2,43 +2,83 @@
 
 from __future__ import annotations
 
-from actorproc.errors import TooManyDeadLetters
+from collections import Counter
+
+import numpy as np
+
+from actorproc.errors import TooManyDeadLetters, text_of
+from actorproc.records import Batch
 from actorproc.settings import Settings
 
 _FEW = 100  # records of which the share is taken at least: one bad record of the first two is no alarm
+_SHOWN = 200  # characters of an error that a message shows
+_NONE = np.array([], np.int64)
 
 
 class LetterLimit:
-    """Counts dead letters over the latest records of one partition, its restarts on this host included.
+    """Counts dead letters over the latest records of one partition, restarts by the same host process included.
 
-    Records are counted from the first one seen here; what is processed again after a restart has the same number again.
+    Records are numbered from the first one seen here. A failure counts in every window of `dead_letter_window` records
+    that it lies in, so it does not matter in which order failures are found: what was tried again comes last.
     """
 
     def __init__(self, settings: Settings) -> None:
         # At most once: nothing is shown to the handler again, so what fails is given up, and a limit could only lose it.
         self._share = 1.0 if settings.delivery == "at-most-once" else settings.dead_letter_limit
         self._window = settings.dead_letter_window
-        self._seen = 0
-        self._failed: set[int] = set()
+        self._sequences = _NONE  # of the batch at hand
+        self._before = 0  # number of its first record
+        self._failed = _NONE  # numbers, growing
+        self._errors: dict[int, tuple[str, str]] = {}  # number -> type and text
 
-    def passed(self, records: int) -> None:
-        """So many records are processed."""
-        self._seen += records
+    def begin(self, batch: Batch) -> None:
+        """The next batch, or what is left of the last one; whatever had failed in that is judged anew."""
+        self._before += self._place(batch.first)
+        self._sequences = batch.sequence_array.to_numpy()
+        start, end = np.searchsorted(self._failed, (self._before - self._window + 1, self._before))
+        self._failed = self._failed[start:end]
+        self._errors = {number: self._errors[number] for number in self._failed.tolist()}
 
-    def failed(self, index: int, error: Exception | str) -> None:
-        """Record `index` after those that passed is a dead letter.
+    def failed(self, sequence: int, error: Exception | str) -> None:
+        """A record of the batch is a dead letter.
 
         Raises:
             TooManyDeadLetters: there are more than allowed.
         """
-        at = self._seen + index
-        self._failed.add(at)
-        if at - min(self._failed) >= self._window:
-            self._failed = {failed for failed in self._failed if failed > at - self._window}
-        latest = min(self._window, max(at + 1, _FEW))
-        if len(self._failed) > self._share * latest:
-            cause = error if isinstance(error, Exception) else None
+        if self._share >= 1:
+            return
+        number = self._before + self._place(sequence)
+        at = int(np.searchsorted(self._failed, number))
+        if number not in self._errors:
+            self._failed = np.insert(self._failed, at, number)
+        self._errors[number] = _told(error)
+        # The windows that it lies in, each ending at a failure.
+        ends = self._failed[at : np.searchsorted(self._failed, number + self._window)]
+        starts = np.searchsorted(self._failed, ends - self._window + 1)
+        counts = np.arange(at, at + len(ends)) + 1 - starts
+        sizes = np.minimum(self._window, np.maximum(ends + 1, _FEW))
+        over = np.flatnonzero(counts > self._share * sizes)
+        if len(over):
+            window = self._failed[starts[over[0]] : at + over[0] + 1].tolist()
             raise TooManyDeadLetters(
-                f"{len(self._failed)} of the latest {latest} records failed, more than dead_letter_limit = "
-                f"{self._share:g} allows; nothing of this batch was committed. The last error: {error!r}"
-            ) from cause
+                f"{len(window)} of the latest {sizes[over[0]]} records failed, more than dead_letter_limit = "
+                f"{self._share:g} allows; nothing of this batch was committed. {self._most_frequent(window)}\n"
+                "Mend the cause and start again. To let them become dead letters, raise dead_letter_limit (1 switches it "
+                "off); to pass over them, let on_error return Decision.SKIP"
+            ) from (error if isinstance(error, Exception) else None)
+
+    def _most_frequent(self, failed: list[int]) -> str:
+        errors = [self._errors[number] for number in failed]
+        kind, often = Counter(kind for kind, _ in errors).most_common(1)[0]
+        text = next(text for its_kind, text in reversed(errors) if its_kind == kind)
+        return f"{often} of them with {kind}, such as: {text}"
+
+    def _place(self, sequence: int) -> int:
+        """How many records of the batch come before that one."""
+        return int(np.searchsorted(self._sequences, sequence))
+
+
+def _told(error: Exception | str) -> tuple[str, str]:
+    if isinstance(error, Exception):
+        return type(error).__name__, text_of(error)[:_SHOWN]
+    return "ctx.dead_letter", str(error)[:_SHOWN]

@@ -162,8 +162,10 @@ class PartitionActor(Actor[_Read]):
         """Cut what the source yields into batches and send them to the own mailbox: the read-ahead."""
         common, settings = self._common, self._settings
         position, done = self._committer.cursor
+        read = -1  # sequence up to which this read() has come: only a new one may begin again below what is done
         async with aclosing(common.source.read(self.partition, position)) as chunks:
             async for chunk in chunks:
+                read = self._check_growth(chunk.batch, read)
                 batch = chunk.batch.after(done)
                 while len(batch):
                     piece = batch[: _fitting(batch, settings.max_batch_records, settings.max_batch_bytes)]
@@ -177,6 +179,15 @@ class PartitionActor(Actor[_Read]):
                 if not len(chunk.batch):
                     await self.send(_Read(chunk.batch, Cursor(position, done)))
         raise SourceError(f"the source's read() of partition {self.partition} has ended; it must go on for ever")
+
+    def _check_growth(self, batch: Batch, above: int) -> int:
+        """Its last sequence; records out of order would be passed over, or come twice."""
+        if (pair := batch.disorder(above)) is not None:
+            raise SourceError(
+                f"the source's read() of partition {self.partition} gave sequence {pair[1]} after {pair[0]}: within one "
+                "read() sequences must grow from record to record, from 0"
+            )
+        return batch.last if len(batch) else above
 
     @asynccontextmanager
     async def _aside(self) -> AsyncIterator[None]:

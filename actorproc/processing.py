@@ -12,7 +12,6 @@ from functools import partial
 from typing import TypeVar
 
 import anyio
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -112,9 +111,9 @@ class BatchProcessor:
         """
         self._whole, self._done, self._saved, self.wanted = batch, Outcome(), -1, -1
         self._parts = Parts(batch, self._settings, self._handler.on_error)
+        self._limit.begin(batch)
         for part in self._parts:
             await self._attempt(part, self._parts)
-        self._limit.passed(len(batch))
         if len(self._done.tables) > 1:
             self._done.tables = [in_order(pa.concat_tables(self._done.tables))]
         return self._done
@@ -143,7 +142,7 @@ class BatchProcessor:
                 encoded = await self._threads.run(self._site.partition, begun, self._in_thread, ctx, attempt)
             else:
                 self._begin(attempt)
-                await self._handler.process(part.batch, ctx)  # type: ignore[misc]  # an async def
+                _check_nothing(await self._handler.process(part.batch, ctx))  # type: ignore[misc]  # an async def
             async with self._committing:  # what the handler began to commit and did not wait for
                 table, failures = self._joined(attempt, encoded or await self._encode(attempt))
                 self._current = None
@@ -212,7 +211,7 @@ class BatchProcessor:
 
     def _in_thread(self, ctx: PartitionContext, attempt: Attempt) -> _Encoded:
         try:
-            self._handler.process(attempt.batch, ctx)
+            _check_nothing(self._handler.process(attempt.batch, ctx))
         except (KeyboardInterrupt, GeneratorExit) as raised:  # nobody's but the handler's, in a thread
             raise HandlerError(f"the handler raised {raised!r}") from raised
         return self._encoded(attempt.emitted, attempt.tables)
@@ -319,9 +318,7 @@ class BatchProcessor:
             self._site.log.warning("partition.record_skipped", sequence=sequence, error=repr(error))
             return
         self._done.letters[sequence] = render_letter(record, error, attempt.number, self._site, self._clock)
-        if self._whole is not None:
-            index = int(np.searchsorted(self._whole.sequence_array.to_numpy(), sequence))
-            self._limit.failed(index, error)
+        self._limit.failed(sequence, error)
 
     async def _pause(self, attempt: int) -> None:
         delay = self._backoff.delay(attempt, self._clock.random)
@@ -337,6 +334,17 @@ class BatchProcessor:
                     why="it would be tried again too late for this drain; the next owner processes it anew",
                 )
                 raise Interrupted
+
+
+def _check_nothing(returned: object) -> None:
+    """Rows that are returned are not emitted, and what a plain def returns is not awaited: neither may pass for done."""
+    if inspect.iscoroutine(returned):
+        returned.close()  # it is never awaited, as was just said
+        raise HandlerError("process returned a coroutine: nothing of it has run; write async def process")
+    if returned is not None:
+        raise HandlerError(
+            f"process returned a {type(returned).__name__}: emit rows with ctx.emit(record, row), and return nothing"
+        )
 
 
 def _forget(attempt: Attempt, upto: int, rows: int, tables: int) -> None:

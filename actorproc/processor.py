@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
@@ -23,7 +25,8 @@ from actorproc.ending import Ending, find_ends
 from actorproc.errors import HandlerError, SourceError, UsageError, blamed
 from actorproc.group.group import Group
 from actorproc.group.nudge import Nudges, UdpNudges
-from actorproc.handler import PartitionHandler, checked_handler
+from actorproc.handler import PartitionHandler
+from actorproc.handler_checks import checked_handler
 from actorproc.handler_threads import HandlerThreads
 from actorproc.layout import ProcessorLayout, checked_name
 from actorproc.logger import get_logger
@@ -78,6 +81,26 @@ def default_host() -> str:
     return f"{name}-{os.getpid()}" if number == 1 else f"{name}-{os.getpid()}-{number}"
 
 
+def _check_arguments(unsure: Mapping[str, object], *, name: object, host: object, container: object) -> None:
+    """Types of what is given, and names: what is `unsure` should be settings, or is one of our own arguments misspelt.
+
+    Raises:
+        UsageError: names the argument, the value and what is allowed.
+    """
+    for argument, value in (("name", name), ("host", host)):
+        if not isinstance(value, str | None):
+            raise UsageError(f"{argument} = {value!r}: a text, or None for the default")
+    if not isinstance(container, str | Store):
+        raise UsageError(
+            f"container = {container!r}: the URL of a store as text, such as 's3://bucket/state' or a folder, or an opened Store"
+        )
+    own = inspect.signature(Processor).parameters.keys() - {"keywords"}
+    for given, value in unsure.items():
+        near = get_close_matches(given, [*own, *Settings.model_fields], n=1)
+        if own.intersection(near):
+            raise UsageError(f"{given} = {value!r}: Processor has no such argument; did you mean {near[0]}?")
+
+
 class Processor:
     """One host of a processor: shares the partitions of a source with the other hosts, and runs a handler on its own.
 
@@ -114,6 +137,7 @@ class Processor:
         **keywords: Any,
     ) -> None:
         self.handler = checked_handler(handler)
+        _check_arguments(keywords, name=name, host=host, container=container)
         self.settings = settings if settings is not None and not keywords else Settings.load(config, **keywords)
         if settings is not None and (also := [*keywords, *(["config"] if config else [])]):
             raise UsageError(f"give settings or {', '.join(also)}, not both")
@@ -139,12 +163,13 @@ class Processor:
         self._last: SupervisorStatistics | None = None
         self._stack: AsyncExitStack | None = None
         self._stop_asked = False
+        self._in_use = False
         self._ended = anyio.Event()
         self._log = log.bind(processor=self.name, host=self.host)
 
     async def __aenter__(self) -> Self:
         """Run in the background until the block ends; then drain and leave. Never touches signals."""
-        self._stack = stack = AsyncExitStack()
+        stack = AsyncExitStack()
         await stack.__aenter__()
         try:
             supervisor = await stack.enter_async_context(self._assembled())
@@ -152,7 +177,10 @@ class Processor:
         except BaseException:
             await stack.aclose()
             raise
+        self._stack = stack
         self._ended = anyio.Event()
+        if self._stop_asked:
+            supervisor.stop()
         tasks.start_soon(self._run_in_background, supervisor, self._ended)
         return self
 
@@ -166,16 +194,18 @@ class Processor:
         stack, self._stack = self._stack, None
         if stack is None:
             return None
-        if kind is None or issubclass(kind, Exception):
-            await self.stop()
-            await self._ended.wait()  # an error in the block would cancel what is still being drained
         try:
+            if kind is None or issubclass(kind, Exception):
+                await self.stop()
+                await self._ended.wait()  # an error in the block would cancel what is still being drained
             return await stack.__aexit__(kind, error, trace)
         except ExceptionGroup as group:
             cause = first_cause(group, error)
             if cause is error:
                 return False  # the block's own goes on as it is
             raise cause from None
+        finally:
+            self._stop_asked = False
 
     async def run(
         self, *, until_end: bool = False, signals: bool = False, aborting: Callable[[], None] = lambda: None
@@ -193,7 +223,7 @@ class Processor:
             Aborted: a second signal came.
             Fenced: another host of the same name has taken over.
             StoreError: the store cannot be used.
-            UsageError: what the handler emits does not go with what is stored.
+            UsageError: what the handler emits does not go with what is stored; or it runs already.
         """
         signalled = Signals(self.clock, aborting) if signals else None
         ending = Ending(self._source, self._store, self.layout) if until_end else None
@@ -241,11 +271,22 @@ class Processor:
             read_ahead_bytes=self._budget.used,
         )
 
+    @contextmanager
+    def _not_twice(self) -> Iterator[None]:
+        if self._in_use:
+            raise UsageError("this Processor runs already; make another one for a second host in this process")
+        self._in_use = True
+        try:
+            yield
+        finally:
+            self._in_use = False
+
     @asynccontextmanager
     async def _assembled(self, until_end: bool = False) -> AsyncIterator[Supervisor]:
         """Everything connected and checked, and a supervisor that is ready to run."""
         settings, clock = self.settings, self.clock
         async with AsyncExitStack() as stack:
+            stack.enter_context(self._not_twice())
             if self._owns_store:
                 await stack.enter_async_context(self._store)
             if (wrong := await wrong_container(self._store)) is not None:

@@ -204,6 +204,14 @@ class Batch:
             return self
         return self[int(np.searchsorted(self.sequence_array.to_numpy(), sequence, side="right")) :]
 
+    def disorder(self, above: int) -> tuple[int, int] | None:
+        """The first two neighbours whose sequences do not grow; `above` stands before the first. None: all grow."""
+        sequences = self.sequence_array.to_numpy()
+        if not len(sequences) or sequences[0] <= above:
+            return (above, int(sequences[0])) if len(sequences) else None
+        falls = np.flatnonzero(sequences[1:] <= sequences[:-1])
+        return (int(sequences[falls[0]]), int(sequences[falls[0] + 1])) if len(falls) else None
+
     @property
     def first(self) -> int:
         """Sequence of the first record."""

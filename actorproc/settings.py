@@ -108,11 +108,11 @@ class Settings(BaseSettings):
         0.5,
         ge=0,
         le=1,
-        description="Share of the latest records beyond which the partition stops, restarts on this host included.",
+        description="Share of dead letters in the latest records beyond which the partition stops; 1: it never does.",
     )
     dead_letter_window: Count = Field(
         1_000,
-        description="Over how many of the latest records the share is taken; while fewer were seen, of at least 100.",
+        description="Over how many records in a row the share is taken; of at least 100 while the host process has seen fewer.",
     )
     max_process_time: Seconds = Field(
         300,

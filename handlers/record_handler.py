@@ -44,6 +44,10 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
     concurrency: ClassVar[int] = 1
     """How many records of a batch an `async def process_record` works on at once. Rows keep the order of the records."""
 
+    _arguments: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **PartitionHandler._arguments,
+        "process_record": ("record", "ctx"),
+    }
     _typed: ClassVar[TypedValues[Any] | None] = None
     _at: Callable[[], Record]
 

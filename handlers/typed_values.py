@@ -7,11 +7,14 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 import pyarrow as pa
+from msgspec import inspect
 from pydantic import BaseModel
 
 from actorproc.handlers.lines import one_a_line
 
 T = TypeVar("T")
+
+_JSON = (dict, list, str, int, float, bool, type(None))
 
 
 class TypedValues(Generic[T]):
@@ -30,6 +33,8 @@ class TypedValues(Generic[T]):
             self._decode = kind.model_validate_json
         else:
             decoder = msgspec.json.Decoder(kind)
+            if (stranger := _stranger(inspect.type_info(kind), set())) is not None:
+                raise TypeError(f"{stranger.__name__} is a plain class")  # msgspec would refuse each value
             self._decode, self._decode_lines = decoder.decode, decoder.decode_lines
 
     def parse(self, value: bytes | None) -> T:
@@ -48,3 +53,17 @@ class TypedValues(Generic[T]):
         except ValueError:
             return None
         return parsed if len(parsed) == len(values) else None  # each line gave at least one, so now one each
+
+
+def _stranger(kind: inspect.Type, seen: set[int]) -> type | None:
+    """A class of which every value of that kind needs an instance, and JSON gives none."""
+    if isinstance(kind, inspect.CustomType):
+        return None if any(issubclass(given, kind.cls) for given in _JSON) else kind.cls
+    if isinstance(kind, inspect.UnionType):
+        strangers = [_stranger(one, seen) for one in kind.types]
+        return strangers[0] if all(strangers) else None
+    if id(kind) in seen:
+        return None
+    seen.add(id(kind))
+    fields: tuple[inspect.Field, ...] = getattr(kind, "fields", ())
+    return next((found for field in fields if field.required and (found := _stranger(field.type, seen))), None)

@@ -447,14 +447,6 @@ async def test_a_handler_that_fails_everything_is_stopped_on_a_short_stream_too_
             await run(numbers(*range(80)))
 
 
-async def test_records_that_failed_before_a_stop_do_not_count_twice_when_they_are_processed_again() -> None:
-    limit = LetterLimit(QUICK)
-    for _ in range(40):
-        limit.failed(3, "the same one")
-    limit.passed(10)
-    limit.failed(0, "the next one")
-
-
 async def test_a_drain_waits_out_a_short_pause_so_that_one_bad_record_does_not_cost_the_batch() -> None:
     class Handler(Doubler):
         bad = frozenset({3})
@@ -632,3 +624,62 @@ async def test_a_row_for_a_record_in_a_gap_of_the_batch_is_refused() -> None:
     later = await run(Batch.of("0", [b"1", b"9"], [99, 101]))
     assert column(later, "n") == [1]
     assert list(letters(later)) == [101]
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+async def test_rows_that_process_returns_are_an_error_and_not_passed_over(threaded: bool) -> None:
+    class Returning(PartitionHandler):
+        output_schema = "n long"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> Any:
+            return [{"n": 1}]
+
+    class Threaded(Returning):
+        def process(self, batch: Batch, ctx: PartitionContext) -> Any:
+            return [{"n": 1}]
+
+    outcome = await Run(Threaded() if threaded else Returning())(numbers(7))
+    (letter,) = letters(outcome).values()
+    assert (
+        letter["error"]["message"]
+        == "process returned a list: emit rows with ctx.emit(record, row), and return nothing"
+    )
+
+
+async def test_a_plain_process_that_returns_a_coroutine_has_not_processed_anything() -> None:
+    class Wrapped(Doubler):
+        def process(self, batch: Batch, ctx: PartitionContext) -> Any:
+            return super().process(batch, ctx)
+
+    (letter,) = letters(await Run(Wrapped())(numbers(7))).values()
+    assert "process returned a coroutine" in letter["error"]["message"]
+
+
+class Misspelt(Doubler):
+    bad = frozenset({2})
+
+    def on_error(self, error: Exception, failed: Batch, attempt: int) -> Any:
+        return "skip"
+
+
+async def test_an_on_error_that_returns_something_else_stops_the_partition_and_says_what_is_allowed() -> None:
+    with pytest.raises(errors.HandlerError, match=r"on_error returned 'skip'; allowed are Decision\.RETRY.*2 is bad"):
+        await Run(Misspelt())(numbers(1, 2, 3))
+
+
+async def test_an_on_error_that_returns_something_else_loses_nothing_at_most_once() -> None:
+    outcome = await Run(Misspelt(), QUICK.model_copy(update={"delivery": "at-most-once"}))(numbers(1, 2, 3))
+    assert sorted(outcome.letters) == [100, 101, 102]
+
+
+@pytest.mark.parametrize("call", ["emit", "emit_many"])
+async def test_a_row_given_in_place_of_the_record_is_said_to_be_one(call: str) -> None:
+    class Swapped(PartitionHandler):
+        output_schema = "n long"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                getattr(ctx, call)({"n": 1}, [record])
+
+    (letter,) = letters(await Run(Swapped())(numbers(7))).values()
+    assert letter["error"]["message"].startswith("a dict was given in place of a record: the record comes first")

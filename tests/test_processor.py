@@ -393,6 +393,12 @@ async def test_output_with_another_schema_is_refused_at_start(tmp_path: Path) ->
         ({"name": "a/b"}, "processor name 'a/b'"),
         ({"host": "a b"}, "host name 'a b'"),
         ({"container": "ftp://x"}, "ftp"),
+        ({"name": 7}, "name = 7: a text, or None"),
+        ({"host": b"a"}, "host = b'a': a text, or None"),
+        ({"container": 3}, "container = 3: the URL of a store as text, such as 's3://bucket/state'"),
+        ({"nme": "x"}, "nme = 'x': Processor has no such argument; did you mean name"),
+        ({"option": {}}, "did you mean options"),
+        ({"Keyword": 1}, "Keyword = 1: there is no such setting"),
         ({"source": "kafka://x"}, "kafka"),
         ({"commit_intervall": 1}, "commit_intervall = 1: there is no such setting; did you mean commit_interval"),
         ({"options": {"x": 1}}, "no option x"),
@@ -707,6 +713,41 @@ async def test_a_stop_asked_for_before_the_run_begins_is_kept() -> None:
     await processor.stop()
     with anyio.fail_after(60):
         await processor.run()
+
+
+async def test_a_stop_asked_for_before_the_block_begins_is_kept() -> None:
+    processor = Processor(Double, source=fed(), container=Store(Memory()), host="a", **QUICK)
+    await processor.stop()
+    async with processor:
+        with anyio.fail_after(60):
+            await processor._ended.wait()
+
+
+async def test_a_processor_runs_again_after_its_block_and_after_a_run() -> None:
+    store, source = Store(Memory()), fed(1, 5)
+    processor = Processor(Double, source=source, container=store, host="a", **QUICK)
+    async with processor:
+        pass
+    await processor.run(until_end=True)
+    assert await rows(store) == [0, 2, 4, 6, 8]
+    source.append("0", [b"5"])
+    await processor.run(until_end=True)
+    async with processor:
+        pass
+    assert await rows(store) == [0, 2, 4, 6, 8, 10]
+
+
+async def test_a_processor_that_runs_is_not_run_a_second_time_and_goes_on() -> None:
+    store = Store(Memory())
+    async with Processor(Double, source=fed(1, 5), container=store, host="a", **QUICK) as processor:
+        with pytest.raises(errors.UsageError, match="runs already; make another one"):
+            await processor.run(until_end=True)
+        with pytest.raises(errors.UsageError, match="runs already"):
+            async with processor:
+                pass
+        with anyio.fail_after(60):
+            while await rows(store) != [0, 2, 4, 6, 8]:
+                await anyio.sleep(0.01)
 
 
 async def test_a_stop_does_not_wait_for_a_store_that_hangs() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import typer
 
 from actorproc.cli.common import console, counted, opened_processor, print_json, print_table, run_async, shown
+from actorproc.committing import CHECKPOINT_EVERY
 from actorproc.errors import UsageError
 from actorproc.layout import ProcessorLayout, partition_of
 from actorproc.output.checkpoints import read_checkpoint
@@ -145,7 +146,10 @@ def purge(
             return
         console.print(f"{counted(purged, 'dead letter')} purged")
         if kept:
-            console.print(f"{kept:,} kept: no checkpoint has passed them yet; try again in a minute")
+            console.print(
+                f"{kept:,} kept: no checkpoint has passed them yet. A host writes one every {CHECKPOINT_EVERY} commits, and "
+                "when it stops: start the processor if none runs, stop it or let it go on, and try again"
+            )
 
     run_async(work)
 

@@ -98,7 +98,8 @@ class Source(ABC):
         """Records from `position` on, for ever; waits for news by itself. An async generator.
 
         Yields an empty chunk whenever it has reached the end and is about to wait.
-        Chunks may be of any size: the processor cuts them into batches.
+        Chunks may be of any size: the processor cuts them into batches. Sequences grow from record to record and from
+        chunk to chunk, or the partition stops with a SourceError.
         """
 
     def sequence_before(self, partition: str, position: str) -> int | None:

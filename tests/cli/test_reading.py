@@ -301,3 +301,14 @@ def test_doctor_fails_a_store_that_ignores_conditions(
     result = run("doctor", tmp_path / "place")
     assert result.exit_code == 1
     assert "NOT safe to use: create if absent" in result.stdout
+
+
+def test_a_purge_says_what_brings_the_checkpoint_past_the_letters_it_kept(
+    run: Run, state: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(state / "state", tmp_path / "state")
+    shutil.rmtree(tmp_path / "state" / LAYOUT.checkpoints)
+    result = run("dead-letters", "purge", "--name", "Delays", "--container", tmp_path / "state", "--yes")
+    said = " ".join(result.stdout.split())
+    assert said.startswith("0 dead letters purged 20 kept: no checkpoint has passed them yet.")
+    assert "every 16 commits, and when it stops: start the processor if none runs" in said

@@ -12,7 +12,8 @@ import structlog
 
 from actorproc.clock import Clock
 from actorproc.context import Site
-from actorproc.handler import PartitionHandler, checked_handler
+from actorproc.handler import PartitionHandler
+from actorproc.handler_checks import checked_handler
 from actorproc.handler_threads import HandlerThreads
 from actorproc.letter_limit import LetterLimit
 from actorproc.options import load_options

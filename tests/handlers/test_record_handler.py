@@ -11,7 +11,8 @@ import pytest
 
 from actorproc.context import PartitionContext
 from actorproc.errors import HandlerDefinitionError
-from actorproc.handler import Decision, PartitionHandler, checked_handler
+from actorproc.handler import Decision, PartitionHandler
+from actorproc.handler_checks import checked_handler
 from actorproc.handlers import RecordHandler
 from actorproc.records import Batch, Record
 from tests.handlers.running import QUICK, run

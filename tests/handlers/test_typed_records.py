@@ -188,3 +188,38 @@ def test_a_type_that_no_json_becomes_is_refused_where_the_handler_is_defined() -
         class Wrong(RecordHandler["Later"]):  # type: ignore[name-defined]
             def process_record(self, number: Any, ctx: PartitionContext) -> Any:
                 return None
+
+
+class NoStruct:
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+
+class Holding(msgspec.Struct):
+    within: NoStruct
+
+
+class Chain(msgspec.Struct):
+    n: int
+    following: Chain | None = None
+    anything: object = None
+
+
+@pytest.mark.parametrize("kind", [NoStruct, Holding, complex])
+def test_a_plain_class_is_refused_where_the_handler_is_defined_and_not_record_by_record(kind: type[Any]) -> None:
+    with pytest.raises(HandlerDefinitionError, match=r"is a plain class.*msgspec\.Struct, dataclass"):
+
+        class Wrong(RecordHandler[kind]):  # type: ignore[valid-type]
+            def process_record(self, number: Any, ctx: PartitionContext) -> Any:
+                return None
+
+
+@pytest.mark.parametrize("kind", [Chain, Chain | None, object])
+async def test_types_that_hold_themselves_or_anything_are_allowed(kind: Any) -> None:
+    class Read(RecordHandler[kind]):
+        output_schema = "n int"
+
+        def process_record(self, value: Any, ctx: PartitionContext) -> dict[str, Any]:
+            return {"n": value["n"] if isinstance(value, dict) else value.n}
+
+    assert [row["n"] for row in (await run(Read, [b'{"n": 3, "following": {"n": 4}}'])).rows] == [3]
