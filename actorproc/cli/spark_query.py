@@ -17,7 +17,8 @@ from actorproc.cli.workers import end_soon, stop_with_parent
 from actorproc.clock import SYSTEM
 from actorproc.errors import ActorprocError, HandlerDefinitionError, SettingsError, UsageError
 from actorproc.java import check_java
-from actorproc.keeping import Reader, register
+from actorproc.keeping import Reader, register, remove
+from actorproc.keeping.registry import read_registry
 from actorproc.layout import ProcessorLayout
 from actorproc.logger import get_logger
 from actorproc.retry import Backoff
@@ -145,7 +146,7 @@ async def _keep(job: Job, limits: RunLimits, store: Store, signals: Signals, tri
         "trigger": trigger,
     }
     say_started(facts, job.session.told())
-    await _register(job, store)
+    added = await _register(job, store)
     running = RunningQuery(job.start, what=what, reads=reads, limits=limits, told=figures.note, clock=SYSTEM)
 
     async def lag() -> Lag | None:
@@ -169,6 +170,10 @@ async def _keep(job: Job, limits: RunLimits, store: Store, signals: Signals, tri
             tasks.start_soon(show.run)
             await running.run()
             tasks.cancel_scope.cancel()
+    except* UsageError:
+        if added is not None and not figures.batches:
+            await remove(store, ProcessorLayout(job.name).readers, added)
+        raise
     finally:
         if figures.latest is not None:
             typer.echo(summary(what, figures, running.restarts, SYSTEM.monotonic() - began))
@@ -176,17 +181,25 @@ async def _keep(job: Job, limits: RunLimits, store: Store, signals: Signals, tri
             await SYSTEM.offload(job.session.close, abandon=True)
 
 
-async def _register(job: Job, store: Store) -> None:
-    """From now on nothing is trimmed that the query has not read; where its checkpoint can be asked how far it is."""
+async def _register(job: Job, store: Store) -> str | None:
+    """From now on nothing is trimmed that the query has not read; where its checkpoint can be asked how far it is.
+
+    Returns:
+        The name of the reader, if it was not registered before: what then turns out to be wrong use must not hold
+        back a trim for ever.
+    """
     if job.native:
         log.warning("spark.not_registered", why="how far Spark's own file stream is cannot be told: trim with care")
-        return
+        return None
     try:
         reader = Reader.spark(job.query.spec.replace(":", ".").lstrip("_"), job.query.checkpoint)
     except UsageError as unreadable:  # a place that Hadoop knows, and we do not
         log.warning("spark.not_registered", why=str(unreadable))
-        return
-    await register(store, ProcessorLayout(job.name).readers, reader, rename=True)
+        return None
+    key = ProcessorLayout(job.name).readers
+    before = (await read_registry(store, key)).readers
+    after = (await register(store, key, reader, rename=True)).readers
+    return next((name for name in after if name not in before and after[name].is_same(reader)), None)
 
 
 def _session(ask: Ask, urls: Sequence[str], settings: Settings) -> Session:
