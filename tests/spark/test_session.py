@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 
 from actorproc.errors import HandlerDefinitionError, QueryFailed, SourceError, UsageError
 from actorproc.settings import Settings
@@ -152,3 +155,19 @@ def test_an_error_of_the_functions_own_is_told_with_its_place() -> None:
         told = explained(error, "app:f failed")
     assert isinstance(told, HandlerDefinitionError)
     assert "app:f failed: KeyError: 'nope' (in test_an_error" in str(told)
+
+
+@pytest.mark.parametrize("kind", ["SQL", "DataFrame"])
+def test_what_spark_refuses_is_not_logged_by_pyspark_as_well(kind: str, capfd: pytest.CaptureFixture[str]) -> None:
+    class Opened(Session):
+        def _start(self) -> Any:
+            return None
+
+    class Refused(PySparkException):
+        def getQueryContext(self) -> Any:  # noqa: N802
+            context = SimpleNamespace(name=kind)
+            return [SimpleNamespace(contextType=lambda: context, callSite=lambda: "app.py:1", fragment=lambda: "where")]
+
+    Opened("local", {}).open()
+    Refused("no such column")._log_exception()
+    assert capfd.readouterr().err == ""
