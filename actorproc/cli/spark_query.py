@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ from actorproc.settings import Settings, seconds
 from actorproc.signals import Signals
 from actorproc.spark.failure import needs_session
 from actorproc.spark.job import Job
-from actorproc.spark.output import Output
+from actorproc.spark.output import Output, check_names
 from actorproc.spark.progress import Lag, read_lag
 from actorproc.spark.query import Query, Sink
 from actorproc.spark.running import RunLimits, RunningQuery
@@ -41,6 +42,11 @@ _LEAVING = 15.0
 
 _CLOSING = 10.0
 """Seconds that Spark has to end in good order. Its Java ends with this process in any case."""
+
+
+_MODES = ("append", "update", "complete")
+_IN_FOLDERS = ("parquet", "orc", "json", "csv", "text", "avro", "delta")
+_COORDINATES = re.compile(r"[^\s:]+:[^\s:]+:[^\s:]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +82,7 @@ def run(ask: Ask, config: Path | None, given: Sequence[str] | None) -> None:
         UsageError: something is wrong with what was asked, or missing on this machine.
         QueryFailed, SourceError: see `RunningQuery.run`.
     """
+    _check(ask)
     trigger, stop_within = _trigger(ask.trigger), _seconds("--stop-within", ask.stop_within)
     wait = _seconds("--wait", ask.wait)
     if ask.remote and (ask.master or ask.packages):
@@ -91,6 +98,8 @@ def run(ask: Ask, config: Path | None, given: Sequence[str] | None) -> None:
         signals = Signals(SYSTEM, end_soon, "spark")
         with signals.obeyed():
             async with opened_processor(ask.name, ask.container, config, given, wait) as (store, _, settings):
+                if ask.columns is not None:
+                    check_names(ask.name, ask.columns, (await Output(ask.name).describe(store)).schema)
                 urls = _urls(ask, store, settings)
                 query = _query(ask, urls, trigger, function) if function else None
                 native = [spark_url(store.url, settings)] if ask.native else []
@@ -114,6 +123,19 @@ def run(ask: Ask, config: Path | None, given: Sequence[str] | None) -> None:
                 await _keep(job, RunLimits(ask.max_failures, stop_within, backoff), store, signals, ask.trigger)
 
     run_async(work)
+
+
+def _check(ask: Ask) -> None:
+    """What Spark would say in a page of Java, after the seconds that it takes to start."""
+    for package in ",".join(ask.packages).split(",") if ask.packages else ():
+        if not _COORDINATES.fullmatch(package):
+            raise UsageError(
+                f"--package {package!r}: write GROUP:NAME:VERSION, such as io.delta:delta-spark_2.13:4.0.0"
+            )
+    if ask.to.lower() in _IN_FOLDERS and ask.path is None and "path" not in ask.options:
+        raise UsageError(f"--to {ask.to} needs --path URL: where its files go")
+    if ask.mode is not None and ask.mode.lower() not in _MODES:
+        raise UsageError(f"--mode {ask.mode!r}: {', '.join(_MODES)}")
 
 
 def _load_early(spec: str) -> Callable[..., Any] | None:

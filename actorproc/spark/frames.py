@@ -21,7 +21,7 @@ from actorproc.records import SEQUENCE
 from actorproc.rows.schema import PARTITION_COLUMN, schema_to_ddl
 from actorproc.settings import Settings
 from actorproc.spark.native import native_options, native_url
-from actorproc.spark.output import PARTITION, Output
+from actorproc.spark.output import PARTITION, Output, check_names
 from actorproc.spark.place import opened
 from actorproc.spark.request import riding_options
 from actorproc.store import Store
@@ -153,10 +153,8 @@ class _Wanted:
                         f"there are: {', '.join(there) or 'none yet'}"
                     )
             folders = place.call(self._folders, place.store)
-            if self._columns is not None and (unknown := [c for c in self._columns if c not in schema.names]):
-                raise UsageError(
-                    f"{self._name} has no column {', '.join(unknown)}; there are: {', '.join(schema.names)}"
-                )
+            if self._columns is not None:
+                check_names(self._name, self._columns, schema)
             return schema, place.store.url, folders
 
     async def _folders(self, store: Store) -> Mapping[str, Sequence[str]]:

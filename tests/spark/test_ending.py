@@ -27,7 +27,7 @@ QUICK = RunLimits(failures=2, backoff=Backoff(0.01, 0.02))
 READERS = ProcessorLayout("Delays").readers
 
 
-class JavaError(Py4JJavaError):
+class JavaError(Py4JJavaError):  # type: ignore[misc]
     """One of Spark's, in a Java that answers no more, or says `text`."""
 
     def __init__(self, text: str | None = None) -> None:
@@ -40,7 +40,9 @@ class JavaError(Py4JJavaError):
         return self._text
 
 
-DAEMON = JavaError("An error occurred while calling o48.load.\n: org.apache.spark.SparkException: EOFException in pyspark.daemon\n\tat o")
+DAEMON = JavaError(
+    "An error occurred while calling o48.load.\n: org.apache.spark.SparkException: EOFException in pyspark.daemon\n\tat o"
+)
 
 
 def running(start: Any) -> RunningQuery:
@@ -59,7 +61,10 @@ async def test_a_java_that_is_stopped_together_with_us_is_no_failure(error: Exce
 
 @pytest.mark.parametrize(
     ("error", "says"),
-    [(DAEMON, "app:late: EOFException in pyspark.daemon$"), (JavaError(), "Spark's Java does not tell more: it has ended")],
+    [
+        (DAEMON, "app:late: EOFException in pyspark.daemon$"),
+        (JavaError(), "Spark's Java does not tell more: it has ended"),
+    ],
 )
 async def test_what_java_says_by_itself_is_a_failure_of_the_query_told_in_a_line(error: Exception, says: str) -> None:
     def start(_: bool) -> Any:
