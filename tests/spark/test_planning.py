@@ -142,7 +142,7 @@ async def test_a_partition_that_does_not_exist_is_refused_by_name(store: Store, 
         await everything(asked(partitions="0,7"), store)
     for way in (everything, beginning):
         for options in ({"partitions": "7"}, {"startSequence": '{"0": 3, "7": 1}'}):
-            with pytest.raises(UsageError, match="output numbers at .* has no partition 7; there are: 0, 1"):
+            with pytest.raises(UsageError, match=r"output numbers at .* has no partition 7; there are: 0, 1"):
                 await way(asked(**options), store)
 
 
