@@ -194,9 +194,15 @@ def _s3a_packages() -> list[str]:
 
 
 def _hush() -> None:
-    """Errors of analysis reach us as exceptions; PySpark logs them as well, with a page of Java."""
+    """Errors of analysis, and those of a Java that has ended, reach us as exceptions; PySpark and Py4J log them as well, with
+    pages of Java and Python."""
+    logging.getLogger().addFilter(_is_not_py4js)
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+
+
+def _is_not_py4js(record: logging.LogRecord) -> bool:
+    return Path(record.pathname).parent.name != "py4j"
 
 
 def _cores(master: str) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from py4j import clientserver
 from pyspark.errors import PySparkException
 
 from actorproc.errors import HandlerDefinitionError, QueryFailed, SourceError, UsageError
@@ -171,3 +173,14 @@ def test_what_spark_refuses_is_not_logged_by_pyspark_as_well(kind: str, capfd: p
     Opened("local", {}).open()
     Refused("no such column")._log_exception()
     assert capfd.readouterr().err == ""
+
+
+def test_what_py4j_logs_when_java_has_ended_is_not_shown_beside_the_error() -> None:
+    def record(path: str) -> logging.LogRecord:
+        return logging.LogRecord("root", logging.ERROR, path, 1, "Exception while sending command.", None, None)
+
+    session = Session("local", {})
+    session._start = lambda: None  # type: ignore[method-assign,assignment,return-value]
+    session.open()
+    assert not logging.getLogger().filter(record(clientserver.__file__))
+    assert logging.getLogger().filter(record(__file__))
