@@ -130,7 +130,7 @@ def _check(ask: Ask) -> None:
     for package in ",".join(ask.packages).split(",") if ask.packages else ():
         if not _COORDINATES.fullmatch(package):
             raise UsageError(
-                f"--package {package!r}: write GROUP:NAME:VERSION, such as io.delta:delta-spark_2.13:4.0.0"
+                f"--package {package!r}: write GROUP:NAME:VERSION, such as io.delta:delta-spark_4.2_2.13:4.4.0"
             )
     if ask.to.lower() in _IN_FOLDERS and ask.path is None and "path" not in ask.options:
         raise UsageError(f"--to {ask.to} needs --path URL: where its files go")
