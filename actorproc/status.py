@@ -11,15 +11,13 @@ from actorproc.errors import CorruptObject, SourceError
 from actorproc.group.assignment import Lease, Plan, plan
 from actorproc.group.heartbeat import Heartbeat, read_heartbeats
 from actorproc.group.liveness import Watch
-from actorproc.group.membership import GroupDocument, read_group
+from actorproc.group.membership import GroupDocument, find_processors, read_group
 from actorproc.layout import GROUP, LOG_META, ProcessorLayout, document_partition
 from actorproc.output.chain import OutputChain
 from actorproc.output.checkpoints import Checkpoint, Totals, read_checkpoint
 from actorproc.records import Cursor
 from actorproc.sources.protocol import End, Source
 from actorproc.store import Store
-
-_NAMED = 20  # processors that an error message lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +85,11 @@ async def missing_processor(store: Store, processor: str) -> str | None:
     if await _has_run(store, ProcessorLayout(processor)):
         return None
     missing = f"no processor {processor!r} at {store.url}"
-    if await store.get(LOG_META, tail=1):
-        return f"{missing}: that is a log. Give it as the source, and as the container what `serve` had as container"
     if (wrong := await wrong_container(store)) is not None:
         return f"{missing}: {wrong}"
     there = await find_processors(store)
+    if not there and await store.get(LOG_META, tail=1):
+        return f"{missing}: that is a log. Give it as the source, and as the container what `serve` had as container"
     known = f"there are: {', '.join(there)}" if there else "no processor has ever run there"
     return f"{missing}: {known}. Check the name and the container"
 
@@ -106,21 +104,6 @@ async def wrong_container(store: Store) -> str | None:
         return None
     container, _, name = store.url.rstrip("/").rpartition("/")
     return f"{store.url} is the folder of the processor {name!r} itself; its container is {container}"
-
-
-async def find_processors(store: Store) -> list[str]:
-    """Names of the first processors in the container. One request for each folder in it, however full they are."""
-    found: list[str] = []
-    after = ""
-    while len(found) < _NAMED:
-        entries = (await store.list("", after=after, limit=1)).entries
-        if not entries:
-            break
-        folder, slash, _ = entries[0].key.partition("/")
-        if slash and await store.get(f"{folder}/{GROUP}", tail=1):
-            found.append(folder)
-        after = folder + "0" if slash else entries[0].key  # "0" comes next after "/": all of the folder is passed over
-    return sorted(found)
 
 
 async def _has_run(store: Store, layout: ProcessorLayout) -> bool:

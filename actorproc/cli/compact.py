@@ -84,7 +84,10 @@ async def _print(found: Compaction, name: str, *, dry_run: bool) -> None:
     swept = f"; {counted(found.swept, 'replaced file')} deleted" if found.swept else ""
     if found.files_before:
         console.print(f"{before} of {name} became {after}, with {counted(found.rows, 'row')}{swept}", markup=False)
-        console.print("originals go with `actorproc trim --yes`, an hour from now or later", markup=False)
+        console.print(
+            "originals go with `actorproc trim --yes`: at once where every reader has passed them, the rest in an hour",
+            markup=False,
+        )
     else:
         console.print(f"nothing to compact of {name}{swept}", markup=False)
 

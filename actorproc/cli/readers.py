@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from actorproc.actor import gather
 from actorproc.cli.common import console, counted, load_settings, opened_processor, print_json, print_table, run_async
 from actorproc.errors import UsageError
@@ -16,7 +18,7 @@ from actorproc.keeping.registry import Reader, read_registry, register
 from actorproc.keeping.registry import remove as remove_from
 from actorproc.log.files import open_log
 from actorproc.settings import Settings
-from actorproc.status import natural
+from actorproc.status import missing_processor, natural
 from actorproc.stores import open_store
 
 
@@ -89,6 +91,8 @@ def add(
             new = await _reader(reader, kept, spark, processor, at, partitions)
             positions = await position_of(kept, new, partitions, settings)
             await register(kept.store, kept.readers, new, positions)
+            if (unknown := await _never_ran(new, settings)) is not None:
+                typer.echo(f"warning: {unknown}. It holds everything until it has begun", err=True)
         if positions:
             console.print(f"{kept} keeps what {reader} ({new}) has not read", markup=False, soft_wrap=True)
         else:
@@ -127,6 +131,14 @@ async def _reader(
         stream = await kept.identity() if isinstance(kept, KeptLog) else None
         return Reader.of_processor(place, its_name, stream or "", name=reader)
     return Reader.at(reader, _positions(at, partitions))
+
+
+async def _never_ran(reader: Reader, settings: Settings) -> str | None:
+    """Why a name may be a typing error; None for whatever is no processor."""
+    if reader.kind != "processor":
+        return None
+    async with open_store(reader.url, settings) as store:
+        return await missing_processor(store, reader.processor)
 
 
 def _positions(at: Sequence[str], partitions: Sequence[str]) -> Mapping[str, int]:
@@ -173,6 +185,8 @@ async def _print(kept: Kept, standing: Standing, ends: Mapping[str, int]) -> Non
             yield list(row.values())
 
     await print_table(["partition", "reads next", "end", f"{kept.unit} behind"], cells())
-    console.print(
-        f"  {counted(sum(row['behind'] or 0 for row in rows), kept.unit[:-1])} behind in all\n", soft_wrap=True
-    )
+    known = [row["behind"] for row in rows if row["behind"] is not None]
+    if known or not rows:
+        where = "in all" if len(known) == len(rows) else "where it has begun"
+        console.print(f"  {counted(sum(known), kept.unit[:-1])} behind {where}", soft_wrap=True)
+    console.print()

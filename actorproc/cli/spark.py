@@ -34,7 +34,11 @@ def spark(
         typer.Option("--option", "-o", metavar="NAME=VALUE", help="An option of the format; repeatable."),
     ] = None,
     trigger: Annotated[
-        str, typer.Option(metavar="TIME|available-now", help="How often to look; or what is there now, then end.")
+        str,
+        typer.Option(
+            metavar="TIME|available-now",
+            help="How often to look: 10s, 1m; a bare number is seconds. Or what is there now, then end.",
+        ),
     ] = "10s",
     max_rows: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="About so many rows in a micro-batch; default: all.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,8 @@ from actorproc.cli.workers import end_soon, stop_with_parent
 from actorproc.clock import SYSTEM
 from actorproc.errors import ActorprocError, HandlerDefinitionError, SettingsError, UsageError
 from actorproc.java import check_java
-from actorproc.keeping import Reader, register
+from actorproc.keeping import Reader, register, remove
+from actorproc.keeping.registry import read_registry
 from actorproc.layout import ProcessorLayout
 from actorproc.logger import get_logger
 from actorproc.retry import Backoff
@@ -25,7 +27,7 @@ from actorproc.settings import Settings, seconds
 from actorproc.signals import Signals
 from actorproc.spark.failure import needs_session
 from actorproc.spark.job import Job
-from actorproc.spark.output import Output
+from actorproc.spark.output import Output, check_names
 from actorproc.spark.progress import Lag, read_lag
 from actorproc.spark.query import Query, Sink
 from actorproc.spark.running import RunLimits, RunningQuery
@@ -40,6 +42,11 @@ _LEAVING = 15.0
 
 _CLOSING = 10.0
 """Seconds that Spark has to end in good order. Its Java ends with this process in any case."""
+
+
+_MODES = ("append", "update", "complete")
+_IN_FOLDERS = ("parquet", "orc", "json", "csv", "text", "avro", "delta")
+_COORDINATES = re.compile(r"[^\s:]+:[^\s:]+:[^\s:]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,7 @@ def run(ask: Ask, config: Path | None, given: Sequence[str] | None) -> None:
         UsageError: something is wrong with what was asked, or missing on this machine.
         QueryFailed, SourceError: see `RunningQuery.run`.
     """
+    _check(ask)
     trigger, stop_within = _trigger(ask.trigger), _seconds("--stop-within", ask.stop_within)
     wait = _seconds("--wait", ask.wait)
     if ask.remote and (ask.master or ask.packages):
@@ -90,6 +98,8 @@ def run(ask: Ask, config: Path | None, given: Sequence[str] | None) -> None:
         signals = Signals(SYSTEM, end_soon, "spark")
         with signals.obeyed():
             async with opened_processor(ask.name, ask.container, config, given, wait) as (store, _, settings):
+                if ask.columns is not None:
+                    check_names(ask.name, ask.columns, (await Output(ask.name).describe(store)).schema)
                 urls = _urls(ask, store, settings)
                 query = _query(ask, urls, trigger, function) if function else None
                 native = [spark_url(store.url, settings)] if ask.native else []
@@ -113,6 +123,19 @@ def run(ask: Ask, config: Path | None, given: Sequence[str] | None) -> None:
                 await _keep(job, RunLimits(ask.max_failures, stop_within, backoff), store, signals, ask.trigger)
 
     run_async(work)
+
+
+def _check(ask: Ask) -> None:
+    """What Spark would say in a page of Java, after the seconds that it takes to start."""
+    for package in ",".join(ask.packages).split(",") if ask.packages else ():
+        if not _COORDINATES.fullmatch(package):
+            raise UsageError(
+                f"--package {package!r}: write GROUP:NAME:VERSION, such as io.delta:delta-spark_4.2_2.13:4.4.0"
+            )
+    if ask.to.lower() in _IN_FOLDERS and ask.path is None and "path" not in ask.options:
+        raise UsageError(f"--to {ask.to} needs --path URL: where its files go")
+    if ask.mode is not None and ask.mode.lower() not in _MODES:
+        raise UsageError(f"--mode {ask.mode!r}: {', '.join(_MODES)}")
 
 
 def _load_early(spec: str) -> Callable[..., Any] | None:
@@ -145,7 +168,7 @@ async def _keep(job: Job, limits: RunLimits, store: Store, signals: Signals, tri
         "trigger": trigger,
     }
     say_started(facts, job.session.told())
-    await _register(job, store)
+    added = await _register(job, store)
     running = RunningQuery(job.start, what=what, reads=reads, limits=limits, told=figures.note, clock=SYSTEM)
 
     async def lag() -> Lag | None:
@@ -169,6 +192,10 @@ async def _keep(job: Job, limits: RunLimits, store: Store, signals: Signals, tri
             tasks.start_soon(show.run)
             await running.run()
             tasks.cancel_scope.cancel()
+    except* UsageError:
+        if added is not None and not figures.batches:
+            await remove(store, ProcessorLayout(job.name).readers, added)
+        raise
     finally:
         if figures.latest is not None:
             typer.echo(summary(what, figures, running.restarts, SYSTEM.monotonic() - began))
@@ -176,17 +203,25 @@ async def _keep(job: Job, limits: RunLimits, store: Store, signals: Signals, tri
             await SYSTEM.offload(job.session.close, abandon=True)
 
 
-async def _register(job: Job, store: Store) -> None:
-    """From now on nothing is trimmed that the query has not read; where its checkpoint can be asked how far it is."""
+async def _register(job: Job, store: Store) -> str | None:
+    """From now on nothing is trimmed that the query has not read; where its checkpoint can be asked how far it is.
+
+    Returns:
+        The name of the reader, if it was not registered before: what then turns out to be wrong use must not hold
+        back a trim for ever.
+    """
     if job.native:
         log.warning("spark.not_registered", why="how far Spark's own file stream is cannot be told: trim with care")
-        return
+        return None
     try:
         reader = Reader.spark(job.query.spec.replace(":", ".").lstrip("_"), job.query.checkpoint)
     except UsageError as unreadable:  # a place that Hadoop knows, and we do not
         log.warning("spark.not_registered", why=str(unreadable))
-        return
-    await register(store, ProcessorLayout(job.name).readers, reader, rename=True)
+        return None
+    key = ProcessorLayout(job.name).readers
+    before = (await read_registry(store, key)).readers
+    after = (await register(store, key, reader, rename=True)).readers
+    return next((name for name in after if name not in before and after[name].is_same(reader)), None)
 
 
 def _session(ask: Ask, urls: Sequence[str], settings: Settings) -> Session:

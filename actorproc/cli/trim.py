@@ -93,12 +93,13 @@ async def _print(kept: Kept, found: Trim, partitions: Sequence[PartitionTrim], *
 
 def _document(partition: PartitionTrim) -> dict[str, Any]:
     files, ages = partition.files, partition.ages
+    numbers = [number_of(file.key) for file in files]
     return {
         "partition": partition.partition,
         "files": len(files),
         "bytes": partition.size,
-        "first": number_of(files[0].key) if files else None,
-        "last": number_of(files[-1].key) if files else None,
+        "first": min(numbers, default=None),
+        "last": max(numbers, default=None),
         "youngest": round(min(ages), 3) if files else None,
         "oldest": round(max(ages), 3) if files else None,
         "lowest": partition.upto,

@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 
 from actorproc.document import document, to_document
 from actorproc.errors import CorruptObject, UsageError
-from actorproc.layout import LOG_META, log_dir, log_file, number_of
+from actorproc.group.membership import find_processors
+from actorproc.layout import GROUP, LOG_META, log_dir, log_file, number_of
 from actorproc.parquet import Footer, footer_of, read_footer, write_parquet
 from actorproc.records import RECORD_SCHEMA, Batch
 from actorproc.store import Conflict, Store, Stored
@@ -67,12 +68,13 @@ async def create_log(store: Store, partitions: int) -> LogMeta:
     """Create the log, or find it with that number of partitions, which never changes.
 
     Raises:
-        UsageError: it is there with another number.
+        UsageError: it is there with another number; or the place belongs to processors.
     """
     if not 1 <= partitions <= MAX_PARTITIONS:
         raise UsageError(f"partitions = {partitions}: 1 to {MAX_PARTITIONS}")
     stored = await store.get(LOG_META)
     if stored is None:
+        await _refuse_container(store)
         meta = LogMeta(partitions, store.clock.nonce())
         try:
             await store.create(LOG_META, to_document({"partitions": meta.partitions, "put_id": meta.identity}))
@@ -86,6 +88,17 @@ async def create_log(store: Store, partitions: int) -> LogMeta:
             "since keys would move. Leave it out, or produce to a new log"
         )
     return found
+
+
+async def _refuse_container(store: Store) -> None:
+    """A log among processors, or inside one, would be taken for what they keep, and they for the log's."""
+    if await store.get(GROUP, tail=1):
+        raise UsageError(f"{store.url} is the folder of a processor, and no place for a log: give it one of its own")
+    if there := await find_processors(store):
+        raise UsageError(
+            f"{store.url} is a container, in which processors live ({', '.join(there)}), and no place for a log: give it one "
+            "of its own"
+        )
 
 
 # One file

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException, PySparkException
 
 from actorproc import errors
@@ -15,6 +16,7 @@ _INSIDE = re.compile(r"[/\\](pyspark|py4j|actorproc)[/\\]|pyspark\.zip|<frozen")
 _OURS = re.compile(r"^actorproc\.errors\.(\w+): (.*)", re.MULTILINE)
 _HEAD = re.compile(r"^(?:\[STREAM_FAILED\] )?Query \[id = \S+, runId = \S+\] terminated with exception: ")
 _FRAMES = 3  # of the user's traceback that are shown
+_JAVA = re.compile(r"An error occurred while calling .*\n: [\w.$]+: (.*)")
 _LENGTH = 2_000  # characters of a message
 
 
@@ -27,9 +29,9 @@ def explained(error: BaseException, what: str) -> ActorprocError:
     """
     if isinstance(error, ActorprocError):
         return error
-    if not isinstance(error, PySparkException):
+    if not isinstance(error, (PySparkException, Py4JJavaError)):
         return HandlerDefinitionError(f"{what}: {described(error)}")
-    text = str(error)
+    text = text_of(error)
     for name, message in reversed(_OURS.findall(text)):
         kind = getattr(errors, name, ActorprocError)
         for ours in (UsageError, SourceError):
@@ -38,6 +40,14 @@ def explained(error: BaseException, what: str) -> ActorprocError:
         return QueryFailed(f"{what}: {message.strip()}")
     refused = isinstance(error, (AnalysisException, ParseException, IllegalArgumentException))
     return (HandlerDefinitionError if refused else QueryFailed)(f"{what}: {shortened(text)}")
+
+
+def text_of(error: BaseException) -> str:
+    """What it says; for that some of Spark's errors ask its Java, which may have ended."""
+    try:
+        return str(error)
+    except (Py4JError, OSError):
+        return f"{type(error).__name__}, of which Spark's Java does not tell more: it has ended"
 
 
 def needs_session(error: BaseException | None) -> bool:
@@ -50,6 +60,8 @@ def shortened(text: str) -> str:
     text = _HEAD.sub("", text.strip())
     _, found, trace = text.rpartition(_TRACEBACK)
     if not found:
+        java = _JAVA.match(text)
+        text = java[1] if java else text
         return text.partition("\n")[0].partition(" SQLSTATE:")[0][:_LENGTH]
     frames = [match[0] for match in _FRAME.finditer(trace) if not _INSIDE.search(match["file"])]
     raised = _FRAME.sub("", trace).strip().partition("\n")[0]

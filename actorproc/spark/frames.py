@@ -21,9 +21,9 @@ from actorproc.records import SEQUENCE
 from actorproc.rows.schema import PARTITION_COLUMN, schema_to_ddl
 from actorproc.settings import Settings
 from actorproc.spark.native import native_options, native_url
-from actorproc.spark.output import PARTITION, Output
+from actorproc.spark.output import PARTITION, Output, check_names
 from actorproc.spark.place import opened
-from actorproc.spark.request import riding_options
+from actorproc.spark.request import check_partitions, check_start, riding_options
 from actorproc.store import Store
 
 _NEVER = "36500d"  # Spark's own file stream passes over files that are a week older than the newest it has seen
@@ -137,6 +137,8 @@ class _Wanted:
         self._name = name
         self._columns = columns
         self._partitions = None if partitions is None else [str(partition) for partition in partitions]
+        if start is not None:
+            check_start(f"start_sequence = {start!r}", start)
         self._start = start
 
     def look(self, settings: Settings) -> tuple[pa.Schema, str, Mapping[str, Sequence[str]]]:
@@ -145,18 +147,12 @@ class _Wanted:
         output = Output(self._name)
         with opened(self._container, settings) as place:
             schema = place.call(output.describe, place.store).schema
-            if self._partitions is not None:
-                there = place.call(output.partitions, place.store)
-                if missing := [partition for partition in self._partitions if partition not in there]:
-                    raise UsageError(
-                        f"{self._name} at {place.store.url} has no partition {', '.join(missing)}; "
-                        f"there are: {', '.join(there) or 'none yet'}"
-                    )
+            named = [*(self._partitions or ()), *(self._start if isinstance(self._start, Mapping) else ())]
+            if named:
+                check_partitions(named, place.call(output.partitions, place.store), output.at(place.store.url))
             folders = place.call(self._folders, place.store)
-            if self._columns is not None and (unknown := [c for c in self._columns if c not in schema.names]):
-                raise UsageError(
-                    f"{self._name} has no column {', '.join(unknown)}; there are: {', '.join(schema.names)}"
-                )
+            if self._columns is not None:
+                check_names(self._name, self._columns, schema)
             return schema, place.store.url, folders
 
     async def _folders(self, store: Store) -> Mapping[str, Sequence[str]]:

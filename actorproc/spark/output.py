@@ -212,3 +212,13 @@ def _nullable(field: pa.Field) -> pa.Field:
     elif pa.types.is_map(kind):
         kind = pa.map_(_nullable(kind.key_field).type, _nullable(kind.item_field).type)
     return pa.field(field.name, kind, True, field.metadata)
+
+
+def check_names(processor: str, columns: Sequence[str], schema: pa.Schema) -> None:
+    """Check that the output has these columns.
+
+    Raises:
+        UsageError: names those that are not there, and those that are.
+    """
+    if unknown := [column for column in columns if column not in schema.names]:
+        raise UsageError(f"{processor} has no column {', '.join(unknown)}; there are: {', '.join(schema.names)}")

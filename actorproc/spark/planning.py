@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from actorproc.actor import gather
-from actorproc.errors import SourceError, UsageError
+from actorproc.errors import SourceError
 from actorproc.spark.dataset import Dataset, File, Span
-from actorproc.spark.request import Request
+from actorproc.spark.request import Request, check_partitions
 from actorproc.store import Store
 
 Numbers = dict[str, int]
@@ -21,13 +21,18 @@ _MOST_LISTED = 10_000  # of a partition's files at a trigger that takes a bounde
 
 async def partitions_of(request: Request, store: Store) -> list[str]:
     """The partitions to read, of those there are now."""
-    there = await request.dataset.partitions(store)
-    return [partition for partition in there if request.partitions is None or partition in request.partitions]
+    return request.of(await request.dataset.partitions(store))
 
 
 async def beginning(request: Request, store: Store) -> Numbers:
-    """Where a query that has no checkpoint begins."""
-    dataset, partitions = request.dataset, await partitions_of(request, store)
+    """Where a query that has no checkpoint begins.
+
+    Raises:
+        UsageError: a partition that is asked for does not exist.
+    """
+    dataset, there = request.dataset, await request.dataset.partitions(store)
+    check_partitions(request.named, there, request.what)
+    partitions = request.of(there)
     lowest = await dataset.lowest(store, partitions)
 
     numbers = {partition: lowest.get(partition, 0) for partition in partitions}
@@ -47,10 +52,6 @@ async def everything(request: Request, store: Store) -> list[Span]:
     Raises:
         UsageError: a partition that is asked for does not exist.
     """
-    if request.partitions is not None:
-        there = await request.dataset.partitions(store)
-        if missing := sorted(request.partitions.difference(there)):
-            raise UsageError(f"{request.what} has no partition {', '.join(missing)}; there are: {', '.join(there)}")
     start = await beginning(request, store)
     files = await request.dataset.files(store, start)
     stops = {partition: found[-1].next for partition, found in files.items() if found}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from py4j.protocol import Py4JNetworkError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -78,6 +79,7 @@ class Query:
 
         Raises:
             HandlerDefinitionError: it failed, or returned something else; or Spark refuses what it returned.
+            Py4JNetworkError: Spark's Java has ended.
         """
         more = {"spark": spark, "checkpoint": self.checkpoint, "trigger": dict(self.trigger)}
         taken = inspect.signature(self.function).parameters
@@ -87,6 +89,8 @@ class Query:
                 made = self._writer(made)
             if _is_a(made, DataStreamWriter):
                 made = made.option("checkpointLocation", self.checkpoint).trigger(**self.trigger).start()
+        except Py4JNetworkError:
+            raise
         except Exception as error:
             raise explained(error, f"{self.spec} failed") from error
         if not _is_a(made, StreamingQuery):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 import orjson
@@ -38,6 +39,15 @@ class Request:
     max_rows: int | None
     max_files: int | None
 
+    @property
+    def named(self) -> set[str]:
+        """Partitions that are asked for by name."""
+        return {*(self.partitions or ()), *(() if isinstance(self.start, int) else self.start)}
+
+    def of(self, there: Sequence[str]) -> list[str]:
+        """Those of the partitions that are to be read."""
+        return [partition for partition in there if self.partitions is None or partition in self.partitions]
+
     def start_of(self, partition: str) -> int:
         return self.start if isinstance(self.start, int) else self.start.get(partition, 0)
 
@@ -56,8 +66,7 @@ def parse_options(given: Mapping[str, str]) -> Request:
     """
     options = {key.lower(): value for key, value in given.items()}
     known = {name.lower(): name for name in (*_OPTIONS, *RIDING)}
-    if unknown := [key for key in options if key not in known]:
-        raise UsageError(f"there is no option {', '.join(unknown)}; there are: {', '.join(known.values())}")
+    check_options(given, known)
     url = options.get("path")
     if not url:
         raise UsageError('which container (or log)? Say .load("URL") or .option("path", "URL")')
@@ -77,6 +86,19 @@ def parse_options(given: Mapping[str, str]) -> Request:
         max_rows=max_rows,
         max_files=_count(options, "maxFilesPerTrigger"),
     )
+
+
+def check_options(given: Iterable[str], known: Mapping[str, str]) -> None:
+    """Check that there are such options. `known`: by their names in small letters.
+
+    Raises:
+        UsageError: names the first that there is not, and those that there are.
+    """
+    for name in given:
+        if name.lower() not in known:
+            near = get_close_matches(name.lower(), known, n=1)
+            hint = f"did you mean {known[near[0]]}? There are" if near else "there are"
+            raise UsageError(f"there is no option {name}; {hint}: {', '.join(known.values())}")
 
 
 def riding_options(settings: Settings) -> dict[str, str]:
@@ -120,11 +142,35 @@ def _partitions(value: str | None) -> frozenset[str] | None:
 def _start(value: str | None) -> Mapping[str, int] | int:
     """A number for all partitions, or a JSON object with one by name."""
     start = 0 if value is None else _json(value)
-    if isinstance(start, int):
-        return start
-    if isinstance(start, dict) and all(isinstance(number, int) for number in start.values()):
-        return start
-    raise UsageError(f'startSequence = {value!r}: a whole number, or a JSON object such as {{"0": 1200, "1": 950}}')
+    check_start(f"startSequence = {value!r}", start)
+    found: Mapping[str, int] | int = start
+    return found
+
+
+def check_start(what: str, start: object) -> None:
+    """Check that it is a sequence, or sequences by partition. `what` was given, for the message.
+
+    Raises:
+        UsageError: says what is allowed.
+    """
+    numbers = list(start.values()) if isinstance(start, Mapping) else [start]
+    if not all(isinstance(number, int) and number >= 0 for number in numbers):
+        allowed = 'a whole number, 0 or more, or such numbers by partition: {"0": 1200, "1": 950}'
+        raise UsageError(f"{what}: {allowed}")
+
+
+def check_partitions(named: Iterable[str], there: Sequence[str], what: str) -> None:
+    """Check that the dataset has these partitions.
+
+    Args:
+        there: those that it has.
+        what: the dataset, for the message.
+
+    Raises:
+        UsageError: names those that are not there, and those that are.
+    """
+    if missing := sorted(set(named).difference(there)):
+        raise UsageError(f"{what} has no partition {', '.join(missing)}; there are: {', '.join(there) or 'none yet'}")
 
 
 def _json(value: str) -> Any:

@@ -8,13 +8,13 @@ from typing import TypeVar
 
 import anyio
 import orjson
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from actorproc.clock import Clock
-from actorproc.errors import HandlerDefinitionError, QueryFailed
+from actorproc.errors import ActorprocError, HandlerDefinitionError, QueryFailed
 from actorproc.logger import get_logger
 from actorproc.retry import Backoff
 from actorproc.spark.failure import explained
@@ -87,19 +87,23 @@ class RunningQuery:
             try:
                 query = await self._ask(lambda: self._start(self.restarts > 0))
                 return await self._attend(query)
-            except _Gone as gone:
-                if not self._stopping.is_set():
+            except ActorprocError as error:
+                if self._stopping.is_set():  # who stops us may have stopped Java as well, which then fails in any way
+                    log.warning("spark.cut_off", error=str(error), why="its micro-batch, if there was one, runs again")
+                    return None
+                if not self._may_recover(error, ran=query is not None):
                     raise
-                log.warning("spark.gone", error=str(gone), why="its micro-batch, if there was one, runs again")
-            except HandlerDefinitionError as refused:
-                if query is None:
-                    raise
-                await self._recover(refused)  # it went well before: what it needs may come back
-            except QueryFailed as failure:
-                await self._recover(failure)
+                await self._recover(error)
         return None
 
-    async def _recover(self, failure: Exception) -> None:
+    @staticmethod
+    def _may_recover(error: ActorprocError, *, ran: bool) -> bool:
+        """Whether it may go better the next time. `ran`: it went well before, so what the function needs may come back."""
+        if isinstance(error, HandlerDefinitionError):
+            return ran
+        return isinstance(error, QueryFailed) and not isinstance(error, _Gone)
+
+    async def _recover(self, failure: ActorprocError) -> None:
         """Wait until it may be started again."""
         self._failures += 1
         if self._failures >= self._limits.failures:
@@ -158,7 +162,7 @@ class RunningQuery:
                 f"Spark's Java, which runs {self._what}, has ended ({error or type(error).__name__}): killed, or out of "
                 "memory (--conf spark.driver.memory=4g gives it more). Run it again: it goes on from its checkpoint"
             ) from error
-        except PySparkException as error:
+        except (Py4JError, PySparkException) as error:
             raise explained(error, self._what) from error
 
 

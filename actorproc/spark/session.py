@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,13 @@ from pyspark.sql import SparkSession
 
 from actorproc.errors import QueryFailed, UsageError
 from actorproc.settings import Settings
-from actorproc.spark.failure import shortened
+from actorproc.spark.failure import shortened, text_of
 from actorproc.spark.native import native_options
 
 _HOME = Path(pyspark.__file__).parent
 _SDK = "2.35.4"  # of the AWS SDK: the parts that s3a needs are 19 MB, its bundle 686
 _S3A = ("s3", "s3-transfer-manager", "sts", "apache-client")
 _SECRET = re.compile(r"(?i)secret|password|token|access\.key")
-_JAVA_ERROR = re.compile(r"^: [\w.$]+: (.*)", re.MULTILINE)
 
 
 class Session:
@@ -53,8 +53,7 @@ class Session:
             try:
                 self._current = self._start()
             except (PySparkException, Py4JError, OSError) as error:
-                said = _JAVA_ERROR.search(str(error))
-                why = said[1] if said else shortened(str(error))
+                why = shortened(text_of(error))
                 if "JAVA_GATEWAY_EXITED" in why:
                     why = "its Java ended at once, and has said why above"
                 raise QueryFailed(f"Spark does not start on {self.place}: {why}") from error
@@ -70,7 +69,8 @@ class Session:
     def close(self) -> None:
         """End it."""
         if self._current is not None:
-            self._current.stop()
+            with suppress(Py4JError, PySparkException, OSError):  # it may have ended by itself
+                self._current.stop()
 
     def told(self) -> dict[str, str]:
         """Options and variables for people, without secrets."""
@@ -194,8 +194,15 @@ def _s3a_packages() -> list[str]:
 
 
 def _hush() -> None:
-    """Errors of analysis reach us as exceptions; PySpark logs them as well, with a page of Java."""
-    logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL + 1)
+    """Errors of analysis, and those of a Java that has ended, reach us as exceptions; PySpark and Py4J log them as well, with
+    pages of Java and Python."""
+    logging.getLogger().addFilter(_is_not_py4js)
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+
+
+def _is_not_py4js(record: logging.LogRecord) -> bool:
+    return Path(record.pathname).parent.name != "py4j"
 
 
 def _cores(master: str) -> int:

@@ -6,8 +6,9 @@ are pickled from there to the tasks, settings included. So credentials travel to
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -21,7 +22,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from actorproc.errors import UsageError
+from actorproc.errors import SourceError, UsageError
 from actorproc.rows.schema import schema_to_ddl
 from actorproc.spark.place import opened
 from actorproc.spark.reading import read_spans
@@ -47,6 +48,23 @@ except ImportError:  # PySpark 4.1: no limits per trigger; it takes what is ther
         """Not known to PySpark 4.1."""
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def in_short(method: Callable[P, T]) -> Callable[P, T]:
+    """What we say of wrong use says all; Spark would show the way through our code above it."""
+
+    @wraps(method)
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(*args, **kwargs)
+        except (UsageError, SourceError) as error:
+            raise error.with_traceback(None) from None
+
+    return called
+
+
 class ActorprocSource(DataSource):
     """The entry point. Every option is checked when a reader is made, so that an error names it at once."""
 
@@ -54,23 +72,28 @@ class ActorprocSource(DataSource):
     def name(cls) -> str:
         return "actorproc"
 
+    @in_short
     def schema(self) -> str:
         request = parse_options(self.options)
         with opened(request.url, request.settings) as place:
             return schema_to_ddl(place.call(request.dataset.describe, place.store).schema)
 
+    @in_short
     def reader(self, schema: StructType) -> DataSourceReader:
         return Reader(parse_options(self.options), _arrow(schema))
 
+    @in_short
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
         request = parse_options(self.options)
         if not LIMITS and (request.max_rows or request.max_files):
             raise UsageError("maxRowsPerTrigger and maxFilesPerTrigger need PySpark 4.2 or newer")
         return StreamReader(request, _arrow(schema))
 
+    @in_short
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         return BatchWriter(parse_target(self.options, stream=False), schema, overwrite)
 
+    @in_short
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         return StreamWriter(parse_target(self.options, stream=True), schema, overwrite)
 
@@ -82,6 +105,7 @@ class Reader(DataSourceReader):
         self._request = request
         self._schema = schema
 
+    @in_short
     def partitions(self) -> list[InputPartition]:
         return [InputPartition(part) for part in plan(self._request, self._schema)] or [InputPartition([])]
 
@@ -106,9 +130,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._stream = Stream(self._request, self._schema)
         return self._stream
 
+    @in_short
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return self._here.beginning()
 
+    @in_short
     def latestOffset(  # noqa: N802
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
@@ -126,6 +152,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         return self._here.seen
 
+    @in_short
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         return [InputPartition(part) for part in self._here.between(start, end)]
 

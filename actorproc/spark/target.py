@@ -13,7 +13,7 @@ from actorproc.layout import checked_name
 from actorproc.log.transactions import UNNAMED
 from actorproc.records import RECORD_SCHEMA
 from actorproc.settings import Settings
-from actorproc.spark.request import RIDING
+from actorproc.spark.request import RIDING, check_options
 
 _OPTIONS = ("path", "kind", "logPartitions", "transaction", "batch")
 _SPARKS = ("checkpointlocation",)  # what Spark hands on and needs itself
@@ -46,8 +46,7 @@ def parse_target(given: Mapping[str, str], *, stream: bool) -> Target:
     """
     options = {key.lower(): value for key, value in given.items()}
     known = {name.lower(): name for name in (*_OPTIONS, *RIDING)}
-    if unknown := [key for key in options if key not in known and key not in _SPARKS]:
-        raise UsageError(f"there is no option {', '.join(unknown)}; there are: {', '.join(known.values())}")
+    check_options([name for name in given if name.lower() not in _SPARKS], known)
     url = options.get("path")
     if not url:
         raise UsageError('which log? Say .save("URL"), .start("URL") or .option("path", "URL")')

@@ -94,6 +94,25 @@ def test_a_processor_that_could_not_register_is_added_by_hand(run: Run, place: P
     assert f"keeps what copy (processor Delays at file://{place}/state) has not read" in added.stdout
 
 
+def test_a_processor_that_has_never_run_is_added_with_a_warning(run: Run, place: Path) -> None:
+    log = ["--log", str(place / "events")]
+    added = run("readers", "add", "copy", "--processor", str(place / "state/Dely"), *log)
+    assert added.exit_code == 0
+    assert "warning: no processor 'Dely' at file://" in added.stderr
+    assert "there are: Delays" in added.stderr
+    assert "until it has begun" in added.stderr
+    assert run("readers", "add", "mine", "--processor", str(place / "state/Delays"), *log).stderr == ""
+
+
+def test_how_far_behind_a_reader_is_counts_where_it_has_begun(run: Run, of: list[str]) -> None:
+    run("readers", "add", "begun", "--at", "0=0", *of)
+    run("readers", "add", "new", "--spark", "nowhere", *of)
+    begun, new = run("readers", "list", *of).stdout.split("new: Spark")
+    assert "1 commit behind where it has begun" in begun
+    assert "has not begun everywhere" in new
+    assert "behind in all" not in new
+
+
 def test_a_reader_that_cannot_be_asked_is_named(run: Run, place: Path, of: list[str]) -> None:
     assert "keeps everything until table" in run("readers", "add", "table", "--spark", place / "cp", *of).stdout
     (place / "cp/commits").mkdir(parents=True)

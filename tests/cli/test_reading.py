@@ -103,6 +103,14 @@ def test_a_log_or_the_folder_of_a_processor_is_no_container_and_the_message_says
     assert f"its container is file://{state}/state" in result.stderr
 
 
+def test_processors_are_named_though_somebody_made_a_log_among_them(run: Run, state: Path, tmp_path: Path) -> None:
+    shutil.copytree(state / "state", tmp_path / "state")
+    shutil.copy(state / "events" / "log.json", tmp_path / "state")
+    result = run("status", "--name", "Delay", "--container", tmp_path / "state")
+    assert "there are: Delays" in result.stderr
+    assert "that is a log" not in result.stderr
+
+
 def test_dead_letters_of_a_type_that_there_is_not_say_which_there_are(run: Run, place: list[object]) -> None:
     result = run("dead-letters", "list", *place, "--error", "KeyErr", "--json")
     assert (result.exit_code, result.stdout) == (0, "")

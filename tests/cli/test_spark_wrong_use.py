@@ -53,6 +53,14 @@ def refused(run: Run, *arguments: object, says: str) -> None:
         (["queries_app:counts", "--conf", "x"], "--conf 'x': write --conf name=value"),
         (["queries_app:counts", "--remote", "sc://x", "--master", "local"], "--master and --package do not go with it"),
         (["queries_app:counts", "--set", "nope=1"], "there is no such setting"),
+        (["queries_app:counts", "--package", "foo"], "--package 'foo': write GROUP:NAME:VERSION"),
+        (["queries_app:counts", "--package", "a:b:1,c:d"], "--package 'c:d': write GROUP:NAME:VERSION"),
+        (["queries_app:counts", "--to", "parquet"], "--to parquet needs --path URL"),
+        (["queries_app:counts", "--mode", "complet"], "--mode 'complet': append, update, complete"),
+        (
+            ["queries_app:counts", "--columns", "tail,dely"],
+            "Delays has no column dely; there are: tail, delay, _partition",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(run: Run, state: Path, options: list[str], says: str) -> None:

@@ -10,6 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from actorproc.errors import CorruptObject, UsageError
+from actorproc.group.membership import GroupDocument
+from actorproc.layout import ProcessorLayout
 from actorproc.log.files import ROW_GROUP_BYTES, LogFile, Notes, create_log, encode_file, open_log
 from actorproc.log.producer import Producer
 from actorproc.records import RECORD_SCHEMA, Batch
@@ -35,6 +37,20 @@ async def test_the_number_of_partitions_is_decided_once(store: Store) -> None:
             pass
     async with Producer(store) as producer:
         assert producer.partitions == 3
+
+
+async def test_a_log_is_not_made_among_processors_nor_inside_one(store: Store) -> None:
+    await store.put(ProcessorLayout("Delays").group, GroupDocument().to_json())
+    with pytest.raises(UsageError, match=r"is a container, in which processors live \(Delays\)"):
+        await create_log(store, 3)
+    with pytest.raises(UsageError, match="in which processors live"):
+        async with Producer(store, partitions=8):
+            pass
+    await store.put("group.json", GroupDocument().to_json())
+    with pytest.raises(UsageError, match="is the folder of a processor"):
+        await create_log(store, 3)
+    await store.put("log.json", b'{"version":1,"partitions":3,"put_id":"x"}')
+    assert (await create_log(store, 3)).partitions == 3, "one that is there goes on"
 
 
 @pytest.mark.parametrize("number", [0, -1, 100_001])

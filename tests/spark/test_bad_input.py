@@ -40,6 +40,11 @@ async def test_a_stream_of_what_is_not_there_is_refused_before_it_starts(spark: 
         stream_output(spark, str(tmp_path / "nowhere"), "numbers")
     with pytest.raises(UsageError, match="no partition 7; there are: 0"):
         stream_output(spark, str(tmp_path), "numbers", partitions=["7"])
+    for read in (stream_output, read_output):
+        with pytest.raises(UsageError, match="no partition 7; there are: 0"):
+            read(spark, str(tmp_path), "numbers", start_sequence={"0": 3, "7": 1})
+        with pytest.raises(UsageError, match="start_sequence = -1: a whole number, 0 or more"):
+            read(spark, str(tmp_path), "numbers", start_sequence=-1)
     with pytest.raises(PySparkException, match=r"(?s)no processor 'numbers' at file://.*/nowhere"):
         spark.readStream.format("actorproc").option("name", "numbers").load(str(tmp_path / "nowhere"))
 

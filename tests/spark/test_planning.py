@@ -140,6 +140,10 @@ async def test_a_start_sequence_skips_the_files_before_it(store: Store, fleet: F
 async def test_a_partition_that_does_not_exist_is_refused_by_name(store: Store, fleet: Fleet) -> None:
     with pytest.raises(UsageError, match="no partition 7; there are: 0, 1"):
         await everything(asked(partitions="0,7"), store)
+    for way in (everything, beginning):
+        for options in ({"partitions": "7"}, {"startSequence": '{"0": 3, "7": 1}'}):
+            with pytest.raises(UsageError, match=r"output numbers at .* has no partition 7; there are: 0, 1"):
+                await way(asked(**options), store)
 
 
 async def test_dead_letters_have_gaps_and_are_all_found(store: Store, fleet: Fleet) -> None:
@@ -180,9 +184,13 @@ def test_files_are_dealt_out_once_each_in_parts_of_about_the_same_size(tasks: in
         ({"maxRowsPerTrigger": "many"}, "maxRowsPerTrigger = 'many': a whole number, 1 or more"),
         ({"kind": "dead-letters", "maxRowsPerTrigger": "5"}, "maxFilesPerTrigger"),
         ({"startSequence": "now"}, "startSequence = 'now'"),
+        ({"startSequence": "-1"}, "startSequence = '-1': a whole number, 0 or more"),
+        ({"startSequence": '{"0": -5}'}, "startSequence = '{\"0\": -5}': a whole number, 0 or more"),
         ({"partitions": "[]"}, "partitions"),
         ({"tasks": "0"}, "tasks = '0'"),
-        ({"s3_endpiont": "x"}, "no option s3_endpiont; there are: .*s3_endpoint"),
+        ({"s3_endpiont": "x"}, r"no option s3_endpiont; did you mean s3_endpoint\? There are: path, .*s3_endpoint"),
+        ({"startsequense": "1"}, r"no option startsequense; did you mean startSequence\?"),
+        ({"zzz": "1"}, "no option zzz; there are: path"),
         ({"store_timeout": "soon"}, "store_timeout"),
     ],
 )

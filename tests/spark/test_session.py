@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from py4j import clientserver
+from pyspark.errors import PySparkException
 
 from actorproc.errors import HandlerDefinitionError, QueryFailed, SourceError, UsageError
 from actorproc.settings import Settings
@@ -152,3 +157,30 @@ def test_an_error_of_the_functions_own_is_told_with_its_place() -> None:
         told = explained(error, "app:f failed")
     assert isinstance(told, HandlerDefinitionError)
     assert "app:f failed: KeyError: 'nope' (in test_an_error" in str(told)
+
+
+@pytest.mark.parametrize("kind", ["SQL", "DataFrame"])
+def test_what_spark_refuses_is_not_logged_by_pyspark_as_well(kind: str, capfd: pytest.CaptureFixture[str]) -> None:
+    class Opened(Session):
+        def _start(self) -> Any:
+            return None
+
+    class Refused(PySparkException):
+        def getQueryContext(self) -> Any:  # noqa: N802
+            context = SimpleNamespace(name=kind)
+            return [SimpleNamespace(contextType=lambda: context, callSite=lambda: "app.py:1", fragment=lambda: "where")]
+
+    Opened("local", {}).open()
+    Refused("no such column")._log_exception()
+    assert capfd.readouterr().err == ""
+
+
+def test_what_py4j_logs_when_java_has_ended_is_not_shown_beside_the_error() -> None:
+    def record(path: str) -> logging.LogRecord:
+        return logging.LogRecord("root", logging.ERROR, path, 1, "Exception while sending command.", None, None)
+
+    session = Session("local", {})
+    session._start = lambda: None  # type: ignore[method-assign,assignment,return-value]
+    session.open()
+    assert not logging.getLogger().filter(record(clientserver.__file__))
+    assert logging.getLogger().filter(record(__file__))

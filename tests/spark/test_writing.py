@@ -214,7 +214,7 @@ def test_a_header_without_a_name_is_refused(headers: list[Any]) -> None:
         ({"path": ""}, "which log"),
         ({"path": "memory://x"}, "lives in one process"),
         ({"logPartitions": "0"}, "logPartitions = '0': a whole number, 1 or more"),
-        ({"partitions": "3"}, "there is no option partitions; there are: .*logPartitions"),
+        ({"partitions": "3"}, r"there is no option partitions; did you mean logPartitions\? There are: path"),
         ({"kind": "output"}, "kind = 'output': what Spark can append to is a log"),
         ({"batch": "3"}, "batch needs a transaction"),
         ({"transaction": "a/b"}, "transaction 'a/b' is not usable"),

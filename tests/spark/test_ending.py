@@ -1,0 +1,124 @@
+"""How a query ends that Spark refuses, or whose Java dies: what is said, and what is left behind. Without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
+from pyspark.errors import PySparkException
+
+from actorproc.cli.spark_query import _keep
+from actorproc.clock import SYSTEM
+from actorproc.errors import HandlerDefinitionError, QueryFailed, UsageError
+from actorproc.keeping import Reader, register
+from actorproc.keeping.registry import read_registry
+from actorproc.layout import ProcessorLayout
+from actorproc.retry import Backoff
+from actorproc.signals import Signals
+from actorproc.spark.query import Query, Sink
+from actorproc.spark.running import RunLimits, RunningQuery
+from actorproc.spark.session import Session
+from actorproc.stores import open_store
+
+QUICK = RunLimits(failures=2, backoff=Backoff(0.01, 0.02))
+READERS = ProcessorLayout("Delays").readers
+
+
+class JavaError(Py4JJavaError):  # type: ignore[misc]
+    """One of Spark's, in a Java that answers no more, or says `text`."""
+
+    def __init__(self, text: str | None = None) -> None:
+        Exception.__init__(self)
+        self._text = text
+
+    def __str__(self) -> str:
+        if self._text is None:
+            raise Py4JNetworkError("Answer from Java side is empty")
+        return self._text
+
+
+DAEMON = JavaError(
+    "An error occurred while calling o48.load.\n: org.apache.spark.SparkException: EOFException in pyspark.daemon\n\tat o"
+)
+
+
+def running(start: Any) -> RunningQuery:
+    return RunningQuery(start, what="app:late", reads="", limits=QUICK, told=lambda _: None, clock=SYSTEM)
+
+
+@pytest.mark.parametrize("error", [JavaError(), DAEMON, Py4JNetworkError("gone"), PySparkException("interrupted")])
+async def test_a_java_that_is_stopped_together_with_us_is_no_failure(error: Exception) -> None:
+    def start(_: bool) -> Any:
+        query.stop()
+        raise error
+
+    query = running(start)
+    await query.run()
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (DAEMON, "app:late: EOFException in pyspark.daemon$"),
+        (JavaError(), "Spark's Java does not tell more: it has ended"),
+    ],
+)
+async def test_what_java_says_by_itself_is_a_failure_of_the_query_told_in_a_line(error: Exception, says: str) -> None:
+    def start(_: bool) -> Any:
+        raise error
+
+    with pytest.raises(QueryFailed, match=says):
+        await running(start).run()
+
+
+def test_a_java_that_dies_while_the_function_runs_is_no_fault_of_the_function() -> None:
+    def function(rows: Any) -> Any:
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+    with pytest.raises(Py4JNetworkError):
+        Query("app:late", function, "file:///c", {}, Sink()).start(SimpleNamespace(), SimpleNamespace())  # type: ignore[arg-type]
+
+
+def test_a_session_whose_java_has_ended_is_closed_without_a_word() -> None:
+    def stop() -> None:
+        raise Py4JNetworkError("Error while sending or receiving")
+
+    session = Session("local", {})
+    session._current = SimpleNamespace(stop=stop)  # type: ignore[assignment]
+    session.close()
+
+
+def job(checkpoint: str, error: Exception) -> Any:
+    def start(_: bool) -> Any:
+        raise error
+
+    session = SimpleNamespace(
+        place="local", open=lambda: SimpleNamespace(version="4"), page=lambda: None, told=dict, close=lambda: None
+    )
+    query = SimpleNamespace(spec="app:late", sink=Sink(), checkpoint=checkpoint)
+    return SimpleNamespace(session=session, query=query, name="Delays", native=False, start=start)
+
+
+async def readers_after(tmp_path: Path, error: Exception, *there: Reader) -> list[str]:
+    async with open_store(str(tmp_path / "state")) as store:
+        for reader in there:
+            await register(store, READERS, reader)
+        with pytest.raises(ExceptionGroup):
+            await _keep(job(f"file://{tmp_path}/c", error), QUICK, store, Signals(SYSTEM, lambda: None), "10s")
+        return sorted((await read_registry(store, READERS)).readers)
+
+
+@pytest.mark.parametrize("error", [HandlerDefinitionError("no such column"), UsageError("another's checkpoint")])
+async def test_a_function_that_turns_out_to_be_wrong_use_is_no_reader_that_holds_back_a_trim(
+    tmp_path: Path, error: Exception
+) -> None:
+    assert await readers_after(tmp_path, error) == []
+    assert await readers_after(tmp_path, error, Reader.spark("app.late", "elsewhere")) == ["app.late"]
+
+
+async def test_who_was_a_reader_before_or_may_go_on_later_stays_one(tmp_path: Path) -> None:
+    assert await readers_after(tmp_path, QueryFailed("no space")) == ["app.late"]
+    assert await readers_after(tmp_path, HandlerDefinitionError("no such column")) == ["app.late"]
