@@ -22,7 +22,7 @@ from actorproc.actor import first_cause
 from actorproc.budget import ByteBudget, Tally
 from actorproc.clock import SYSTEM, Clock
 from actorproc.ending import Ending, find_ends
-from actorproc.errors import HandlerError, SourceError, UsageError, blamed
+from actorproc.errors import HandlerError, UsageError, blamed
 from actorproc.group.group import Group
 from actorproc.group.nudge import Nudges, UdpNudges
 from actorproc.handler import PartitionHandler
@@ -38,7 +38,7 @@ from actorproc.probe import ensure_safe
 from actorproc.rows.schema import output_schema, parse_schema
 from actorproc.settings import Settings
 from actorproc.signals import Signals
-from actorproc.sources import LogSource, OutputSource, open_source
+from actorproc.sources import LogSource, OutputSource, guarded, kind_of, open_source
 from actorproc.sources.protocol import Source, Start, checked_start
 from actorproc.status import wrong_container
 from actorproc.store import Store
@@ -148,7 +148,7 @@ class Processor:
         self.host = checked_name("host name", host or default_host())
         self.start = checked_start(start)
         self.clock = clock
-        self._source = open_source(source, settings=self.settings, clock=clock)
+        self._source = guarded(open_source(source, settings=self.settings, clock=clock))
         self._store = container if isinstance(container, Store) else open_store(container, self.settings, clock=clock)
         self._owns_store = not isinstance(container, Store)
         if str(self._source) == OutputSource(self._store, self.name, settings=self.settings, clock=clock).url:
@@ -291,18 +291,16 @@ class Processor:
                 await stack.enter_async_context(self._store)
             if (wrong := await wrong_container(self._store)) is not None:
                 raise UsageError(wrong)
-            with blamed(f"opening the source {self._source}", SourceError):
-                await self._source.open()
+            await self._source.open()
             stack.push_async_callback(self._source.close)
             await ensure_safe(self._store, self.layout.probe)
             await clock.offload(_warm_up)
-            if self._source.identity is not None:
-                await agree_on_source(self._store, self.layout, self._source.identity, str(self._source))
+            source = self._source
+            await agree_on_source(self._store, self.layout, source.identity, str(source), kind_of(source))
             await agree_on_schema(self._store, self.layout, self.schema)
             with blamed(f"{self.handler.__name__}.shared", HandlerError):
                 shared = await stack.enter_async_context(self.handler.shared(self.options))
-            with blamed(f"registering with the source {self._source}", SourceError):
-                await self._source.register(self.name, self._store.url)
+            await self._source.register(self.name, self._store.url)
             nudges = self._nudges or UdpNudges(self._store.url, settings, self.name, clock=clock)
             if clock is SYSTEM:
                 await stack.enter_async_context(loop_watchdog(settings.loop_block_warning))

@@ -39,10 +39,19 @@ class Closed(MemorySource):
     async def open(self):
         raise OSError("no route")
 
-class Endless(Closed):
+class Opened(Closed):
     async def open(self):
         pass
 
+class Listless(Opened):
+    async def partitions(self):
+        raise ConnectionError("db is down")
+
+class Plain(Opened):
+    def partitions(self):
+        return ["0"]
+
+class Endless(Opened):
     async def end(self, partition):
         raise OSError("no end")
 """
@@ -82,6 +91,8 @@ def test_a_function_that_makes_a_source_is_one(app: Path, run: Run) -> None:
             2,
         ),
         ("own_source_app:Closed", "opening the source Closed failed: OSError: no route (in Closed.open, ", 1),
+        ("own_source_app:Listless", "the partitions of Listless failed: ConnectionError: db is down (in Listless.p", 1),
+        ("own_source_app:Plain", "Plain.partitions of the source Plain must be `async def partitions`", 1),
         ("own_source_app:Endless", "of Endless failed: OSError: no end (in Endless.end, ", 1),
     ],
 )
@@ -92,3 +103,16 @@ def test_what_is_no_source_or_fails_is_said_without_a_traceback(
     assert message in result.stderr
     assert result.exit_code == code
     assert "Traceback" not in result.output
+
+
+def test_status_refuses_a_source_that_is_not_the_processors_and_says_what_fails(app: Path, run: Run) -> None:
+    place = ["status", "--name", "Lengths", "--container", "state"]
+    assert serve(run, "own_source_app:three").exit_code == 0
+    assert run(*place, "--source", "own_source_app:three").exit_code == 0
+    result = run(*place, "--source", "own_source_app:Opened")
+    assert result.exit_code == 2
+    assert "Lengths in file://" in result.stderr
+    assert "belongs to another stream" in result.stderr
+    result = run(*place, "--source", "own_source_app:Closed")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "opening the source Closed failed" in result.stderr

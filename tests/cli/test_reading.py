@@ -63,6 +63,19 @@ def test_status_without_a_source_knows_no_end(run: Run, place: list[object]) -> 
     assert {partition["lag"] for partition in status["partitions"]} == {None}
 
 
+def test_status_refuses_another_log_than_the_one_that_is_processed(
+    run: Run, state: Path, place: list[object], tmp_path: Path
+) -> None:
+    async def other() -> None:
+        async with Producer(str(tmp_path / "other"), partitions=4) as producer:
+            await producer.send("1")
+
+    anyio.run(other)
+    result = run("status", *place, "--source", tmp_path / "other")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"file://{tmp_path}/other is not file://{state}/events" in result.stderr
+
+
 def test_status_for_people_shows_each_partition_and_that_nobody_runs_it(run: Run, place: list[object]) -> None:
     result = run("status", *place)
     assert result.exit_code == 0
