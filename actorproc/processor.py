@@ -39,10 +39,11 @@ from actorproc.rows.schema import output_schema, parse_schema
 from actorproc.settings import Settings
 from actorproc.signals import Signals
 from actorproc.sources import LogSource, OutputSource, guarded, kind_of, open_source
+from actorproc.sources.output import SCHEME
 from actorproc.sources.protocol import Source, Start, checked_start
 from actorproc.status import wrong_container
 from actorproc.store import Store
-from actorproc.stores import open_store
+from actorproc.stores import open_store, overlap
 from actorproc.supervisor import Supervisor, SupervisorStatistics
 from actorproc.watchdog import loop_watchdog
 
@@ -153,10 +154,8 @@ class Processor:
         self._owns_store = not isinstance(container, Store)
         if str(self._source) == OutputSource(self._store, self.name, settings=self.settings, clock=clock).url:
             raise UsageError(f"{self.name} would read its own output, for ever: give it another name or container")
-        if isinstance(self._source, LogSource) and self._owns_store and self._source.url == self._store.url:
-            raise UsageError(
-                f"source and container are the same place, {self._store.url}: the container must be another one than the log"
-            )
+        if isinstance(self._source, (LogSource, OutputSource)):
+            self._refuse_overlap(self._source)
         self._nudges = nudges
         self._budget = ByteBudget(self.settings.read_ahead_bytes)
         self._supervisor: Supervisor | None = None
@@ -166,6 +165,19 @@ class Processor:
         self._in_use = False
         self._ended = anyio.Event()
         self._log = log.bind(processor=self.name, host=self.host)
+
+    def _refuse_overlap(self, source: LogSource | OutputSource) -> None:
+        """Neither of what we own and what we read may lie in the other: some names are the same in both."""
+        if self._store.url == source.url != "memory://":  # those without a name are apart
+            raise UsageError(
+                f"source and container are the same place, {source.url}: the container must be another one than the log"
+            )
+        own, read = f"{self._store.url.rstrip('/')}/{self.name}", source.url.removeprefix(SCHEME)
+        if overlap(own, read):
+            raise UsageError(
+                f"{self.name} would keep what it owns at {own}, and the source is at {read}: neither may be, or lie in, the "
+                "other. Give another container"
+            )
 
     async def __aenter__(self) -> Self:
         """Run in the background until the block ends; then drain and leave. Never touches signals."""

@@ -76,13 +76,8 @@ class Failing(MemorySource):
     """One of its methods is replaced."""
 
     @classmethod
-    def by(cls, method: str, what: Callable[..., Any]) -> Source:
+    def by(cls, method: str, what: object) -> Source:
         return guarded(type("Failing", (cls,), {method: what})(1))
-
-
-async def _first(chunks: Any) -> Any:
-    async for chunk in chunks:
-        return chunk
 
 
 CALLS: dict[str, Callable[[Source], Any]] = {
@@ -91,7 +86,7 @@ CALLS: dict[str, Callable[[Source], Any]] = {
     "partitions": lambda source: source.partitions(),
     "start": lambda source: source.start("0", "earliest"),
     "end": lambda source: source.end("0"),
-    "read": lambda source: _first(source.read("0", "0")),
+    "read": lambda source: anext(source.read("0", "0")),
     "sequence_before": lambda source: source.sequence_before("0", "{0}"),
     "reached": lambda source: source.reached(Cursor("0"), End("0", None)),
     "identity": lambda source: source.identity,

@@ -78,6 +78,10 @@ def test_an_error_in_the_users_module_shows_the_end_of_its_own_traceback(run: Ru
         (["--container", "ftp://x"], "unknown scheme 'ftp'"),
         (["--container", "s3://"], "s3://"),
         (["--container", "./events"], "source and container are the same place, file://"),
+        (["--container", ".", "--name", "events"], "/events, and the source is at file://"),
+        (["--container", "events/x"], "neither may be, or lie in, the other. Give another container"),
+        (["--source", "state/Delays/events"], "neither may be, or lie in, the other"),
+        (["--source", "actorproc+file://state/Other", "--container", "state/Other/x"], "neither may be, or lie in"),
         (["--config", "nowhere.toml"], "cannot read the settings file nowhere.toml"),
     ],
 )
