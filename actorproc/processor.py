@@ -144,9 +144,9 @@ class Processor:
             raise UsageError(f"give settings or {', '.join(also)}, not both")
         self.options = load_options(self.handler, options, config)
         self.schema = parse_schema(self.handler.schema_for(self.options))
-        self.name = name or self.handler.__name__
+        self.name = self.handler.__name__ if name is None else name
         self.layout = ProcessorLayout(self.name)
-        self.host = checked_name("host name", host or default_host())
+        self.host = checked_name("host name", default_host() if host is None else host)
         self.start = checked_start(start)
         self.clock = clock
         self._source = guarded(open_source(source, settings=self.settings, clock=clock))

@@ -41,7 +41,7 @@ def run(
     root: Sequence[str],
 ) -> None:
     """Serve until stopped. `root`: options that stand before the command, for workers."""
-    host = host or default_host()
+    host = default_host() if host is None else host
     keywords: dict[str, Any] = dict(pairs("--set", settings))
     delegate, stream = load_handler(handler), load_source(source)
     processor = Processor(

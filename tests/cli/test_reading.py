@@ -124,6 +124,25 @@ def test_dead_letters_of_a_type_that_there_is_not_say_which_there_are(run: Run, 
     assert run("dead-letters", "list", *place, "--error", "KeyError", "--json").stderr == ""
 
 
+@pytest.mark.parametrize("command", ["list", "replay", "purge"])
+def test_dead_letters_of_a_partition_that_there_is_not_are_refused(
+    run: Run, state: Path, place: list[object], command: str
+) -> None:
+    source = ["--source", state / "events"] if command == "replay" else []
+    result = run("dead-letters", command, *place, *source, "--partition", "77")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "no partition '77'; there are: 0, 1, 2, 3" in result.stderr
+
+
+def test_dead_letters_are_replayed_into_a_log_alone(run: Run, place: list[object]) -> None:
+    result = run("dead-letters", "replay", *place, "--source", "mysrc:Lines")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "appended to a log, and that is a source of your own, which is only read" in result.stderr
+    told = run("dead-letters", "replay", "--help").stdout
+    assert "The log that was processed" in told
+    assert "MODULE:NAME" not in told
+
+
 def test_status_shows_how_far_a_partition_is_within_a_chunk(run: Run, tmp_path: Path) -> None:
     async def half() -> None:
         async with Producer(str(tmp_path / "events"), partitions=1) as producer:

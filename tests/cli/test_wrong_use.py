@@ -72,6 +72,8 @@ def test_an_error_in_the_users_module_shows_the_end_of_its_own_traceback(run: Ru
         (["--start", "yesterday"], "start = 'yesterday': 'earliest', 'latest', or a time"),
         (["--start", "2013-01-01T00:00"], "a time with its zone"),
         (["--name", "a/b"], "processor name 'a/b' is not usable"),
+        (["--name", ""], "processor name '' is not usable"),
+        (["--host", ""], "host name '' is not usable"),
         (["--host", "a/b"], "host name 'a/b' is not usable"),
         (["--source", "kafka://x"], "a Kafka source comes with a later version"),
         (["--source", "ftp://x"], "there is no 'ftp' source"),
@@ -187,6 +189,13 @@ def test_produce_refuses_what_cannot_be_meant(run: Run, arguments: list[str], sa
 
 def test_produce_into_no_log_without_partitions_says_how(run: Run) -> None:
     refused(run, "produce", "--log", "nothing", "flights.jsonl", says="--partitions 8")
+
+
+def test_a_file_is_no_place_for_objects(run: Run) -> None:
+    says = "is a file, or lies below one; give a folder"
+    refused(run, "produce", "--log", "flights.jsonl", "--partitions", "2", "flights.jsonl", says=says)
+    refused(run, "doctor", "flights.jsonl", says=says)
+    refused(run, "status", "--name", "Delays", "--container", "flights.jsonl/x", says=says)
 
 
 # damage and stores
