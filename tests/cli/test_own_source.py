@@ -21,6 +21,11 @@ class Lengths(PartitionHandler):
         for record in batch:
             ctx.emit(record, {"length": len(record.value)})
 
+class Lost(Lengths):
+    async def process(self, batch, ctx):
+        for record in batch:
+            ctx.dead_letter(record, "no use")
+
 def three():
     source = MemorySource(2)
     source.append("0", [b"a", b"bb"])
@@ -77,6 +82,17 @@ def test_a_function_that_makes_a_source_is_one(app: Path, run: Run) -> None:
         ("0", 1, 2),
         ("1", 0, 3),
     ]
+
+
+def test_a_run_until_the_end_of_which_nothing_but_dead_letters_came_ends_with_a_warning(app: Path, run: Run) -> None:
+    place = ["--source", "own_source_app:three", "--container", "state", "--until-end"]
+    lost = run("serve", "own_source_app:Lost", *place)
+    assert lost.exit_code == 0, lost.output
+    assert "3 dead letters committed" in lost.stdout
+    assert "every record that" in lost.stderr
+    assert "does the handler fit the source?" in lost.stderr
+    for handler in ("Lost", "Lengths"):  # nothing is left to do; and rows come of all
+        assert "warning" not in run("serve", f"own_source_app:{handler}", *place).stderr
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,18 @@ def test_produce_names_the_line_without_the_key_and_keeps_those_before_it(run: R
     refused(run, *command, says="bad.jsonl: line 2: no JSON")
 
 
+def test_produce_says_how_to_go_on_after_a_bad_line_without_appending_anything_twice(run: Run, folder: Path) -> None:
+    (folder / "bad lines").write_bytes(b'{"tail":"a"}\n\n{"tail":"b"}\n{"x":1}\n{"tail":"c"}\n')
+    told = run("produce", "--log", "events", "--partitions", "1", "--key", "tail", "bad lines").stderr
+    assert "2 records before it are in the log, and nothing after it. Mend the line, or give --on-bad-line skip" in told
+    again = told.strip().rpartition(": ")[2]
+    assert again == "tail -n +4 'bad lines' | actorproc produce --log events --key tail -"
+    rest = subprocess.run(["bash", "-c", again.partition(" | ")[0]], capture_output=True, check=True, cwd=folder).stdout
+    (folder / "rest").write_bytes(rest)
+    result = run("produce", "--log", "events", "--key", "tail", "--on-bad-line", "skip", "rest")
+    assert "1 event appended" in result.stdout, result.output
+
+
 def test_produce_skips_bad_lines_when_told_to(run: Run, folder: Path) -> None:
     (folder / "bad.jsonl").write_bytes(b'{"tail":"a"}\nno json\n{"x":1}\n{"tail":"b"}\n{"tail":null}\n')
     command = ["produce", "--log", "events", "--partitions", "2", "--key", "tail", "--on-bad-line", "skip", "bad.jsonl"]
