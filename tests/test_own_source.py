@@ -11,6 +11,7 @@ import structlog
 
 from actorproc import Cursor, End, Processor, Producer, Source
 from actorproc.errors import SourceError, UsageError
+from actorproc.layout import ProcessorLayout
 from actorproc.sources import guarded
 from actorproc.store import Store
 from actorproc.stores.memory import Memory
@@ -51,6 +52,16 @@ async def test_a_source_without_an_identity_is_refused_where_a_log_was_processed
     with pytest.raises(UsageError, match=rf"file://{log} has an identity, MemorySource has none. .*or container"):
         await run(fed(1, 3), store)
     assert await rows(store) == [2]
+
+
+async def test_a_log_is_refused_where_there_is_state_of_which_nobody_noted_the_source(tmp_path: Path) -> None:
+    log, store = await one_record(tmp_path / "events"), Store(Memory())
+    await run(fed(1, 3), store)
+    await store.delete(ProcessorLayout("Double").origin)
+    with pytest.raises(UsageError, match=rf"began with a source that has no identity, and file://{log} has one"):
+        await run(log, store)
+    await run(fed(1, 4), store)
+    assert await rows(store) == [0, 2, 4, 6]
 
 
 async def test_sources_without_an_identity_are_told_apart_by_their_class() -> None:
@@ -106,7 +117,7 @@ async def test_what_a_method_of_a_source_raises_is_a_source_error_that_names_it(
 @pytest.mark.parametrize("method", ["open", "register", "partitions", "start", "end"])
 async def test_a_method_that_lacks_its_async_is_named(method: str) -> None:
     source = Failing.by(method, lambda *_: ["0"])
-    with pytest.raises(SourceError, match=rf"Failing.{method} of the source Failing must be `async def {method}`"):
+    with pytest.raises(SourceError, match=rf"Failing.{method} must be `async def {method}`"):
         await CALLS[method](source)
 
 
@@ -125,7 +136,7 @@ async def test_an_answer_that_is_none_is_named_with_what_was_wanted(method: str,
     async def answering(*_: object) -> Any:
         return gives
 
-    with pytest.raises(SourceError, match=rf"Failing.{method} of the source Failing gave .*; it must be {wanted}"):
+    with pytest.raises(SourceError, match=rf"Failing.{method} gave .*; it must be {wanted}"):
         await CALLS[method](Failing.by(method, answering))
 
 
@@ -133,7 +144,7 @@ async def test_a_chunk_that_is_none_is_named() -> None:
     async def reading(*_: object) -> Any:
         yield [b"1"]
 
-    with pytest.raises(SourceError, match=r"Failing.read of the source Failing gave \[b'1'\]; it must be a Chunk"):
+    with pytest.raises(SourceError, match=r"Failing.read gave \[b'1'\]; it must be a Chunk"):
         await CALLS["read"](Failing.by("read", reading))
 
 

@@ -19,7 +19,8 @@ async def agree_on_source(store: Store, layout: ProcessorLayout, identity: str |
     Raises:
         UsageError: it is another one; names both.
     """
-    await check_source(store, layout, identity, name, kind)
+    if not await check_source(store, layout, identity, name, kind) and identity is not None:
+        await _refuse_state_of_another(store, layout, identity, name, kind)
     body = to_document({"identity": identity, "kind": kind, "name": name, "put_id": store.clock.nonce()})
     try:
         await store.create(layout.origin, body)
@@ -27,21 +28,32 @@ async def agree_on_source(store: Store, layout: ProcessorLayout, identity: str |
         await check_source(store, layout, identity, name, kind)
 
 
-async def check_source(store: Store, layout: ProcessorLayout, identity: str | None, name: str, kind: str = "") -> None:
-    """Check that this is the stream that is processed here; nothing if none was recorded.
+async def check_source(store: Store, layout: ProcessorLayout, identity: str | None, name: str, kind: str = "") -> bool:
+    """Check that this is the stream that is processed here. False if none was recorded.
 
     Raises:
         UsageError: it is another one; names both.
     """
     stored = await store.get(layout.origin)
     if stored is None:
-        return
+        return False
     with document(layout.origin, stored.body, "name of a source") as fields:
         why = _why_other(fields["identity"], str(fields["name"]), str(fields.get("kind")), identity, name, kind)
     if why is not None:
         raise UsageError(
             f"{layout.processor} in {store.url} belongs to another stream: {name} is {why}. Positions of one mean "
             "nothing in the other. Give another processor name (or container), or the source it began with"
+        )
+    return True
+
+
+async def _refuse_state_of_another(store: Store, layout: ProcessorLayout, identity: str, name: str, kind: str) -> None:
+    """Nothing is recorded: then there is no state, or one of a source without identity, of which nothing used to be."""
+    begun = (await store.list(layout.checkpoints, limit=1)).entries
+    if begun and not await check_source(store, layout, identity, name, kind):  # not by another host just now, either
+        raise UsageError(
+            f"{layout.processor} in {store.url} began with a source that has no identity, and {name} has one. Positions of one "
+            "mean nothing in the other. Give another processor name (or container), or the source it began with"
         )
 
 

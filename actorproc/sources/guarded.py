@@ -97,7 +97,7 @@ class GuardedSource(Source):
 
     async def _awaited(self, method: str, answer: object) -> object:
         if not inspect.isawaitable(answer):
-            raise SourceError(f"{self.kind}.{method} of the source {self} must be `async def {method}`")
+            raise SourceError(f"the source's {self.kind}.{method} must be `async def {method}`")
         return await answer
 
     def _checked(self, method: str, answer: object, kind: type[T]) -> T:
@@ -106,7 +106,7 @@ class GuardedSource(Source):
         return answer
 
     def _wrong(self, method: str, answer: object, wanted: str) -> SourceError:
-        return SourceError(f"{self.kind}.{method} of the source {self} gave {answer!r:.200}; it must be {wanted}")
+        return SourceError(f"the source's {self.kind}.{method} gave {answer!r:.200}; it must be {wanted}")
 
 
 def _blamed(what: str) -> AbstractContextManager[None]:

@@ -108,7 +108,7 @@ def test_a_run_until_the_end_of_which_nothing_but_dead_letters_came_ends_with_a_
         ),
         ("own_source_app:Closed", "opening the source Closed failed: OSError: no route (in Closed.open, ", 1),
         ("own_source_app:Listless", "the partitions of Listless failed: ConnectionError: db is down (in Listless.p", 1),
-        ("own_source_app:Plain", "Plain.partitions of the source Plain must be `async def partitions`", 1),
+        ("own_source_app:Plain", "Plain.partitions must be `async def partitions`", 1),
         ("own_source_app:Endless", "of Endless failed: OSError: no end (in Endless.end, ", 1),
     ],
 )
