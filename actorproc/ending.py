@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import anyio
 
-from actorproc.errors import EndNotReached, SourceError, StoreUnavailable, blamed
+from actorproc.errors import EndNotReached, StoreUnavailable
 from actorproc.layout import ProcessorLayout
 from actorproc.logger import get_logger
 from actorproc.output.chain import read_cursor
@@ -33,8 +33,7 @@ async def find_ends(source: Source) -> dict[str, End]:
     ends: dict[str, End] = {}
 
     async def find(partition: str) -> None:
-        with blamed(f"finding the end of partition {partition} of {source}", SourceError):
-            ends[partition] = await source.end(partition)
+        ends[partition] = await source.end(partition)
 
     async with anyio.create_task_group() as tasks:
         for partition in await source.partitions():

@@ -22,7 +22,7 @@ from actorproc.actor import first_cause
 from actorproc.budget import ByteBudget, Tally
 from actorproc.clock import SYSTEM, Clock
 from actorproc.ending import Ending, find_ends
-from actorproc.errors import HandlerError, SourceError, UsageError, blamed
+from actorproc.errors import HandlerError, UsageError, blamed
 from actorproc.group.group import Group
 from actorproc.group.nudge import Nudges, UdpNudges
 from actorproc.handler import PartitionHandler
@@ -38,11 +38,12 @@ from actorproc.probe import ensure_safe
 from actorproc.rows.schema import output_schema, parse_schema
 from actorproc.settings import Settings
 from actorproc.signals import Signals
-from actorproc.sources import LogSource, OutputSource, open_source
+from actorproc.sources import LogSource, OutputSource, guarded, kind_of, open_source
+from actorproc.sources.output import SCHEME
 from actorproc.sources.protocol import Source, Start, checked_start
 from actorproc.status import wrong_container
 from actorproc.store import Store
-from actorproc.stores import open_store
+from actorproc.stores import open_store, overlap
 from actorproc.supervisor import Supervisor, SupervisorStatistics
 from actorproc.watchdog import loop_watchdog
 
@@ -143,20 +144,18 @@ class Processor:
             raise UsageError(f"give settings or {', '.join(also)}, not both")
         self.options = load_options(self.handler, options, config)
         self.schema = parse_schema(self.handler.schema_for(self.options))
-        self.name = name or self.handler.__name__
+        self.name = self.handler.__name__ if name is None else name
         self.layout = ProcessorLayout(self.name)
-        self.host = checked_name("host name", host or default_host())
+        self.host = checked_name("host name", default_host() if host is None else host)
         self.start = checked_start(start)
         self.clock = clock
-        self._source = open_source(source, settings=self.settings, clock=clock)
+        self._source = guarded(open_source(source, settings=self.settings, clock=clock))
         self._store = container if isinstance(container, Store) else open_store(container, self.settings, clock=clock)
         self._owns_store = not isinstance(container, Store)
         if str(self._source) == OutputSource(self._store, self.name, settings=self.settings, clock=clock).url:
             raise UsageError(f"{self.name} would read its own output, for ever: give it another name or container")
-        if isinstance(self._source, LogSource) and self._owns_store and self._source.url == self._store.url:
-            raise UsageError(
-                f"source and container are the same place, {self._store.url}: the container must be another one than the log"
-            )
+        if isinstance(self._source, (LogSource, OutputSource)):
+            self._refuse_overlap(self._source)
         self._nudges = nudges
         self._budget = ByteBudget(self.settings.read_ahead_bytes)
         self._supervisor: Supervisor | None = None
@@ -166,6 +165,19 @@ class Processor:
         self._in_use = False
         self._ended = anyio.Event()
         self._log = log.bind(processor=self.name, host=self.host)
+
+    def _refuse_overlap(self, source: LogSource | OutputSource) -> None:
+        """Neither of what we own and what we read may lie in the other: some names are the same in both."""
+        if self._store.url == source.url != "memory://":  # those without a name are apart
+            raise UsageError(
+                f"source and container are the same place, {source.url}: the container must be another one than the log"
+            )
+        own, read = f"{self._store.url.rstrip('/')}/{self.name}", source.url.removeprefix(SCHEME)
+        if overlap(own, read):
+            raise UsageError(
+                f"{self.name} would keep what it owns at {own}, and the source is at {read}: neither may be, or lie in, the "
+                "other. Give another container"
+            )
 
     async def __aenter__(self) -> Self:
         """Run in the background until the block ends; then drain and leave. Never touches signals."""
@@ -291,18 +303,16 @@ class Processor:
                 await stack.enter_async_context(self._store)
             if (wrong := await wrong_container(self._store)) is not None:
                 raise UsageError(wrong)
-            with blamed(f"opening the source {self._source}", SourceError):
-                await self._source.open()
+            await self._source.open()
             stack.push_async_callback(self._source.close)
             await ensure_safe(self._store, self.layout.probe)
             await clock.offload(_warm_up)
-            if self._source.identity is not None:
-                await agree_on_source(self._store, self.layout, self._source.identity, str(self._source))
+            source = self._source
+            await agree_on_source(self._store, self.layout, source.identity, str(source), kind_of(source))
             await agree_on_schema(self._store, self.layout, self.schema)
             with blamed(f"{self.handler.__name__}.shared", HandlerError):
                 shared = await stack.enter_async_context(self.handler.shared(self.options))
-            with blamed(f"registering with the source {self._source}", SourceError):
-                await self._source.register(self.name, self._store.url)
+            await self._source.register(self.name, self._store.url)
             nudges = self._nudges or UdpNudges(self._store.url, settings, self.name, clock=clock)
             if clock is SYSTEM:
                 await stack.enter_async_context(loop_watchdog(settings.loop_block_warning))

@@ -272,10 +272,10 @@ class Supervisor(Actor[Note]):
             return self._partitions
         try:
             self._partitions, self._partitions_at = await self._common.source.partitions(), now
-        except Exception as error:  # the source may be the user's: whatever it raises, what is known goes on
+        except Exception as error:  # whatever it is, what is known goes on
             if not self._partitions:
-                raise SourceError(f"the partitions of {self._common.source} cannot be listed: {error!r}") from error
-            self._log.warning("supervisor.partitions_failed", error=repr(error))
+                raise SourceError(str(error)) from error
+            self._log.warning("supervisor.partitions_failed", error=str(error))
         return self._partitions
 
     def _apply(self, view: View) -> None:

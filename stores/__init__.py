@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 from actorproc.clock import SYSTEM, Clock
@@ -23,12 +24,26 @@ def open_store(url: str, settings: Settings | None = None, *, clock: Clock = SYS
         settings: for limits and credentials; default: environment and `actorproc.toml`.
 
     Raises:
-        UsageError: the URL, or a setting that it needs, is malformed. Connecting raises StoreRefused for a place that
-            does not exist or may not be used, StoreUnavailable for one that does not answer.
+        UsageError: the URL, or a setting that it needs, is malformed. Connecting raises it, too, for a file; StoreRefused
+            for a place that does not exist or may not be used, StoreUnavailable for one that does not answer.
     """
     settings = settings or Settings.load()
     limits = StoreLimits(settings.store_timeout, settings.store_patience, settings.store_concurrency)
     return Store(_backend(url, settings, clock), limits=limits, clock=clock)
+
+
+def overlap(one: str, other: str) -> bool:
+    """Whether of two places, URLs as stores have them, one is the other or lies in it. Stores in memory are apart."""
+    places = [_parts(url) for url in (one, other)]
+    common = min(map(len, places))
+    return places[0][0] != "memory" and places[0][:common] == places[1][:common]
+
+
+def _parts(url: str) -> list[str]:
+    scheme, _, path = url.partition("://")
+    if scheme == "file":
+        path = os.path.realpath(path)  # a link to a place is that place
+    return [scheme, *(part for part in path.split("/") if part)]
 
 
 def _backend(url: str, settings: Settings, clock: Clock) -> Backend:

@@ -158,7 +158,7 @@ class Files(Backend):
             with suppress(FileNotFoundError), os.scandir(self._root):
                 pass
         except NotADirectoryError:
-            raise StoreRefused(f"{self.url} is a file, or lies below one; give a folder") from None
+            raise UsageError(f"{self.url} is a file, or lies below one; give a folder") from None
 
     def _read(self, path: str, unless: str | None, tail: int | None) -> Stored | None:
         try:
@@ -398,6 +398,15 @@ def _make_folders(folder: str) -> None:
         missing.append(folder)
         folder = os.path.dirname(folder)
     for path in reversed(missing):
-        with suppress(FileExistsError):
+        try:
             os.mkdir(path)
+        except FileExistsError:
+            pass
+        except FileNotFoundError:
+            parent = os.path.dirname(path)
+            if os.path.isdir(parent):  # as in /proc; else somebody has just removed it
+                raise StoreRefused(
+                    f"{parent} takes no folders, so {path} cannot be made; give a place elsewhere"
+                ) from None
+            raise
         _sync_folder(path)

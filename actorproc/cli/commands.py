@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from actorproc.cli.parameters import Config, Container, Json, MaybeSource, Name, Partition, Set, Source
+from actorproc.cli.parameters import Config, Container, Json, MaybeSource, Name, Partition, Set, Source, SourceLog
 
 app = typer.Typer()
 letters = typer.Typer(
@@ -242,7 +241,7 @@ def show_letter(
 def replay_letters(
     name: Name,
     container: Container,
-    source: Source,
+    source: SourceLog,
     partition: Partition = None,
     as_json: Json = False,
     config: Config = None,
@@ -267,11 +266,11 @@ def purge_letters(
     container: Container,
     partition: Partition = None,
     before: Annotated[
-        datetime | None,
+        str | None,
         typer.Option(
             metavar="TIME",
-            formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"],
-            help="Only letters older than this: a day, or 2026-01-31T12:00; UTC. Those committed together go together.",
+            help="Only letters older than this, such as 2026-01-31T12:00Z, or a time as `list` shows it. Those committed "
+            "together go together.",
         ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -282,7 +281,7 @@ def purge_letters(
     """Forget dead letters for good.
 
     \b
-      actorproc dead-letters purge --name Delays --container state --before 2026-01-31 --yes
+      actorproc dead-letters purge --name Delays --container state --before 2026-01-31T00:00Z --yes
     """
     from actorproc.cli.letters import purge
 

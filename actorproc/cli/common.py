@@ -19,9 +19,10 @@ from rich.text import Text
 from actorproc.clock import SYSTEM
 from actorproc.errors import SettingsError, UsageError
 from actorproc.layout import ProcessorLayout
+from actorproc.output.dataset import partitions_with_state
 from actorproc.rows.as_json import to_json
 from actorproc.settings import Settings
-from actorproc.status import missing_processor
+from actorproc.status import missing_processor, natural
 from actorproc.store import Store
 from actorproc.stores import open_store
 
@@ -80,6 +81,20 @@ async def opened_processor(
                 raise UsageError(problem)
             await SYSTEM.sleep(_LOOK_AGAIN)
         yield store, layout, settings
+
+
+async def chosen_partitions(store: Store, layout: ProcessorLayout, partition: str | None) -> list[str]:
+    """All partitions with state, or the one that is asked for.
+
+    Raises:
+        UsageError: there is no such partition; names those that there are.
+    """
+    partitions = sorted(await partitions_with_state(store, layout), key=natural)
+    if partition is None:
+        return partitions
+    if partition not in partitions:
+        raise UsageError(f"no partition {partition!r}; there are: {', '.join(partitions) or 'none yet'}")
+    return [partition]
 
 
 def counted(number: int, what: str) -> str:

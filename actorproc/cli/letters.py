@@ -5,13 +5,23 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from actorproc.cli.common import console, counted, opened_processor, print_json, print_table, run_async, shown
+from actorproc.cli.common import (
+    chosen_partitions,
+    console,
+    counted,
+    opened_processor,
+    print_json,
+    print_table,
+    run_async,
+    shown,
+)
+from actorproc.cli.loading import names_object
 from actorproc.committing import CHECKPOINT_EVERY
 from actorproc.errors import UsageError
 from actorproc.layout import ProcessorLayout, partition_of
@@ -20,6 +30,7 @@ from actorproc.output.dead_letters import letter_files, read_letters
 from actorproc.output.dead_letters import purge as purge_file
 from actorproc.replay import Replay
 from actorproc.sources.output import SCHEME
+from actorproc.sources.protocol import checked_time
 from actorproc.status import natural
 from actorproc.store import Store
 from actorproc.stores import open_store
@@ -41,6 +52,8 @@ def show_all(
 
     async def work() -> None:
         async with opened_processor(name, container, config, given) as (store, layout, _):
+            if partition is not None:
+                await chosen_partitions(store, layout, partition)
             types: Counter[str] = Counter()
             letters = _chosen(store, layout, partition, error, limit, types)
             if as_json:
@@ -87,18 +100,20 @@ def replay(
     given: Sequence[str] | None,
 ) -> None:
     """Append dead letters to their log again."""
-    if source.startswith(SCHEME):
+    if (other := _no_log(source)) is not None:
         raise UsageError(
-            f"--source {source}: dead letters are appended to a log, and that is a processor's output, which it alone "
-            "writes. Mend the handler and start it under another name, or produce the letters into a log of their own"
+            f"--source {source}: dead letters are appended to a log, and that is {other}. "
+            "Mend the handler and start it under another name, or produce the letters into a log of their own"
         )
 
     async def work() -> None:
         async with (
-            opened_processor(name, container, config, given) as (store, _, settings),
+            opened_processor(name, container, config, given) as (store, layout, settings),
             open_store(source, settings) as log,
             Replay.opened(store, name, log) as replaying,
         ):
+            if partition is not None:
+                await chosen_partitions(store, layout, partition)
             letters: Counter[bool] = Counter()
             for key in await replaying.files(partition):
                 done = await replaying.file(key)
@@ -113,24 +128,35 @@ def replay(
     run_async(work)
 
 
+def _no_log(source: str) -> str | None:
+    if source.startswith(SCHEME):
+        return "a processor's output, which it alone writes"
+    return "a source of your own, which is only read" if names_object(source) else None
+
+
 def purge(
     name: str,
     container: str,
     partition: str | None,
-    before: datetime | None,
+    before: str | None,
     yes: bool,
     as_json: bool,
     config: Path | None,
     given: Sequence[str] | None,
 ) -> None:
     """Forget dead letters, after asking."""
+    limit = None if before is None else checked_time("--before", before)
 
     async def work() -> None:
         async with opened_processor(name, container, config, given) as (store, layout, _):
+            if partition is not None:
+                await chosen_partitions(store, layout, partition)
             files = {}
             for key in await letter_files(store, layout, partition):
                 letters = await read_letters(store, key)
-                if letters and (before is None or all(_time(letter) < _utc(before) for letter in letters)):
+                if letters and (
+                    limit is None or all(datetime.fromisoformat(letter["time"]) < limit for letter in letters)
+                ):
                     files[key] = len(letters)
             if files and not yes:
                 _ask(name, sum(files.values()))
@@ -225,11 +251,3 @@ def _ask(name: str, count: int) -> None:
             f"purge would forget {counted(count, 'dead letter')} of {name} and asks first; give --yes where nobody answers"
         )
     typer.confirm(f"Forget {counted(count, 'dead letter')} of {name} for good?", abort=True)
-
-
-def _time(letter: dict[str, Any]) -> datetime:
-    return datetime.fromisoformat(letter["time"])
-
-
-def _utc(time: datetime) -> datetime:
-    return time if time.tzinfo else time.replace(tzinfo=UTC)

@@ -37,6 +37,11 @@ def load_handler(spec: str) -> type[PartitionHandler]:
     return checked_handler(_load("handler", spec, PartitionHandler))
 
 
+def names_object(spec: str) -> bool:
+    """Whether it is MODULE:NAME, and so no URL."""
+    return _OBJECT.fullmatch(spec) is not None
+
+
 def load_source(spec: str) -> str | Source:
     """The source that MODULE:NAME names: a `Source`, or a class or function that makes one. Anything else is a URL.
 
@@ -44,7 +49,7 @@ def load_source(spec: str) -> str | Source:
         HandlerDefinitionError: there is no such module or name, its own code fails, or it is no source.
         UsageError: it is a file.
     """
-    if not _OBJECT.fullmatch(spec):
+    if not names_object(spec):
         if (path := Path(spec.removeprefix("file://"))).is_file():
             raise UsageError(
                 f"source {spec!r} is a file, not a log. Append its lines to a log, and give that: "
@@ -69,7 +74,7 @@ def load_function(spec: str) -> Callable[..., Any]:
     Raises:
         HandlerDefinitionError: there is no such module or function, or its own code fails.
     """
-    if not _OBJECT.fullmatch(spec) and not spec.partition(":")[0].endswith(".py"):
+    if not names_object(spec) and not spec.partition(":")[0].endswith(".py"):
         raise HandlerDefinitionError(
             f"function {spec!r}: write MODULE:FUNCTION, such as app:delays for function delays of app.py"
         )

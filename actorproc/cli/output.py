@@ -6,13 +6,11 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from actorproc.cli.common import opened_processor, print_json, print_table, run_async
-from actorproc.errors import UsageError
+from actorproc.cli.common import chosen_partitions, opened_processor, print_json, print_table, run_async
 from actorproc.layout import ProcessorLayout
-from actorproc.output.dataset import Piece, newest_pieces, output_pieces, partitions_with_state, read_rows
+from actorproc.output.dataset import Piece, newest_pieces, output_pieces, read_rows
 from actorproc.output.schema import read_schema
 from actorproc.records import SEQUENCE
-from actorproc.status import natural
 from actorproc.store import Store
 
 
@@ -29,7 +27,7 @@ def run(
 
     async def work() -> None:
         async with opened_processor(name, container, config, given) as (store, layout, _):
-            partitions = await _chosen(store, layout, partition)
+            partitions = await chosen_partitions(store, layout, partition)
             rows = _rows(store, _pieces(store, layout, partitions, tail))
             if as_json:
                 async for row in rows:
@@ -40,15 +38,6 @@ def run(
             await print_table(columns, ([row.get(column) for column in columns] async for row in rows))
 
     run_async(work)
-
-
-async def _chosen(store: Store, layout: ProcessorLayout, partition: str | None) -> list[str]:
-    partitions = sorted(await partitions_with_state(store, layout), key=natural)
-    if partition is None:
-        return partitions
-    if partition not in partitions:
-        raise UsageError(f"no partition {partition!r}; there are: {', '.join(partitions) or 'none yet'}")
-    return [partition]
 
 
 async def _pieces(

@@ -36,6 +36,15 @@ Source = Annotated[
         "or MODULE:NAME of a source of your own.",
     ),
 ]
+SourceLog = Annotated[
+    str,
+    typer.Option(
+        "--source",
+        metavar="URL",
+        envvar="ACTORPROC_SOURCE",
+        help="The log that was processed: they are appended to it.",
+    ),
+]
 MaybeSource = Annotated[
     str | None,
     typer.Option(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,7 @@ from actorproc.cli.common import counted, load_settings, run_async
 from actorproc.clock import SYSTEM
 from actorproc.errors import ActorprocError, UsageError
 from actorproc.log.producer import Producer
-from actorproc.log.producing import OnBadLine, Produced, produce_lines
+from actorproc.log.producing import BadLine, OnBadLine, Produced, produce_lines
 
 
 def run(
@@ -61,7 +62,18 @@ def run(
         run_async(work)
     except* UsageError as errors:
         error = first_cause(errors)
-        raise UsageError(f"{file}: {error}" if str(error).startswith("line ") else str(error)) from None
+        raise _explained(error, file, log, key) if isinstance(error, BadLine) else error from None
+
+
+def _explained(bad: BadLine, file: str, log: str, key: str | None) -> UsageError:
+    """What is in the log, and how to go on, so that no line is appended twice."""
+    there = f"{counted(bad.records, 'record')} before it {'is' if bad.records == 1 else 'are'} in the log"
+    if file == "-":
+        way = "--on-bad-line skip passes over such lines"
+    else:
+        again = shlex.join(["actorproc", "produce", "--log", log, *(["--key", key] if key else []), "-"])
+        way = f"Mend the line, or give --on-bad-line skip, and go on from it: tail -n +{bad.number} {shlex.quote(file)} | {again}"
+    return UsageError(f"{file}: line {bad.number}: {bad.why}.\n{there}, and nothing after it. {way}")
 
 
 async def _cancel_on_signal(scope: anyio.CancelScope) -> None:

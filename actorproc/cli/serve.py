@@ -41,7 +41,7 @@ def run(
     root: Sequence[str],
 ) -> None:
     """Serve until stopped. `root`: options that stand before the command, for workers."""
-    host = host or default_host()
+    host = default_host() if host is None else host
     keywords: dict[str, Any] = dict(pairs("--set", settings))
     delegate, stream = load_handler(handler), load_source(source)
     processor = Processor(
@@ -79,6 +79,17 @@ def run(
         finally:
             if (did := processor.statistics().supervisor) is not None:
                 typer.echo(_summary(did, processor, SYSTEM.monotonic() - began, look))
+                if (
+                    until_end
+                    and did.done.dead_letters
+                    and not did.done.rows
+                    and did.done.dead_letters >= did.done.records
+                ):
+                    typer.secho(
+                        f"warning: every record that {processor.host} handled became a dead letter, and no row was committed: "
+                        "does the handler fit the source?",
+                        err=True, fg=typer.colors.YELLOW,
+                    )  # fmt: skip
 
     run_async(work)
 

@@ -18,7 +18,8 @@ from actorproc.cli.loading import load_source
 from actorproc.clock import SYSTEM
 from actorproc.errors import UsageError
 from actorproc.group.assignment import Plan
-from actorproc.sources import open_source
+from actorproc.output.origin import check_source
+from actorproc.sources import guarded, kind_of, open_source
 from actorproc.status import MemberStatus, PartitionStatus, ProcessorStatus, natural, next_plan, read_status
 
 WATCH_EVERY = 2.0
@@ -46,9 +47,10 @@ def run(
             store, layout, settings = await stack.enter_async_context(opened_processor(name, container, config, given))
             source = None
             if source_url is not None:
-                source = open_source(load_source(source_url), settings=settings)
+                source = guarded(open_source(load_source(source_url), settings=settings))
                 await source.open()
                 stack.push_async_callback(source.close)
+                await check_source(store, layout, source.identity, str(source), kind_of(source))
             expiration = settings.lease_expiration_interval
 
             async def look() -> tuple[ProcessorStatus, Plan | None]:

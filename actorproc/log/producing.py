@@ -23,6 +23,14 @@ _UNCONFIRMED = 64  # blocks under way before the oldest must be confirmed, so th
 _PACE = 0.1  # seconds; how finely a rate is kept
 
 
+class BadLine(UsageError):
+    """No key can be taken out of line `number`, counted from 1. `records`: of the lines before it, all in the log."""
+
+    def __init__(self, number: int, why: str, records: int) -> None:
+        super().__init__(f"line {number}: {why}; the lines before it are in the log")
+        self.number, self.why, self.records = number, why, records
+
+
 class LineReader(Protocol):
     """A binary file: `open(path, 'rb')`, `sys.stdin.buffer`, `gzip.open(path)`."""
 
@@ -69,7 +77,8 @@ async def produce_lines(
 
     Raises:
         StoreError: some records could not be appended, or nobody knows.
-        UsageError: the rate is none, or a line is bad; names its number.
+        BadLine: no key can be taken out of a line, and that is to fail.
+        UsageError: the rate is none, or a line is too long.
     """
     if rate is not None and not rate > 0:
         raise UsageError(f"rate = {rate!r}: more than 0 records per second")
@@ -121,9 +130,7 @@ async def produce_lines(
             progress(sent)
         if failed is not None:
             await producer.flush()
-            raise UsageError(
-                f"line {passed + _number_of(text, failed)}: {bad[failed]}; the lines before it are in the log"
-            )
+            raise BadLine(passed + _number_of(text, failed), bad[failed], sent.records)
         passed += text.count(b"\n") + bool(found)
         if not block:
             break

@@ -5,11 +5,12 @@ from __future__ import annotations
 from actorproc.clock import SYSTEM, Clock
 from actorproc.errors import UsageError
 from actorproc.settings import Settings
+from actorproc.sources.guarded import guarded, kind_of
 from actorproc.sources.log import LogSource
 from actorproc.sources.output import SCHEME, OutputSource
 from actorproc.sources.protocol import Chunk, End, Source, Start
 
-__all__ = ["Chunk", "End", "LogSource", "OutputSource", "Source", "Start", "open_source"]
+__all__ = ["Chunk", "End", "LogSource", "OutputSource", "Source", "Start", "guarded", "kind_of", "open_source"]
 
 _STORES = ("s3", "file", "memory")
 

@@ -23,13 +23,22 @@ def checked_start(start: object) -> Start:
     """
     if start == "earliest" or start == "latest":
         return start
+    return checked_time("start", start, "'earliest', 'latest', or ")
+
+
+def checked_time(what: str, time: object, other: str = "") -> datetime:
+    """`time`, if it is one with its zone; an ISO time as text is parsed. `what` it is, and what `other` values may be given.
+
+    Raises:
+        UsageError: it is none.
+    """
     try:
-        time = datetime.fromisoformat(start) if isinstance(start, str) else start
+        parsed = datetime.fromisoformat(time) if isinstance(time, str) else time
     except ValueError:
-        time = None
-    if isinstance(time, datetime) and time.tzinfo is not None:
-        return time
-    raise UsageError(f"start = {start!r}: 'earliest', 'latest', or a time with its zone, such as 2013-01-01T00:00Z")
+        parsed = None
+    if isinstance(parsed, datetime) and parsed.tzinfo is not None:
+        return parsed
+    raise UsageError(f"{what} = {time!r}: {other}a time with its zone, such as 2013-01-01T00:00Z")
 
 
 @dataclass(frozen=True, slots=True)

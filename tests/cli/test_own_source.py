@@ -21,6 +21,11 @@ class Lengths(PartitionHandler):
         for record in batch:
             ctx.emit(record, {"length": len(record.value)})
 
+class Lost(Lengths):
+    async def process(self, batch, ctx):
+        for record in batch:
+            ctx.dead_letter(record, "no use")
+
 def three():
     source = MemorySource(2)
     source.append("0", [b"a", b"bb"])
@@ -39,10 +44,19 @@ class Closed(MemorySource):
     async def open(self):
         raise OSError("no route")
 
-class Endless(Closed):
+class Opened(Closed):
     async def open(self):
         pass
 
+class Listless(Opened):
+    async def partitions(self):
+        raise ConnectionError("db is down")
+
+class Plain(Opened):
+    def partitions(self):
+        return ["0"]
+
+class Endless(Opened):
     async def end(self, partition):
         raise OSError("no end")
 """
@@ -70,6 +84,17 @@ def test_a_function_that_makes_a_source_is_one(app: Path, run: Run) -> None:
     ]
 
 
+def test_a_run_until_the_end_of_which_nothing_but_dead_letters_came_ends_with_a_warning(app: Path, run: Run) -> None:
+    place = ["--source", "own_source_app:three", "--container", "state", "--until-end"]
+    lost = run("serve", "own_source_app:Lost", *place)
+    assert lost.exit_code == 0, lost.output
+    assert "3 dead letters committed" in lost.stdout
+    assert "every record that" in lost.stderr
+    assert "does the handler fit the source?" in lost.stderr
+    for handler in ("Lost", "Lengths"):  # nothing is left to do; and rows come of all
+        assert "warning" not in run("serve", f"own_source_app:{handler}", *place).stderr
+
+
 @pytest.mark.parametrize(
     ("source", "message", "code"),
     [
@@ -82,6 +107,8 @@ def test_a_function_that_makes_a_source_is_one(app: Path, run: Run) -> None:
             2,
         ),
         ("own_source_app:Closed", "opening the source Closed failed: OSError: no route (in Closed.open, ", 1),
+        ("own_source_app:Listless", "the partitions of Listless failed: ConnectionError: db is down (in Listless.p", 1),
+        ("own_source_app:Plain", "Plain.partitions must be `async def partitions`", 1),
         ("own_source_app:Endless", "of Endless failed: OSError: no end (in Endless.end, ", 1),
     ],
 )
@@ -92,3 +119,16 @@ def test_what_is_no_source_or_fails_is_said_without_a_traceback(
     assert message in result.stderr
     assert result.exit_code == code
     assert "Traceback" not in result.output
+
+
+def test_status_refuses_a_source_that_is_not_the_processors_and_says_what_fails(app: Path, run: Run) -> None:
+    place = ["status", "--name", "Lengths", "--container", "state"]
+    assert serve(run, "own_source_app:three").exit_code == 0
+    assert run(*place, "--source", "own_source_app:three").exit_code == 0
+    result = run(*place, "--source", "own_source_app:Opened")
+    assert result.exit_code == 2
+    assert "Lengths in file://" in result.stderr
+    assert "belongs to another stream" in result.stderr
+    result = run(*place, "--source", "own_source_app:Closed")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "opening the source Closed failed" in result.stderr

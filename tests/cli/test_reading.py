@@ -63,6 +63,19 @@ def test_status_without_a_source_knows_no_end(run: Run, place: list[object]) -> 
     assert {partition["lag"] for partition in status["partitions"]} == {None}
 
 
+def test_status_refuses_another_log_than_the_one_that_is_processed(
+    run: Run, state: Path, place: list[object], tmp_path: Path
+) -> None:
+    async def other() -> None:
+        async with Producer(str(tmp_path / "other"), partitions=4) as producer:
+            await producer.send("1")
+
+    anyio.run(other)
+    result = run("status", *place, "--source", tmp_path / "other")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"file://{tmp_path}/other is not file://{state}/events" in result.stderr
+
+
 def test_status_for_people_shows_each_partition_and_that_nobody_runs_it(run: Run, place: list[object]) -> None:
     result = run("status", *place)
     assert result.exit_code == 0
@@ -117,6 +130,25 @@ def test_dead_letters_of_a_type_that_there_is_not_say_which_there_are(run: Run, 
     assert result.stderr == "no dead letter with an error of type 'KeyErr'; there are: KeyError (20)\n"
     assert run("dead-letters", "list", *place, "--error", "KeyErr").stdout == ""
     assert run("dead-letters", "list", *place, "--error", "KeyError", "--json").stderr == ""
+
+
+@pytest.mark.parametrize("command", ["list", "replay", "purge"])
+def test_dead_letters_of_a_partition_that_there_is_not_are_refused(
+    run: Run, state: Path, place: list[object], command: str
+) -> None:
+    source = ["--source", state / "events"] if command == "replay" else []
+    result = run("dead-letters", command, *place, *source, "--partition", "77")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "no partition '77'; there are: 0, 1, 2, 3" in result.stderr
+
+
+def test_dead_letters_are_replayed_into_a_log_alone(run: Run, place: list[object]) -> None:
+    result = run("dead-letters", "replay", *place, "--source", "mysrc:Lines")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "appended to a log, and that is a source of your own, which is only read" in result.stderr
+    told = run("dead-letters", "replay", "--help").stdout
+    assert "The log that was processed" in told
+    assert "MODULE:NAME" not in told
 
 
 def test_status_shows_how_far_a_partition_is_within_a_chunk(run: Run, tmp_path: Path) -> None:

@@ -72,12 +72,18 @@ def test_an_error_in_the_users_module_shows_the_end_of_its_own_traceback(run: Ru
         (["--start", "yesterday"], "start = 'yesterday': 'earliest', 'latest', or a time"),
         (["--start", "2013-01-01T00:00"], "a time with its zone"),
         (["--name", "a/b"], "processor name 'a/b' is not usable"),
+        (["--name", ""], "processor name '' is not usable"),
+        (["--host", ""], "host name '' is not usable"),
         (["--host", "a/b"], "host name 'a/b' is not usable"),
         (["--source", "kafka://x"], "a Kafka source comes with a later version"),
         (["--source", "ftp://x"], "there is no 'ftp' source"),
         (["--container", "ftp://x"], "unknown scheme 'ftp'"),
         (["--container", "s3://"], "s3://"),
         (["--container", "./events"], "source and container are the same place, file://"),
+        (["--container", ".", "--name", "events"], "/events, and the source is at file://"),
+        (["--container", "events/x"], "neither may be, or lie in, the other. Give another container"),
+        (["--source", "state/Delays/events"], "neither may be, or lie in, the other"),
+        (["--source", "actorproc+file://state/Other", "--container", "state/Other/x"], "neither may be, or lie in"),
         (["--config", "nowhere.toml"], "cannot read the settings file nowhere.toml"),
     ],
 )
@@ -153,6 +159,18 @@ def test_produce_names_the_line_without_the_key_and_keeps_those_before_it(run: R
     refused(run, *command, says="bad.jsonl: line 2: no JSON")
 
 
+def test_produce_says_how_to_go_on_after_a_bad_line_without_appending_anything_twice(run: Run, folder: Path) -> None:
+    (folder / "bad lines").write_bytes(b'{"tail":"a"}\n\n{"tail":"b"}\n{"x":1}\n{"tail":"c"}\n')
+    told = run("produce", "--log", "events", "--partitions", "1", "--key", "tail", "bad lines").stderr
+    assert "2 records before it are in the log, and nothing after it. Mend the line, or give --on-bad-line skip" in told
+    again = told.strip().rpartition(": ")[2]
+    assert again == "tail -n +4 'bad lines' | actorproc produce --log events --key tail -"
+    rest = subprocess.run(["bash", "-c", again.partition(" | ")[0]], capture_output=True, check=True, cwd=folder).stdout
+    (folder / "rest").write_bytes(rest)
+    result = run("produce", "--log", "events", "--key", "tail", "--on-bad-line", "skip", "rest")
+    assert "1 event appended" in result.stdout, result.output
+
+
 def test_produce_skips_bad_lines_when_told_to(run: Run, folder: Path) -> None:
     (folder / "bad.jsonl").write_bytes(b'{"tail":"a"}\nno json\n{"x":1}\n{"tail":"b"}\n{"tail":null}\n')
     command = ["produce", "--log", "events", "--partitions", "2", "--key", "tail", "--on-bad-line", "skip", "bad.jsonl"]
@@ -183,6 +201,13 @@ def test_produce_refuses_what_cannot_be_meant(run: Run, arguments: list[str], sa
 
 def test_produce_into_no_log_without_partitions_says_how(run: Run) -> None:
     refused(run, "produce", "--log", "nothing", "flights.jsonl", says="--partitions 8")
+
+
+def test_a_file_is_no_place_for_objects(run: Run) -> None:
+    says = "is a file, or lies below one; give a folder"
+    refused(run, "produce", "--log", "flights.jsonl", "--partitions", "2", "flights.jsonl", says=says)
+    refused(run, "doctor", "flights.jsonl", says=says)
+    refused(run, "status", "--name", "Delays", "--container", "flights.jsonl/x", says=says)
 
 
 # damage and stores

@@ -81,8 +81,20 @@ async def test_a_key_below_a_file_or_above_one_is_refused_with_the_reason(files:
 
 async def test_a_place_that_is_a_file_is_refused_at_open(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreRefused, match="file is a file, or lies below one; give a folder"):
+    with pytest.raises(UsageError, match="file is a file, or lies below one; give a folder"):
         await Files(tmp_path / "file").open()
+
+
+async def test_a_place_in_which_no_folder_can_be_made_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mkdir(path: str) -> None:
+        raise FileNotFoundError(2, "No such file or directory", path)  # as /proc says
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    says = f"{tmp_path} takes no folders, so {tmp_path}/x cannot be made; give a place elsewhere"
+    with anyio.fail_after(5), pytest.raises(StoreRefused, match=says):
+        await Store(Files(tmp_path / "x")).create("key", b"body")
 
 
 async def test_a_version_is_later_than_the_one_it_replaces_also_when_clocks_step_back(

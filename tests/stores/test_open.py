@@ -11,7 +11,7 @@ import pytest
 
 from actorproc.errors import StoreRefused, StoreUnavailable, UsageError
 from actorproc.settings import Settings
-from actorproc.stores import open_store
+from actorproc.stores import open_store, overlap
 from tests.servers import S3Server, free_ports
 
 
@@ -69,6 +69,30 @@ def test_a_url_that_means_nothing_is_refused_with_what_is_allowed(url: str, said
     assert "write memory://NAME, file:///FOLDER, file://FOLDER, a plain path, or s3://BUCKET/PREFIX" in str(
         caught.value
     )
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "does"),
+    [
+        ("s3://b/state/p", "s3://b/state/p/", True),
+        ("s3://b/state/p", "s3://b/state/p/events", True),
+        ("s3://b/events/x/p", "s3://b/events", True),
+        ("s3://b/p", "s3://b", True),
+        ("s3://b/state/p", "s3://b/state/p2", False),
+        ("s3://b/state/p", "s3://c/state/p", False),
+        ("s3://b/state/p", "file:///state/p", False),
+        ("file:///state/p", "file:///state", True),
+        ("memory://state/p", "memory://state", False),
+    ],
+)
+def test_places_overlap_where_one_is_or_lies_in_the_other(one: str, other: str, does: bool) -> None:
+    assert overlap(one, other) is overlap(other, one) is does
+
+
+def test_a_link_to_a_folder_is_that_folder(tmp_path: Path) -> None:
+    (tmp_path / "events").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "events")
+    assert overlap(f"file://{tmp_path}/link/x", f"file://{tmp_path}/events")
 
 
 @pytest.mark.parametrize("bucket", ["/prefix", "My_Bucket", "ab", "-x-", "a" * 64])

@@ -1,0 +1,113 @@
+"""Sources of the user's: whatever their methods raise, or return that they should not, is said as an error of ours."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import AbstractContextManager, aclosing
+from typing import TypeVar
+
+from actorproc.errors import SourceError, blamed, described
+from actorproc.logger import get_logger
+from actorproc.records import Cursor
+from actorproc.sources.log import LogSource
+from actorproc.sources.output import OutputSource
+from actorproc.sources.protocol import Chunk, End, Source, Start
+
+T = TypeVar("T")
+log = get_logger(__name__)
+
+
+def guarded(source: Source) -> Source:
+    """The source; behind a guard if it is none of ours."""
+    return source if isinstance(source, (LogSource, OutputSource, GuardedSource)) else GuardedSource(source)
+
+
+def kind_of(source: Source) -> str:
+    """Name of its class, as the user has written it."""
+    return source.kind if isinstance(source, GuardedSource) else type(source).__name__
+
+
+class GuardedSource(Source):
+    """Passes every call on. Its methods raise SourceError that says what was asked, and which method failed."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.kind = type(source).__name__
+
+    def __str__(self) -> str:
+        return str(self._source)
+
+    @property
+    def identity(self) -> str | None:  # type: ignore[override]  # known once it is open
+        with _blamed(f"asking the source {self} for its identity"):
+            identity = self._source.identity
+        return None if identity is None else str(identity)
+
+    async def open(self) -> None:
+        with _blamed(f"opening the source {self}"):
+            await self._awaited("open", self._source.open())
+
+    async def close(self) -> None:
+        """What it raises is told, and hides no other error: nothing is lost by it."""
+        try:
+            await self._awaited("close", self._source.close())
+        except Exception as error:  # noqa: BLE001
+            log.warning("source.close_failed", source=str(self), error=described(error))
+
+    async def register(self, processor: str, container: str) -> None:
+        with _blamed(f"registering with the source {self}"):
+            await self._awaited("register", self._source.register(processor, container))
+
+    async def partitions(self) -> Sequence[str]:
+        with _blamed(f"listing the partitions of {self}"):
+            found = await self._awaited("partitions", self._source.partitions())
+            names: list[object] = list(found) if isinstance(found, Iterable) and not isinstance(found, str) else [None]
+            texts = [name for name in names if isinstance(name, str)]
+            if len(texts) < len(names):
+                raise self._wrong("partitions", found, "a list of names, each a str")
+            return texts
+
+    async def start(self, partition: str, at: Start) -> str:
+        with _blamed(f"asking {self} where partition {partition} starts"):
+            return self._checked("start", await self._awaited("start", self._source.start(partition, at)), str)
+
+    async def end(self, partition: str) -> End:
+        with _blamed(f"finding the end of partition {partition} of {self}"):
+            return self._checked("end", await self._awaited("end", self._source.end(partition)), End)
+
+    async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+        with _blamed(f"reading partition {partition} of {self}"):
+            chunks: object = self._source.read(partition, position)
+            if inspect.iscoroutine(chunks):
+                chunks.close()  # or Python complains that nobody awaited it
+            if not isinstance(chunks, AsyncGenerator):
+                raise self._wrong("read", chunks, "an async generator: `async def read` that yields")
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    yield self._checked("read", chunk, Chunk)
+
+    def sequence_before(self, partition: str, position: str) -> int | None:
+        with _blamed(f"asking {self} for the sequence before {position!r} in partition {partition}"):
+            return self._source.sequence_before(partition, position)
+
+    def reached(self, cursor: Cursor, end: End) -> bool:
+        with _blamed(f"asking {self} whether an end is reached"):
+            return self._source.reached(cursor, end)
+
+    async def _awaited(self, method: str, answer: object) -> object:
+        if not inspect.isawaitable(answer):
+            raise SourceError(f"the source's {self.kind}.{method} must be `async def {method}`")
+        return await answer
+
+    def _checked(self, method: str, answer: object, kind: type[T]) -> T:
+        if not isinstance(answer, kind):
+            raise self._wrong(method, answer, f"{'an' if kind is End else 'a'} {kind.__name__}")
+        return answer
+
+    def _wrong(self, method: str, answer: object, wanted: str) -> SourceError:
+        return SourceError(f"the source's {self.kind}.{method} gave {answer!r:.200}; it must be {wanted}")
+
+
+def _blamed(what: str) -> AbstractContextManager[None]:
+    return blamed(what, SourceError)

@@ -1,0 +1,158 @@
+"""Sources of the user's own: which stream a name belongs to, and what is said when one of their methods fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from actorproc import Cursor, End, Processor, Producer, Source
+from actorproc.errors import SourceError, UsageError
+from actorproc.layout import ProcessorLayout
+from actorproc.sources import guarded
+from actorproc.store import Store
+from actorproc.stores.memory import Memory
+from actorproc.testing.source import MemorySource
+from tests.test_processor import QUICK, Double, fed, rows
+
+
+class Other(MemorySource):
+    """Another class, and no identity either."""
+
+
+class Named(MemorySource):
+    identity = "orders-2026"
+
+
+def run(source: Source | str, container: Store | str) -> Any:
+    return Processor(Double, source=source, container=container, **QUICK).run(until_end=True)
+
+
+async def one_record(log: Path) -> str:
+    async with Producer(str(log), partitions=1) as producer:
+        await producer.send("1")
+    return str(log)
+
+
+async def test_a_log_is_refused_where_a_source_without_an_identity_was_processed(tmp_path: Path) -> None:
+    log, store = await one_record(tmp_path / "events"), Store(Memory())
+    await run(fed(1, 3), store)
+    says = rf"Double in memory://.* belongs to another stream: file://{log} is not known to be MemorySource: .*another proc"
+    with pytest.raises(UsageError, match=says):
+        await run(log, store)
+    assert await rows(store) == [0, 2, 4]
+
+
+async def test_a_source_without_an_identity_is_refused_where_a_log_was_processed(tmp_path: Path) -> None:
+    log, store = await one_record(tmp_path / "events"), Store(Memory())
+    await run(log, store)
+    with pytest.raises(UsageError, match=rf"file://{log} has an identity, MemorySource has none. .*or container"):
+        await run(fed(1, 3), store)
+    assert await rows(store) == [2]
+
+
+async def test_a_log_is_refused_where_there_is_state_of_which_nobody_noted_the_source(tmp_path: Path) -> None:
+    log, store = await one_record(tmp_path / "events"), Store(Memory())
+    await run(fed(1, 3), store)
+    await store.delete(ProcessorLayout("Double").origin)
+    with pytest.raises(UsageError, match=rf"began with a source that has no identity, and file://{log} has one"):
+        await run(log, store)
+    await run(fed(1, 4), store)
+    assert await rows(store) == [0, 2, 4, 6]
+
+
+async def test_sources_without_an_identity_are_told_apart_by_their_class() -> None:
+    store = Store(Memory())
+    await run(fed(1, 3), store)
+    with pytest.raises(UsageError, match=r"Other is of class Other, not MemorySource \(neither has an identity"):
+        await run(Other(), store)
+    await run(fed(1, 4), store)
+    assert await rows(store) == [0, 2, 4, 6]
+
+
+async def test_an_identity_of_ones_own_guards_the_name() -> None:
+    store = Store(Memory())
+    await run(Named(), store)
+    await run(Named(), store)
+    another = Named()
+    another.identity = "orders-2027"
+    with pytest.raises(UsageError, match="deleted and made anew"):
+        await run(another, store)
+
+
+class Failing(MemorySource):
+    """One of its methods is replaced."""
+
+    @classmethod
+    def by(cls, method: str, what: object) -> Source:
+        return guarded(type("Failing", (cls,), {method: what})(1))
+
+
+CALLS: dict[str, Callable[[Source], Any]] = {
+    "open": lambda source: source.open(),
+    "register": lambda source: source.register("p", "memory://"),
+    "partitions": lambda source: source.partitions(),
+    "start": lambda source: source.start("0", "earliest"),
+    "end": lambda source: source.end("0"),
+    "read": lambda source: anext(source.read("0", "0")),
+    "sequence_before": lambda source: source.sequence_before("0", "{0}"),
+    "reached": lambda source: source.reached(Cursor("0"), End("0", None)),
+    "identity": lambda source: source.identity,
+}
+
+
+@pytest.mark.parametrize("method", CALLS)
+async def test_what_a_method_of_a_source_raises_is_a_source_error_that_names_it(method: str) -> None:
+    def raising(*_: object) -> Any:
+        raise ConnectionError("db is down")
+
+    source = Failing.by(method, property(raising) if method == "identity" else raising)
+    with pytest.raises(SourceError, match=r"Failing.* failed: ConnectionError: db is down \(in .*raising, "):
+        await CALLS[method](source)
+
+
+@pytest.mark.parametrize("method", ["open", "register", "partitions", "start", "end"])
+async def test_a_method_that_lacks_its_async_is_named(method: str) -> None:
+    source = Failing.by(method, lambda *_: ["0"])
+    with pytest.raises(SourceError, match=rf"Failing.{method} must be `async def {method}`"):
+        await CALLS[method](source)
+
+
+@pytest.mark.parametrize(
+    ("method", "gives", "wanted"),
+    [
+        ("partitions", [0], "a list of names"),
+        ("partitions", "0", "a list of names"),
+        ("partitions", None, "a list of names"),
+        ("start", 0, "a str"),
+        ("end", "0", "an End"),
+        ("read", None, "an async generator"),
+    ],
+)
+async def test_an_answer_that_is_none_is_named_with_what_was_wanted(method: str, gives: object, wanted: str) -> None:
+    async def answering(*_: object) -> Any:
+        return gives
+
+    with pytest.raises(SourceError, match=rf"Failing.{method} gave .*; it must be {wanted}"):
+        await CALLS[method](Failing.by(method, answering))
+
+
+async def test_a_chunk_that_is_none_is_named() -> None:
+    async def reading(*_: object) -> Any:
+        yield [b"1"]
+
+    with pytest.raises(SourceError, match=r"Failing.read gave \[b'1'\]; it must be a Chunk"):
+        await CALLS["read"](Failing.by("read", reading))
+
+
+async def test_an_error_on_closing_is_told_and_hides_nothing() -> None:
+    async def closing(_: object) -> None:
+        raise OSError("gone")
+
+    store = Store(Memory())
+    with structlog.testing.capture_logs() as logs:
+        await run(type("Closing", (MemorySource,), {"close": closing})(1), store)
+    assert [log["error"][:13] for log in logs if log["event"] == "source.close_failed"] == ["OSError: gone"]
