@@ -105,11 +105,8 @@ class KeptOutput(Kept):
         return max(0, checkpoint.number - 1) if checkpoint else 0
 
     async def end(self, partition: str) -> int:
-        checkpoint = await read_checkpoint(self.store, self._layout, partition)
-        number, _ = await OutputChain(self.store, self._layout, partition).newest(
-            checkpoint.number if checkpoint else 0
-        )
-        return number
+        tip = await OutputChain(self.store, self._layout, partition).tip()
+        return tip.number if tip else 0
 
     async def compacted(self, partition: str) -> Sequence[OutputFile]:
         boundary = await read_boundary(self.store, self.boundary(partition))
