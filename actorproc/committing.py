@@ -109,7 +109,7 @@ class Committer:
         """
         checkpoint = await self._keeper.claim(start)
         self._number, self.cursor, self._totals = checkpoint.number, checkpoint.cursor, checkpoint.totals
-        while (commit := await self._chain.read(self._number)) is not None:
+        while (commit := await self._chain.read(self._number, letters=True)) is not None:
             await self._chain.publish(self._number, commit)
             self._number += 1
             self._totals = commit.totals

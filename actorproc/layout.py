@@ -35,6 +35,12 @@ def number_of(key: str) -> int:
     return int(key.rpartition("/")[2].partition(".")[0].partition("-")[0])
 
 
+def number_in(folder: str, key: str, suffix: str = ".parquet") -> int | None:
+    """The number of a file listed in `folder`; None: it is not numbered, so not ours."""
+    digits = key.removeprefix(folder).removesuffix(suffix)
+    return int(digits) if digits.isdecimal() and key.endswith(suffix) else None
+
+
 def partition_dir(partition: str) -> str:
     return f"partition={quote(partition, safe='')}/"
 

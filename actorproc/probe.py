@@ -10,12 +10,16 @@ from typing import NamedTuple, TypeVar
 
 import anyio
 
+from actorproc.actor import gather
 from actorproc.errors import ConditionFailed, StoreError, StoreUnavailable, StoreUnsafe
 from actorproc.store import Entry, NotModified, Store, Stored
 
 T = TypeVar("T")
 
 RACERS = 8
+
+_LEFTOVER = 86400.0  # seconds after which nobody probes there any more: it was killed
+_SWEPT = 1_000  # keys at once: one request
 
 
 class Property(NamedTuple):
@@ -69,7 +73,7 @@ def _told(check: _Check, result: Property | StoreError) -> Property:
 
 
 async def ensure_safe(store: Store, prefix: str) -> None:
-    """Refuse a store that does not keep a property.
+    """Refuse a store that does not keep a property. `prefix` is for probes alone: what was left there a day ago goes.
 
     Raises:
         StoreUnsafe: names the property, what was tried, what came of it and what it would lead to. Else as `probe`.
@@ -80,6 +84,10 @@ async def ensure_safe(store: Store, prefix: str) -> None:
                 f"{store.url} is not safe to use. It does not keep {name!r}: {done}: {found}. "
                 f"So {meaning}. Use another service, or a newer version; `actorproc doctor {store.url}` tells all"
             )
+    with suppress(StoreError), anyio.move_on_after(store.limits.timeout):  # the next start does it as well
+        listing = await store.list(prefix, limit=_SWEPT)
+        left = [entry.key for entry in listing.entries if listing.now - entry.modified > _LEFTOVER]
+        await gather(left, store.delete)
 
 
 class _Broken(Exception):

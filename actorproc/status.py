@@ -13,8 +13,8 @@ from actorproc.group.heartbeat import Heartbeat, read_heartbeats
 from actorproc.group.liveness import Watch
 from actorproc.group.membership import GroupDocument, find_processors, read_group
 from actorproc.layout import GROUP, LOG_META, ProcessorLayout, document_partition
-from actorproc.output.chain import OutputChain
-from actorproc.output.checkpoints import Checkpoint, Totals, read_checkpoint
+from actorproc.output.chain import OutputChain, Tip
+from actorproc.output.checkpoints import Totals
 from actorproc.records import Cursor
 from actorproc.sources.protocol import End, Source
 from actorproc.store import Store
@@ -168,9 +168,9 @@ async def _read_partition(
     state = _Committed()
     error = lag = None
     try:
-        checkpoint = await read_checkpoint(store, layout, partition)
-        if checkpoint is not None:
-            state = await _walk(OutputChain(store, layout, partition), checkpoint)
+        chain = OutputChain(store, layout, partition)
+        if (tip := await chain.tip()) is not None:
+            state = _Committed(tip.cursor, await _last_moved(chain, tip), tip.number, tip.totals)
         if source is not None and end is not None:
             lag = await _lag(source, partition, state.cursor, end)
     except (CorruptObject, SourceError) as broken:
@@ -198,16 +198,14 @@ class _Committed:
     totals: Totals = field(default_factory=Totals)
 
 
-async def _walk(chain: OutputChain, checkpoint: Checkpoint) -> _Committed:
-    """The checkpoint, or the newest commit if that has come further."""
-    # From the commit before the checkpoint's number: it tells when it was made, the checkpoint only when it was written.
-    number, newest = await chain.newest(max(0, checkpoint.number - 1))
-    if newest is None and checkpoint.number:
-        number, newest = await chain.newest(checkpoint.number)
+async def _last_moved(chain: OutputChain, tip: Tip) -> float | None:
+    """When what is committed came so far."""
+    checkpoint, newest = tip.checkpoint, tip.newest
+    if newest is None and checkpoint.number:  # the commit tells when it was made, the checkpoint when it was written
+        newest = await chain.read(checkpoint.number - 1)
     if newest is not None and newest.next.sequence >= checkpoint.cursor.sequence:
-        return _Committed(newest.next, newest.time, number, newest.totals)
-    # It was moved without rows; or not at all, and bears no time.
-    return _Committed(checkpoint.cursor, checkpoint.time or None, number, checkpoint.totals)
+        return newest.time
+    return checkpoint.time or None  # moved without rows; or not at all, and bears no time
 
 
 async def _lag(source: Source, partition: str, cursor: Cursor | None, end: End) -> int | None:

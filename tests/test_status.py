@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from actorproc.group.assignment import Lease, Member
 from actorproc.group.heartbeat import Heartbeat
 from actorproc.group.membership import GroupDocument, find_processors
 from actorproc.layout import ProcessorLayout
-from actorproc.output.chain import Commit, encode_commit
+from actorproc.output.chain import LETTERS_LIMIT, Commit, encode_commit, read_cursor
 from actorproc.output.checkpoints import Checkpoint, Totals
+from actorproc.output.following import Following, Place
 from actorproc.records import Cursor
 from actorproc.status import missing_processor, natural, next_plan, read_status
 from actorproc.store import Store
@@ -131,6 +133,23 @@ async def test_a_lag_that_leaves_partitions_out_says_so() -> None:
     status = await status_of(store, source=source)
     assert [partition.lag for partition in status.partitions] == [6, None]
     assert (status.lag, status.lag_exact) == (6, False)
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["beyond the checkpoint", "before it"])
+async def test_how_far_a_partition_is_shows_without_a_giant_dead_letter_of_its_newest_commit(number: int) -> None:
+    store, totals = Store(Memory()), Totals(1, 0, 1)
+    giant = random.Random(1).randbytes(LETTERS_LIMIT + 1)
+    commit = Commit("put", "h", 1, Cursor("0"), Cursor("1", 0), totals, time=5.0, letters=giant)
+    body, letters = encode_commit(pa.table({"n": pa.array([], pa.int64())}), commit)
+    assert letters, "they stand elsewhere, where nobody may look: they are not put there"
+    cursor = (Cursor("0"), Cursor("1", 0))[number]
+    await store.put(LAYOUT.checkpoint("0"), Checkpoint(1, number, cursor, totals).to_json())
+    await store.put(LAYOUT.output_file("0", 0), body)
+    assert await read_cursor(store, LAYOUT, "0") == Cursor("1", 0)
+    [partition] = (await status_of(store)).partitions
+    assert (partition.error, partition.last_commit, partition.output_files) == (None, 5.0, 1)
+    following = Following(store, LAYOUT, "0")
+    assert await following.end() == await following.at(6.0) == Place(1, 0)
 
 
 async def test_two_thousand_partitions_take_seconds_on_a_folder(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from actorproc.cli.common import console, counted, load_settings, print_json, pr
 from actorproc.cli.trim import sized
 from actorproc.java import check_java
 from actorproc.output.compaction import Group, Plan
-from actorproc.spark.compaction import Compaction, compact_with
+from actorproc.spark.compaction import Compaction, compact
 from actorproc.spark.session import Session, default_master, session_options
 from actorproc.status import natural
 
@@ -52,7 +52,7 @@ def run(
             progress.advance(task, group.size)
 
         try:
-            found = compact_with(
+            found = compact(
                 opened, container, name, target_size=target_size, older_than=older_than, keep=keep, dry_run=dry_run,
                 settings=load_settings(config, given), began=began, done=done,
             )  # fmt: skip

@@ -17,7 +17,6 @@ from actorproc.errors import SettingsError
 from actorproc.keeping.kept import Kept
 from actorproc.keeping.trim import PartitionTrim, Trim, plan_trim
 from actorproc.keeping.trim import trim as trim_now
-from actorproc.layout import number_of
 from actorproc.settings import Settings, seconds
 from actorproc.status import natural
 
@@ -76,9 +75,9 @@ async def _print(kept: Kept, found: Trim, partitions: Sequence[PartitionTrim], *
     async def rows() -> AsyncIterator[Sequence[object]]:
         for partition in partitions:
             row = _document(partition)
-            numbers = f"{row['first']} - {row['last']}" if partition.files else None
-            ages = f"{_age(row['youngest'])} - {_age(row['oldest'])}" if partition.files else None
-            yield [partition.partition, len(partition.files), numbers, sized(partition.size), ages, partition.hold.number,
+            numbers = f"{row['first']} - {row['last']}" if row["files"] else None
+            ages = f"{_age(row['youngest'])} - {_age(row['oldest'])}" if row["files"] else None
+            yield [partition.partition, row["files"], numbers, sized(row["bytes"]), ages, partition.hold.number,
                    partition.hold.why]  # fmt: skip
 
     await print_table(["partition", "files", "numbers", "size", "age", "kept from", "because"], rows())
@@ -92,16 +91,15 @@ async def _print(kept: Kept, found: Trim, partitions: Sequence[PartitionTrim], *
 
 
 def _document(partition: PartitionTrim) -> dict[str, Any]:
-    files, ages = partition.files, partition.ages
-    numbers = [number_of(file.key) for file in files]
+    going = partition.going
     return {
         "partition": partition.partition,
-        "files": len(files),
-        "bytes": partition.size,
-        "first": min(numbers, default=None),
-        "last": max(numbers, default=None),
-        "youngest": round(min(ages), 3) if files else None,
-        "oldest": round(max(ages), 3) if files else None,
+        "files": going.files,
+        "bytes": going.size,
+        "first": going.first if going.files else None,
+        "last": going.last if going.files else None,
+        "youngest": round(going.youngest, 3) if going.files else None,
+        "oldest": round(going.oldest, 3) if going.files else None,
         "lowest": partition.upto,
         "kept_from": partition.hold.number,
         "because": partition.hold.why,

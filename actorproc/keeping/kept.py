@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from actorproc.keeping.offsets import called, stream_identity
 from actorproc.layout import LOG_BOUNDARIES, READERS, ProcessorLayout, log_dir, partition_key
@@ -12,11 +12,18 @@ from actorproc.log.files import end_of, last_base, open_log
 from actorproc.output.boundary import read_boundary
 from actorproc.output.chain import OutputChain, large_letters
 from actorproc.output.checkpoints import read_checkpoint
-from actorproc.output.compaction import compacted_originals
 from actorproc.output.dataset import partitions_with_state
 from actorproc.output.files import OutputFile, OutputFiles
 from actorproc.output.origin import dataset_identity
-from actorproc.store import Entry, Store
+from actorproc.store import Store
+
+
+class Compacted(NamedTuple):
+    """A file that holds the rows of others. `since`: when readers were led to it, in seconds since 1970 by the store's
+    clock."""
+
+    file: OutputFile
+    since: float
 
 
 class Kept(ABC):
@@ -63,12 +70,8 @@ class Kept(ABC):
     async def end(self, partition: str) -> int:
         """The number after the newest file's: where a reader stands that has read everything."""
 
-    async def compacted(self, partition: str) -> Sequence[OutputFile]:
-        """Files elsewhere that hold what has numbers below those that count in its folder, in order."""
-        return ()
-
-    async def replaced(self, partition: str, older_than: float) -> Sequence[Entry]:
-        """Files in its folder that readers have been led away from, for so many seconds."""
+    async def compacted(self, partition: str) -> Sequence[Compacted]:
+        """Files elsewhere from which readers read what has numbers below those that count in its folder, in order."""
         return ()
 
     async def beside(self, partition: str, files: Sequence[str]) -> Sequence[str]:
@@ -105,18 +108,14 @@ class KeptOutput(Kept):
         return max(0, checkpoint.number - 1) if checkpoint else 0
 
     async def end(self, partition: str) -> int:
-        checkpoint = await read_checkpoint(self.store, self._layout, partition)
-        number, _ = await OutputChain(self.store, self._layout, partition).newest(
-            checkpoint.number if checkpoint else 0
-        )
-        return number
+        tip = await OutputChain(self.store, self._layout, partition).tip()
+        return tip.number if tip else 0
 
-    async def compacted(self, partition: str) -> Sequence[OutputFile]:
+    async def compacted(self, partition: str) -> Sequence[Compacted]:
         boundary = await read_boundary(self.store, self.boundary(partition))
-        return OutputFiles(self._layout).compacted(partition, 0, boundary)
-
-    async def replaced(self, partition: str, older_than: float) -> Sequence[Entry]:
-        return await compacted_originals(self.store, self._layout, partition, older_than)
+        files = OutputFiles(self._layout).compacted(partition, 0, boundary)
+        since = {r.next: r.since for r in boundary.ranges}
+        return [Compacted(file, since[file.next]) for file in files]
 
     async def beside(self, partition: str, files: Sequence[str]) -> Sequence[str]:
         return await large_letters(self.store, self._layout, partition, files)

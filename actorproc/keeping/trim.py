@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from actorproc.actor import gather
 from actorproc.errors import UsageError
-from actorproc.keeping.kept import Kept
+from actorproc.keeping.kept import Compacted, Kept
 from actorproc.keeping.positions import Standing, standings
 from actorproc.keeping.registry import Registry, decide, read_registry
-from actorproc.layout import number_of
+from actorproc.layout import number_in, number_of
 from actorproc.output.boundary import RETENTION, raise_boundary
 from actorproc.settings import Settings
 from actorproc.store import Entry
 
-_FILE = re.compile(r"/\d+\.parquet$")
-_PAGE = 1_000
+_FIRST_PAGE = 1_000
+_LARGEST_PAGE = 10_000  # a folder is read as a whole for each; S3 answers with a thousand at a time
 _AT_ONCE = 1_000  # files deleted at once, of a partition; the store has its own limit
+
+
+class File(NamedTuple):
+    """A numbered file, as it was listed. `age`: in seconds by the store's clock."""
+
+    number: int
+    age: float
+    entry: Entry
 
 
 class Hold(NamedTuple):
@@ -29,22 +36,51 @@ class Hold(NamedTuple):
     why: str
 
 
+@dataclass(slots=True)
+class Tally:
+    """What is known of files that go, however many."""
+
+    files: int = 0
+    size: int = 0
+    """Bytes that are freed."""
+    first: int = 0
+    """The lowest number, and `last` the highest."""
+    last: int = 0
+    youngest: float = 0.0
+    """Seconds by the store's clock, as `oldest`."""
+    oldest: float = 0.0
+
+    def add(self, file: File) -> None:
+        if not self.files:
+            self.first, self.last, self.youngest, self.oldest = file.number, file.number, file.age, file.age
+        self.first, self.last = min(self.first, file.number), max(self.last, file.number)
+        self.youngest, self.oldest = min(self.youngest, file.age), max(self.oldest, file.age)
+        self.files += 1
+        self.size += file.entry.size
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionTrim:
-    """What a trim does to a partition: `files` go, and numbers below `upto` count no more."""
+    """What a trim does to a partition: `going` goes, and numbers below `upto` count no more."""
 
     partition: str
     upto: int
-    files: Sequence[Entry]
-    ages: Sequence[float]
-    """Of the files, in seconds by the store's clock."""
     hold: Hold
     """What keeps the rest."""
+    going: Tally
+    replaced: Sequence[range]
+    """Numbers of files that go although they are not below `upto`: readers are led to compacted ones. In order."""
+    compacted: Sequence[Entry]
+    """Compacted files that go."""
 
     @property
-    def size(self) -> int:
-        """Bytes that are freed."""
-        return sum(file.size for file in self.files)
+    def end(self) -> int:
+        """No numbered file goes from this number on."""
+        return _end(self.upto, self.replaced)
+
+    def takes(self, number: int) -> bool:
+        """Whether the file of this number goes."""
+        return _goes(number, self.upto, self.replaced)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +93,11 @@ class Trim:
 
     @property
     def files(self) -> int:
-        return sum(len(partition.files) for partition in self.partitions)
+        return sum(partition.going.files for partition in self.partitions)
 
     @property
     def size(self) -> int:
-        return sum(partition.size for partition in self.partitions)
+        return sum(partition.going.size for partition in self.partitions)
 
 
 async def plan_trim(kept: Kept, settings: Settings, *, older_than: float = RETENTION) -> Trim:
@@ -103,44 +139,100 @@ def _hold(standing: Standing, partition: str, lowest: int) -> Hold:
 
 async def _plan(kept: Kept, partition: str, lowest: int, hold: Hold, older_than: float) -> PartitionTrim:
     """Files below `lowest` are void already, however they came there, and go in any case; so do those that were compacted."""
-    upto, files, ages = lowest, list[Entry](), list[float]()
-    compacted, replaced = await kept.compacted(partition), await kept.replaced(partition, older_than)
-    now = (await kept.store.list(kept.folder(partition), limit=1)).now if compacted else 0.0
-    for file in compacted:
-        if file.number > hold.number:
+    plan = _Plan(await kept.compacted(partition), lowest, hold, older_than)
+    async for now, files in _pages(kept, partition):
+        if not plan.take(now, files):
             break
-        upto = max(upto, file.number)
-        if now - file.time < older_than and file.number < hold.number:
-            hold = Hold(file.number, f"younger than {older_than / 3600:g} h")
-    async for number, age, entry in _files(kept, partition):
-        if number >= lowest:
-            if age < older_than and number < hold.number:
-                hold = Hold(number, f"younger than {older_than / 3600:g} h")
-            if number > hold.number:
+    return plan.done(partition)
+
+
+class _Plan:
+    """Made file by file, in order, so that it takes no memory for each."""
+
+    def __init__(self, compacted: Sequence[Compacted], lowest: int, hold: Hold, older_than: float) -> None:
+        self._compacted = compacted
+        self._lowest = self._upto = lowest
+        self._hold = hold
+        self._older_than = older_than
+        self._replaced: Sequence[range] = ()
+        self._going = Tally()
+        self._latest: File | None = None  # of which only the next one tells whether it goes
+        self._begun, self._now = False, 0.0
+
+    def take(self, now: float, files: Sequence[File]) -> bool:
+        """The next files; `now` by the store's clock. False: none of those that follow goes."""
+        if not self._begun:
+            self._begin(now)
+        for file in files:
+            held = file.number >= self._lowest and not self._pass(file.number, file.age)
+            self._settle()
+            self._latest = file
+            if held and file.number >= _end(self._upto, self._replaced):
+                return False
+        return True
+
+    def _begin(self, now: float) -> None:
+        self._begun, self._now = True, now
+        self._replaced = _replaced(self._compacted, now - self._older_than)
+        for each in self._compacted:
+            if not self._pass(each.file.number, now - each.file.time):
                 break
-            upto = max(upto, number)  # passed by whoever is beyond it; whoever stands in its midst still reads it
-        files.append(entry)
-        ages.append(age)
-    count = sum(number_of(file.key) < upto for file in files)
-    going = {file.key: (file, age) for file, age in zip(files[:count], ages[:count], strict=True)}
-    going |= {file.key: (file, now - file.modified) for file in replaced}
-    for file in compacted:
-        if file.next <= upto:
-            going[file.key] = Entry(file.key, "", file.size, file.time), now - file.time
-    return PartitionTrim(partition, upto, [f for f, _ in going.values()], [age for _, age in going.values()], hold)
+
+    def done(self, partition: str) -> PartitionTrim:
+        """What goes, now that all files were taken, or those before which it ends."""
+        self._settle()
+        compacted = [each.file for each in self._compacted if each.file.next <= self._upto]
+        gone = [Entry(file.key, "", file.size, file.time) for file in compacted]
+        for entry in gone:
+            self._going.add(File(number_of(entry.key), self._now - entry.modified, entry))
+        return PartitionTrim(partition, self._upto, self._hold, self._going, self._replaced, gone)
+
+    def _settle(self) -> None:
+        if (file := self._latest) is not None and _goes(file.number, self._upto, self._replaced):
+            self._going.add(file)
+        self._latest = None
+
+    def _pass(self, number: int, age: float) -> bool:
+        """Whether what is below this number may go, as far as this file is concerned."""
+        if number > self._hold.number:
+            return False
+        # Passed by whoever is beyond it; whoever stands in its midst still reads it.
+        self._upto = max(self._upto, number)
+        if age < self._older_than and number < self._hold.number:
+            self._hold = Hold(number, f"younger than {self._older_than / 3600:g} h")
+        return True
 
 
-async def _files(kept: Kept, partition: str) -> AsyncIterator[tuple[int, float, Entry]]:
-    """Number and age of each file, in order; listed as they are asked for."""
+def _goes(number: int, upto: int, replaced: Sequence[range]) -> bool:
+    return number < upto or any(number in numbers for numbers in replaced)
+
+
+def _end(upto: int, replaced: Sequence[range]) -> int:
+    return max(upto, replaced[-1].stop) if replaced else upto
+
+
+def _replaced(compacted: Sequence[Compacted], before: float) -> list[range]:
+    """Numbers of originals that readers were led away from `before` that time; neighbours together."""
+    found: list[range] = []
+    for file, since in compacted:
+        if since > before:
+            continue
+        first = found.pop().start if found and found[-1].stop == file.number else file.number
+        found.append(range(first, file.next))
+    return found
+
+
+async def _pages(kept: Kept, partition: str) -> AsyncIterator[tuple[float, list[File]]]:
+    """The numbered files in order, and the store's clock; listed as they are asked for."""
     folder = after = kept.folder(partition)
+    limit = _FIRST_PAGE
     while True:
-        listing = await kept.store.list(folder, after, _PAGE)
-        for entry in listing.entries:
-            if _FILE.search(entry.key):  # anything else is not ours
-                yield number_of(entry.key), listing.now - entry.modified, entry
-        if len(listing.entries) < _PAGE:
+        listing = await kept.store.list(folder, after, limit)
+        found = ((number_in(folder, entry.key), entry) for entry in listing.entries)
+        yield listing.now, [File(n, listing.now - entry.modified, entry) for n, entry in found if n is not None]
+        if len(listing.entries) < limit:
             return
-        after = listing.entries[-1].key
+        after, limit = listing.entries[-1].key, min(4 * limit, _LARGEST_PAGE)
 
 
 async def trim(
@@ -168,7 +260,7 @@ async def trim(
         if not higher or await decide(kept.store, kept.readers, planned.seen, higher):
             break
     began(planned)
-    doomed = {found.partition: found for found in planned.partitions if found.files}
+    doomed = {found.partition: found for found in planned.partitions if found.going.files}
     await gather(list(doomed), lambda partition: _carry_out(kept, doomed[partition], deleted))
     return planned
 
@@ -176,12 +268,17 @@ async def trim(
 async def _carry_out(kept: Kept, planned: PartitionTrim, deleted: Callable[[Entry], None]) -> None:
     await raise_boundary(kept.store, kept.boundary(planned.partition), planned.upto)
 
-    async def delete(key: str) -> None:
-        await kept.store.delete(key)
-        deleted(files[key])
+    async def delete(entry: Entry) -> None:
+        await kept.store.delete(entry.key)
+        deleted(entry)
 
-    for start in range(0, len(planned.files), _AT_ONCE):
-        files = {file.key: file for file in planned.files[start : start + _AT_ONCE]}
-        beside = await kept.beside(planned.partition, list(files))
-        await gather(beside, kept.store.delete)  # first: only the files lead there
-        await gather(list(files), delete)
+    async for _, files in _pages(kept, planned.partition):
+        doomed = [file.entry for file in files if planned.takes(file.number)]
+        for start in range(0, len(doomed), _AT_ONCE):
+            entries = doomed[start : start + _AT_ONCE]
+            beside = await kept.beside(planned.partition, [entry.key for entry in entries])
+            await gather(beside, kept.store.delete)  # first: only the files lead there
+            await gather(entries, delete)
+        if files and files[-1].number >= planned.end:
+            break
+    await gather(planned.compacted, delete)

@@ -17,7 +17,7 @@ from actorproc.document import document, to_document
 from actorproc.errors import CorruptObject, Fenced
 from actorproc.layout import ProcessorLayout
 from actorproc.output.boundary import read_boundary
-from actorproc.output.checkpoints import Totals, read_checkpoint
+from actorproc.output.checkpoints import Checkpoint, Totals, read_checkpoint
 from actorproc.parquet import Footer, read_footer, write_parquet
 from actorproc.records import Cursor
 from actorproc.store import Conflict, Store
@@ -95,6 +95,25 @@ def encode_commit(table: pa.Table, commit: Commit) -> tuple[bytes, bytes | None]
     return write_parquet(table, metadata), letters
 
 
+@dataclass(frozen=True, slots=True)
+class Tip:
+    """Where a partition ends: `number` is free, and `newest` the commit before it, if the checkpoint has not passed it."""
+
+    number: int
+    checkpoint: Checkpoint
+    newest: Commit | None
+
+    @property
+    def cursor(self) -> Cursor:
+        """How far is committed. At most once, the checkpoint goes ahead of a commit that landed late."""
+        newest, known = self.newest, self.checkpoint.cursor
+        return newest.next if newest and newest.next.sequence >= known.sequence else known
+
+    @property
+    def totals(self) -> Totals:
+        return (self.newest or self.checkpoint).totals
+
+
 class OutputChain:
     """Reads, extends and publishes the chain of one partition."""
 
@@ -103,8 +122,11 @@ class OutputChain:
         self._layout = layout
         self._partition = partition
 
-    async def read(self, number: int) -> Commit | None:
+    async def read(self, number: int, *, letters: bool = False) -> Commit | None:
         """Commit `number`, or None if it has not been made (yet: only creating it settles that).
+
+        Args:
+            letters: with its dead letters, of which a giant is fetched from elsewhere.
 
         Raises:
             CorruptObject: the file is not what was written there.
@@ -113,6 +135,8 @@ class OutputChain:
         footer = await read_footer(self._store, key)
         if footer is None:
             return None
+        if not letters:
+            return Commit.without_letters(key, footer)
         elsewhere = None
         if (put_id := footer.metadata.get(_LARGE)) is not None:
             place = self._layout.large_letters(self._partition, put_id)
@@ -138,7 +162,7 @@ class OutputChain:
             raise Fenced(f"{key}: another host has committed it") from None
 
     async def publish(self, number: int, commit: Commit) -> None:
-        """Copy the dead letters of commit `number` to their own place. Doing it twice does nothing.
+        """Copy the dead letters of commit `number`, read with them, to their own place. Doing it twice does nothing.
 
         Raises:
             Fenced: the commit lies below the boundary: it was trimmed or compacted before this worker woke up; what it
@@ -157,25 +181,25 @@ class OutputChain:
         """The lowest number that still counts in `output/`; 0 if nothing was ever trimmed or compacted."""
         return (await read_boundary(self._store, self._layout.boundary(self._partition))).originals
 
-    async def newest(self, number: int) -> tuple[int, Commit | None]:
-        """Walk from `number` to the end of the chain: the first number that is free, and the commit before it (if passed)."""
-        last = None
+    async def tip(self) -> Tip | None:
+        """Where the partition ends: the checkpoint, and the walk from there. None: it was never claimed.
+
+        Raises:
+            CorruptObject: the checkpoint or a footer is not what was written there.
+        """
+        checkpoint = await read_checkpoint(self._store, self._layout, self._partition)
+        if checkpoint is None:
+            return None
+        number, newest = checkpoint.number, None
         while (commit := await self.read(number)) is not None:
-            number, last = number + 1, commit
-        return number, last
+            number, newest = number + 1, commit
+        return Tip(number, checkpoint, newest)
 
 
 async def read_cursor(store: Store, layout: ProcessorLayout, partition: str) -> Cursor | None:
-    """How far the partition is committed: the checkpoint, or the newest commit beyond it. None: never claimed.
-
-    Raises:
-        CorruptObject: the checkpoint or a footer is not what was written there.
-    """
-    checkpoint = await read_checkpoint(store, layout, partition)
-    if checkpoint is None:
-        return None
-    _, newest = await OutputChain(store, layout, partition).newest(checkpoint.number)
-    return newest.next if newest and newest.next.sequence >= checkpoint.cursor.sequence else checkpoint.cursor
+    """How far the partition is committed; see `OutputChain.tip`."""
+    tip = await OutputChain(store, layout, partition).tip()
+    return tip.cursor if tip else None
 
 
 async def large_letters(store: Store, layout: ProcessorLayout, partition: str, files: Sequence[str]) -> list[str]:

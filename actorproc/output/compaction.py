@@ -16,7 +16,7 @@ import pyarrow as pa
 from actorproc.actor import gather
 from actorproc.errors import SourceError
 from actorproc.layout import ProcessorLayout, number_of
-from actorproc.output.boundary import NOTHING_TRIMMED, Boundary, Range, change_boundary, read_boundary
+from actorproc.output.boundary import NOTHING_TRIMMED, Boundary, Range, change_boundary
 from actorproc.output.checkpoints import read_checkpoint
 from actorproc.output.compacted import Merger
 from actorproc.output.files import OutputFile, OutputFiles
@@ -243,23 +243,6 @@ async def sweep(store: Store, layout: ProcessorLayout, partition: str, keep: flo
     await change_boundary(store, layout.boundary(partition), announced)
     for entry in gone:
         await store.delete(entry.key)
-    return gone
-
-
-async def compacted_originals(store: Store, layout: ProcessorLayout, partition: str, keep: float) -> list[Entry]:
-    """Files in `output/` that may be deleted because readers have been led to compacted ones for `keep` seconds or more.
-
-    What was planned before that may still name them, so `keep` is as long as a query may take.
-    """
-    boundary = await read_boundary(store, layout.boundary(partition))
-    if not boundary.ranges:
-        return []
-    listing = await store.list(layout.output_dir(partition), limit=boundary.originals)
-    gone = []
-    for entry in listing.entries:
-        holder = boundary.range_of(number_of(entry.key))
-        if holder is not None and listing.now - holder.since >= keep:
-            gone.append(entry)
     return gone
 
 

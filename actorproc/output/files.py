@@ -11,11 +11,9 @@ from functools import partial
 from typing import NamedTuple
 
 from actorproc.actor import gather
-from actorproc.layout import ProcessorLayout, numbered
+from actorproc.layout import ProcessorLayout, number_in, numbered
 from actorproc.output.boundary import NOTHING_TRIMMED, Boundaries, Boundary, Range, read_boundary
-from actorproc.store import Entry, Store
-
-_SUFFIX = ".parquet"
+from actorproc.store import Store
 
 
 class OutputFile(NamedTuple):
@@ -88,13 +86,13 @@ class OutputFiles:
     ) -> list[OutputFile]:
         folder = self._layout.output_dir(partition)
         first = max(starts[partition], known.get(partition, NOTHING_TRIMMED).originals)
-        after = folder + numbered(first - 1, _SUFFIX) if first else ""
-        files = []
-        for entry in (await store.list(folder, after, limit)).entries:
-            digits = entry.key.removeprefix(folder).removesuffix(_SUFFIX)
-            if digits.isdecimal() and entry.key.endswith(_SUFFIX):  # anything else there is not ours
-                files.append(_original(int(digits), entry))
-        return files
+        after = folder + numbered(first - 1, ".parquet") if first else ""
+        entries = (await store.list(folder, after, limit)).entries
+        return [
+            OutputFile(number, number + 1, entry.key, entry.size, entry.modified, entry.tag)
+            for entry in entries
+            if (number := number_in(folder, entry.key)) is not None
+        ]
 
     def compacted(self, partition: str, first: int, boundary: Boundary) -> list[OutputFile]:
         """The compacted files that a boundary names, from number `first` on."""
@@ -126,7 +124,3 @@ def key_of(layout: ProcessorLayout, partition: str, number: int, holder: Range |
     if holder is None:
         return layout.output_file(partition, number)
     return layout.compacted_file(partition, holder.first, holder.put_id)
-
-
-def _original(number: int, entry: Entry) -> OutputFile:
-    return OutputFile(number, number + 1, entry.key, entry.size, entry.modified, entry.tag)

@@ -11,7 +11,6 @@ from actorproc.errors import SourceError
 from actorproc.layout import ProcessorLayout, number_of, numbered
 from actorproc.output.boundary import NOTHING_TRIMMED, Boundary, Range, read_boundary
 from actorproc.output.chain import Commit, OutputChain
-from actorproc.output.checkpoints import read_checkpoint
 from actorproc.output.compacted import Contents
 from actorproc.output.files import key_of
 from actorproc.parquet import footer_of, read_footer
@@ -100,11 +99,8 @@ class Following:
 
     async def end(self) -> Place:
         """Where the partition ends now."""
-        checkpoint = await read_checkpoint(self._store, self._layout, self._partition)
-        if checkpoint is None:
-            return Place(0, 0)
-        number, newest = await self._chain.newest(checkpoint.number)
-        return Place(number, newest.totals.rows if newest else checkpoint.totals.rows)
+        tip = await self._chain.tip()
+        return Place(tip.number, tip.totals.rows) if tip else Place(0, 0)
 
     async def at(self, time: float, lowest: int = 0) -> Place:
         """Before the first commit that was made at `time` (seconds since 1970) or later; the end if there is none."""

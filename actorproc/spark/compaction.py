@@ -58,7 +58,7 @@ class Compaction:
 
 
 def compact(
-    spark: SparkSession,
+    spark: SparkSession | Callable[[], SparkSession],
     container: str,
     name: str,
     *,
@@ -76,6 +76,7 @@ def compact(
     Killed, it can be run again; two at once do no harm.
 
     Args:
+        spark: a session; or what makes one, asked only if there is something to do.
         container: its URL.
         target_size: in bytes, or text such as "256MiB".
         older_than: seconds (or text such as "6h") since the youngest commit that is taken.
@@ -92,26 +93,6 @@ def compact(
     """
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise UsageError("compact needs a session of its own process, such as local[*], not one of Spark Connect")
-    return compact_with(
-        lambda: spark, container, name, target_size=target_size, older_than=older_than, keep=keep, dry_run=dry_run,
-        settings=settings, began=began, done=done,
-    )  # fmt: skip
-
-
-def compact_with(
-    session: Callable[[], SparkSession],
-    container: str,
-    name: str,
-    *,
-    target_size: int | str = TARGET_SIZE,
-    older_than: float | str = RETENTION,
-    keep: float | str = RETENTION,
-    dry_run: bool = False,
-    settings: Settings | None = None,
-    began: Callable[[Compaction], None] = lambda _: None,
-    done: Callable[[Group], None] = lambda _: None,
-) -> Compaction:
-    """`compact`, with a session that is asked for only if there is something to do."""
     target, age, kept = _size(target_size), _seconds("older_than", older_than), _seconds("keep", keep)
     if kept < RETENTION:
         raise UsageError(
@@ -129,7 +110,7 @@ def compact_with(
         began(found)
         if found.groups:
             work = _Work(place.store.url, _patient(settings, found.groups), layout, schema)
-            _Job(session(), place, work, found, done).run_all()
+            _Job(spark if isinstance(spark, SparkSession) else spark(), place, work, found, done).run_all()
         swept = place.call(gather, [p.partition for p in plans], partial(sweep, place.store, layout, keep=kept))
         found.swept = sum(len(gone) for gone in swept.values())
     return found

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from actorproc.errors import SourceError, UsageError
 from actorproc.keeping.offsets import called
-from actorproc.layout import numbered
+from actorproc.layout import number_in, numbered
 from actorproc.store import Store
 
 
@@ -139,14 +139,13 @@ class Dataset(ABC):
 
 
 async def list_files(store: Store, folder: str, first: int, limit: int | None, suffix: str) -> list[File]:
-    """The numbered files of a folder from number `first` on. Anything else in the folder is not ours."""
+    """The numbered files of a folder from number `first` on."""
     after = folder + numbered(first - 1, suffix) if first else ""
-    found = []
-    for entry in (await store.list(folder, after, limit)).entries:
-        digits = entry.key.removeprefix(folder).removesuffix(suffix)
-        if digits.isdecimal() and entry.key.endswith(suffix):
-            found.append(File(int(digits), int(digits) + 1, entry.size, entry.modified, entry.key))
-    return found
+    return [
+        File(number, number + 1, entry.size, entry.modified, entry.key)
+        for entry in (await store.list(folder, after, limit)).entries
+        if (number := number_in(folder, entry.key, suffix)) is not None
+    ]
 
 
 def checked_columns(schema: pa.Schema, wanted: pa.Schema, what: str) -> None:

@@ -26,6 +26,7 @@ PARTITION = pa.field("_partition", pa.string())
 
 _ROWS = 50_000  # in a batch, at most
 _REMEMBERED = 256  # compacted files, what is in them
+_REMEMBERED_ROWS = 10_000  # commits, how many rows are before them: a trigger asks for some of each partition
 
 
 class Output(Dataset):
@@ -38,6 +39,11 @@ class Output(Dataset):
         self._layout = ProcessorLayout(name)
         self._where = OutputFiles(self._layout)
         self._contents: dict[str, Contents] = {}
+        self._before: dict[tuple[str, int], int] = {}
+        """(partition, number) -> rows of the partition before that commit."""
+
+    def __getstate__(self) -> dict[str, object]:
+        return self.__dict__ | {"_contents": {}, "_before": {}}  # tasks need not know what the driver remembers
 
     async def describe(self, store: Store) -> Description:
         from actorproc.status import missing_processor  # half a second, which tasks need not spend
@@ -107,10 +113,23 @@ class Output(Dataset):
             first = holder.next
         if first >= stop:
             return count
-        begin, end = await self._commit(store, partition, first), await self._commit(store, partition, stop - 1)
-        if begin is None or end is None:
-            return None
-        return count + end.totals.rows - begin.totals.rows + begin.rows  # totals count up along the chain
+        end = await self._rows_before(store, partition, stop, stop - 1)
+        begin = await self._rows_before(store, partition, first, first)
+        return None if begin is None or end is None else count + end - begin
+
+    async def _rows_before(self, store: Store, partition: str, number: int, holder: int) -> int | None:
+        """Rows of the partition before commit `number`, as the commit `holder` tells: itself, or the one before it. None: it
+        is not there."""
+        if (partition, number) not in self._before:
+            commit = await self._commit(store, partition, holder)
+            if commit is None:
+                return None
+            if len(self._before) >= _REMEMBERED_ROWS:
+                self._before.clear()
+            # Totals count up along the chain.
+            self._before[partition, holder] = commit.totals.rows - commit.rows
+            self._before[partition, holder + 1] = commit.totals.rows
+        return self._before[partition, number]
 
     async def seek(self, store: Store, partition: str, files: Sequence[File], sequence: int) -> int:
         boundary = await self._boundary(store, partition)

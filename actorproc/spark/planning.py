@@ -174,19 +174,23 @@ async def _share(
 
     count = min(len(order), request.max_files or len(order))
     if request.max_rows:
-        count = await _most(count, rows, request.max_rows)
+        count = await most_within(count, rows, request.max_rows)
     return first(max(1, count))
 
 
-async def _most(count: int, cost: Callable[[int], Awaitable[int]], limit: int) -> int:
+async def most_within(count: int, cost: Callable[[int], Awaitable[int]], limit: int) -> int:
     """The greatest number up to `count` that does not cost more than `limit`; the cost grows with the number."""
-    low = 0
-    while low < count:
-        middle = (low + count + 1) // 2
-        if await cost(middle) <= limit:
-            low = middle
+    if (most := await cost(count)) <= limit:  # as nearly always
+        return count
+    low, least, by_share = 0, 0, True
+    while count - low > 1:  # what `count` costs is too much
+        share = (limit - least) * (count - low) // (most - least) if by_share else (count - low) // 2
+        middle = min(max(low + share, low + 1), count - 1)
+        if (found := await cost(middle)) <= limit:
+            low, least = middle, found
         else:
-            count = middle - 1
+            count, most = middle, found
+        by_share = not by_share  # files are about alike; if they are not, halves get there
     return low
 
 

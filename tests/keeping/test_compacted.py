@@ -54,7 +54,7 @@ async def test_originals_go_an_hour_after_the_switch_and_compacted_files_when_re
     await hold(kept, 6)
     place.wait(HOUR)
     planned = await plan_trim(kept, SETTINGS)
-    assert [(found.upto, len(found.files), found.hold.number) for found in planned.partitions] == [(6, 6, 6)]
+    assert [(found.upto, found.going.files, found.hold.number) for found in planned.partitions] == [(6, 6, 6)]
     await trim(kept, SETTINGS)
     assert await left(place) == ([9], [4])
     assert await rows(place.store) == {row for row in fleet.expected() if row[1] >= 60}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from actorproc.layout import number_of
 from actorproc.output.boundary import read_boundary
 from actorproc.output.dataset import output_pieces, read_rows
 from actorproc.output.dead_letters import dead_letters
-from actorproc.store import Store
+from actorproc.store import Entry, Listing, Store
 from actorproc.stores.memory import Memory
 from tests.keeping.conftest import HOUR, LAYOUT, SETTINGS, Later, Place
 from tests.spark.committing import QUICK, Fleet, Numbers
@@ -47,7 +48,7 @@ async def test_without_readers_all_goes_that_is_old_but_the_newest_file(
     await fleet.commit(p0=50, p1=10)
     place.wait(2 * HOUR)
     planned = await plan_trim(kept, SETTINGS)
-    assert [(found.partition, found.upto, len(found.files)) for found in planned.partitions] == [
+    assert [(found.partition, found.upto, found.going.files) for found in planned.partitions] == [
         ("0", 4, 4),
         ("1", 0, 0),
     ]
@@ -67,7 +68,7 @@ async def test_what_is_younger_than_the_hour_stays(place: Place, fleet: Fleet, k
     [partition] = (await plan_trim(kept, SETTINGS)).partitions
     assert (partition.upto, partition.hold) == (3, (3, "younger than 1 h"))
     [partition] = (await plan_trim(kept, SETTINGS, older_than=2 * HOUR)).partitions
-    assert (partition.upto, partition.files) == (0, [])
+    assert (partition.upto, partition.going.files) == (0, 0)
 
 
 async def test_less_than_an_hour_is_refused(kept: KeptOutput) -> None:
@@ -227,8 +228,8 @@ async def test_what_lands_late_below_the_boundary_is_void_and_swept_by_the_next_
     expected = await rows(place.store)
     await place.store.create(LAYOUT.output_file("0", 1), late.body)
     assert await rows(place.store) == expected
-    swept = await trim_now(kept)
-    assert [number_of(file.key) for file in swept.partitions[0].files] == [1], "young as it is"
+    going = (await trim_now(kept)).partitions[0].going
+    assert (going.files, going.first, going.last) == (1, 1, 1), "young as it is"
     assert await place.numbers(OUTPUT) == [4]
 
 
@@ -244,6 +245,60 @@ async def test_dead_letters_beside_a_commit_go_with_it_and_published_ones_stay(p
     await trim_now(kept)
     assert (await place.store.list(LAYOUT.large)).entries == []
     assert 1 in [letter["sequence"] async for letter in dead_letters(place.store, LAYOUT)]
+
+
+class Many(Memory):
+    """A folder with a great many files, made up as they are listed. Each is two hours old."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+        self.gone = 0
+
+    async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Listing:
+        if prefix != OUTPUT:
+            return await super().list(prefix, after, limit)
+        first = max(number_of(after) + 1 if after > prefix else 0, self.gone)
+        stop = min(self.count, first + (limit or self.count))
+        now = self._clock.wall()
+        return Listing(
+            [Entry(LAYOUT.output_file("0", n), f"{n:032x}", 100, now - 2 * HOUR - n) for n in range(first, stop)], now
+        )
+
+    async def delete(self, key: str) -> None:
+        self.gone += 1
+
+
+class AllOld(KeptOutput):
+    async def partitions(self) -> Sequence[str]:
+        return ["0"]
+
+    async def newest(self, partition: str) -> int:
+        return 10**9
+
+
+async def test_a_plan_lists_much_at_once_and_keeps_nothing_of_it() -> None:
+    count = 60_000
+    store = Store(Many(count))
+    tracemalloc.start()
+    try:
+        planned = await plan_trim(AllOld(store, LAYOUT), SETTINGS)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (planned.files, planned.size) == (count - 1, 100 * (count - 1))
+    assert store.requests["list"] <= 10, "a folder reads all its names for each"
+    assert peak < 200 * count, f"{peak / count:.0f} bytes a file"
+
+
+async def test_what_was_planned_goes_file_by_file_and_each_is_told_of() -> None:
+    backend = Many(2500)
+    deleted: list[int] = []
+    planned = await trim(
+        AllOld(Store(backend), LAYOUT), SETTINGS, deleted=lambda entry: deleted.append(number_of(entry.key))
+    )
+    assert sorted(deleted) == list(range(2499))
+    assert (planned.files, backend.gone) == (2499, 2499)
 
 
 async def test_a_processor_goes_on_while_it_is_trimmed_and_a_new_reader_follows_it(

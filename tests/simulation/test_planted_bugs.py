@@ -110,8 +110,8 @@ def test_starting_behind_the_output_that_is_there_is_found(monkeypatch: pytest.M
     """The walk finds the last file, but goes on from the checkpoint's position."""
     read = OutputChain.read
 
-    async def read_without_position(self: OutputChain, number: int) -> Commit | None:
-        commit = await read(self, number)
+    async def read_without_position(self: OutputChain, number: int, *, letters: bool = False) -> Commit | None:
+        commit = await read(self, number, letters=letters)
         return commit and replace(commit, next=commit.first)
 
     monkeypatch.setattr(OutputChain, "read", read_without_position)

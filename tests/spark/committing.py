@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Settings
+from actorproc.layout import ProcessorLayout, number_of
+from actorproc.output.boundary import read_boundary
 from actorproc.store import Store
 from actorproc.testing.source import MemorySource
+
+LAYOUT = ProcessorLayout("numbers")
 
 QUICK: dict[str, Any] = {
     "lease_acquire_interval": 0.2,
@@ -64,6 +68,18 @@ class Stream(MemorySource):
             column.setdefault(partition, [])
         there = len(self._values[partition])
         self.append(partition, [str(there + n).encode() for n in range(count)], key=partition.encode())
+
+
+async def delete_originals(store: Store, partitions: Sequence[str]) -> int:
+    """What `actorproc trim` does an hour after a compaction; how many files went."""
+    count = 0
+    for partition in partitions:
+        boundary = await read_boundary(store, LAYOUT.boundary(partition))
+        for entry in (await store.list(LAYOUT.output_dir(partition))).entries:
+            if boundary.range_of(number_of(entry.key)) is not None:
+                await store.delete(entry.key)
+                count += 1
+    return count
 
 
 class Fleet:

@@ -9,10 +9,10 @@ from pyspark.sql import SparkSession
 
 from actorproc import errors
 from actorproc.layout import ProcessorLayout
-from actorproc.output.compaction import compacted_originals
 from actorproc.spark import compact, read_output, stream_output
 from actorproc.stores import open_store
 from tests.servers import S3Server
+from tests.spark import committing
 from tests.spark.committing import Fleet, Grown
 from tests.spark.sink import Sink
 from tests.spark.test_reading import rows
@@ -21,14 +21,8 @@ LAYOUT = ProcessorLayout("numbers")
 
 
 async def delete_originals(fleet: Fleet) -> int:
-    """What `actorproc trim` does an hour after the compaction."""
-    count = 0
     async with open_store(str(fleet.container), fleet.settings) as store:
-        for partition in ("0", "1", "2"):
-            for entry in await compacted_originals(store, LAYOUT, partition, keep=0):
-                await store.delete(entry.key)
-                count += 1
-    return count
+        return await committing.delete_originals(store, ("0", "1", "2"))
 
 
 async def test_both_readers_find_the_same_rows_in_compacted_files(spark: SparkSession, tmp_path: Path) -> None:

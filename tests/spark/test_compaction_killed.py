@@ -14,9 +14,9 @@ import pytest
 
 from actorproc.layout import ProcessorLayout
 from actorproc.output.boundary import read_boundary
-from actorproc.output.compaction import compacted_originals, sweep
+from actorproc.output.compaction import sweep
 from actorproc.stores import open_store
-from tests.spark.committing import Fleet
+from tests.spark.committing import Fleet, delete_originals
 from tests.spark.conftest import ROOT
 from tests.test_compaction import compact, rows
 
@@ -52,9 +52,7 @@ async def test_a_compaction_killed_at_random_leaves_each_row_in_one_place(tmp_pa
             boundaries = [await read_boundary(store, LAYOUT.boundary(partition)) for partition in PARTITIONS]
             named = sum(len(boundary.ranges) for boundary in boundaries)
             leftovers += len((await store.list(LAYOUT.compacted)).entries) - named
-            for partition in PARTITIONS:
-                for entry in await compacted_originals(store, LAYOUT, partition, keep=0):
-                    await store.delete(entry.key)
+            await delete_originals(store, PARTITIONS)
             assert await rows(store) == fleet.expected()
         await compact(store)
         for partition in PARTITIONS:

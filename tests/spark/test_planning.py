@@ -7,7 +7,7 @@ import pytest
 from actorproc.errors import SourceError, UsageError
 from actorproc.layout import ProcessorLayout
 from actorproc.spark.dataset import File, Span
-from actorproc.spark.planning import beginning, between, dealt, everything, news
+from actorproc.spark.planning import beginning, between, dealt, everything, most_within, news
 from actorproc.spark.request import Request, parse_options
 from actorproc.store import Listing, Store
 from actorproc.stores.memory import Memory
@@ -92,6 +92,46 @@ async def test_a_limit_of_rows_is_kept_to_the_file(store: Store, fleet: Fleet) -
     end, seen = await news(request, store, {}, limited=True, target=None)
     assert sum(end.values()) == 4  # files of nine rows each
     assert seen == {"0": 5, "1": 3}
+
+
+async def test_rows_are_counted_with_one_request_for_each_partition_with_news_if_all_fits(
+    store: Store, fleet: Fleet
+) -> None:
+    request, at = asked(maxRowsPerTrigger="1000"), {"0": 1, "1": 0, "2": 0}
+    for p0, p1, first in ((40, 40, True), (10, 0, False), (30, 20, False)):
+        await fleet.commit(p0=p0, p1=p1, p2=0)
+        before = store.requests["get"]
+        at, _ = await news(request, store, at, limited=True, target=None)
+        partitions = (p0 > 0) + (p1 > 0)
+        assert store.requests["get"] - before == partitions + (2 if first else 0), "at first where it begins, too"
+    assert at == {"0": 13, "1": 9, "2": 0}
+
+
+async def test_rows_are_counted_in_few_steps_if_not_all_fits(store: Store, fleet: Fleet) -> None:
+    await fleet.commit(p0=950, p1=970)
+    request, at, taken = asked(maxRowsPerTrigger="450"), {"0": 0, "1": 0}, []
+    store.requests.clear()
+    while (end := (await news(request, store, at, limited=True, target=None))[0]) != at:
+        taken.append(sum(end.values()) - sum(at.values()))
+        at = end
+    assert taken == [50, 50, 50, 50]  # files of nine rows each
+    assert store.requests["get"] <= 4 * 2 * 4
+
+
+@pytest.mark.parametrize("sizes", [[1] * 500, [1] * 499 + [10**6], [10**6] + [1] * 499, [2**n for n in range(60)]])
+async def test_the_greatest_number_within_a_limit_is_found_whatever_the_sizes(sizes: list[int]) -> None:
+    asked: list[int] = []
+
+    async def cost(count: int) -> int:
+        asked.append(count)
+        return sum(sizes[:count])
+
+    for limit in (0, 1, 7, 250, 499, 10**6 - 1, 10**6, 10**6 + 17, sum(sizes)):
+        asked.clear()
+        found = await most_within(len(sizes), cost, limit)
+        assert sum(sizes[:found]) <= limit
+        assert found == len(sizes) or sum(sizes[: found + 1]) > limit
+        assert len(asked) <= 20
 
 
 async def test_a_file_with_more_rows_than_the_limit_is_taken_alone(store: Store, fleet: Fleet) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from actorproc.clock import Clock
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, StoreUnsafe
 from actorproc.probe import RACERS, ensure_safe, probe
 from actorproc.retry import Backoff
@@ -138,6 +139,27 @@ async def test_a_store_that_is_away_is_not_called_unsafe() -> None:
 class Forbidden(Memory):
     async def delete(self, key: str) -> None:
         raise StoreRefused("AccessDenied")
+
+
+class Days(Clock):
+    ahead = 0.0
+
+    def wall(self) -> float:
+        return super().wall() + self.ahead
+
+
+async def test_a_start_sweeps_what_hosts_left_that_were_killed_in_their_probe_a_day_ago() -> None:
+    clock = Days()
+    store = Store(Memory(clock=clock), clock=clock)
+    await store.put("probe/killed/000", b"")
+    await store.put("output/old", b"")
+    clock.ahead = 86_000.0
+    await ensure_safe(store, "probe/")
+    assert len((await store.list("probe/")).entries) == 1, "it may run still"
+    await store.put("probe/running/000", b"")
+    clock.ahead = 87_000.0
+    await ensure_safe(store, "probe/")
+    assert [entry.key for entry in (await store.list("")).entries] == ["output/old", "probe/running/000"]
 
 
 async def test_a_right_that_is_missing_is_not_called_unsafe() -> None:
