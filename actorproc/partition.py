@@ -7,15 +7,14 @@ the work of the conditional writes here.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import anyio
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from actorproc.actor import Actor, first_cause, is_stray
 from actorproc.budget import ByteBudget, Tally
@@ -283,7 +282,7 @@ class PartitionActor(Actor[_Read]):
             await self._common.threads.ended(self.partition)  # a plain `process` that nobody waits for any more
             try:
                 await handler.closing(self._site, reason)
-            except Exception:  # noqa: BLE001  # the user's code; the partition ends all the same
+            except (Exception, SystemExit):  # noqa: BLE001  # the user's code; the partition ends all the same
                 self._log.exception("partition.closing_failed")
         if scope.cancelled_caught:
             self._log.error("partition.closing_timed_out", after=CLOSING_TIME, why="process or closing still runs")
@@ -295,5 +294,4 @@ def _fitting(batch: Batch, records: int, size: int) -> int:
     count = min(len(batch), records)
     if batch[:count].nbytes <= size:
         return count
-    ends = np.cumsum(pc.fill_null(pc.binary_length(batch.data.column("value")), 0).to_numpy(zero_copy_only=False))
-    return max(1, int(np.searchsorted(ends, size, side="right")))
+    return max(1, bisect_right(range(1, count + 1), size, key=lambda first: batch[:first].nbytes))

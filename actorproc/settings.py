@@ -91,7 +91,7 @@ class Settings(BaseSettings):
     )
     max_batch_records: Count = Field(10_000, description="Most records in a batch.")
     max_batch_bytes: Size = Field(
-        16 * 2**20, description="Most bytes of values in a batch; a larger record comes alone."
+        16 * 2**20, description="Most bytes in a batch: values, keys and headers; a larger record comes alone."
     )
 
     # Handling
