@@ -21,6 +21,7 @@ from actorproc.errors import (
     StoreRefused,
     WrittenOut,
     outside,
+    repr_of,
 )
 from actorproc.group.group import Group, View
 from actorproc.letter_limit import LetterLimit
@@ -274,8 +275,10 @@ class Supervisor(Actor[Note]):
             self._partitions, self._partitions_at = await self._common.source.partitions(), now
         except Exception as error:  # the source may be the user's: whatever it raises, what is known goes on
             if not self._partitions:
-                raise SourceError(f"the partitions of {self._common.source} cannot be listed: {error!r}") from error
-            self._log.warning("supervisor.partitions_failed", error=repr(error))
+                raise SourceError(
+                    f"the partitions of {self._common.source} cannot be listed: {repr_of(error)}"
+                ) from error
+            self._log.warning("supervisor.partitions_failed", error=repr_of(error))
         return self._partitions
 
     def _apply(self, view: View) -> None:
