@@ -116,6 +116,7 @@ class BatchProcessor:
             await self._attempt(part, self._parts)
         if len(self._done.tables) > 1:
             self._done.tables = [in_order(pa.concat_tables(self._done.tables))]
+        self._whole = None  # its memory is for the next one
         return self._done
 
     @property

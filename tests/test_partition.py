@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import io
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
 from typing import Any, ClassVar
@@ -318,3 +320,23 @@ def test_a_batch_keeps_both_limits_whatever_its_bytes_are_in(column: str) -> Non
     assert 35 < cut[0] < 50
     assert chunk[: cut[0]].nbytes <= 10_000 < chunk[: cut[0] + 1].nbytes
     assert cut[1:] == (30, 1)
+
+
+async def test_a_partition_that_waits_for_news_keeps_no_batch() -> None:
+    seen: list[weakref.ref[Batch]] = []
+
+    class Watched(Numbers):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            await super().process(batch, ctx)
+            seen.append(weakref.ref(batch))
+
+    world = World(Watched, max_batch_records=7, commit_interval=0.01)
+    world.feed(10)
+    async with world.running(1) as actor:
+        await eventually(lambda: _committed(actor))
+        gc.collect()
+        assert [batch() for batch in seen] == [None, None]
+
+
+async def _committed(actor: PartitionActor) -> bool:
+    return actor.statistics.committed.sequence == 27
