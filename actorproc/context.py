@@ -153,16 +153,16 @@ class PartitionContext:
 
     def dead_letter(self, record: Record, reason: str) -> None:
         """Give this record up: it becomes a dead letter with `reason`, and rows emitted for it are dropped."""
+        self._check_open(record)
         if not isinstance(reason, str):
             raise TypeError(f"ctx.dead_letter takes a reason as text, not {type(reason).__name__}; an error: ctx.fail")
-        self._check_open(record)
         self._attempt.letters[record.sequence] = reason
 
     def fail(self, record: Record, error: Exception) -> None:
         """Say that this record alone failed: it is retried and in the end dead-lettered, the others go on."""
+        self._check_open(record)
         if not isinstance(error, Exception):
             raise TypeError(f"ctx.fail takes an exception, not {repr_of(error)}; a reason as text: ctx.dead_letter")
-        self._check_open(record)
         self._attempt.failures[record.sequence] = error
 
     def _check_open(self, record: Record) -> None:
