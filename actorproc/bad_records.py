@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from actorproc.errors import HandlerError, described
+from actorproc.errors import HandlerError, blamed, described, repr_of
 from actorproc.handler import Decision
 from actorproc.logger import get_logger
 from actorproc.records import Batch
@@ -77,7 +77,7 @@ class Parts:
             suspect: index in the part of the record at which the handler was; None or below 0: it is not known.
 
         Raises:
-            HandlerError: the handler's `on_error` said stop.
+            HandlerError: the handler's `on_error` said stop, or failed itself.
         """
         decision = self._decision(error, part.batch, part.attempt)
         if self._again(decision, part):
@@ -106,7 +106,7 @@ class Parts:
             others: whether the other records are to be processed anew, by themselves.
 
         Raises:
-            HandlerError: the handler's `on_error` said stop.
+            HandlerError: the handler's `on_error` said stop, or failed itself.
         """
         if others:
             rest = [index for index, sequence in enumerate(part.batch.sequences) if sequence not in failures]
@@ -128,12 +128,13 @@ class Parts:
         return ruling
 
     def _decision(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
-        decision: object = self._decide(error, failed, attempt)
+        with blamed("on_error", HandlerError):
+            decision: object = self._decide(error, failed, attempt)
         if decision is Decision.STOP:
-            raise HandlerError(f"on_error said stop: {error!r}") from error
+            raise HandlerError(f"on_error said stop: {repr_of(error)}") from error
         if decision is None or isinstance(decision, Decision):
             return decision
-        wrong = f"on_error returned {decision!r:.100}; allowed are {', '.join(map(str, Decision))}, and None for the default"
+        wrong = f"on_error returned {repr_of(decision):.100}; allowed are {', '.join(map(str, Decision))}, and None for the default"
         if not self._once:
             raise HandlerError(f"{wrong}. It was asked about {described(error)}") from error
         log.error(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import anyio
 
@@ -37,7 +39,7 @@ class ByteBudget:
         self._wake()
 
     def reclaim(self, size: int) -> None:
-        """Take back at once what was given back for a while, although others may have it now."""
+        """Take at once, although others may have it: what was given back for a while, or turned out larger."""
         self.used += size
 
     def _fits(self, size: int) -> bool:
@@ -48,6 +50,69 @@ class ByteBudget:
             size, event = self._waiting.popleft()
             self.used += size
             event.set()
+
+
+class Room:
+    """What the reading of one partition takes of a budget: batches on their way to the handler, and what its source holds.
+
+    A source that makes room before it fetches calls `reserve`, and `resize` as soon as it knows better: it never waits
+    while it holds anything. Batches of its chunks are then taken out of that; those of any other source wait here.
+    """
+
+    def __init__(self, budget: ByteBudget) -> None:
+        self._budget = budget
+        self._source = 0
+        self._batches = 0
+
+    async def reserve(self, size: int) -> None:
+        """Let go of what the source held, and wait until about `size` bytes are free for what it fetches next.
+
+        Never for more than half of the budget: one large file must not wait until all others have come to rest.
+        """
+        self.resize(0)
+        size = min(size, self._budget.size // 2)
+        await self._budget.take(size)
+        self._source = size
+
+    def resize(self, size: int) -> None:
+        """So much is what the source holds now, of all that it has reserved and not handed over."""
+        more, self._source = size - self._source, size
+        self._change(more)
+
+    async def take(self, size: int) -> None:
+        """Take a batch of the source's: out of what it has reserved, or as soon as there is room."""
+        if self._source:
+            more = max(0, size - self._source)
+            self._source -= size - more
+            self._change(more)
+        else:
+            await self._budget.take(size)
+        self._batches += size
+
+    def give_back(self, size: int) -> None:
+        """A batch is done with."""
+        self._batches -= size
+        self._change(-size)
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Meanwhile everything is for others to take."""
+        held = self._source + self._batches
+        self._change(-held)
+        try:
+            yield
+        finally:
+            self._change(held)
+
+    def close(self) -> None:
+        self.resize(0)
+        self.give_back(self._batches)
+
+    def _change(self, size: int) -> None:
+        if size > 0:
+            self._budget.reclaim(size)
+        elif size < 0:
+            self._budget.give_back(-size)
 
 
 class Tally:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeVar
 import anyio
 import pyarrow as pa
 
-from actorproc.errors import HandlerError
+from actorproc.errors import HandlerError, failure_of, repr_of
 from actorproc.records import Batch, Record
 from actorproc.rows.emitted import PIECE, Emitted
 from actorproc.rows.encoder import Row
@@ -154,11 +154,15 @@ class PartitionContext:
     def dead_letter(self, record: Record, reason: str) -> None:
         """Give this record up: it becomes a dead letter with `reason`, and rows emitted for it are dropped."""
         self._check_open(record)
+        if not isinstance(reason, str):
+            raise TypeError(f"ctx.dead_letter takes a reason as text, not {type(reason).__name__}; an error: ctx.fail")
         self._attempt.letters[record.sequence] = reason
 
     def fail(self, record: Record, error: Exception) -> None:
         """Say that this record alone failed: it is retried and in the end dead-lettered, the others go on."""
         self._check_open(record)
+        if not isinstance(error, Exception):
+            raise TypeError(f"ctx.fail takes an exception, not {repr_of(error)}; a reason as text: ctx.dead_letter")
         self._attempt.failures[record.sequence] = error
 
     def _check_open(self, record: Record) -> None:
@@ -196,8 +200,8 @@ class PartitionContext:
             for index, record in todo:
                 try:
                     results[index] = await work(record)
-                except Exception as error:  # noqa: BLE001  # the user's code; whatever it is, it is this record's failure
-                    self.fail(record, error)
+                except (Exception, SystemExit) as error:  # noqa: BLE001  # the user's code; it is this record's failure
+                    self.fail(record, failure_of(error))
                 self._attempt.awaited.discard(record.sequence)
 
         async with anyio.create_task_group() as tasks:

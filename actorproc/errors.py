@@ -26,7 +26,7 @@ ActorprocError
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
@@ -134,6 +134,9 @@ class PartitionStuck(HandlerError):
     """The handler made no progress for `max_process_time`."""
 
 
+TEXT_LIMIT = 16 * 2**10
+"""Characters of an error's text that are kept."""
+
 _INSIDE = {"actorproc", "anyio", "asyncio", "contextlib"}
 
 
@@ -151,11 +154,26 @@ def storable(text: str) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """Its message. The text is the user's code, too, and may raise itself."""
+    """Its message. The text is the user's code, too: it may raise itself, or be of any length."""
+    return _shown(error, str, "__str__")
+
+
+def repr_of(error: object) -> str:
+    """Its `repr`, or why there is none."""
+    return _shown(error, repr, "__repr__")
+
+
+def _shown(error: object, show: Callable[[object], str], method: str) -> str:
     try:
-        return storable(str(error))
+        text = show(error)
+        return storable(text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]}... ({len(text)} characters)")
     except Exception as another:  # noqa: BLE001
-        return f"(no text: {type(another).__name__} in __str__)"
+        return f"({type(error).__name__} has no text: {type(another).__name__} in {method})"
+
+
+def failure_of(error: BaseException) -> Exception:
+    """What the user's code raised, as an error that does not end the host."""
+    return error if isinstance(error, Exception) else HandlerError(f"the handler raised {repr_of(error)}")
 
 
 def described(error: BaseException) -> str:

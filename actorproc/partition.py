@@ -7,18 +7,17 @@ the work of the conditional writes here.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import anyio
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from actorproc.actor import Actor, first_cause, is_stray
-from actorproc.budget import ByteBudget, Tally
+from actorproc.budget import ByteBudget, Room, Tally
 from actorproc.clock import Clock
 from actorproc.committing import Committer, PartitionStatistics
 from actorproc.context import Site
@@ -31,7 +30,7 @@ from actorproc.logger import get_logger
 from actorproc.processing import BatchProcessor, Interrupted, Outcome
 from actorproc.records import Batch, Cursor
 from actorproc.settings import Settings
-from actorproc.sources.protocol import End, Source, Start
+from actorproc.sources.protocol import Chunk, End, Source, Start
 from actorproc.store import Store
 
 CLOSING_TIME = 10.0
@@ -98,7 +97,7 @@ class PartitionActor(Actor[_Read]):
             self.statistics, host=common.host, schema=common.schema, store=common.store, layout=common.layout,
             settings=common.settings, clock=common.clock, held=common.held, log=self._log,
         )  # fmt: skip
-        self._held = 0  # bytes of the budget that wait in the mailbox
+        self._room = Room(common.budget)
         self._processor: BatchProcessor | None = None
         self._at_end = False
 
@@ -142,8 +141,7 @@ class PartitionActor(Actor[_Read]):
             if self.aborted is not None:
                 reason = CloseReason.FAILED
             self.statistics.state = "closed"
-            self._common.budget.give_back(self._held)
-            self._held = 0
+            self._room.close()
             self._committer.close()
             if handler is not None:
                 await self._say_goodbye(handler, reason)
@@ -160,25 +158,30 @@ class PartitionActor(Actor[_Read]):
 
     async def _read(self) -> None:
         """Cut what the source yields into batches and send them to the own mailbox: the read-ahead."""
-        common, settings = self._common, self._settings
-        position, done = self._committer.cursor
+        cursor = self._committer.cursor
         read = -1  # sequence up to which this read() has come: only a new one may begin again below what is done
-        async with aclosing(common.source.read(self.partition, position)) as chunks:
+        async with aclosing(self._common.source.read_within(self.partition, cursor.position, self._room)) as chunks:
             async for chunk in chunks:
                 read = self._check_growth(chunk.batch, read)
-                batch = chunk.batch.after(done)
-                while len(batch):
-                    piece = batch[: _fitting(batch, settings.max_batch_records, settings.max_batch_bytes)]
-                    batch = batch[len(piece) :]
-                    done = piece.last
-                    await common.budget.take(piece.nbytes)
-                    self._held += piece.nbytes
-                    # Within a chunk the position to resume from is its start, and what is done of it is passed over.
-                    await self.send(_Read(piece, Cursor(position if len(batch) else chunk.next, done)))
-                position = chunk.next
-                if not len(chunk.batch):
-                    await self.send(_Read(chunk.batch, Cursor(position, done)))
+                cursor = await self._pass_on(chunk, cursor)
+                del chunk  # the next may take its time, and this one's memory is free as soon as it is handled
         raise SourceError(f"the source's read() of partition {self.partition} has ended; it must go on for ever")
+
+    async def _pass_on(self, chunk: Chunk, cursor: Cursor) -> Cursor:
+        """The records of `chunk` beyond `cursor` as messages; how far the chunk leads."""
+        settings = self._settings
+        position, done = cursor
+        batch = chunk.batch.after(done)
+        while len(batch):
+            piece = batch[: _fitting(batch, settings.max_batch_records, settings.max_batch_bytes)]
+            batch = batch[len(piece) :]
+            done = piece.last
+            await self._room.take(piece.nbytes)
+            # Within a chunk the position to resume from is its start, and what is done of it is passed over.
+            await self.send(_Read(piece, Cursor(position if len(batch) else chunk.next, done)))
+        if not len(chunk.batch):
+            await self.send(_Read(chunk.batch, Cursor(chunk.next, done)))
+        return Cursor(chunk.next, done)
 
     def _check_growth(self, batch: Batch, above: int) -> int:
         """Its last sequence; records out of order would be passed over, or come twice."""
@@ -195,12 +198,8 @@ class PartitionActor(Actor[_Read]):
         what was read is for others, who must not wait for it."""
         if self._committer.is_due():
             await self._committer.commit()
-        lent = self._held
-        self._common.budget.give_back(lent)
-        try:
+        with self._room.lent():
             yield
-        finally:
-            self._common.budget.reclaim(lent)
 
     # Working
 
@@ -218,6 +217,7 @@ class PartitionActor(Actor[_Read]):
                     await self._handle(self._processor, message)
                 except Interrupted:
                     return
+                del message  # the next may take its time, and need not wait beside the memory of this one
             if self._committer.is_due():
                 await self._committer.commit()
             await self._settle_end()
@@ -243,8 +243,7 @@ class PartitionActor(Actor[_Read]):
                 await self._committer.commit()  # of earlier batches: they were good, and need not be processed again
             raise
         finally:
-            self._held -= batch.nbytes
-            self._common.budget.give_back(batch.nbytes)
+            self._room.give_back(batch.nbytes)
         self._committer.processed(batch, batch.last, message.cursor, outcome)
         if processor.wanted >= batch.last and not self._settings.auto_commit:
             await self._committer.commit()  # asked for while records of the batch were still open
@@ -283,7 +282,7 @@ class PartitionActor(Actor[_Read]):
             await self._common.threads.ended(self.partition)  # a plain `process` that nobody waits for any more
             try:
                 await handler.closing(self._site, reason)
-            except Exception:  # noqa: BLE001  # the user's code; the partition ends all the same
+            except (Exception, SystemExit):  # noqa: BLE001  # the user's code; the partition ends all the same
                 self._log.exception("partition.closing_failed")
         if scope.cancelled_caught:
             self._log.error("partition.closing_timed_out", after=CLOSING_TIME, why="process or closing still runs")
@@ -295,5 +294,4 @@ def _fitting(batch: Batch, records: int, size: int) -> int:
     count = min(len(batch), records)
     if batch[:count].nbytes <= size:
         return count
-    ends = np.cumsum(pc.fill_null(pc.binary_length(batch.data.column("value")), 0).to_numpy(zero_copy_only=False))
-    return max(1, int(np.searchsorted(ends, size, side="right")))
+    return max(1, bisect_right(range(1, count + 1), size, key=lambda first: batch[:first].nbytes))

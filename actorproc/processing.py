@@ -19,7 +19,7 @@ from actorproc.actor import is_stray
 from actorproc.bad_records import Part, Parts, Ruling
 from actorproc.clock import Clock
 from actorproc.context import Attempt, PartitionContext, Site
-from actorproc.errors import HandlerError
+from actorproc.errors import HandlerError, failure_of, repr_of
 from actorproc.handler import Decision, PartitionHandler
 from actorproc.handler_threads import HandlerThreads
 from actorproc.letter_limit import LetterLimit
@@ -116,6 +116,7 @@ class BatchProcessor:
             await self._attempt(part, self._parts)
         if len(self._done.tables) > 1:
             self._done.tables = [in_order(pa.concat_tables(self._done.tables))]
+        self._whole = None  # its memory is for the next one
         return self._done
 
     @property
@@ -153,7 +154,7 @@ class BatchProcessor:
         except (KeyboardInterrupt, GeneratorExit):  # of this process, of this coroutine
             raise
         except BaseException as raised:  # noqa: BLE001  # the user's code may raise anything
-            error = raised if isinstance(raised, Exception) else HandlerError(f"the handler raised {raised!r}")
+            error = failure_of(raised)
         finally:
             self._current = None
             ctx._close()
@@ -181,7 +182,7 @@ class BatchProcessor:
             suspect -= len(part.batch) - len(rest)
             if suspect < 0:
                 self._site.log.error(
-                    "partition.failed_after_commit", sequence=self._saved, error=repr(error),
+                    "partition.failed_after_commit", sequence=self._saved, error=repr_of(error),
                     why="ctx.commit() had committed the record at hand as done",
                 )  # fmt: skip
         part.batch = rest
@@ -193,7 +194,11 @@ class BatchProcessor:
         elif len(rest):
             say = self._site.log.debug if part.isolating else self._site.log.warning
             say(
-                "partition.attempt_failed", attempt=part.attempt, records=len(rest), first=rest.first, error=repr(error)
+                "partition.attempt_failed",
+                attempt=part.attempt,
+                records=len(rest),
+                first=rest.first,
+                error=repr_of(error),
             )
             await self._follow(parts.failed(part, error, suspect), attempt)
 
@@ -213,7 +218,7 @@ class BatchProcessor:
         try:
             _check_nothing(self._handler.process(attempt.batch, ctx))
         except (KeyboardInterrupt, GeneratorExit) as raised:  # nobody's but the handler's, in a thread
-            raise HandlerError(f"the handler raised {raised!r}") from raised
+            raise failure_of(raised) from raised
         return self._encoded(attempt.emitted, attempt.tables)
 
     async def _encode(self, attempt: Attempt) -> _Encoded:
@@ -315,7 +320,7 @@ class BatchProcessor:
         record = attempt.batch[bisect_left(attempt.batch.sequences, sequence)]
         if verdict is Decision.SKIP:
             self._done.skipped += 1
-            self._site.log.warning("partition.record_skipped", sequence=sequence, error=repr(error))
+            self._site.log.warning("partition.record_skipped", sequence=sequence, error=repr_of(error))
             return
         self._done.letters[sequence] = render_letter(record, error, attempt.number, self._site, self._clock)
         self._limit.failed(sequence, error)

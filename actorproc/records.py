@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from itertools import chain, repeat
 from operator import itemgetter, length_hint
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 T = TypeVar("T")
 
@@ -30,6 +31,11 @@ RECORD_SCHEMA = pa.schema(
 SEQUENCE = pa.field("_sequence", pa.int64(), nullable=False)
 """Column that ties an output row to its record."""
 
+
+_FIRST_TIME, _LAST_TIME = (
+    (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    for time in (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
+)
 
 _PIECE = 512  # items of a column that are Python objects at a time
 
@@ -65,7 +71,7 @@ class Record(tuple[int, int, "bytes | None", "Batch"]):
 
     @property
     def timestamp(self) -> datetime | None:
-        """When it happened or was sent, in UTC."""
+        """When it happened or was sent, in UTC. None: see `Batch.timestamps`."""
         return self[3].timestamps[self[0]]
 
     @property
@@ -242,7 +248,9 @@ class Batch:
 
     @cached_property
     def timestamps(self) -> list[datetime | None]:
-        return [t and t.replace(tzinfo=UTC) for t in self.data.column("timestamp").cast(pa.timestamp("us")).to_pylist()]
+        """In UTC. None: there is none, or it lies outside of the years 1 to 9999, which is all that a datetime can hold."""
+        times = self.data.column("timestamp").cast(pa.timestamp("us"))
+        return [time and time.replace(tzinfo=UTC) for time in pc.if_else(datable(times), times, None).to_pylist()]
 
     @cached_property
     def headers(self) -> list[Headers]:
@@ -264,6 +272,12 @@ class Batch:
     def __repr__(self) -> str:
         span = f", {self.first}..{self.last}" if len(self) else ""
         return f"Batch({self.partition!r}{span}, {len(self)} records)"
+
+
+def datable(times: pa.TimestampArray) -> pa.BooleanArray:
+    """Which of these times, in microseconds, a datetime can hold; null where there is none."""
+    numbers = times.cast(pa.int64())
+    return pc.and_(pc.greater_equal(numbers, _FIRST_TIME), pc.less_equal(numbers, _LAST_TIME))
 
 
 def _objects(column: pa.Array) -> list[bytes | None]:

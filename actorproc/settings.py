@@ -87,11 +87,11 @@ class Settings(BaseSettings):
     read_ahead_batches: Count = Field(2, description="Batches read before the handler asks for them, per partition.")
     read_ahead_bytes: Size = Field(
         256 * 2**20,
-        description="Bytes read ahead over all partitions of a host: what bounds memory whatever the backlog. Partitions that wait to try a batch again do not count: the others must not wait for them.",
+        description="Bytes read ahead over all partitions of a host, with the files that are being decoded: what bounds memory whatever the backlog. Partitions that wait to try a batch again do not count: the others must not wait for them.",
     )
     max_batch_records: Count = Field(10_000, description="Most records in a batch.")
     max_batch_bytes: Size = Field(
-        16 * 2**20, description="Most bytes of values in a batch; a larger record comes alone."
+        16 * 2**20, description="Most bytes in a batch: values, keys and headers; a larger record comes alone."
     )
 
     # Handling

@@ -21,6 +21,7 @@ from actorproc.errors import (
     StoreRefused,
     WrittenOut,
     outside,
+    text_of,
 )
 from actorproc.group.group import Group, View
 from actorproc.letter_limit import LetterLimit
@@ -274,8 +275,8 @@ class Supervisor(Actor[Note]):
             self._partitions, self._partitions_at = await self._common.source.partitions(), now
         except Exception as error:  # whatever it is, what is known goes on
             if not self._partitions:
-                raise SourceError(str(error)) from error
-            self._log.warning("supervisor.partitions_failed", error=str(error))
+                raise SourceError(text_of(error)) from error
+            self._log.warning("supervisor.partitions_failed", error=text_of(error))
         return self._partitions
 
     def _apply(self, view: View) -> None:

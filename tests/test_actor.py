@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from actorproc.actor import Actor, RestartPolicy, Restarts, keep_running
-from actorproc.budget import ByteBudget, Tally
+from actorproc.budget import ByteBudget, Room, Tally
 from actorproc.clock import Clock
 from actorproc.retry import Backoff
 
@@ -168,3 +168,25 @@ def test_of_those_who_hold_too_much_together_the_ones_with_most_are_to_let_go() 
     small.clear()
     small.clear()
     assert (tally.used, tally.holders) == (0, 0)
+
+
+async def test_what_a_source_has_made_room_for_is_handed_over_without_waiting_and_lent_as_a_whole() -> None:
+    budget = ByteBudget(100)
+    room, other = Room(budget), Room(budget)
+    await room.reserve(1000)
+    assert budget.used == 50
+    room.resize(80)
+    await room.take(30)
+    assert budget.used == 80
+    room.resize(0)
+    assert budget.used == 30
+    await other.take(60)
+    room.resize(20)  # larger than there is room for, but it is there
+    await room.take(25)
+    assert budget.used == 60 + 30 + 25
+    with room.lent():
+        assert budget.used == 60
+        room.resize(7)
+    assert budget.used == 60 + 30 + 25 + 7
+    room.close()
+    assert budget.used == 60

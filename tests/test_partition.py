@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import io
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
 from typing import Any, ClassVar
@@ -23,7 +25,7 @@ from actorproc.handler_threads import HandlerThreads
 from actorproc.layout import ProcessorLayout
 from actorproc.output.chain import OutputChain
 from actorproc.output.checkpoints import Checkpoint
-from actorproc.partition import PartitionActor, Shared
+from actorproc.partition import PartitionActor, Shared, _fitting
 from actorproc.records import Batch
 from actorproc.rows.schema import output_schema, parse_schema
 from actorproc.settings import Settings
@@ -303,3 +305,38 @@ async def test_output_written_by_one_commit_is_one_file_with_rows_in_order() -> 
     assert stored is not None
     schema = pq.read_schema(io.BytesIO(stored.body))
     assert schema.remove_metadata().equals(pa.schema([("n", pa.int64()), pa.field("_sequence", pa.int64(), False)]))
+
+
+@pytest.mark.parametrize("column", ["value", "keys", "headers"])
+def test_a_batch_keeps_both_limits_whatever_its_bytes_are_in(column: str) -> None:
+    large: list[Any] = [b"x" * 200] * 1000
+    if column == "headers":
+        large = [[("h", content)] for content in large]
+    short: list[bytes | None] = [b"v"] * 1000
+    chunk = (
+        Batch.of("0", large, range(1000)) if column == "value" else Batch.of("0", short, range(1000), **{column: large})
+    )
+    cut = _fitting(chunk, 80, 10_000), _fitting(chunk, 30, 10_000), _fitting(chunk, 80, 10)
+    assert 35 < cut[0] < 50
+    assert chunk[: cut[0]].nbytes <= 10_000 < chunk[: cut[0] + 1].nbytes
+    assert cut[1:] == (30, 1)
+
+
+async def test_a_partition_that_waits_for_news_keeps_no_batch() -> None:
+    seen: list[weakref.ref[Batch]] = []
+
+    class Watched(Numbers):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            await super().process(batch, ctx)
+            seen.append(weakref.ref(batch))
+
+    world = World(Watched, max_batch_records=7, commit_interval=0.01)
+    world.feed(10)
+    async with world.running(1) as actor:
+        await eventually(lambda: _committed(actor))
+        gc.collect()
+        assert [batch() for batch in seen] == [None, None]
+
+
+async def _committed(actor: PartitionActor) -> bool:
+    return actor.statistics.committed.sequence == 27

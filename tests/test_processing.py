@@ -433,6 +433,97 @@ async def test_an_error_whose_text_is_no_text_becomes_a_dead_letter_all_the_same
     assert letter["error"]["message"] == r"half a character: \ud800"
 
 
+@pytest.mark.parametrize("settings", [QUICK, QUICK.model_copy(update={"dead_letter_limit": 0.0})])
+async def test_an_error_that_cannot_be_shown_is_a_failure_like_any_other(settings: Settings) -> None:
+    class Mute(Exception):
+        def __repr__(self) -> str:
+            raise RuntimeError("no repr")
+
+        __str__ = __repr__
+
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                if record.json() == 7:
+                    raise Mute
+
+    run = Run(Handler(), settings)
+    if settings.dead_letter_limit == 0:
+        with pytest.raises(errors.TooManyDeadLetters, match="Mute has no text: RuntimeError in __str__"):
+            await run(numbers(6, 7, 8))
+    else:
+        (letter,) = letters(await run(numbers(6, 7, 8))).values()
+        assert letter["error"]["message"] == "(Mute has no text: RuntimeError in __str__)"
+
+
+def test_of_an_error_of_any_length_only_its_beginning_is_kept() -> None:
+    endless = ValueError("x" * 10**6)
+    assert len(errors.text_of(endless)) < 20_000 > len(errors.repr_of(endless))
+    assert errors.text_of(endless).endswith("... (1000000 characters)")
+
+
+async def test_a_time_that_no_datetime_can_hold_is_none_and_spoils_no_other_record() -> None:
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                assert record.timestamp is None or record.timestamp.year == 1970
+                raise ValueError("bad")
+
+    plain = numbers(1, 2, 3)
+    times = pa.array([0, 10**18, -(10**18)], pa.timestamp("us", "UTC"))
+    data = plain.data.set_column(plain.data.schema.get_field_index("timestamp"), "timestamp", times)
+    found = letters(await Run(Handler())(Batch("0", data, plain.sequence_array)))
+    assert [letter["timestamp"] for letter in found.values()] == ["1970-01-01T00:00:00Z", None, None]
+
+
+@pytest.mark.parametrize("verdict", ["skip", ZeroDivisionError("of on_error")])
+async def test_on_error_that_fails_or_says_nothing_sensible_stops_the_partition_by_name(verdict: Any) -> None:
+    class Handler(Doubler):
+        bad = frozenset({7})
+
+        def on_error(self, error: Exception, failed: Batch, attempt: int) -> Any:
+            if isinstance(verdict, Exception):
+                raise verdict
+            return verdict
+
+    with pytest.raises(errors.HandlerError, match=r"on_error (returned 'skip'|failed: ZeroDivisionError: of on_error)"):
+        await Run(Handler())(numbers(7))
+
+
+async def test_what_is_given_up_or_fails_must_be_a_record_of_the_batch_with_a_reason_of_the_right_kind() -> None:
+    stranger = Batch.of("0", [b"1"], [5])[0]
+
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                number = record.json()
+                if number == 1:
+                    ctx.dead_letter(stranger, "of another batch")
+                elif number == 2:
+                    ctx.dead_letter(record, ValueError("no text"))  # type: ignore[arg-type]
+                elif number == 3:
+                    ctx.fail(record, "no exception")  # type: ignore[arg-type]
+                elif number == 4:
+                    ctx.fail(stranger, ValueError("of another batch"))
+
+    found = letters(await Run(Handler())(numbers(*range(6))))
+    assert {s: letter["error"]["type"] for s, letter in found.items()} == {
+        101: "HandlerError", 102: "TypeError", 103: "TypeError", 104: "HandlerError",
+    }  # fmt: skip
+
+
+async def test_an_exit_within_map_is_the_failure_of_its_record_and_does_not_end_the_host() -> None:
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            async def leave(record: Record) -> None:
+                if record.json() == 3:
+                    raise SystemExit(1)
+
+            await ctx.map(batch, leave)
+
+    assert list((await Run(Handler())(numbers(*range(5)))).letters) == [103]
+
+
 async def test_a_handler_that_fails_everything_is_stopped_on_a_short_stream_too_and_after_each_restart() -> None:
     class Broken(Doubler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:

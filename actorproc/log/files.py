@@ -135,7 +135,7 @@ def encode_file(table: pa.Table, notes: Notes, compression: str) -> bytes:
     return write_parquet(
         table,
         {_NOTES: to_document(asdict(notes)).decode()},
-        row_group_rows=max(1, table.num_rows * ROW_GROUP_BYTES // max(ROW_GROUP_BYTES, table.nbytes)),
+        row_group_rows=max(1, -(-table.num_rows // max(1, round(table.nbytes / ROW_GROUP_BYTES)))),
         compression=compression,
         # Payloads hardly ever repeat, and trying a dictionary costs; statistics of them tell nothing.
         use_dictionary=["key", "timestamp"] if repeats else ["timestamp"],
@@ -170,6 +170,12 @@ class LogFile:
     def next(self) -> int:
         """Base of the file after this one."""
         return self.base + self.rows
+
+    @property
+    def group_bytes(self) -> int:
+        """About what its largest row group takes in memory."""
+        described = self._file.metadata
+        return max(int(described.row_group(group).total_byte_size) for group in range(self._file.num_row_groups))
 
     def batches(self, skip: int = 0) -> Generator[Batch, None, None]:
         """Its records but the first `skip`, a row group at a time. Each step is CPU-heavy: run it off the loop."""

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from actorproc.errors import UsageError
-from actorproc.records import RECORD_SCHEMA
+from actorproc.records import RECORD_SCHEMA, datable
 
 Value = bytes | str | dict[str, Any] | list[Any] | None
 Key = bytes | str | int | None
@@ -113,7 +114,13 @@ def time_column(given: Sequence[datetime] | pa.Array | datetime, count: int) -> 
     if isinstance(given, pa.Array):
         if given.null_count or not pa.types.is_timestamp(given.type) or given.type.tz is None:
             raise UsageError(f"timestamps of type {given.type}: timestamps with a time zone, none of them null")
-        return given.cast(kind)
+        try:
+            times = given.cast(kind)
+        except pa.ArrowInvalid as error:
+            raise UsageError(f"timestamps of type {given.type}: {error}") from None
+        if not pc.all(datable(times)).as_py():
+            raise UsageError("timestamps: one lies outside of the years 1 to 9999")
+        return times
     return pa.array([microseconds(timestamp) for timestamp in given], kind)
 
 

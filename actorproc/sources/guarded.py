@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import AbstractContextManager, aclosing
 from typing import TypeVar
 
+from actorproc.budget import ByteBudget, Room
 from actorproc.errors import SourceError, blamed, described
 from actorproc.logger import get_logger
 from actorproc.records import Cursor
@@ -76,9 +78,12 @@ class GuardedSource(Source):
         with _blamed(f"finding the end of partition {partition} of {self}"):
             return self._checked("end", await self._awaited("end", self._source.end(partition)), End)
 
-    async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+    def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+        return self.read_within(partition, position, Room(ByteBudget(sys.maxsize)))
+
+    async def read_within(self, partition: str, position: str, room: Room) -> AsyncGenerator[Chunk, None]:
         with _blamed(f"reading partition {partition} of {self}"):
-            chunks: object = self._source.read(partition, position)
+            chunks: object = self._source.read_within(partition, position, room)
             if inspect.iscoroutine(chunks):
                 chunks.close()  # or Python complains that nobody awaited it
             if not isinstance(chunks, AsyncGenerator):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -13,11 +14,12 @@ import anyio
 import pyarrow as pa
 
 from actorproc.actor import first_cause
+from actorproc.budget import ByteBudget, Room
 from actorproc.clock import SYSTEM, Clock
 from actorproc.errors import SourceError, StoreRefused, UsageError
 from actorproc.keeping.registry import Reader, register
 from actorproc.layout import READERS, log_boundary, log_dir, log_file, number_of
-from actorproc.log.files import LogFile, end_of, find_time, first_base, open_log
+from actorproc.log.files import ROW_GROUP_BYTES, LogFile, end_of, find_time, first_base, open_log
 from actorproc.log.heads import HeadWatch
 from actorproc.logger import get_logger
 from actorproc.output.boundary import read_boundary
@@ -57,7 +59,8 @@ class LogSource(Source):
         self._partitions: list[str] = []
         self._lowest: Mapping[str, int] = {}  # where we may begin, as of when we registered
         self._get_seconds = 0.0  # what a GET takes, smoothed
-        self._ahead_bytes = 0  # fetched ahead, over all partitions
+        self._ahead_bytes = 0  # fetched ahead, or about to be, over all partitions
+        self._file_bytes = ROW_GROUP_BYTES  # what a file in hand takes, decoded rows and all; of late
 
     async def open(self) -> None:
         """Connect.
@@ -112,8 +115,12 @@ class LogSource(Source):
         """See `Source.sequence_before`. Raises SourceError if `position` is none of a log."""
         return sum(_parsed(partition, position)) - 1
 
-    async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
-        """See `Source.read`. A chunk is a row group of a file at most.
+    def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+        """See `Source.read`. A chunk is a row group of a file at most."""
+        return self.read_within(partition, position, Room(ByteBudget(sys.maxsize)))
+
+    async def read_within(self, partition: str, position: str, room: Room) -> AsyncGenerator[Chunk, None]:
+        """See `Source.read_within`. A file is fetched when there is room for it and what is decoded of it.
 
         Raises:
             CorruptObject: a file is not what a producer wrote.
@@ -126,22 +133,32 @@ class LogSource(Source):
         ahead = _Ahead(self, partition)
         try:
             while True:
+                await room.reserve(self._file_bytes)
                 body = await ahead.take(base)
                 if body is None:
+                    room.resize(0)
                     await self._check_not_deleted(partition, base)
                     yield Chunk(Batch(partition, _NO_RECORDS, _NO_SEQUENCES), _position(base, skip))
                     await self._heads.news(partition, base)
                     continue
                 size = len(body)
                 file = await self._work(size, LogFile, partition, base, body)
-                batches, end = file.batches(skip), file.next
+                batches, end, in_hand = file.batches(skip), file.next, size + file.group_bytes
                 del body, file
+                self._file_bytes = max(in_hand, self._file_bytes * 7 // 8)
+                room.resize(in_hand)
                 while (batch := await self._work(size, next, batches, None)) is not None:
                     done = batch.last + 1
                     if done == end:  # the consumer may take its time, and need not hold the whole file meanwhile
                         batches.close()
-                    yield Chunk(batch, _position(end) if done == end else _position(base, done - base))
+                        room.resize(batch.nbytes)
+                        yield Chunk(batch, _position(end))
+                        break
+                    room.resize(size + batch.nbytes)
+                    yield Chunk(batch, _position(base, done - base))
+                    room.resize(in_hand)
                 base, skip = end, 0
+                del batch
         finally:
             ahead.clear()
 
@@ -178,6 +195,7 @@ class _Ahead:
         self._partition = partition
         self._listed: deque[tuple[int, int]] = deque()  # base and size
         self._bodies: dict[int, bytes] = {}
+        self._sizes: dict[int, int] = {}  # of those that are counted: all but the one that is taken at once
         self._in_a_row = 0  # files since we stood at the end
 
     async def take(self, base: int) -> bytes | None:
@@ -186,10 +204,9 @@ class _Ahead:
         if base not in self._bodies and self._in_a_row >= 2 and source._get_seconds >= _SLOW_GET:
             await self._fetch(base)
         body = self._bodies.pop(base, None)
+        source._ahead_bytes -= self._sizes.pop(base, 0)
         if body is None:
             body = await source._get(self._partition, base)
-        else:
-            source._ahead_bytes -= len(body)
         self._in_a_row = self._in_a_row + 1 if body is not None else 0
         return body
 
@@ -203,13 +220,14 @@ class _Ahead:
             after = log_file(self._partition, base - 1) if base else ""
             listing = await source._store.list(log_dir(self._partition), after, _LISTED)
             self._listed = deque((number_of(entry.key), entry.size) for entry in listing.entries)
-        room = source._settings.read_ahead_bytes // 4 - source._ahead_bytes
         try:
             async with anyio.create_task_group() as tasks:
                 for file, size in islice(self._listed, _AHEAD_FILES):
-                    room -= size
-                    if room < 0 and file != base:
-                        break
+                    if file != base:
+                        if source._ahead_bytes + size > source._settings.read_ahead_bytes // 4:
+                            break
+                        self._sizes[file] = size  # from now on: others must not count on the room
+                        source._ahead_bytes += size
                     tasks.start_soon(self._get, file)
         except ExceptionGroup as group:
             raise first_cause(group) from None
@@ -218,11 +236,11 @@ class _Ahead:
         body = await self._source._get(self._partition, base)
         if body is not None:
             self._bodies[base] = body
-            self._source._ahead_bytes += len(body)
 
     def clear(self) -> None:
         """Let go of what was fetched and not taken."""
-        self._source._ahead_bytes -= sum(map(len, self._bodies.values()))
+        self._source._ahead_bytes -= sum(self._sizes.values())
+        self._sizes.clear()
         self._bodies.clear()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
@@ -10,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from actorproc.budget import ByteBudget, Room
 from actorproc.clock import SYSTEM, Clock
 from actorproc.errors import CorruptObject, SourceError, StoreRefused, UsageError
 from actorproc.group.membership import read_group
@@ -41,6 +43,7 @@ SLOWEST = 15
 
 _SLOWER = 1.5
 _ROWS = 10_000  # in a chunk, at most
+_FILE_BYTES = 2**20  # what a file is expected to have before one was seen
 
 
 class OutputSource(Source):
@@ -64,6 +67,7 @@ class OutputSource(Source):
         self._store = open_store(container, self._settings, clock=clock) if isinstance(container, str) else container
         self._layout = ProcessorLayout(name)
         self._lowest: Mapping[str, int] = {}  # where we may begin, as of when we registered
+        self._file_bytes = _FILE_BYTES
         self.url = f"{SCHEME}{self._store.url}/{name}"
 
     @classmethod
@@ -130,8 +134,12 @@ class OutputSource(Source):
         """See `Source.sequence_before`. Raises SourceError if `position` is none of an output."""
         return _parsed(partition, position).rows - 1
 
-    async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
-        """See `Source.read`.
+    def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+        """See `Source.read`."""
+        return self.read_within(partition, position, Room(ByteBudget(sys.maxsize)))
+
+    async def read_within(self, partition: str, position: str, room: Room) -> AsyncGenerator[Chunk, None]:
+        """See `Source.read_within`. A file is fetched when there is room for it.
 
         Raises:
             CorruptObject: a file is not what was committed.
@@ -141,18 +149,25 @@ class OutputSource(Source):
         place = _parsed(partition, position)
         pause = self._settings.poll_interval
         while True:
+            await room.reserve(self._file_bytes)
             file = await following.file(place.number)
             if file is None:
+                room.resize(0)
                 yield Chunk(Batch(partition, _NO_ROWS, _NO_SEQUENCES), _position(place))
                 await self._clock.sleep(self._clock.jitter(pause))
                 pause = min(pause * _SLOWER, SLOWEST * self._settings.poll_interval)
                 continue
             pause = self._settings.poll_interval
-            batches = _batches(partition, file, place.rows - file.before)
+            batches, size = _batches(partition, file, place.rows - file.before), len(file.body)
             number, place = place.number, Place(file.next, file.end)
+            del file
+            self._file_bytes = max(size, self._file_bytes * 7 // 8)
+            room.resize(size)
             while (batch := await self._clock.offload(next, batches, None)) is not None:
                 done = batch.last + 1
+                room.resize(size + batch.nbytes)
                 yield Chunk(batch, _position(place if done == place.rows else Place(number, done)))
+            del batch, batches
 
     def _following(self, partition: str) -> Following:
         return Following(self._store, self._layout, partition)

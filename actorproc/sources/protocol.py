@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from actorproc.budget import Room
 from actorproc.errors import UsageError
 from actorproc.records import Batch, Cursor
 
@@ -110,6 +111,11 @@ class Source(ABC):
         Chunks may be of any size: the processor cuts them into batches. Sequences grow from record to record and from
         chunk to chunk, or the partition stops with a SourceError.
         """
+
+    def read_within(self, partition: str, position: str, room: Room) -> AsyncGenerator[Chunk, None]:
+        """As `read`; what the processor calls. Override it where much must be fetched to yield little: without, bytes are
+        counted only when they are yielded."""
+        return self.read(partition, position)
 
     def sequence_before(self, partition: str, position: str) -> int | None:
         """The sequence after which reading from `position` begins, -1 before all of them; None: it cannot be told.

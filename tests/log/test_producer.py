@@ -124,6 +124,13 @@ async def test_columns_of_different_lengths_are_refused() -> None:
             await producer.send_many(["a"], timestamps=pa.array([1]))
 
 
+@pytest.mark.parametrize(("time", "unit"), [(10**18, "us"), (-(10**17), "us"), (10**17, "s"), (1, "ns")])
+async def test_times_that_a_record_cannot_have_are_refused(time: int, unit: str) -> None:
+    async with Producer(Store(Memory()), partitions=1) as producer:
+        with pytest.raises(UsageError, match=r"^timestamps"):
+            await producer.send_many(["a"], timestamps=pa.array([time], pa.timestamp(unit, "UTC")))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
