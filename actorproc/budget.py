@@ -17,6 +17,11 @@ class ByteBudget:
         self.used = 0
         self._waiting: deque[tuple[int, anyio.Event]] = deque()
 
+    @property
+    def crowded(self) -> bool:
+        """Whether somebody waits for bytes."""
+        return bool(self._waiting)
+
     async def take(self, size: int) -> None:
         """Wait until `size` bytes are free, and take them."""
         if self._waiting or not self._fits(size):

@@ -10,9 +10,14 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 
 T = TypeVar("T")
+
+_THREADS = 40  # at once, of each event loop
+
+_limiter: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar("actorproc.threads")
 
 
 class Clock:
@@ -65,9 +70,18 @@ class Clock:
     ) -> T:
         """Run blocking or CPU-heavy `work` off the event loop.
 
-        A cancelled caller still waits for the thread to end, unless it may `abandon` it. `limiter` bounds the threads.
+        A cancelled caller still waits for the thread to end, unless it may `abandon` it. `limiter` bounds the threads;
+        default: one of our own, for anyio's is the application's, which may block all of those threads.
         """
-        return await anyio.to_thread.run_sync(work, *args, abandon_on_cancel=abandon, limiter=limiter)
+        return await anyio.to_thread.run_sync(work, *args, abandon_on_cancel=abandon, limiter=limiter or _own_limiter())
+
+
+def _own_limiter() -> anyio.CapacityLimiter:
+    try:
+        return _limiter.get()
+    except LookupError:
+        _limiter.set(anyio.CapacityLimiter(_THREADS))
+        return _limiter.get()
 
 
 SYSTEM = Clock()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+
 import anyio
 
+from actorproc.actor import gather
 from actorproc.errors import EndNotReached, StoreUnavailable
 from actorproc.layout import ProcessorLayout
 from actorproc.logger import get_logger
@@ -16,7 +20,9 @@ from actorproc.supervisor import Supervisor
 log = get_logger(__name__)
 
 END_POLL = 0.5
-"""Seconds between looks at partitions of other hosts."""
+"""Seconds between looks at partitions of other hosts, at least."""
+
+_EACH = 0.01  # seconds for each of them: however many there are, some hundred requests a second
 
 HOPELESS = 5
 """Failures in a row, with nothing committed in between, after which a partition is not waited for."""
@@ -61,22 +67,23 @@ class Ending:
             self._hopeless = supervisor.failing(HOPELESS)
             if self._hopeless and left & supervisor.partitions <= self._hopeless.keys():
                 break
-            with anyio.move_on_after(END_POLL):
+            with anyio.move_on_after(max(END_POLL, _EACH * len(left - supervisor.partitions))):
                 await supervisor.all_reached.wait()
-            for partition in left - supervisor.partitions:
-                if await self._has_reached(partition, ends[partition]):
+            elsewhere = sorted(left - supervisor.partitions)
+            for partition, reached in (await gather(elsewhere, partial(self._has_reached, ends))).items():
+                if reached:
                     supervisor.note_reached(partition)
         else:
             log.info("processor.reached_end", partitions=len(ends))
         supervisor.stop()
 
-    async def _has_reached(self, partition: str, end: End) -> bool:
+    async def _has_reached(self, ends: Mapping[str, End], partition: str) -> bool:
         try:
             cursor = await read_cursor(self._store, self._layout, partition)
         except StoreUnavailable as error:
             log.warning("processor.end_unknown", partition=partition, error=str(error))
             return False
-        return cursor is not None and self._source.reached(cursor, end)
+        return cursor is not None and self._source.reached(cursor, ends[partition])
 
     def check(self, supervisor: Supervisor | None) -> None:
         """After the run.

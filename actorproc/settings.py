@@ -209,7 +209,7 @@ def read_config(config: str | Path | None) -> dict[str, Any]:
     if config is None and not path.is_file():
         return {}
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"cannot read the settings file {path}: {error}") from None
 

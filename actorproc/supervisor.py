@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -80,6 +81,7 @@ class Supervisor(Actor[Note]):
         self._clock: Clock = common.clock
         self.ends = ends or {}
         self._running: dict[str, Running] = {}
+        self._turns: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)  # partition -> held by who runs it
         self._partitions: Sequence[str] = ()
         self._partitions_at = float("-inf")
         self._members: list[str] = []
@@ -336,7 +338,8 @@ class Supervisor(Actor[Note]):
                 self._tasks.start_soon(self._outrank, partition, error.epoch)
 
         with running.scope:
-            await keep_running(make, running.restarts, self._clock, failed=failed)
+            async with self._turns[partition]:  # an earlier lease's actor may still be in its handler's `closing`
+                await keep_running(make, running.restarts, self._clock, failed=failed)
         self._let_go(running)
         if self._running.get(partition) is not running:
             return  # the lease is gone
@@ -345,6 +348,8 @@ class Supervisor(Actor[Note]):
             self.tell(Note.RELEASED)
         else:
             self._running.pop(partition)
+            if not self._fenced:  # any more: the look that followed the renewal still took it for running
+                self.nudge()
 
     def _let_go(self, running: Running) -> None:
         """The actor has ended; what it did stays counted."""

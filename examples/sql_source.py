@@ -10,8 +10,10 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import closing
 from typing import Any
 
+import anyio
+import anyio.to_thread
+
 from actorproc import Batch, Chunk, End, Source
-from actorproc.clock import SYSTEM
 from actorproc.errors import UsageError
 from actorproc.sources import Start
 
@@ -51,11 +53,11 @@ class SqlSource(Source):
             batch = Batch.of(partition, [b.encode() for b in bodies], ids, keys=[c.encode() for c in customers])
             yield Chunk(batch, position)
             if not rows:
-                await SYSTEM.sleep(self._poll_interval)
+                await anyio.sleep(self._poll_interval)
 
     async def _query(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         def run() -> list[tuple[Any, ...]]:
             with closing(sqlite3.connect(self._path)) as connection:
                 return connection.execute(sql, values).fetchall()
 
-        return await SYSTEM.offload(run)
+        return await anyio.to_thread.run_sync(run)

@@ -38,7 +38,10 @@ class TypedValues(Generic[T]):
             self._decode, self._decode_lines = decoder.decode, decoder.decode_lines
 
     def parse(self, value: bytes | None) -> T:
-        """Raises ValueError (by whatever parses): it is no JSON, or does not fit the type; says which field and why."""
+        """Raises ValueError (by whatever parses): it is no JSON, or does not fit the type; says which field and why.
+
+        Or whatever the type's own code does, such as its `__post_init__`.
+        """
         if value is None:
             raise ValueError("the record has no value")
         return self._decode(value)
@@ -50,7 +53,7 @@ class TypedValues(Generic[T]):
             return None
         try:
             parsed: list[Any] = self._decode_lines(lines)
-        except ValueError:
+        except Exception:  # noqa: BLE001  # the type's own code may raise anything
             return None
         return parsed if len(parsed) == len(values) else None  # each line gave at least one, so now one each
 

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+
+import anyio
+import anyio.to_thread
+
+from actorproc.clock import SYSTEM
 
 # In a process of its own, which has one thread: forking any other is not safe.
 FORKS = """
@@ -23,3 +29,17 @@ def test_processes_forked_after_the_import_draw_different_nonces() -> None:
     nonces = subprocess.run([sys.executable, "-c", FORKS], stdout=subprocess.PIPE, text=True, check=True).stdout.split()
     assert len(nonces) == 4
     assert len(set(nonces)) == 4, "a fork repeats its parent's random numbers"
+
+
+async def test_an_application_that_blocks_all_its_threads_does_not_hold_our_work_up() -> None:
+    limiter, release = anyio.to_thread.current_default_thread_limiter(), threading.Event()
+    async with anyio.create_task_group() as tasks:
+        for _ in range(int(limiter.total_tokens)):
+            tasks.start_soon(anyio.to_thread.run_sync, release.wait, 60)
+        await anyio.wait_all_tasks_blocked()
+        assert limiter.available_tokens == 0
+        try:
+            with anyio.fail_after(30):
+                assert await SYSTEM.offload(divmod, 17, 5, abandon=True) == (3, 2)
+        finally:
+            release.set()

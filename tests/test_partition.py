@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import re
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
@@ -196,6 +197,7 @@ async def test_of_two_owners_at_once_one_learns_at_its_next_commit_that_it_lost_
                         await anyio.sleep(0.001)
             tasks.cancel_scope.cancel()
     assert [type(error) for error in lost] == [errors.Fenced]
+    assert re.search("host-([12]) with epoch \\1 has", str(lost[0])), "it names the winner"
     await world.until_end(3)
     await world.check()
 

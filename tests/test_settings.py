@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +41,14 @@ def test_actorproc_toml_of_the_working_directory_is_read(tmp_path: Path, monkeyp
     (tmp_path / "actorproc.toml").write_text("commit_rows = 5")
     monkeypatch.chdir(tmp_path)
     assert Settings.load().commit_rows == 5
+
+
+def test_a_file_is_read_as_utf_8_whatever_the_locale(tmp_path: Path) -> None:
+    (tmp_path / "actorproc.toml").write_text('[options]\ncity = "Zürich"\n', encoding="utf-8")
+    read = "from actorproc.settings import read_config; print(ascii(read_config(None)['options']['city']))"
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    found = subprocess.check_output([sys.executable, "-c", read], cwd=tmp_path, env={**os.environ, **locale}, text=True)
+    assert found.strip() == ascii("Zürich")
 
 
 @pytest.mark.parametrize(

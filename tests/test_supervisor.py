@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
 import structlog
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor
+from actorproc.context import Site
 from actorproc.errors import StoreUnavailable
 from actorproc.group.membership import GroupDocument, read_group
+from actorproc.group.nudge import NoNudges
+from actorproc.handler import CloseReason
 from actorproc.layout import ProcessorLayout
 from actorproc.store import Store
 from actorproc.stores.memory import Memory
+from actorproc.testing.clock import VirtualClock
+from actorproc.testing.loop import run
 from actorproc.testing.source import MemorySource
 
 QUICK: dict[str, Any] = {
@@ -72,3 +79,82 @@ async def test_a_host_that_was_written_out_and_cannot_say_that_it_lives_joins_ag
 def written_out(events: list[str]) -> int:
     """Index of the event that says so; the end if there is none."""
     return events.index("supervisor.written_out") if "supervisor.written_out" in events else len(events)
+
+
+class SlowToClose(PartitionHandler):
+    """Takes its time for `closing`."""
+
+    alive = 0
+    most_alive = 0
+    closed = 0
+
+    async def opened(self, ctx: Site) -> None:
+        kind = type(self)
+        kind.alive += 1
+        kind.most_alive = max(kind.alive, kind.most_alive)
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        pass
+
+    async def closing(self, ctx: Site, reason: CloseReason) -> None:
+        await anyio.sleep(9)
+        type(self).alive -= 1
+        type(self).closed += 1
+
+
+@asynccontextmanager
+async def slow_to_close(backend: Memory, clock: VirtualClock) -> AsyncIterator[type[SlowToClose]]:
+    """A host with one partition, in virtual time."""
+
+    class Handler(SlowToClose):
+        pass
+
+    store, nudges = Store(backend, clock=clock), NoNudges()
+    async with Processor(
+        Handler, name="slow", source=MemorySource(1), container=store, host="a", clock=clock, nudges=nudges
+    ):
+        await until(lambda: Handler.alive == 1)
+        yield Handler
+
+
+async def until(condition: Callable[[], bool], within: float = 300.0) -> None:
+    with anyio.fail_after(within):
+        while not condition():
+            await anyio.sleep(0.01)
+
+
+def test_a_partition_whose_closing_outlasts_the_fencing_of_its_host_starts_again_at_once() -> None:
+    async def main() -> None:
+        clock = VirtualClock("a")
+        backend = HeartbeatsRefused(clock=clock)
+        async with slow_to_close(backend, clock) as handler:
+            for _ in range(3):
+                closed = handler.closed
+                backend.refusing = True
+                with structlog.testing.capture_logs() as logs:
+                    await until(lambda: "supervisor.fenced_itself" in [log["event"] for log in logs])
+                    backend.refusing = False
+                    await until(lambda: "supervisor.renewed" in [log["event"] for log in logs])
+                assert handler.closed == closed
+                await until(lambda: handler.closed == closed + 1)  # noqa: B023
+                await until(lambda: handler.alive == 1, within=1.0)
+            assert handler.most_alive == 1
+
+    run(main())
+
+
+def test_a_host_that_gets_a_partition_back_waits_for_its_own_old_instance_to_close() -> None:
+    async def main() -> None:
+        clock = VirtualClock("a")
+        backend = Memory(clock=clock)
+        store, layout = Store(backend, clock=clock), ProcessorLayout("slow")
+        async with slow_to_close(backend, clock) as handler:
+            group = await read_group(store, layout)
+            assert group is not None
+            leases = {partition: lease._replace(owner=None) for partition, lease in group.leases.items()}
+            await store.put(layout.group, GroupDocument({}, leases, "another host").to_json())
+            await until(lambda: handler.closed == 1)
+            await until(lambda: handler.alive == 1, within=1.0)
+            assert handler.most_alive == 1
+
+    run(main())

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import anyio
 import anyio.abc
@@ -116,7 +117,8 @@ class Workers:
         """Pass a signal on to all workers; none is started again."""
         self._stopping.set()
         for process in self._processes.values():
-            process.send_signal(number)
+            with suppress(ProcessLookupError):  # it has ended, and its keeper does not know yet
+                process.send_signal(number)
 
     async def _obey_signals(self, scope: anyio.CancelScope) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:

@@ -56,7 +56,7 @@ async def ask_spark(command: Sequence[str], log: Path) -> SparkAnswer:
 
 
 def _end_of(log: Path) -> str:
-    lines = log.read_text(errors="replace").splitlines()
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     return "".join(f"\n  {line}" for line in lines[-LAST_LINES:])
 
 

@@ -70,6 +70,7 @@ class _Lane:
 
     appender: Appender
     queue: deque[OutgoingBatch] = field(default_factory=deque)
+    """Oldest first. The first stays until it is settled, ripe once it is under way."""
     running: bool = False
 
 
@@ -286,8 +287,9 @@ class Producer:
 
     async def _make_room(self, weight: int) -> None:
         if self._budget.used + weight > self._budget.size:
-            for batch in self._pending:  # waiting for company is over
-                batch.ripe.set()
+            for lane in self._lanes.values():  # waiting for company is over, but for those behind one that is under way
+                if lane.queue:
+                    lane.queue[0].ripe.set()
         await self._budget.take(weight)
 
     def _open_batch(self, index: int, tasks: anyio.abc.TaskGroup) -> OutgoingBatch:
@@ -343,11 +345,14 @@ class Producer:
         try:
             while lane.queue:
                 batch = lane.queue[0]
-                with anyio.move_on_after(max(0.0, batch.born + self._linger - self._clock.monotonic())):
-                    await batch.ripe.wait()
+                if not self._budget.crowded:  # else somebody waits for room, perhaps for this one's
+                    with anyio.move_on_after(max(0.0, batch.born + self._linger - self._clock.monotonic())):
+                        await batch.ripe.wait()
                 batch.ripe.set()
-                lane.queue.popleft()
-                await self._deliver(lane, batch)
+                try:
+                    await self._deliver(lane, batch)
+                finally:
+                    lane.queue.popleft()
         finally:
             lane.running = False
             for batch in lane.queue:  # cancelled

@@ -18,9 +18,9 @@ from actorproc.errors import CorruptObject, Fenced
 from actorproc.layout import ProcessorLayout
 from actorproc.output.boundary import read_boundary
 from actorproc.output.checkpoints import Checkpoint, Totals, read_checkpoint
-from actorproc.parquet import Footer, read_footer, write_parquet
+from actorproc.parquet import Footer, footer_of, read_footer, write_parquet
 from actorproc.records import Cursor
-from actorproc.store import Conflict, Store
+from actorproc.store import Conflict, Store, Stored
 
 _COMMIT = "actorproc.commit"
 _LETTERS = "actorproc.dead_letters"
@@ -152,14 +152,15 @@ class OutputChain:
         Raises:
             Fenced: somebody else decided it; nothing of ours is in the chain.
             StoreUnavailable: not settled; it may still land.
+            CorruptObject: what is there is no commit.
         """
         key = self._layout.output_file(self._partition, number)
         if letters is not None:
             await self._store.put(self._layout.large_letters(self._partition, put_id), letters)
         try:
             await self._store.create(key, body)
-        except Conflict:
-            raise Fenced(f"{key}: another host has committed it") from None
+        except Conflict as conflict:
+            raise Fenced(f"{key}: {_committer(key, conflict.stored)} has committed it") from None
 
     async def publish(self, number: int, commit: Commit) -> None:
         """Copy the dead letters of commit `number`, read with them, to their own place. Doing it twice does nothing.
@@ -194,6 +195,13 @@ class OutputChain:
         while (commit := await self.read(number)) is not None:
             number, newest = number + 1, commit
         return Tip(number, checkpoint, newest)
+
+
+def _committer(key: str, stored: Stored | None) -> str:
+    if stored is None:
+        return "somebody (it was trimmed or compacted since)"
+    found = Commit.without_letters(key, footer_of(key, stored.body))
+    return f"{found.host} with epoch {found.epoch}"
 
 
 async def read_cursor(store: Store, layout: ProcessorLayout, partition: str) -> Cursor | None:

@@ -110,6 +110,34 @@ async def test_a_value_that_does_not_fit_fails_alone_and_says_why(style: str) ->
     assert [row["n"] for row in result.rows] == [n for n in range(600) if given[n] not in UNFIT]
 
 
+class Known(msgspec.Struct):
+    n: int
+
+    def __post_init__(self) -> None:
+        if self.n == 4_700:
+            raise KeyError(self.n)
+
+
+@pytest.mark.parametrize("style", ["plain", "async"])
+async def test_what_the_types_own_code_raises_is_that_records_failure_and_no_other_is_tried_again(style: str) -> None:
+    seen: list[int] = []
+
+    class Plain(RecordHandler[Known]):
+        output_schema = "n int"
+
+        def process_record(self, known: Known, ctx: PartitionContext) -> dict[str, Any]:
+            seen.append(known.n)
+            return {"n": known.n}
+
+    class Awaited(Plain):
+        async def process_record(self, known: Known, ctx: PartitionContext) -> dict[str, Any]:  # type: ignore[override]
+            return super().process_record(known, ctx)
+
+    result = await run(Plain if style == "plain" else Awaited, values(4_800))
+    assert {s - 100: letter["error"]["type"] for s, letter in result.letters.items()} == {4_700: "KeyError"}
+    assert [row["n"] for row in result.rows] == sorted(seen) == [n for n in range(4_800) if n != 4_700]
+
+
 async def test_what_two_values_give_together_is_never_taken_for_two_rows() -> None:
     for empty in (b"", b"{"):
         result = await run(Numbers, [b'{"n": 1}{"n": 2}', empty, b'{"n": 3}'])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -260,6 +261,42 @@ def test_a_buffer_full_of_small_batches_is_sent_before_linger_ends() -> None:
             for number in range(1000):
                 await producer.send("x" * 100, key=number)
             assert clock.monotonic() - began < 10
+
+    run(main())
+
+
+def test_batches_stay_large_while_the_buffer_is_full() -> None:
+    async def main() -> None:
+        clock = VirtualClock("p")
+        slow = FaultyBackend(Memory(clock=clock), replace(CALM, latency=(0.2, 0.2)))
+        options: dict[str, Any] = {"partitions": 32, "buffer_bytes": 400_000, "compression": "none", "clock": clock}
+        async with Producer(Store(slow, clock=clock), **options) as producer:
+            began, sent = clock.monotonic(), 20_000
+            for number in range(sent):
+                await producer.send(b"x" * 100, key=str(number))
+            await producer.flush()
+            # The buffer holds 1300 records, and what goes around once takes two PUTs: what is under way, what waits.
+            assert producer.statistics().files < sent / 20
+            assert clock.monotonic() - began < 8
+
+    run(main())
+
+
+def test_senders_who_wait_for_room_are_never_stuck_behind_records_that_wait_for_company() -> None:
+    async def main() -> None:
+        store, clock = virtual()
+        options: dict[str, Any] = {"partitions": 50, "linger": 3600, "buffer_bytes": 5_000, "clock": clock}
+        async with Producer(store, **options) as producer, anyio.create_task_group() as tasks:
+            began = clock.monotonic()
+
+            async def send(number: int) -> None:
+                await producer.send("x" * (4_000 if number % 10 == 9 else 100), key=number)
+
+            for number in range(200):
+                tasks.start_soon(send, number)
+            while producer.statistics().records < 180:
+                await clock.sleep(0.1)
+                assert clock.monotonic() - began < 10
 
     run(main())
 

@@ -1,0 +1,65 @@
+"""Running until the end, where other hosts have the partitions."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import anyio
+
+from actorproc.ending import Ending, find_ends
+from actorproc.layout import ProcessorLayout
+from actorproc.output.checkpoints import Checkpoint
+from actorproc.records import Cursor
+from actorproc.sources.protocol import End
+from actorproc.store import Store
+from actorproc.stores.memory import Memory
+from actorproc.supervisor import Supervisor
+from actorproc.testing.clock import VirtualClock
+from actorproc.testing.faults import CALM, FaultyBackend
+from actorproc.testing.loop import run
+from actorproc.testing.source import MemorySource
+
+LAYOUT = ProcessorLayout("p")
+
+
+class Elsewhere:
+    """A supervisor whose partitions all run on other hosts."""
+
+    partitions: frozenset[str] = frozenset()
+
+    def __init__(self, ends: dict[str, End]) -> None:
+        self.ends = ends
+        self.reached: set[str] = set()
+        self.all_reached = anyio.Event()
+        self.note_reached = self.reached.add
+        self.stopped = False
+
+    def failing(self, _: int) -> dict[str, str]:
+        return {}
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+def test_what_other_hosts_have_reached_is_seen_soon_and_not_asked_without_pause_though_there_are_many() -> None:
+    async def main() -> None:
+        clock, source = VirtualClock("a"), MemorySource(400)
+        ends = await find_ends(source)
+        memory = Memory(clock=clock)
+        for partition in ends:
+            await memory.put(LAYOUT.checkpoint(partition), Checkpoint(1, 0, Cursor("0")).to_json())
+        slow: Any = FaultyBackend(memory, CALM)
+        late = LAYOUT.checkpoint("7")
+        await memory.put(late, Checkpoint(1, 0, Cursor("-1")).to_json())
+        store, supervisor = Store(slow, clock=clock), Elsewhere(ends)
+        began = clock.monotonic()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(Ending(source, store, LAYOUT).watch, cast(Supervisor, supervisor))
+            await clock.sleep(8)
+            assert len(supervisor.reached) == 399
+            await memory.put(late, Checkpoint(1, 0, Cursor("0")).to_json())
+        assert supervisor.stopped
+        assert clock.monotonic() - began < 9.5
+        assert sum(store.requests.values()) < 900
+
+    run(main())
