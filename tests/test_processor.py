@@ -33,10 +33,11 @@ from actorproc import (
 )
 from actorproc.ending import HOPELESS
 from actorproc.group.heartbeat import read_heartbeats
-from actorproc.layout import ProcessorLayout
+from actorproc.layout import ProcessorLayout, log_file
 from actorproc.output.chain import LETTERS_LIMIT
 from actorproc.running import Done
 from actorproc.settings import Settings
+from actorproc.sources import LogSource
 from actorproc.store import Listing, Store
 from actorproc.stores.memory import Memory
 from actorproc.testing.source import MemorySource
@@ -403,6 +404,22 @@ async def test_a_stuck_handler_that_swallows_its_cancellation_is_reported_all_th
     assert supervisor is not None
     assert [partition.error for partition in supervisor.partitions] == [stuck]
     assert stuck in [entry["error"] for entry in logs if entry["event"] == "partition.stuck"]
+
+
+async def test_until_end_of_a_log_that_has_lost_what_was_read_is_an_error() -> None:
+    log, container = Store(Memory()), Store(Memory())
+    for each in (b"1", b"2"):
+        async with Producer(log, partitions=1) as producer:
+            await producer.send(each)
+    processor = Processor(Double, source=LogSource(log), container=container, **QUICK)
+    await processor.run(until_end=True)
+    await log.delete(log_file("0", 1))
+    processor = Processor(Double, source=LogSource(log), container=container, **QUICK)
+    with (
+        anyio.fail_after(60),
+        pytest.raises(errors.EndNotReached, match="ends at 1, and this processor has read up to 2"),
+    ):
+        await processor.run(until_end=True)
 
 
 async def test_output_with_another_schema_is_refused_at_start(tmp_path: Path) -> None:
