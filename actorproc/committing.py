@@ -106,10 +106,15 @@ class Committer:
 
         Raises:
             Fenced: another host runs this partition.
+            CorruptObject: commits are missing.
         """
         checkpoint = await self._keeper.claim(start)
         self._number, self.cursor, self._totals = checkpoint.number, checkpoint.cursor, checkpoint.totals
-        while (commit := await self._chain.read(self._number, letters=True)) is not None:
+        previous, new = Cursor(""), not checkpoint.time  # never moved: perhaps another one was deleted
+        walking = not new or await self._chain.begun()
+        while walking and (commit := await self._next_commit(look_beyond=new)) is not None:
+            self._chain.check_follows(self._number, commit, previous, None if new else self.cursor)
+            previous = commit.next
             await self._chain.publish(self._number, commit)
             self._number += 1
             self._totals = commit.totals
@@ -120,6 +125,13 @@ class Committer:
         self._counted = self.cursor.sequence
         self._statistics.cursor = self._statistics.committed = self.cursor
         self._log.info("partition.opened", position=self.cursor.position, next_output=self._number)
+
+    async def _next_commit(self, *, look_beyond: bool) -> Commit | None:
+        """The one that the walk comes to. A gap must not be filled with rows that later commits have."""
+        commit = await self._chain.read(self._number, letters=True)
+        if commit is None and look_beyond and (gap := await self._chain.gap(self._number)) is not None:
+            raise gap
+        return commit
 
     def close(self) -> None:
         """Let go of what was not committed."""

@@ -8,7 +8,7 @@ from functools import partial
 import anyio
 
 from actorproc.actor import gather
-from actorproc.errors import EndNotReached, StoreUnavailable
+from actorproc.errors import EndNotReached, SourceError, StoreUnavailable
 from actorproc.layout import ProcessorLayout
 from actorproc.logger import get_logger
 from actorproc.output.chain import read_cursor
@@ -78,12 +78,18 @@ class Ending:
         supervisor.stop()
 
     async def _has_reached(self, ends: Mapping[str, End], partition: str) -> bool:
+        end = ends[partition]
         try:
             cursor = await read_cursor(self._store, self._layout, partition)
-        except StoreUnavailable as error:
+            if cursor is None or not self._source.reached(cursor, end):
+                return False
+            if end.sequence is None or cursor.sequence <= end.sequence:
+                return True
+            now = await self._source.end(partition)  # it has grown, or it has lost what was read
+        except (StoreUnavailable, SourceError) as error:
             log.warning("processor.end_unknown", partition=partition, error=str(error))
             return False
-        return cursor is not None and self._source.reached(cursor, ends[partition])
+        return now.sequence is None or cursor.sequence <= now.sequence
 
     def check(self, supervisor: Supervisor | None) -> None:
         """After the run.

@@ -21,6 +21,9 @@ TAIL = 64 * 2**10
 
 _MAGIC = b"PAR1"
 
+# store_schema would repeat the schema in Arrow's own format in each file; Parquet's types say all that ours need.
+_ALWAYS = {"compression": "zstd", "store_schema": False, "write_page_checksum": True}
+
 
 @dataclass(frozen=True, slots=True)
 class Footer:
@@ -50,8 +53,13 @@ def open_writer(sink: io.BytesIO, schema: pa.Schema, growing: Sequence[str], **o
         "use_dictionary": [path for path in options.pop("use_dictionary", _leaves(schema)) if path not in growing],
         "column_encoding": dict.fromkeys(growing, "DELTA_BINARY_PACKED"),
     }
-    # store_schema would repeat the schema in Arrow's own format in each file; Parquet's types say all that ours need.
-    return pq.ParquetWriter(sink, schema, **{"compression": "zstd", "store_schema": False, **options, **encodings})
+    return pq.ParquetWriter(sink, schema, **{**_ALWAYS, **options, **encodings})
+
+
+def open_parquet(body: bytes) -> pq.ParquetFile:
+    """A whole file, whose pages are checked against their checksums as they are read. Raises pa.ArrowException or OSError."""
+    # Dead letters in a footer may be larger than texts that Parquet's readers take by default.
+    return pq.ParquetFile(pa.BufferReader(body), thrift_string_size_limit=2**31 - 1, page_checksum_verification=True)
 
 
 def growing_columns(table: pa.Table) -> list[str]:

@@ -100,6 +100,7 @@ class PartitionActor(Actor[_Read]):
         self._room = Room(common.budget)
         self._processor: BatchProcessor | None = None
         self._at_end = False
+        self._heard = False  # from the source
 
     def drain(self) -> None:
         """End soon: the batch in hand is finished, everything is committed, then `run` returns."""
@@ -213,6 +214,7 @@ class PartitionActor(Actor[_Read]):
         while not self._draining.is_set():
             message = await self._next()
             if message is not None:
+                self._heard = True
                 try:
                     await self._handle(self._processor, message)
                 except Interrupted:
@@ -264,7 +266,9 @@ class PartitionActor(Actor[_Read]):
         """Once the end that the caller waits for is processed, make it known: commit, and write the checkpoint."""
         if self._end is None:
             return
-        committer = self._committer
+        committer, newest = self._committer, self._end.sequence
+        if not self._heard and newest is not None and committer.cursor.sequence > newest:
+            return  # beyond it from the start: the source has to say first that it knows of such a place
         if self._at_end or self._common.source.reached(committer.cursor, self._end):
             if self._settings.auto_commit:
                 await committer.commit()

@@ -141,7 +141,7 @@ class Replay:
             else:
                 change = replace(intent, base=following, write_id=self._nonce())
             stored = await self._swap(intent_key, change, tag)
-            if following is None:
+            if following is None and stored.body == change.to_json():  # else another replay was first, and counts it
                 return Replayed(partition, number, len(letters), intent.base, before=False)
 
     async def _plan(self, key: str, partition: str) -> Stored:

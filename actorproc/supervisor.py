@@ -21,6 +21,7 @@ from actorproc.errors import (
     StoreError,
     StoreRefused,
     WrittenOut,
+    described,
     outside,
     text_of,
 )
@@ -174,7 +175,8 @@ class Supervisor(Actor[Note]):
         found = {
             partition: running.error[:300]
             for partition, running in self._running.items()
-            if running.error and (running.actor is None or not running.actor.statistics.records)
+            if running.error
+            and (running.actor is None or running.actor.aborted or not running.actor.statistics.records)
         }
         return dict(list(found.items())[:SHOWN_FAILING])
 
@@ -216,15 +218,18 @@ class Supervisor(Actor[Note]):
             await self._renewed.wait()
 
     async def _watch_progress(self) -> None:
-        """Cancel a handler that makes no progress; its partition is started again."""
+        """Cancel a handler that makes no progress; its partition is started again, unless the handler swallows that."""
         most = self._settings.max_process_time
         while True:
             await self._clock.sleep(min(self._settings.lease_renew_interval, most / 4))
             now = self._clock.monotonic()
             for running in self._running.values():
                 if running.stuck(most, now) and running.actor is not None:
-                    why = f"the handler made no progress for max_process_time = {most:g} s"
-                    running.actor.abort(PartitionStuck(why))
+                    error = PartitionStuck(f"the handler made no progress for max_process_time = {most:g} s")
+                    running.error = described(error)
+                    self._log.error("partition.stuck", partition=running.partition, epoch=running.epoch, error=running.error,
+                                    why="it is cancelled; a handler that swallows that ends only with the process")  # fmt: skip
+                    running.actor.abort(error)
 
     # Looking
 

@@ -84,7 +84,7 @@ class JsonParser:
         """All values in one go; None if one of them is against it."""
         if not self._at_once:
             return None
-        joined = one_a_line(values) or one_a_line(pc.ascii_trim_whitespace(values.view(pa.string())).view(pa.binary()))
+        joined = one_a_line(values) or one_a_line(_trimmed(values))
         if joined is None:
             return None
         try:

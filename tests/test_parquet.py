@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from actorproc.parquet import write_parquet
+from actorproc.parquet import open_parquet, write_parquet
 
 EPOCH = datetime(2013, 1, 1, tzinfo=UTC)
 
@@ -74,3 +75,13 @@ def test_steps_make_the_column_of_sequences_next_to_nothing() -> None:
 def test_a_table_without_rows_or_without_columns_can_be_written() -> None:
     for table in (pa.table({"a": pa.array([], pa.int64())}), pa.table({})):
         assert pq.ParquetFile(pa.BufferReader(write_parquet(table, {}))).read().equals(table)
+
+
+def test_a_byte_that_is_not_what_was_written_is_noticed_when_it_is_read() -> None:
+    body = bytearray(
+        write_parquet(pa.table({"a": pa.array([1.5, 0.75, 0.25])}), {}, use_dictionary=[], compression="none")
+    )
+    assert open_parquet(bytes(body)).read()["a"].to_pylist() == [1.5, 0.75, 0.25]
+    body[body.index(struct.pack("<d", 0.75))] ^= 1
+    with pytest.raises(OSError, match="CRC checksum"):
+        open_parquet(bytes(body)).read()

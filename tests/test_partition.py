@@ -7,7 +7,7 @@ import io
 import re
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from typing import Any, ClassVar
 
 import anyio
@@ -200,6 +200,59 @@ async def test_of_two_owners_at_once_one_learns_at_its_next_commit_that_it_lost_
     assert re.search("host-([12]) with epoch \\1 has", str(lost[0])), "it names the winner"
     await world.until_end(3)
     await world.check()
+
+
+async def three_commits(world: World) -> bytes:
+    """The checkpoint as it was after the first."""
+    early = None
+    for epoch in range(1, 4):
+        world.feed(10)
+        await world.until_end(epoch)
+        early = early or await world.store.get(world.layout.checkpoint("0"))
+    assert early is not None
+    return early.body
+
+
+async def refusal(world: World, epoch: int) -> str:
+    """What keeps a new owner from processing anything."""
+    actor = world.actor(epoch)
+    with anyio.fail_after(60), closing(actor), pytest.raises(errors.CorruptObject) as raised:
+        await actor.run()
+    return str(raised.value)
+
+
+async def test_a_checkpoint_that_was_deleted_is_found_again_in_the_commits() -> None:
+    world = World()
+    await three_commits(world)
+    await world.store.delete(world.layout.checkpoint("0"))
+    world.feed(10)
+    await world.until_end(9)
+    await world.check()
+
+
+async def test_a_commit_and_the_checkpoint_that_were_deleted_are_not_made_anew_with_rows_that_later_commits_have() -> (
+    None
+):
+    world = World()
+    await three_commits(world)
+    await world.store.delete(world.layout.checkpoint("0"))
+    await world.store.delete(world.layout.output_file("0", 1))
+    for epoch in (9, 10):  # the first leaves a checkpoint
+        assert "00001.parquet: is not there, and p/output/partition=0/" in await refusal(world, epoch)
+    assert len(await world.rows()) == 10
+
+
+@pytest.mark.parametrize("records", [3, 1000], ids=["less", "more"])
+async def test_a_commit_that_was_made_anew_with_other_records_than_it_had_is_noticed(records: int) -> None:
+    world = World(commit_rows=1)
+    early = await three_commits(world)
+    await world.store.put(world.layout.checkpoint("0"), early)
+    await world.store.delete(world.layout.output_file("0", 1))
+    world.settings = world.settings.model_copy(update={"max_batch_records": records})
+    with suppress(BaseExceptionGroup):  # fenced, where it goes on to the commit that is there
+        async with world.running(5) as actor:
+            await eventually(lambda: _at_least(actor.statistics.commits, 1))
+    assert "00002.parquet: it goes on after record 57, and what was committed" in await refusal(world, 6)
 
 
 async def test_an_earlier_epoch_is_refused_at_the_door() -> None:

@@ -8,7 +8,7 @@ import io
 import random
 import shutil
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -32,9 +32,12 @@ from actorproc import (
     errors,
 )
 from actorproc.ending import HOPELESS
+from actorproc.group.heartbeat import read_heartbeats
+from actorproc.layout import ProcessorLayout, log_file
 from actorproc.output.chain import LETTERS_LIMIT
 from actorproc.running import Done
 from actorproc.settings import Settings
+from actorproc.sources import LogSource
 from actorproc.store import Listing, Store
 from actorproc.stores.memory import Memory
 from actorproc.testing.source import MemorySource
@@ -373,6 +376,50 @@ async def test_a_stuck_handler_is_cancelled_and_its_partition_started_again() ->
         await processor.run(until_end=True)
     assert len(await rows(store)) == 10
     assert attempts == ["0", "0"]
+
+
+async def test_a_stuck_handler_that_swallows_its_cancellation_is_reported_all_the_same() -> None:
+    class Stubborn(Double):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            await super().process(batch, ctx)
+            while batch.last > 4 and not told.is_set():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0.01)
+
+    async def shown() -> object:
+        """In the heartbeat, which is where other hosts and `status` see it."""
+        beats = await read_heartbeats(store, ProcessorLayout("Double"))
+        return beats[0][0].statistics["failing"] if beats else None
+
+    told, store = anyio.Event(), Store(Memory())
+    settings = {**QUICK, "max_process_time": 0.1, "max_batch_records": 5}
+    stuck = "PartitionStuck: the handler made no progress for max_process_time = 0.1 s"
+    with structlog.testing.capture_logs() as logs:
+        async with Processor(Stubborn, name="Double", source=fed(1), container=store, **settings) as processor:
+            with anyio.move_on_after(60):
+                while await shown() != {"0": stuck}:
+                    await anyio.sleep(0.01)
+            supervisor = processor.statistics().supervisor
+            told.set()
+    assert supervisor is not None
+    assert [partition.error for partition in supervisor.partitions] == [stuck]
+    assert stuck in [entry["error"] for entry in logs if entry["event"] == "partition.stuck"]
+
+
+async def test_until_end_of_a_log_that_has_lost_what_was_read_is_an_error() -> None:
+    log, container = Store(Memory()), Store(Memory())
+    for each in (b"1", b"2"):
+        async with Producer(log, partitions=1) as producer:
+            await producer.send(each)
+    processor = Processor(Double, source=LogSource(log), container=container, **QUICK)
+    await processor.run(until_end=True)
+    await log.delete(log_file("0", 1))
+    processor = Processor(Double, source=LogSource(log), container=container, **QUICK)
+    with (
+        anyio.fail_after(60),
+        pytest.raises(errors.EndNotReached, match="ends at 1, and this processor has read up to 2"),
+    ):
+        await processor.run(until_end=True)
 
 
 async def test_output_with_another_schema_is_refused_at_start(tmp_path: Path) -> None:

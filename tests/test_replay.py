@@ -17,7 +17,7 @@ from actorproc.layout import ProcessorLayout
 from actorproc.log.producer import Producer
 from actorproc.output.dead_letters import render_letter
 from actorproc.records import Batch, Record
-from actorproc.replay import HEADER, Replay
+from actorproc.replay import HEADER, Replay, Replayed
 from actorproc.sources.log import LogSource
 from actorproc.store import Store, StoreLimits
 from actorproc.stores.memory import Memory
@@ -174,15 +174,17 @@ async def test_killed_twice_at_any_two_writes_repeats_nothing() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-async def test_replays_at_once_beside_a_busy_producer_repeat_nothing(world: World, seed: int) -> None:
+async def test_replays_at_once_beside_a_busy_producer_repeat_nothing_and_one_of_them_counts_it(
+    world: World, seed: int
+) -> None:
     CLOCK.random.seed(seed)
     log = Store(Shuffled(world.log, Fate()))
     container = Store(Shuffled(world.container, Fate()))
+    counted: list[Replayed | None] = []
 
     async def replay() -> None:
         async with Replay.opened(container, "flights", log) as replaying:
-            for key in await replaying.files():
-                await replaying.file(key)
+            counted.extend([await replaying.file(key) for key in await replaying.files()])
 
     async def produce() -> None:
         async with Producer(log, partitioner=lambda *_: 1, linger=0) as producer:
@@ -193,6 +195,7 @@ async def test_replays_at_once_beside_a_busy_producer_repeat_nothing(world: Worl
         for _ in range(3):
             tasks.start_soon(replay)
         tasks.start_soon(produce)
+    assert sorted(file.before for file in counted if file is not None) == [False, True, True]
     assert await world.replayed() == EXPECTED
     assert len([record for record in await world.records() if record.value == b"another's"]) == 10
 

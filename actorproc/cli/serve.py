@@ -11,7 +11,7 @@ import typer
 
 from actorproc.cli.common import counted, pairs, run_async
 from actorproc.cli.loading import load_handler, load_source
-from actorproc.cli.workers import Workers, command_line, end_soon, stop_with_parent
+from actorproc.cli.workers import REACHED_END, Workers, command_line, end_soon, stop_with_parent
 from actorproc.clock import SYSTEM
 from actorproc.errors import UsageError
 from actorproc.processor import Processor, default_host
@@ -68,7 +68,7 @@ def run(
         hosts = [host] if workers is None else [f"{host}-{index}" for index in range(workers)]
         commands = {host: command_line([*again, "--host", host]) for host in hosts}
         raise typer.Exit(_supervise(commands, f"{host}-spark", query and [*root, *query], until_end))
-    stop_with_parent(processor.settings.max_handoff_time + _LEAVING)
+    is_worker = stop_with_parent(processor.settings.max_handoff_time + _LEAVING)
     look = ["--name", processor.name, "--container", container, *(["--config", str(config)] if config else [])]
     look += [part for setting in settings if _is_shown(setting) for part in ("--set", setting)]
 
@@ -92,6 +92,8 @@ def run(
                     )  # fmt: skip
 
     run_async(work)
+    if is_worker and until_end:
+        raise typer.Exit(REACHED_END)
 
 
 def _query(spark: str | None, checkpoint: str | None, place: Sequence[str]) -> list[str] | None:
@@ -112,10 +114,10 @@ def _query(spark: str | None, checkpoint: str | None, place: Sequence[str]) -> l
 def _supervise(hosts: dict[str, list[str]], name: str, query: list[str] | None, until_end: bool) -> int:
     """Run the hosts, and beside them the query; until the end: after them, over all that is there. The exit code."""
     if query is None:
-        return run_async(Workers(hosts, until_end=until_end).run)
+        return run_async(Workers(hosts, until_end=until_end, done=REACHED_END).run)
     if not until_end:
         return run_async(Workers(hosts | {name: command_line(query)}, until_end=False).run)
-    failed = run_async(Workers(hosts, until_end=True).run)
+    failed = run_async(Workers(hosts, until_end=True, done=REACHED_END).run)
     return failed or run_async(
         Workers({name: command_line([*query, "--trigger", "available-now"])}, until_end=True).run
     )

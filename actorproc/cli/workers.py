@@ -27,6 +27,9 @@ ABORT_TIME = 5.0
 GRACE = 3.0
 """Seconds that a host has after the second signal, less than `ABORT_TIME`: whatever its handler does then, it ends."""
 
+REACHED_END = 64
+"""Exit code of a worker that has reached the end. Not 0, with which a handler can end the process at any record."""
+
 _FAILED, _WRONG_USE = 1, 2
 _RESTARTS = RestartPolicy(Backoff(0.5, 30.0))
 
@@ -42,11 +45,15 @@ class Workers:
     Args:
         commands: by name. A host that is started again keeps its name, so it gets its leases back at once.
         until_end: a worker that ends well is done; else it is started again.
+        done: the exit code of one that is.
     """
 
-    def __init__(self, commands: Mapping[str, Sequence[str]], *, until_end: bool, clock: Clock = SYSTEM) -> None:
+    def __init__(
+        self, commands: Mapping[str, Sequence[str]], *, until_end: bool, done: int = 0, clock: Clock = SYSTEM
+    ) -> None:
         self._commands = commands
         self._until_end = until_end
+        self._well = done if until_end else 0
         self._clock = clock
         self._processes: dict[str, anyio.abc.Process] = {}
         self._stopping = anyio.Event()
@@ -76,13 +83,14 @@ class Workers:
             if self._stopping.is_set():
                 # A signal that arrives before the worker listens for it ends it at once: nothing was begun.
                 early = code in (-signal.SIGTERM, -signal.SIGINT) and not self._until_end
-                self._note(0 if early else code)
+                self._note(0 if early or code == self._well else code or _FAILED)
                 return
-            if code == 0 and self._until_end:
+            if code == self._well and self._until_end:
                 return
-            if code == _FAILED and self._until_end:
-                log.error("worker.gave_up", host=host, why="it said what; it is not started again until the end")
-                self._note(code)
+            if code in (0, _FAILED) and self._until_end:
+                why = "it said what" if code else "exit code 0 before the end: does the handler end the process?"
+                log.error("worker.gave_up", host=host, why=f"{why}; it is not started again until the end")
+                self._note(_FAILED)
                 return
             if code == _WRONG_USE:
                 log.error("worker.wrong_use", host=host, why="it said what; all workers stop")
@@ -158,14 +166,17 @@ def end_soon() -> None:
     threading.Thread(target=end, name="actorproc-end", daemon=True).start()
 
 
-def stop_with_parent(patience: float) -> None:
+def stop_with_parent(patience: float) -> bool:
     """In a worker: when the parent dies, drain as on SIGTERM; end at once if that takes longer than `patience` seconds.
 
     A thread, for an event loop that hangs must not keep the process alive.
+
+    Returns:
+        Whether this is a worker.
     """
     descriptor = os.environ.pop(PARENT_PIPE, None)
     if descriptor is None:
-        return
+        return False
 
     def watch(pipe: int) -> None:
         os.read(pipe, 1)  # nobody writes: it returns when the last write end closes
@@ -175,3 +186,4 @@ def stop_with_parent(patience: float) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, args=(int(descriptor),), name="actorproc-parent", daemon=True).start()
+    return True

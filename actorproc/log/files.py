@@ -14,13 +14,12 @@ from typing import NamedTuple, Self
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from actorproc.document import document, to_document
 from actorproc.errors import CorruptObject, UsageError
 from actorproc.group.membership import find_processors
 from actorproc.layout import GROUP, LOG_META, log_dir, log_file, number_of
-from actorproc.parquet import Footer, footer_of, read_footer, write_parquet
+from actorproc.parquet import Footer, footer_of, open_parquet, read_footer, write_parquet
 from actorproc.records import RECORD_SCHEMA, Batch
 from actorproc.store import Conflict, Store, Stored
 
@@ -140,7 +139,6 @@ def encode_file(table: pa.Table, notes: Notes, compression: str) -> bytes:
         # Payloads hardly ever repeat, and trying a dictionary costs; statistics of them tell nothing.
         use_dictionary=["key", "timestamp"] if repeats else ["timestamp"],
         write_statistics=["timestamp"],
-        write_page_checksum=True,
     )
 
 
@@ -159,7 +157,7 @@ class LogFile:
         self.notes = Notes.from_footer(self.key, footer)
         self.rows = footer.rows
         try:
-            self._file = pq.ParquetFile(pa.BufferReader(body), page_checksum_verification=True)
+            self._file = open_parquet(body)
         except (pa.ArrowException, OSError) as error:
             raise self._corrupt(error) from None
         described = self._file.metadata

@@ -15,7 +15,7 @@ import pyarrow as pa
 from actorproc.actor import gather
 from actorproc.document import document, to_document
 from actorproc.errors import CorruptObject, Fenced
-from actorproc.layout import ProcessorLayout
+from actorproc.layout import ProcessorLayout, numbered
 from actorproc.output.boundary import read_boundary
 from actorproc.output.checkpoints import Checkpoint, Totals, read_checkpoint
 from actorproc.parquet import Footer, footer_of, read_footer, write_parquet
@@ -145,6 +145,43 @@ class OutputChain:
                 raise CorruptObject(place, f"is not there, and {key} has its dead letters in it")
             elsewhere = stored.body
         return Commit.from_footer(key, footer, elsewhere)
+
+    def check_follows(self, number: int, commit: Commit, previous: Cursor, reached: Cursor | None) -> None:
+        """See that commit `number` begins no earlier than where the one before it ended, and no later than `reached`: what
+        that and the checkpoint lead to. None: the checkpoint was lost, and with it how far it was moved between commits.
+
+        Raises:
+            CorruptObject: it does not: commits are missing, or records are in two of them.
+        """
+        first = commit.first.sequence
+        if first < previous.sequence or (reached is not None and first > reached.sequence):
+            upto = previous if reached is None else reached
+            raise CorruptObject(
+                self._layout.output_file(self._partition, number),
+                f"it goes on after record {first}, and what was committed before it leads to record {upto.sequence}: commits or "
+                "the checkpoint were deleted, or older ones restored. Restore them, or start anew under another processor name",
+            )
+
+    async def begun(self) -> bool:
+        """Whether there is any commit."""
+        return await self._first_from(0) is not None
+
+    async def gap(self, number: int) -> CorruptObject | None:
+        """What is wrong, if there are files beyond `number` although there is none there."""
+        later = await self._first_from(number)
+        if later is None or await self.read(number) is not None:  # it may have been made meanwhile
+            return None
+        return CorruptObject(
+            self._layout.output_file(self._partition, number),
+            f"is not there, and {later} is; nor is a checkpoint that has passed it. Restore what was deleted, or start anew "
+            "under another processor name",
+        )
+
+    async def _first_from(self, number: int) -> str | None:
+        folder = self._layout.output_dir(self._partition)
+        after = folder + numbered(number - 1, ".parquet") if number else ""
+        entries = (await self._store.list(folder, after, 1)).entries
+        return entries[0].key if entries else None
 
     async def create(self, number: int, put_id: str, body: bytes, letters: bytes | None) -> None:
         """Decide commit `number`. Letters that are too large for its footer are put first, where only it leads.

@@ -16,7 +16,7 @@ from actorproc.document import document, to_document
 from actorproc.errors import CorruptObject
 from actorproc.output.chain import Commit
 from actorproc.output.checkpoints import Totals
-from actorproc.parquet import Footer, growing_columns, open_writer
+from actorproc.parquet import Footer, growing_columns, open_parquet, open_writer
 from actorproc.records import Cursor
 
 _COMPACTED = "actorproc.compacted"
@@ -162,7 +162,7 @@ class Merger:
             CorruptObject: it is not what was written there, or does not follow upon the one before.
         """
         try:
-            file = pq.ParquetFile(pa.BufferReader(body), thrift_string_size_limit=2**31 - 1)
+            file = open_parquet(body)
             footer = footer_in(file, len(body))
             if unknown := [name for name in file.schema_arrow.names if name not in self._schema.names]:
                 raise CorruptObject(key, f"has columns that the dataset does not have: {', '.join(unknown)}")

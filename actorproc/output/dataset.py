@@ -13,7 +13,7 @@ from actorproc.errors import CorruptObject
 from actorproc.layout import ProcessorLayout, document_partition
 from actorproc.output.compacted import Part, batches_of, footer_in, part_of
 from actorproc.output.files import OutputFile, OutputFiles
-from actorproc.parquet import read_footer
+from actorproc.parquet import open_parquet, read_footer
 from actorproc.store import Store
 
 _ROWS = 10_000
@@ -107,7 +107,7 @@ class _Opened(NamedTuple):
 
 def _opened(key: str, body: bytes, number: int, stop: int) -> _Opened:
     try:
-        file = pq.ParquetFile(pa.BufferReader(body), thrift_string_size_limit=2**31 - 1)
+        file = open_parquet(body)
     except (pa.ArrowException, OSError) as error:
         raise CorruptObject(key, f"cannot be read ({error})") from None
     return _Opened(file, part_of(key, footer_in(file, len(body)), number, stop))

@@ -23,6 +23,7 @@ from actorproc.log.files import ROW_GROUP_BYTES, LogFile, end_of, find_time, fir
 from actorproc.log.heads import HeadWatch
 from actorproc.logger import get_logger
 from actorproc.output.boundary import read_boundary
+from actorproc.parquet import read_footer
 from actorproc.records import RECORD_SCHEMA, Batch
 from actorproc.settings import Settings
 from actorproc.sources.protocol import Chunk, End, Source, Start
@@ -127,6 +128,7 @@ class LogSource(Source):
             SourceError: files at `position` were deleted.
         """
         base, skip = _parsed(partition, position)
+        known = not base and not skip  # that there is such a place in the partition
         boundary = (await read_boundary(self._store, log_boundary(partition))).lowest
         if base < boundary:
             raise self._lost(partition, base, boundary)
@@ -137,6 +139,9 @@ class LogSource(Source):
                 body = await ahead.take(base)
                 if body is None:
                     room.resize(0)
+                    if not known:
+                        await self._check_is_end(partition, base, skip)
+                        known = True
                     await self._check_not_deleted(partition, base)
                     yield Chunk(Batch(partition, _NO_RECORDS, _NO_SEQUENCES), _position(base, skip))
                     await self._heads.news(partition, base)
@@ -144,6 +149,9 @@ class LogSource(Source):
                 size = len(body)
                 file = await self._work(size, LogFile, partition, base, body)
                 batches, end, in_hand = file.batches(skip), file.next, size + file.group_bytes
+                if base + skip > end:
+                    raise self._beyond(partition, base + skip, end)
+                known = True
                 del body, file
                 self._file_bytes = max(in_hand, self._file_bytes * 7 // 8)
                 room.resize(in_hand)
@@ -179,10 +187,30 @@ class LogSource(Source):
         if first != base:
             raise self._lost(partition, base, first)
 
+    async def _check_is_end(self, partition: str, base: int, skip: int) -> None:
+        """A position from before, at which there is no file, must be the end. One request, if the heads are right."""
+        await self._heads.refresh()
+        hint = self._heads.newest.get(partition, 0)
+        footer = await read_footer(self._store, log_file(partition, hint))
+        end = hint + footer.rows if footer is not None else -1
+        if end != base:
+            end = await end_of(self._store, partition, hint)
+        if end < base + skip:
+            raise self._beyond(partition, base + skip, end)
+        if end > base and (first := await first_base(self._store, partition, base)) != base:
+            raise self._lost(partition, base, first)
+
+    def _beyond(self, partition: str, position: int, end: int) -> SourceError:
+        return SourceError(
+            f"partition {partition} of the log {self._store.url} ends at {end}, and this processor has read up to {position}: "
+            "its newest files were deleted, or an older copy of the log was restored. Restore the files, or start anew under "
+            "another processor name"
+        )
+
     def _lost(self, partition: str, base: int, first: int | None) -> SourceError:
         return SourceError(
             f"partition {partition} of the log {self._store.url} has lost its records from position {base} on "
-            f"({'none follow' if first is None else f'the next begin at {first}'}): they were deleted before this "
+            f"({'no file begins there or later' if first is None else f'the next begin at {first}'}): they were deleted before this "
             "processor read them. Restore the files, or start anew under another processor name"
         )
 

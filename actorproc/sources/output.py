@@ -9,7 +9,6 @@ from datetime import datetime
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from actorproc.budget import ByteBudget, Room
 from actorproc.clock import SYSTEM, Clock
@@ -23,6 +22,7 @@ from actorproc.output.dataset import partitions_with_state
 from actorproc.output.following import CommittedFile, Following, Place
 from actorproc.output.origin import dataset_identity
 from actorproc.output.schema import read_schema
+from actorproc.parquet import open_parquet
 from actorproc.records import RECORD_SCHEMA, SEQUENCE, Batch
 from actorproc.rows.as_json import rows_to_json
 from actorproc.settings import Settings
@@ -178,7 +178,7 @@ def _batches(partition: str, file: CommittedFile, skip: int) -> Iterator[Batch]:
     skip = max(0, skip)
     times = np.repeat(np.round(file.times * 1e6).astype(np.int64), file.counts)
     try:
-        opened = pq.ParquetFile(pa.BufferReader(file.body), thrift_string_size_limit=2**31 - 1)
+        opened = open_parquet(file.body)
         for rows in batches_of(opened, skip, len(times), _ROWS):
             stop = skip + rows.num_rows
             sequences = np.arange(file.before + skip, file.before + stop, dtype=np.int64)

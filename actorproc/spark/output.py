@@ -17,7 +17,7 @@ from actorproc.output.dataset import partitions_with_state
 from actorproc.output.files import OutputFiles
 from actorproc.output.origin import dataset_identity
 from actorproc.output.schema import read_schema
-from actorproc.parquet import read_footer
+from actorproc.parquet import open_parquet, read_footer
 from actorproc.records import SEQUENCE
 from actorproc.spark.dataset import Batch, Dataset, Description, File
 from actorproc.store import Store
@@ -190,7 +190,7 @@ class Output(Dataset):
         self, partition: str, number: int, stop: int, key: str, body: bytes, columns: Sequence[str]
     ) -> tuple[Iterator[Batch], int]:
         try:
-            file = pq.ParquetFile(pa.BufferReader(body), thrift_string_size_limit=2**31 - 1)
+            file = open_parquet(body)
             there = [name for name in file.schema_arrow.names if name in columns or name == SEQUENCE.name]
         except (pa.ArrowException, OSError) as error:
             raise _damaged(key, error) from None

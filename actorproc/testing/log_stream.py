@@ -69,6 +69,7 @@ class LogStream(Stream):
         store = Store(self._store.truth, clock=VirtualClock(f"{self._seed}/log/{current_loop().now}/{partition}"))
         async with Producer(store, partitioner=lambda key, value, count: int(partition), clock=store.clock) as producer:
             self._sent |= {value: (producer, number) for number, value in enumerate(values, len(self._sent))}
+            self.seen["sent"] += len(values)
             await self._confirm(values, await producer.send_many(values))
 
     # As a stream

@@ -343,6 +343,24 @@ def test_until_end_that_cannot_get_there_is_a_failure_also_with_workers_and_says
         assert "worker.died" not in ended.stderr
 
 
+EXITS = """
+import os
+from actorproc import PartitionHandler
+
+class Delays(PartitionHandler):
+    async def process(self, batch, ctx):
+        os._exit(0)
+"""
+
+
+def test_until_end_is_no_success_if_the_handler_ends_its_worker_with_0(run: Run, folder: Path) -> None:
+    (folder / "flights_app.py").write_text(EXITS)
+    produce(run)
+    ended = actorproc("--log-level", "error", *SERVE, "--until-end", "--workers", 1, cwd=folder)
+    assert ended.returncode == 1
+    assert "exit code 0 before the end" in ended.stderr
+
+
 def test_until_end_that_a_signal_stops_before_is_no_success(run: Run, folder: Path) -> None:
     (folder / "flights_app.py").write_text(SWALLOWS.replace("except BaseException", "except ZeroDivisionError"))
     produce(run)

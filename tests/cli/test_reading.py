@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 from pathlib import Path
 from typing import Any
 
 import anyio
 import orjson
+import pyarrow.parquet as pq
 import pytest
 
 from actorproc import Cursor, Producer
@@ -265,6 +267,23 @@ def test_a_damaged_output_file_is_named(run: Run, state: Path, tmp_path: Path) -
     shutil.copytree(state / "state", tmp_path / "state")
     key = LAYOUT.output_file("0", 0)
     (tmp_path / "state" / key).write_bytes(b"PAR1 nothing PAR1")
+    result = run("output", "--name", "Delays", "--container", tmp_path / "state", "--json")
+    assert result.exit_code == 1
+    assert key in result.stderr
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("column", range(3))
+def test_a_byte_that_was_changed_in_an_output_file_is_noticed(
+    run: Run, state: Path, tmp_path: Path, column: int
+) -> None:
+    shutil.copytree(state / "state", tmp_path / "state")
+    key = LAYOUT.output_file("0", 0)
+    body = bytearray((tmp_path / "state" / key).read_bytes())
+    chunk = pq.ParquetFile(io.BytesIO(body)).metadata.row_group(0).column(column)
+    begin = chunk.dictionary_page_offset or chunk.data_page_offset
+    body[begin + chunk.total_compressed_size - 1] ^= 1
+    (tmp_path / "state" / key).write_bytes(body)
     result = run("output", "--name", "Delays", "--container", tmp_path / "state", "--json")
     assert result.exit_code == 1
     assert key in result.stderr

@@ -172,6 +172,13 @@ def test_white_space_and_repeated_names_are_read_as_elsewhere(value: bytes) -> N
     assert parse("c int", value, b"{}", b"x")[0] == [{"c": 1, "_sequence": 0}, {"c": None, "_sequence": 1}]
 
 
+@pytest.mark.parametrize("white", [b"\x0b", b"\x0c"])
+def test_white_space_that_json_does_not_know_is_refused_whatever_stands_beside_it(white: bytes) -> None:
+    for value in (white + b'{"c": 1}', b'{"c": 1}' + white):
+        assert parse("c int", value)[1].keys() == {0}
+        assert parse("c int", value, b'{"c": 1.0}')[1].keys() == {0}
+
+
 @pytest.mark.parametrize("ignored", [b"NaN", b"[" * 2000 + b"]" * 2000, b'{"c": 1, "c": 2}'])
 def test_a_field_that_is_passed_over_is_judged_the_same_whatever_stands_beside_it(ignored: bytes) -> None:
     value = b'{"c": 1, "other": ' + ignored + b"}"

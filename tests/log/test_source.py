@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -429,6 +430,41 @@ async def test_files_that_were_deleted_before_they_were_read_are_an_error() -> N
     with pytest.raises(SourceError, match=r"partition 0 .* from position 0 on \(the next begin at 2\)"):
         async for chunk in source.read("0", "0"):
             assert not len(chunk.batch)
+
+
+@pytest.mark.parametrize("position", ["3", "2+1"])
+@pytest.mark.parametrize("since", [[], ["d"], ["d", "e", "f", "g"]], ids=["nothing", "less", "more"])
+async def test_a_position_beyond_what_an_older_copy_of_the_log_has_is_an_error(position: str, since: list[str]) -> None:
+    """Unless files begin or end there again by chance: that cannot be told."""
+    store = Store(Memory())
+    for texts in (["a"], ["b"], ["c"]):
+        await append(store, texts)
+    await store.delete(log_file("0", 2))
+    await store.delete(log_file("0", 1))
+    if since:
+        await append(store, since)
+    source = await opened(store, poll_interval="10ms")
+    with (
+        anyio.fail_after(60),
+        pytest.raises(
+            SourceError,
+            match=r"partition 0 of the log .*(ends at [12], and|has lost its records from position [23] on)",
+        ),
+    ):
+        async for chunk in source.read("0", position):
+            assert not len(chunk.batch)
+
+
+async def test_a_position_at_the_end_costs_one_request_to_be_sure_of() -> None:
+    store = Store(Memory())
+    for text in "abc":
+        await append(store, [text])
+    source = await opened(store)
+    await source.end("0")
+    before = Counter(store.requests)
+    async with aclosing(source.read("0", "3")) as chunks:
+        assert not len((await anext(chunks)).batch)
+    assert Counter(store.requests) - before == {"get": 3}  # the boundary, no file there, the footer of the newest
 
 
 async def test_a_position_of_another_source_is_refused() -> None:
