@@ -9,12 +9,22 @@ from typing import Any
 
 import hypothesis
 import pytest
+import structlog
 
 from tests import servers
 from tests.servers import S3Server
 
 hypothesis.settings.register_profile("suite", deadline=None)  # how fast the machine is just now is no property of ours
 hypothesis.settings.load_profile("suite")
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """`capture_logs` leaves structlog configured, and then our logs no longer go to `logging`."""
+    configured = structlog.is_configured()
+    yield
+    if not configured:
+        structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

@@ -127,18 +127,19 @@ def test_a_partition_whose_closing_outlasts_the_fencing_of_its_host_starts_again
     async def main() -> None:
         clock = VirtualClock("a")
         backend = HeartbeatsRefused(clock=clock)
-        async with slow_to_close(backend, clock) as handler:
-            for _ in range(3):
-                closed = handler.closed
-                backend.refusing = True
-                with structlog.testing.capture_logs() as logs:
+        with structlog.testing.capture_logs() as logs:
+            async with slow_to_close(backend, clock) as handler:
+                for _ in range(3):
+                    closed = handler.closed
+                    logs.clear()
+                    backend.refusing = True
                     await until(lambda: "supervisor.fenced_itself" in [log["event"] for log in logs])
                     backend.refusing = False
                     await until(lambda: "supervisor.renewed" in [log["event"] for log in logs])
-                assert handler.closed == closed
-                await until(lambda: handler.closed == closed + 1)  # noqa: B023
-                await until(lambda: handler.alive == 1, within=1.0)
-            assert handler.most_alive == 1
+                    assert handler.closed == closed
+                    await until(lambda: handler.closed == closed + 1)  # noqa: B023
+                    await until(lambda: handler.alive == 1, within=1.0)
+                assert handler.most_alive == 1
 
     run(main())
 
