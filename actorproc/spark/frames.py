@@ -57,7 +57,7 @@ def read_output(
     """
     wanted = _Wanted(container, name, columns, partitions, start_sequence)
     if _is_remote(spark):
-        return wanted.source(spark, spark.read, settings, native)
+        return wanted.remote(spark, spark.read, settings, native)
     settings = settings or Settings.load()
     schema, url, folders = wanted.look(settings)
     path = native_url(spark, url)
@@ -69,7 +69,7 @@ def read_output(
             reader = spark.read.options(**native_options(path, settings), basePath=f"{path}/{folder}")
             frames.append(wanted.native(reader, [f"{path}/{key}" for key in keys], schema))
         return reduce(DataFrame.unionAll, frames)
-    return wanted.source(spark, spark.read, settings)
+    return wanted.source(spark, spark.read, settings, schema)
 
 
 def stream_output(
@@ -99,10 +99,11 @@ def stream_output(
     limits = {"maxRowsPerTrigger": max_rows, "maxFilesPerTrigger": max_files}
     given = {option: str(limit) for option, limit in limits.items() if limit is not None}
     if not native or _is_remote(spark):
-        if not _is_remote(spark):
-            settings = settings or Settings.load()
-            wanted.look(settings)
-        return wanted.source(spark, spark.readStream.options(**given), settings, native)
+        stream = spark.readStream.options(**given)
+        if _is_remote(spark):
+            return wanted.remote(spark, stream, settings, native)
+        settings = settings or Settings.load()
+        return wanted.source(spark, stream, settings, wanted.look(settings)[0])
     settings = settings or Settings.load()
     if max_rows is not None:
         raise UsageError("max_rows does not go with native=True: Spark's own file stream counts files; use max_files")
@@ -167,30 +168,36 @@ class _Wanted:
             found[self._layout.compacted.rstrip("/") if file.compacted else output].append(file.key)
         return {folder: keys for folder, keys in found.items() if keys}
 
-    def source(
-        self, spark: SparkSession, reader: Any, settings: Settings | None, native: bool | None = None
-    ) -> DataFrame:
-        """Through the data source."""
+    def source(self, spark: SparkSession, reader: Any, settings: Settings, schema: pa.Schema) -> DataFrame:
+        """Through the data source. Spark is told the schema: it would start a Python process to ask for it."""
+        wanted = schema if self._columns is None else pa.schema([schema.field(column) for column in self._columns])
+        reader = self._told(spark, reader, settings).option("tasks", spark.sparkContext.defaultParallelism)
+        return reader.schema(schema_to_ddl(wanted)).load(self._container)  # type: ignore[no-any-return]
+
+    def remote(self, spark: SparkSession, reader: Any, settings: Settings | None, native: bool | None) -> DataFrame:
+        """Through the data source, which runs elsewhere."""
         if native:
             raise UsageError(
                 "native=True does not go with Spark Connect: this process cannot tell what the server reaches"
             )
-        _register(spark)
-        options = riding_options(settings) if settings is not None else {}
-        options["name"] = self._name
-        if not _is_remote(spark):
-            options["tasks"] = str(spark.sparkContext.defaultParallelism)
-        if self._partitions is not None:
-            options["partitions"] = json.dumps(self._partitions)
-        if self._start is not None:
-            options["startSequence"] = json.dumps(self._start if isinstance(self._start, int) else dict(self._start))
-        reader = reader.format("actorproc").options(**options)
+        reader = self._told(spark, reader, settings)
         frame: DataFrame = reader.load(self._container)
         if self._columns is None:
             return frame
         names = {field.name: field for field in frame.schema}
         chosen = frame.schema.__class__([names[column] for column in self._columns])
         return reader.schema(chosen).load(self._container)  # type: ignore[no-any-return]
+
+    def _told(self, spark: SparkSession, reader: Any, settings: Settings | None) -> Any:
+        """The reader, with what the data source has to know."""
+        _register(spark)
+        options = riding_options(settings) if settings is not None else {}
+        options["name"] = self._name
+        if self._partitions is not None:
+            options["partitions"] = json.dumps(self._partitions)
+        if self._start is not None:
+            options["startSequence"] = json.dumps(self._start if isinstance(self._start, int) else dict(self._start))
+        return reader.format("actorproc").options(**options)
 
     def native(self, reader: Any, paths: Sequence[str], schema: pa.Schema) -> DataFrame:
         """Through Spark's own Parquet reader."""
