@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from actorproc.spark.session import SHORT, Session, session_options
+from actorproc.spark.source import LIMITS
 from tests.quiet import silence as silence
 
 ROOT = Path(__file__).parents[2]
+
+needs_limits = pytest.mark.skipif(not LIMITS, reason="PySpark 4.1 has no limits for a Python data source")
 
 
 def new_session(master: str = "local[2,4]", settings: Mapping[str, str] | None = None) -> SparkSession:

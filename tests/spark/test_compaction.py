@@ -14,6 +14,7 @@ from actorproc.stores import open_store
 from tests.servers import S3Server
 from tests.spark import committing
 from tests.spark.committing import Fleet, Grown
+from tests.spark.conftest import needs_limits
 from tests.spark.sink import Sink
 from tests.spark.test_reading import rows
 
@@ -47,6 +48,7 @@ async def test_both_readers_find_the_same_rows_in_compacted_files(spark: SparkSe
         }
 
 
+@needs_limits
 async def test_a_stream_reads_on_in_the_middle_of_a_compacted_file(spark: SparkSession, tmp_path: Path) -> None:
     fleet, sink = Fleet(str(tmp_path / "state")), Sink(tmp_path / "out")
     await fleet.commit(p0=40, p1=30)

@@ -20,10 +20,12 @@ from actorproc.spark.query import Sink as To
 from actorproc.spark.running import RunLimits
 from actorproc.stores import open_store
 from tests.spark.committing import Fleet
+from tests.spark.conftest import needs_limits
 from tests.spark.jobs import Runs
 from tests.spark.sink import Sink
 
 
+@needs_limits
 async def test_a_function_returns_a_dataframe_a_writer_or_a_query_that_it_started(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -56,6 +58,7 @@ async def test_a_function_returns_a_dataframe_a_writer_or_a_query_that_it_starte
     assert spark.table("numbers_seen").count() == 36
 
 
+@needs_limits
 async def test_a_query_that_fails_goes_on_from_its_checkpoint_and_repeats_nothing(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -94,6 +97,7 @@ async def test_a_query_that_only_fails_is_given_up_with_the_line_that_failed(
     assert "=== Streaming Query" not in str(failed.value)
 
 
+@needs_limits
 async def test_a_stop_lets_the_micro_batch_end_and_begins_no_other(spark: SparkSession, tmp_path: Path) -> None:
     fleet, begun, go_on = Fleet(str(tmp_path / "state")), threading.Event(), threading.Event()
     await fleet.commit(p0=40)

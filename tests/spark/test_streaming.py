@@ -18,6 +18,7 @@ from actorproc.spark.source import LIMITS
 from actorproc.stores import open_store
 from tests.servers import S3Server
 from tests.spark.committing import Fleet
+from tests.spark.conftest import needs_limits
 from tests.spark.sink import Sink
 
 LAYOUT = ProcessorLayout("numbers")
@@ -29,7 +30,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await anyio.sleep(0.1)
 
 
-@pytest.mark.skipif(not LIMITS, reason="PySpark 4.1 has no limits for a Python data source")
+@needs_limits
 async def test_available_now_reads_within_its_limits_and_goes_on_where_it_ended(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ from actorproc.settings import Settings
 from actorproc.spark import stream_output
 from actorproc.stores import open_store
 from tests.spark.committing import Fleet
+from tests.spark.conftest import needs_limits
 from tests.spark.sink import Sink
 
 LAYOUT = ProcessorLayout("numbers")
@@ -35,6 +36,7 @@ async def trim_now(kept: Kept) -> Trim:
     return await trim(kept, SETTINGS)
 
 
+@needs_limits
 async def test_a_query_that_fails_in_a_micro_batch_finds_all_of_it_after_a_trim(
     spark: SparkSession, tmp_path: Path
 ) -> None:
