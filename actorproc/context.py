@@ -129,19 +129,20 @@ class PartitionContext:
         """Add any number of output rows that came from `record`."""
         rows = list(rows)  # first, as they may come from a generator that fails midway
         try:
-            self._sequences.extend([record[1]] * len(rows))
+            sequences = [record[1]] * len(rows)
         except (KeyError, IndexError, TypeError):
             raise _no_record(record) from None
-        self._rows.extend(rows)
-        if len(self._rows) >= PIECE:
-            self._emitted.gather()
+        self._extend(sequences, rows)
 
     def emit_each(self, records: Sequence[Record] | Batch, rows: Sequence[Row]) -> None:
         """Add one output row for each of these records, in their order. Faster than `emit` for each."""
         if len(rows) != len(records):
             raise ValueError(f"{len(rows)} rows for {len(records)} records: emit_each takes one for each")
+        self._extend(records.sequences if isinstance(records, Batch) else [record[1] for record in records], rows)
+
+    def _extend(self, sequences: Sequence[int], rows: Sequence[Row]) -> None:
+        self._sequences.extend(sequences)
         self._rows.extend(rows)
-        self._sequences.extend(records.sequences if isinstance(records, Batch) else [record[1] for record in records])
         if len(self._rows) >= PIECE:
             self._emitted.gather()
 

@@ -222,11 +222,12 @@ class BatchProcessor:
         return self._encoded(attempt.emitted, attempt.tables)
 
     async def _encode(self, attempt: Attempt) -> _Encoded:
-        emitted, tables = attempt.emitted.copy(), list(attempt.tables)  # with `ctx.commit` more may come meanwhile
+        emitted, tables = attempt.emitted, attempt.tables
         values = len(emitted) * self._rows.width + sum(table.num_rows * table.num_columns for table in tables)
         if values <= _SMALL:
             return self._encoded(emitted, tables)
-        return await self._clock.offload(self._encoded, emitted, tables)
+        # With `ctx.commit` more may come meanwhile.
+        return await self._clock.offload(self._encoded, emitted.copy(), list(tables))
 
     def _encoded(self, emitted: Emitted, given: list[pa.Table]) -> _Encoded:
         misfits: dict[int, Exception] = {}

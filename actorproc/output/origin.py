@@ -19,7 +19,9 @@ async def agree_on_source(store: Store, layout: ProcessorLayout, identity: str |
     Raises:
         UsageError: it is another one; names both.
     """
-    if not await check_source(store, layout, identity, name, kind) and identity is not None:
+    if await check_source(store, layout, identity, name, kind):
+        return
+    if identity is not None:
         await _refuse_state_of_another(store, layout, identity, name, kind)
     body = to_document({"identity": identity, "kind": kind, "name": name, "put_id": store.clock.nonce()})
     try:

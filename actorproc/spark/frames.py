@@ -169,7 +169,7 @@ class _Wanted:
         return {folder: keys for folder, keys in found.items() if keys}
 
     def source(self, spark: SparkSession, reader: Any, settings: Settings, schema: pa.Schema) -> DataFrame:
-        """Through the data source. Spark is told the schema: it would start a Python process to ask for it."""
+        """Through the data source. Spark is told the schema, which is known: the data source would look for it again."""
         wanted = schema if self._columns is None else pa.schema([schema.field(column) for column in self._columns])
         reader = self._told(spark, reader, settings).option("tasks", spark.sparkContext.defaultParallelism)
         return reader.schema(schema_to_ddl(wanted)).load(self._container)  # type: ignore[no-any-return]
