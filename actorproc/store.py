@@ -49,6 +49,19 @@ class Listing:
     now: float
 
 
+async def all_pages(
+    ask: Callable[[int | None, str | None], Awaitable[tuple[Listing, str | None]]], limit: int | None
+) -> Listing:
+    """One listing of what `ask(limit, page)`, as `Backend.list_page`, answers."""
+    entries: list[Entry] = []
+    page: str | None = None
+    while True:
+        listing, page = await ask(None if limit is None else limit - len(entries), page)
+        entries += listing.entries
+        if page is None or len(entries) == limit:
+            return Listing(sorted(entries), listing.now)
+
+
 class NotModified(Exception):
     """The object still has the tag that the reader has. An answer, not an error."""
 
@@ -84,6 +97,13 @@ class Backend(ABC):
     @abstractmethod
     async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Listing:
         """Objects whose key starts with `prefix` and sorts after `after` (a whole key); at most `limit` where given."""
+
+    async def list_page(
+        self, prefix: str, after: str = "", limit: int | None = None, page: str | None = None
+    ) -> tuple[Listing, str | None]:
+        """A part of `list`, and the `page` that asks for the next one; None if that was all. A backend that answers in pages
+        gives them apart here, since each is a request with a deadline of its own."""
+        return await self.list(prefix, after, limit), None
 
     @abstractmethod
     async def delete(self, key: str) -> None:
@@ -168,8 +188,12 @@ class Store:
         return await self._persist("put", key, lambda: self.backend.put(key, body))
 
     async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Listing:
-        """See `Backend.list`; tried again while the store is unavailable."""
-        return await self._persist("list", prefix, lambda: self.backend.list(prefix, after, limit))
+        """See `Backend.list`; each page is tried again while the store is unavailable."""
+
+        async def ask(wanted: int | None, page: str | None) -> tuple[Listing, str | None]:
+            return await self._persist("list", prefix, lambda: self.backend.list_page(prefix, after, wanted, page))
+
+        return await all_pages(ask, limit)
 
     async def delete(self, key: str) -> None:
         """Remove the object; tried again while the store is unavailable."""

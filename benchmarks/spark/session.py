@@ -1,9 +1,8 @@
-"""The Spark of the benchmarks: all cores of this process, three gigabytes, quiet."""
+"""The Spark of the benchmarks: as `actorproc spark` starts it, on all cores of this process, three gigabytes, quiet."""
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,23 +16,17 @@ CORES = len(os.sched_getaffinity(0))
 @contextmanager
 def session() -> Iterator[Any]:
     """A session, stopped at the end."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    from pyspark.sql import SparkSession
+    from actorproc.spark.session import Session, session_options
 
-    spark = (
-        SparkSession.builder.master(f"local[{CORES},4]")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.memory", "3g")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.streaming.numRecentProgressUpdates", "100000")  # all of them
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
-    )
+    conf = {
+        "spark.driver.memory": "3g",
+        "spark.sql.streaming.numRecentProgressUpdates": "100000",  # all of them
+        "spark.ui.enabled": "false",
+    }
+    chosen = Session("local", session_options(f"local[{CORES},4]", app="benchmarks", conf=conf))
+    spark = chosen.open()
     spark.sparkContext.setLogLevel("OFF")  # a stream that is stopped complains
     try:
         yield spark
     finally:
-        spark.stop()
+        chosen.close()

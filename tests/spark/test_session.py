@@ -43,6 +43,12 @@ def test_executors_of_a_cluster_find_actorproc_and_the_users_modules_where_this_
     assert options("spark://127.0.0.1:7077")["spark.driver.host"] == "127.0.0.1"
 
 
+def test_arrow_leaves_out_its_checks_of_bounds_wherever_rows_arrive() -> None:
+    flag = "-Darrow.enable_unsafe_memory_access=true"
+    assert flag in options()["spark.driver.extraJavaOptions"].split()
+    assert flag in options("spark://10.0.0.7:7077")["spark.executor.extraJavaOptions"].split()
+
+
 def test_what_the_user_says_wins() -> None:
     assert (
         options(conf={"spark.sql.session.timeZone": "Europe/Berlin"})["spark.sql.session.timeZone"] == "Europe/Berlin"

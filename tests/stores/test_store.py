@@ -248,3 +248,36 @@ async def test_a_cancelled_request_frees_its_place() -> None:
         await store.get("key")
     assert scope.cancelled_caught
     assert await store.get("key") is None
+
+
+class Pages(Memory):
+    """Lists ten keys in a page, which takes ten seconds; request number `lost` gets no answer."""
+
+    def __init__(self, lost: int | None = None) -> None:
+        super().__init__()
+        self.asked: list[str | None] = []
+        self._lost = lost
+
+    async def list_page(
+        self, prefix: str, after: str = "", limit: int | None = None, page: str | None = None
+    ) -> tuple[Listing, str | None]:
+        self.asked.append(page)
+        await anyio.sleep(10)
+        if len(self.asked) - 1 == self._lost:
+            raise StoreUnavailable("the reply was lost")
+        listing = await self.list(prefix, page or after, 10 if limit is None else min(10, limit))
+        return listing, listing.entries[-1].key if len(listing.entries) == 10 else None
+
+
+@pytest.mark.parametrize("lost", [None, 3])
+async def test_a_long_listing_has_its_deadline_for_each_page_and_asks_only_for_a_lost_one_again(
+    lost: int | None,
+) -> None:
+    backend = Pages(lost)
+    keys = [f"k{number:03}" for number in range(95)]
+    for key in keys:
+        await backend.put(key, b"")
+    store = Store(backend, limits=StoreLimits(timeout=15))
+    assert [entry.key for entry in (await store.list("k")).entries] == keys
+    assert len(backend.asked) == store.requests["list"] == 10 + (lost is not None)
+    assert [entry.key for entry in (await store.list("k", after="k010", limit=25)).entries] == keys[11:36]
