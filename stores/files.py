@@ -40,6 +40,7 @@ import anyio
 
 from actorproc.clock import SYSTEM, Clock
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, UsageError
+from actorproc.retry import Backoff
 from actorproc.store import Backend, Entry, Listing, NotModified, Stored
 
 T = TypeVar("T")
@@ -48,7 +49,7 @@ HIDDEN = ".actorproc"
 _LOCKS = 256  # a lock file is empty and stays; the more, the fewer keys wait for each other
 _THREADS = 16  # measured: with more, creates per second fall again
 _LEFTOVER = 3600.0  # seconds after which a draft is nobody's
-_LOCK_WAIT = 0.02  # seconds between two tries for a taken lock
+_LOCKED = Backoff(0.002, 0.03)  # between two tries for a taken lock, which is held for a rename
 _MILLISECOND = 1_000_000  # nanoseconds
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -109,7 +110,7 @@ class Files(Backend):
             return written
         draft = written
         try:
-            await self._wait_for_lock()
+            await self._clock.sleep(_LOCKED.delay(1, self._clock.random))
             return await self._do_locked(self._replace, path, draft, tag)
         finally:
             with suppress(OSError):  # it is in its place, or the sweep gets it
@@ -119,14 +120,13 @@ class Files(Backend):
         return await self._clock.offload(self._guarded, work, *args, limiter=self._limiter)
 
     async def _do_locked(self, work: Callable[..., T], *args: object) -> T:
+        attempt = 0
         while True:
             try:
                 return await self._do(work, *args)
             except _Locked:
-                await self._wait_for_lock()
-
-    async def _wait_for_lock(self) -> None:
-        await self._clock.sleep(self._clock.jitter(_LOCK_WAIT, 0.5))
+                attempt += 1
+                await self._clock.sleep(_LOCKED.delay(attempt, self._clock.random))
 
     # From here on: in a thread.
 
