@@ -11,6 +11,8 @@ from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable
 from actorproc.retry import Backoff
 from actorproc.store import Backend, Conflict, Listing, Store, Stored, StoreLimits
 from actorproc.stores.memory import Memory
+from actorproc.testing.clock import VirtualClock
+from actorproc.testing.loop import run
 
 Call = Callable[[], Awaitable[object]]
 LIMITS = StoreLimits(timeout=5, patience=5, backoff=Backoff(0.0001, 0.001))
@@ -254,7 +256,7 @@ class Pages(Memory):
     """Lists ten keys in a page, which takes ten seconds; request number `lost` gets no answer."""
 
     def __init__(self, lost: int | None = None) -> None:
-        super().__init__()
+        super().__init__(clock=VirtualClock("store"))
         self.asked: list[str | None] = []
         self._lost = lost
 
@@ -270,14 +272,15 @@ class Pages(Memory):
 
 
 @pytest.mark.parametrize("lost", [None, 3])
-async def test_a_long_listing_has_its_deadline_for_each_page_and_asks_only_for_a_lost_one_again(
-    lost: int | None,
-) -> None:
-    backend = Pages(lost)
-    keys = [f"k{number:03}" for number in range(95)]
-    for key in keys:
-        await backend.put(key, b"")
-    store = Store(backend, limits=StoreLimits(timeout=15))
-    assert [entry.key for entry in (await store.list("k")).entries] == keys
-    assert len(backend.asked) == store.requests["list"] == 10 + (lost is not None)
-    assert [entry.key for entry in (await store.list("k", after="k010", limit=25)).entries] == keys[11:36]
+def test_a_long_listing_has_its_deadline_for_each_page_and_asks_only_for_a_lost_one_again(lost: int | None) -> None:
+    async def listed() -> None:
+        backend = Pages(lost)
+        keys = [f"k{number:03}" for number in range(95)]
+        for key in keys:
+            await backend.put(key, b"")
+        store = Store(backend, limits=StoreLimits(timeout=15), clock=VirtualClock("host"))
+        assert [entry.key for entry in (await store.list("k")).entries] == keys
+        assert len(backend.asked) == store.requests["list"] == 10 + (lost is not None)
+        assert [entry.key for entry in (await store.list("k", after="k010", limit=25)).entries] == keys[11:36]
+
+    run(listed())
