@@ -59,11 +59,11 @@ def read_output(
     if _is_remote(spark):
         return wanted.remote(spark, spark.read, settings, native)
     settings = settings or Settings.load()
-    schema, url, folders = wanted.look(settings)
+    schema, url, folders = wanted.look(settings, files=native is not False)
     path = native_url(spark, url)
     if path is None and native:
         raise _unreachable(url)
-    if path is not None and native is not False and folders:
+    if path is not None and folders:
         frames = []
         for folder, keys in folders.items():
             reader = spark.read.options(**native_options(path, settings), basePath=f"{path}/{folder}")
@@ -103,11 +103,11 @@ def stream_output(
         if _is_remote(spark):
             return wanted.remote(spark, stream, settings, native)
         settings = settings or Settings.load()
-        return wanted.source(spark, stream, settings, wanted.look(settings)[0])
+        return wanted.source(spark, stream, settings, wanted.look(settings, files=False)[0])
     settings = settings or Settings.load()
     if max_rows is not None:
         raise UsageError("max_rows does not go with native=True: Spark's own file stream counts files; use max_files")
-    schema, url, folders = wanted.look(settings)
+    schema, url, folders = wanted.look(settings, files=True)
     path = native_url(spark, url)
     if path is None:
         raise _unreachable(url)
@@ -142,16 +142,16 @@ class _Wanted:
             check_start(f"start_sequence = {start!r}", start)
         self._start = start
 
-    def look(self, settings: Settings) -> tuple[pa.Schema, str, Mapping[str, Sequence[str]]]:
-        """The schema of all columns, the URL in full, and what Spark's own reader is to read: keys of folders and files by
-        the folder that they are in; nothing if nothing was committed."""
+    def look(self, settings: Settings, *, files: bool) -> tuple[pa.Schema, str, Mapping[str, Sequence[str]]]:
+        """The schema of all columns, the URL in full, and, if `files` are wanted, what Spark's own reader is to read: keys of
+        folders and files by the folder that they are in; nothing if nothing was committed."""
         output = Output(self._name)
         with opened(self._container, settings) as place:
             schema = place.call(output.describe, place.store).schema
             named = [*(self._partitions or ()), *(self._start if isinstance(self._start, Mapping) else ())]
             if named:
                 check_partitions(named, place.call(output.partitions, place.store), output.at(place.store.url))
-            folders = place.call(self._folders, place.store)
+            folders = place.call(self._folders, place.store) if files else {}
             if self._columns is not None:
                 check_names(self._name, self._columns, schema)
             return schema, place.store.url, folders
