@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
 
 from actorproc.errors import UsageError
 from actorproc.layout import ProcessorLayout
@@ -67,8 +66,8 @@ def read_output(
         frames = []
         for folder, keys in folders.items():
             reader = spark.read.options(**native_options(path, settings), basePath=f"{path}/{folder}")
-            frames.append(wanted.native(reader, [f"{path}/{key}" for key in keys], schema))
-        return reduce(DataFrame.unionAll, frames)
+            frames.append(reader.schema(_in_files(schema)).parquet(*(f"{path}/{key}" for key in keys)))
+        return wanted.of_files(reduce(DataFrame.unionAll, frames), schema)
     return wanted.source(spark, spark.read, settings, schema)
 
 
@@ -119,7 +118,8 @@ def stream_output(
             "there; leave native out"
         )
     reader = spark.readStream.options(**given, **native_options(path, settings), maxFileAge=_NEVER)
-    return wanted.native(reader, [f"{path}/{folder}" for folder in folders], schema)
+    (folder,) = folders
+    return wanted.of_files(reader.schema(_in_files(schema)).parquet(f"{path}/{folder}"), schema)
 
 
 class _Wanted:
@@ -199,27 +199,38 @@ class _Wanted:
             options["startSequence"] = json.dumps(self._start if isinstance(self._start, int) else dict(self._start))
         return reader.format("actorproc").options(**options)
 
-    def native(self, reader: Any, paths: Sequence[str], schema: pa.Schema) -> DataFrame:
-        """Through Spark's own Parquet reader."""
-        stored = [field for field in schema if field.name != PARTITION.name]
-        files = pa.schema([*stored, pa.field(PARTITION_COLUMN, pa.string())])
-        frame: DataFrame = reader.schema(schema_to_ddl(files)).parquet(*paths)
-        # Spark makes one character of each %XX in a folder's name; ours are bytes of UTF-8.
-        # (Only names that are not ASCII have any: for each row the way there and back takes longer than the rest of it.)
-        found = f.col(PARTITION_COLUMN)
-        decoded = f.decode(f.encode(found, "ISO-8859-1"), "UTF-8")
-        partition = f.when(f.octet_length(found) == f.length(found), found).otherwise(decoded)
+    def of_files(self, frame: DataFrame, schema: pa.Schema) -> DataFrame:
+        """What is wanted of what Spark's own Parquet reader finds. In SQL: each call of a function for a column asks Java ten
+        times, which for a few of them takes longer than planning does."""
         if self._partitions is not None:
-            frame = frame.where(partition.isin(self._partitions))
+            frame = frame.where(f"{_NAME_IN_PATH} IN ({', '.join(map(_literal, self._partitions))})")
         if isinstance(self._start, int):
-            frame = frame.where(f.col(SEQUENCE.name) >= self._start)
+            frame = frame.where(f"{SEQUENCE.name} >= {self._start}")
         elif self._start is not None:
             for name, start in self._start.items():
-                frame = frame.where((partition != name) | (f.col(SEQUENCE.name) >= start))
+                frame = frame.where(f"{_NAME_IN_PATH} <> {_literal(name)} OR {SEQUENCE.name} >= {start}")
         columns = self._columns if self._columns is not None else schema.names
-        return frame.select(
-            [partition.alias(c) if c == PARTITION.name else f.col("`" + c.replace("`", "``") + "`") for c in columns]
+        return frame.selectExpr(
+            *(f"{_NAME_IN_PATH} AS {c}" if c == PARTITION.name else f"`{c.replace('`', '``')}`" for c in columns)
         )
+
+
+# Spark makes one character of each %XX in a folder's name; ours are bytes of UTF-8.
+# (Only names that are not ASCII have any: for each row the way there and back takes longer than the rest of it.)
+_NAME_IN_PATH = (
+    "CASE WHEN octet_length({0}) = length({0}) THEN {0} ELSE decode(encode({0}, 'ISO-8859-1'), 'UTF-8') END"
+).format(f"`{PARTITION_COLUMN}`")
+
+
+def _literal(text: str) -> str:
+    """`text` in Spark's SQL, whatever the session says of backslashes."""
+    return f"decode(X'{text.encode().hex()}', 'UTF-8')"
+
+
+def _in_files(schema: pa.Schema) -> str:
+    """What Spark's own reader is to find there: in the files, and in the names of their folders."""
+    stored = [field for field in schema if field.name != PARTITION.name]
+    return schema_to_ddl(pa.schema([*stored, pa.field(PARTITION_COLUMN, pa.string())]))
 
 
 def _is_remote(spark: SparkSession) -> bool:

@@ -200,13 +200,15 @@ def dealt(spans: Sequence[Span], tasks: int) -> list[list[Span]]:
     parts: list[list[Span]] = [[] for _ in range(tasks)]
     passed = 0
     for partition, files, stop in spans:
-        begin, part = 0, passed * tasks // max(1, whole)
+        begin = part = 0
         for at, file in enumerate(files):
-            here = passed * tasks // whole
-            if here != part:
+            weight = file.size + _FILE_WEIGHT
+            here = (2 * passed + weight) * tasks // (2 * whole)  # where its middle is: a file of weight may lie across
+            if begin < at and here != part:
                 parts[part].append(Span(partition, files[begin:at], file.number))
-                begin, part = at, here
-            passed += file.size + _FILE_WEIGHT
+                begin = at
+            part = here
+            passed += weight
         if begin < len(files):
             parts[part].append(Span(partition, files[begin:], stop))
     return [part for part in parts if part]

@@ -26,6 +26,7 @@ from actorproc.log.partitioning import Router
 from actorproc.log.staging import Staged, encode_staged
 from actorproc.log.transactions import UNNAMED, Transactions, abandon, is_done
 from actorproc.records import RECORD_SCHEMA
+from actorproc.spark.called import called_by_spark
 from actorproc.spark.place import Place, opened
 from actorproc.spark.target import Target, checked_record_columns, to_records
 from actorproc.store import Store
@@ -122,6 +123,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         super().__init__(target, schema, overwrite)
         self._transaction = target.transaction or f"{UNNAMED}{SYSTEM.nonce()}"
 
+    @called_by_spark
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._stage(iter(()) if self._done else iterator, self._transaction, self._target.batch)
 
@@ -138,6 +140,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """`df.writeStream`: once per micro-batch of the query, which its checkpoint names."""
 
+    @called_by_spark
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         task = TaskContext.get()
         query, batch = (task.getLocalProperty(name) if task else None for name in (_QUERY, _BATCH))

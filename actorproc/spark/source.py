@@ -6,9 +6,8 @@ are pickled from there to the tasks, settings included. So credentials travel to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -22,8 +21,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from actorproc.errors import SourceError, UsageError
+from actorproc.errors import UsageError
 from actorproc.rows.schema import schema_to_ddl
+from actorproc.spark.called import called_by_spark
 from actorproc.spark.place import opened
 from actorproc.spark.reading import read_spans
 from actorproc.spark.request import Request, parse_options
@@ -48,52 +48,39 @@ except ImportError:  # PySpark 4.1: no limits per trigger; it takes what is ther
         """Not known to PySpark 4.1."""
 
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def in_short(method: Callable[P, T]) -> Callable[P, T]:
-    """What we say of wrong use says all; Spark would show the way through our code above it."""
-
-    @wraps(method)
-    def called(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return method(*args, **kwargs)
-        except (UsageError, SourceError) as error:
-            raise error.with_traceback(None) from None
-
-    return called
-
-
 class ActorprocSource(DataSource):
     """The entry point. Every option is checked when a reader is made, so that an error names it at once."""
+
+    @called_by_spark
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
 
     @classmethod
     def name(cls) -> str:
         return "actorproc"
 
-    @in_short
+    @called_by_spark
     def schema(self) -> str:
         request = parse_options(self.options)
         with opened(request.url, request.settings) as place:
             return schema_to_ddl(place.call(request.dataset.describe, place.store).schema)
 
-    @in_short
+    @called_by_spark
     def reader(self, schema: StructType) -> DataSourceReader:
         return Reader(parse_options(self.options), _arrow(schema))
 
-    @in_short
+    @called_by_spark
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
         request = parse_options(self.options)
         if not LIMITS and (request.max_rows or request.max_files):
             raise UsageError("maxRowsPerTrigger and maxFilesPerTrigger need PySpark 4.2 or newer")
         return StreamReader(request, _arrow(schema))
 
-    @in_short
+    @called_by_spark
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         return BatchWriter(parse_target(self.options, stream=False), schema, overwrite)
 
-    @in_short
+    @called_by_spark
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         return StreamWriter(parse_target(self.options, stream=True), schema, overwrite)
 
@@ -105,10 +92,11 @@ class Reader(DataSourceReader):
         self._request = request
         self._schema = schema
 
-    @in_short
+    @called_by_spark
     def partitions(self) -> list[InputPartition]:
         return [InputPartition(part) for part in plan(self._request, self._schema)] or [InputPartition([])]
 
+    @called_by_spark
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_spans(self._request, partition.value, self._schema)
 
@@ -130,11 +118,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._stream = Stream(self._request, self._schema)
         return self._stream
 
-    @in_short
+    @called_by_spark
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return self._here.beginning()
 
-    @in_short
+    @called_by_spark
     def latestOffset(  # noqa: N802
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
@@ -152,10 +140,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         return self._here.seen
 
-    @in_short
+    @called_by_spark
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         return [InputPartition(part) for part in self._here.between(start, end)]
 
+    @called_by_spark
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_spans(self._request, partition.value, self._schema)
 

@@ -213,6 +213,12 @@ def test_files_are_dealt_out_once_each_in_parts_of_about_the_same_size(tasks: in
     assert max(weights) <= sum(weights) / tasks + 2 * (64 * 2**10 + 101_000)
 
 
+def test_a_file_that_lies_across_the_border_between_two_tasks_goes_where_most_of_it_lies() -> None:
+    sizes = {"a": 1_877_000, "b": 1_877_000, "c": 1_877_100, "d": 1_877_000}  # the border lies in the first bytes of c
+    spans = [Span(p, [File(0, 9, large, 0.0, ""), File(9, 10, 211_000, 0.0, "")], 10) for p, large in sizes.items()]
+    assert [[span.partition for span in part] for part in dealt(spans, 2)] == [["a", "b"], ["c", "d"]]
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import traceback
 from pathlib import Path
 
@@ -31,3 +33,11 @@ async def test_wrong_use_is_told_in_four_lines_and_not_with_the_way_through_our_
     for raised in (never_ran, misspelt, missing):
         assert len(lines(raised.value)) == 4
         assert lines(raised.value)[-1].startswith("actorproc.errors.UsageError: ")
+
+
+def test_a_process_of_sparks_need_not_look_for_garbage_among_what_it_has_imported() -> None:
+    lines = ("import gc", "from actorproc.spark.source import ActorprocSource as S", "S({})", "gc.collect()")
+    script = "; ".join((*lines, "print(len(gc.get_objects()), gc.get_freeze_count())"))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    looked_at, spared = map(int, done.stdout.split())
+    assert looked_at < spared / 10
