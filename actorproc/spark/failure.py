@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException, PySparkException
@@ -12,7 +13,11 @@ from actorproc.errors import ActorprocError, HandlerDefinitionError, QueryFailed
 
 _TRACEBACK = "Traceback (most recent call last):\n"
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line \d+, in .*\n(?:    .*\n)*')
-_INSIDE = re.compile(r"[/\\](pyspark|py4j|actorproc)[/\\]|pyspark\.zip|<frozen")
+_HERE = str(Path(errors.__file__).parent)
+# Not any folder of such a name: people keep what they write in some, too.
+_INSIDE = re.compile(
+    rf"{re.escape(_HERE)}[/\\]|(-packages|\.zip|[/\\]python)[/\\](pyspark|py4j|actorproc)[/\\]|<frozen"
+)
 _OURS = re.compile(r"^actorproc\.errors\.(\w+): (.*)", re.MULTILINE)
 _HEAD = re.compile(r"^(?:\[STREAM_FAILED\] )?Query \[id = \S+, runId = \S+\] terminated with exception: ")
 _FRAMES = 3  # of the user's traceback that are shown

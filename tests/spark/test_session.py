@@ -12,6 +12,7 @@ import pytest
 from py4j import clientserver
 from pyspark.errors import PySparkException
 
+import actorproc
 from actorproc.errors import HandlerDefinitionError, QueryFailed, SourceError, UsageError
 from actorproc.settings import Settings
 from actorproc.spark.failure import explained, shortened
@@ -128,6 +129,28 @@ def test_of_a_python_traceback_the_error_and_the_users_own_lines_are_left() -> N
     assert shortened(PYTHON.format(error="ValueError: boom at 15000")) == (
         'ValueError: boom at 15000\n  File "/home/me/app.py", line 17, in boom\n'
         '    if n == 15000: raise ValueError("boom at 15000")\n                   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^'
+    )
+
+
+@pytest.mark.parametrize("folder", ["/home/me/actorproc/examples", "/home/me/pyspark", "/srv/python/app"])
+def test_the_users_own_lines_are_left_whatever_their_folder_is_called(folder: str) -> None:
+    trace = PYTHON.replace("/home/me", folder).format(error="ValueError: boom")
+    assert f'File "{folder}/app.py", line 17, in boom' in shortened(trace)
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        actorproc.__file__,
+        "/opt/venv/lib/python3.12/site-packages/actorproc/spark/reading.py",
+        "/opt/spark/python/lib/pyspark.zip/pyspark/worker.py",
+        "/opt/spark/python/lib/py4j-0.10.9.9-src.zip/py4j/clientserver.py",
+        "/opt/spark/python/pyspark/worker.py",
+    ],
+)
+def test_lines_of_spark_and_of_ours_are_not(file: str) -> None:
+    assert file not in shortened(
+        PYTHON.replace("/venv/site-packages/pyspark/worker.py", file).format(error="ValueError: x")
     )
 
 
