@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def called_by_spark(method: Callable[P, T]) -> Callable[P, T]:
-    """What we say of wrong use says all; Spark would show the way through our code above it."""
+    """A method that Spark calls. What it says of wrong use says all; Spark would show the way through our code above it."""
 
     @wraps(method)
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
