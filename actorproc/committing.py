@@ -151,7 +151,7 @@ class Committer:
     def move(self, cursor: Cursor) -> None:
         """Everything up to `cursor` is processed, and nothing came of what is new."""
         cursor = max(cursor, self.cursor, key=lambda c: c.sequence)  # at most once: it has gone ahead
-        if cursor != self.cursor:
+        if cursor != self.committed:
             self._moved_at = self._moved_at or self._clock.monotonic()
         self.cursor = self._statistics.cursor = cursor
 

@@ -68,7 +68,7 @@ class _Read:
     cursor: Cursor
 
 
-class PartitionActor(Actor[_Read]):
+class PartitionActor(Actor[_Read | Exception]):
     """Runs one partition under one epoch until it is drained, fenced or fails.
 
     Args:
@@ -150,12 +150,19 @@ class PartitionActor(Actor[_Read]):
     # Reading
 
     async def _read_ahead(self) -> None:
+        """Read until that fails; the failure waits its turn behind what was read before."""
+        failure: Exception
         try:
             await self._read()
         except asyncio.CancelledError:
             if not is_stray():
                 raise
-            raise SourceError(f"the source's read() of partition {self.partition} was cancelled from within") from None
+            failure = SourceError(f"the source's read() of partition {self.partition} was cancelled from within")
+        except Exception as error:  # noqa: BLE001  # raised in `_work`
+            failure = error
+        else:
+            failure = SourceError(f"the source's read() of partition {self.partition} has ended; it must go on for ever")
+        await self.send(failure)
 
     async def _read(self) -> None:
         """Cut what the source yields into batches and send them to the own mailbox: the read-ahead."""
@@ -166,7 +173,6 @@ class PartitionActor(Actor[_Read]):
                 read = self._check_growth(chunk.batch, read)
                 cursor = await self._pass_on(chunk, cursor)
                 del chunk  # the next may take its time, and this one's memory is free as soon as it is handled
-        raise SourceError(f"the source's read() of partition {self.partition} has ended; it must go on for ever")
 
     async def _pass_on(self, chunk: Chunk, cursor: Cursor) -> Cursor:
         """The records of `chunk` beyond `cursor` as messages; how far the chunk leads."""
@@ -213,6 +219,9 @@ class PartitionActor(Actor[_Read]):
         await self._settle_end()
         while not self._draining.is_set():
             message = await self._next()
+            if isinstance(message, Exception):
+                await self._keep()
+                raise message
             if message is not None:
                 self._heard = True
                 try:
@@ -224,7 +233,7 @@ class PartitionActor(Actor[_Read]):
                 await self._committer.commit()
             await self._settle_end()
 
-    async def _next(self) -> _Read | None:
+    async def _next(self) -> _Read | Exception | None:
         """The next message; None when a commit is due first, or a drain has come."""
         due = self._committer.due_at()
         with anyio.CancelScope() as self._waiting:
@@ -241,14 +250,18 @@ class PartitionActor(Actor[_Read]):
                 await self._committer.go_ahead(message.cursor)  # whatever becomes of it
             outcome = await processor.process(batch)
         except HandlerError:
-            if self._settings.auto_commit or self._settings.delivery == "at-most-once":
-                await self._committer.commit()  # of earlier batches: they were good, and need not be processed again
+            await self._keep()
             raise
         finally:
             self._room.give_back(batch.nbytes)
         self._committer.processed(batch, batch.last, message.cursor, outcome)
         if processor.wanted >= batch.last and not self._settings.auto_commit:
             await self._committer.commit()  # asked for while records of the batch were still open
+
+    async def _keep(self) -> None:
+        """Before a failure ends the actor: earlier batches were good, and need not be processed again."""
+        if self._settings.auto_commit or self._settings.delivery == "at-most-once":
+            await self._committer.commit()
 
     async def _save(self, batch: Batch, outcome: Outcome, upto: int) -> None:
         """`ctx.commit` within a batch: everything up to a record of it."""

@@ -6,7 +6,7 @@ import gc
 import io
 import re
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing, suppress
 from typing import Any, ClassVar
 
@@ -30,7 +30,7 @@ from actorproc.partition import PartitionActor, Shared, _fitting
 from actorproc.records import Batch
 from actorproc.rows.schema import output_schema, parse_schema
 from actorproc.settings import Settings
-from actorproc.sources.protocol import End
+from actorproc.sources.protocol import Chunk, End
 from actorproc.store import Store
 from actorproc.stores.memory import Memory
 from actorproc.testing.source import MemorySource
@@ -348,6 +348,39 @@ async def test_at_most_once_shows_no_record_to_a_second_owner() -> None:
         async with world.running(epoch):
             await eventually(lambda epoch=epoch: _at_least(len(seen), 4 * epoch))  # type: ignore[misc]
     assert seen == list(range(12))
+
+
+@pytest.mark.parametrize("delivery", ["at-least-once", "at-most-once"])
+async def test_what_was_read_before_the_source_failed_is_handled_and_committed(delivery: str) -> None:
+    class Torn(MemorySource):
+        async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+            async for chunk in super().read(partition, position):
+                if chunk.next == "30":
+                    raise errors.SourceError("the third page is torn")
+                yield chunk
+
+    world = World(page=10, read_ahead_batches=4, delivery=delivery)
+    world.source = Torn(1, page=10, step=3)
+    world.feed(25)
+    world.source.append("0", [b"25"] * 5)
+    actor = world.actor(1)
+    with closing(actor), pytest.raises(ExceptionGroup) as caught:
+        await actor.run()
+    assert "the third page is torn" in str(first_cause(caught.value))
+    assert await world.rows() == list(range(0, 20, 2))
+    assert await world.letters() == [5, 15]
+
+
+async def test_at_most_once_silence_is_told_by_the_checkpoint_too() -> None:
+    class Silent(Numbers):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            pass
+
+    world = World(Silent, idle_commit_interval=0.01, delivery="at-most-once")
+    world.feed(10)
+    async with world.running(1) as actor:
+        await eventually(lambda: _at_least(actor.statistics.committed.sequence, 27))
+    assert (await world.checkpoint()).totals.records == 10
 
 
 async def test_output_written_by_one_commit_is_one_file_with_rows_in_order() -> None:
