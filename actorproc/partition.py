@@ -161,7 +161,9 @@ class PartitionActor(Actor[_Read | Exception]):
         except Exception as error:  # noqa: BLE001  # raised in `_work`
             failure = error
         else:
-            failure = SourceError(f"the source's read() of partition {self.partition} has ended; it must go on for ever")
+            failure = SourceError(
+                f"the source's read() of partition {self.partition} has ended; it must go on for ever"
+            )
         await self.send(failure)
 
     async def _read(self) -> None:

@@ -11,10 +11,12 @@ import pyarrow as pa
 
 from actorproc.actor import gather
 from actorproc.errors import CorruptObject
+from actorproc.layout import ProcessorLayout
+from actorproc.output.dataset import partitions_with_state
 from actorproc.output.dead_letters import decoded
 from actorproc.records import RECORD_SCHEMA
-from actorproc.spark.dataset import Batch, Dataset, File, list_files
-from actorproc.spark.output import Output
+from actorproc.spark.dataset import Batch, Dataset, Description, File, list_files
+from actorproc.spark.output import identity_of
 from actorproc.store import Store
 
 _HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
@@ -38,7 +40,7 @@ LETTER_SCHEMA = pa.schema(
 """As `actorproc dead-letters list --json` shows them, keys and values being the bytes that they were."""
 
 
-class DeadLetters(Output):
+class DeadLetters(Dataset):
     """Published dead letters. Numbers are commits, those without dead letters being left out.
 
     A commit's letters are published before the next commit is made. So whoever sees a number sees, by listing anew, every
@@ -48,8 +50,15 @@ class DeadLetters(Output):
     kind = "dead letters"
     dense = False
 
-    async def _schema(self, store: Store) -> pa.Schema:
-        return LETTER_SCHEMA
+    def __init__(self, name: str) -> None:
+        self.path = name
+        self._layout = ProcessorLayout(name)
+
+    async def describe(self, store: Store) -> Description:
+        return Description(await identity_of(store, self._layout), LETTER_SCHEMA)
+
+    async def partitions(self, store: Store) -> Sequence[str]:
+        return await partitions_with_state(store, self._layout)
 
     async def lowest(self, store: Store, partitions: Sequence[str]) -> Mapping[str, int]:
         return {}
@@ -65,15 +74,6 @@ class DeadLetters(Output):
             return await list_files(store, folder, starts[partition], limit, ".jsonl")
 
         return await gather(list(starts), of)
-
-    async def fetch(self, store: Store, partition: str, number: int) -> tuple[str, bytes] | None:
-        return await Dataset.fetch(self, store, partition, number)
-
-    async def check(self, store: Store, first: Mapping[str, Sequence[File]], starts: Mapping[str, int]) -> None:
-        """Gaps mean nothing here."""
-
-    async def seek(self, store: Store, partition: str, files: Sequence[File], sequence: int) -> int:
-        return 0
 
     def decode(
         self, partition: str, number: int, stop: int, key: str, body: bytes, columns: Sequence[str]

@@ -47,11 +47,7 @@ class Output(Dataset):
         return self.__dict__ | {"_contents": {}, "_before": {}}  # tasks need not know what the driver remembers
 
     async def describe(self, store: Store) -> Description:
-        from actorproc.status import missing_processor  # half a second, which tasks need not spend
-
-        if (problem := await missing_processor(store, self.path)) is not None:
-            raise UsageError(problem)
-        return Description(await dataset_identity(store, self._layout) or "", await self._schema(store))
+        return Description(await identity_of(store, self._layout), await self._schema(store))
 
     async def _schema(self, store: Store) -> pa.Schema:
         declared = await read_schema(store, self._layout)
@@ -216,6 +212,19 @@ class Output(Dataset):
                 yield Batch(found, found[SEQUENCE.name])
         except (pa.ArrowException, OSError, KeyError) as error:
             raise _damaged(key, error) from None
+
+
+async def identity_of(store: Store, layout: ProcessorLayout) -> str:
+    """What tells a processor's datasets from others at the same place.
+
+    Raises:
+        UsageError: there is no such processor.
+    """
+    from actorproc.status import missing_processor  # half a second, which tasks need not spend
+
+    if (problem := await missing_processor(store, layout.processor)) is not None:
+        raise UsageError(problem)
+    return await dataset_identity(store, layout) or ""
 
 
 def _repeated(text: str, rows: int) -> pa.Array:

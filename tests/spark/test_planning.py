@@ -194,6 +194,14 @@ async def test_dead_letters_have_gaps_and_are_all_found(store: Store, fleet: Fle
     assert numbers(await between(request, store, {"1": 2}, end)) == {"0": [0, 1, 2, 3, 4, 6], "1": [2]}
 
 
+async def test_so_many_files_of_dead_letters_are_taken_at_a_time(store: Store, fleet: Fleet) -> None:
+    request, at, taken = asked(kind="dead-letters", maxFilesPerTrigger="3"), {"0": 0, "1": 0}, []
+    while (end := (await news(request, store, at, limited=True, target=None))[0]) != at:
+        taken.append(sum(len(span.files) for span in await between(request, store, at, end)))
+        at = end
+    assert taken == [3, 3, 2]
+
+
 @pytest.mark.parametrize("tasks", [1, 2, 3, 8, 100])
 def test_files_are_dealt_out_once_each_in_parts_of_about_the_same_size(tasks: int) -> None:
     spans = [
