@@ -112,14 +112,13 @@ def stream_output(
         raise _unreachable(url)
     if not folders:
         raise UsageError(f"{name} at {url} has no output yet, and Spark's own file stream needs some; leave native out")
-    if any(keys != [folder] for folder, keys in folders.items()):
+    if len(folders) > 1 or wanted.originals not in folders:
         raise UsageError(
             f"output of {name} at {url} was compacted, and Spark's own file stream sees the originals only, while they are "
             "there; leave native out"
         )
     reader = spark.readStream.options(**given, **native_options(path, settings), maxFileAge=_NEVER)
-    (folder,) = folders
-    return wanted.of_files(reader.schema(_in_files(schema)).parquet(f"{path}/{folder}"), schema)
+    return wanted.of_files(reader.schema(_in_files(schema)).parquet(f"{path}/{wanted.originals}"), schema)
 
 
 class _Wanted:
@@ -135,6 +134,8 @@ class _Wanted:
     ) -> None:
         self._container = container
         self._layout = ProcessorLayout(name)
+        self.originals = self._layout.output.rstrip("/")
+        self._compacted = self._layout.compacted.rstrip("/")
         self._name = name
         self._columns = columns
         self._partitions = None if partitions is None else [str(partition) for partition in partitions]
@@ -158,14 +159,13 @@ class _Wanted:
 
     async def _folders(self, store: Store) -> Mapping[str, Sequence[str]]:
         where = OutputFiles(self._layout)
-        output = self._layout.output.rstrip("/")
-        if not any(boundary.ranges for boundary in (await where.look(store)).values()):
-            return {output: [output]} if (await store.list(self._layout.output, limit=1)).entries else {}
+        if not any(boundary.originals for boundary in (await where.look(store)).values()):
+            return {self.originals: [self.originals]} if (await store.list(self._layout.output, limit=1)).entries else {}
         partitions = await partitions_with_state(store, self._layout)
         wanted = [partition for partition in partitions if self._partitions is None or partition in self._partitions]
-        found: dict[str, list[str]] = {output: [], self._layout.compacted.rstrip("/"): []}
+        found: dict[str, list[str]] = {self.originals: [], self._compacted: []}
         for file in chain(*(await where.files(store, dict.fromkeys(wanted, 0))).values()):
-            found[self._layout.compacted.rstrip("/") if file.compacted else output].append(file.key)
+            found[self._compacted if file.compacted else self.originals].append(file.key)
         return {folder: keys for folder, keys in found.items() if keys}
 
     def source(self, spark: SparkSession, reader: Any, settings: Settings, schema: pa.Schema) -> DataFrame:

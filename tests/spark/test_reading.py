@@ -13,7 +13,11 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
 from actorproc import Batch, PartitionContext, Processor, Producer, errors
+from actorproc.layout import ProcessorLayout
+from actorproc.output.boundary import raise_boundary
+from actorproc.settings import Settings
 from actorproc.spark import read_output
+from actorproc.stores import open_store
 from tests.servers import S3Server
 from tests.spark.committing import QUICK, Fleet, Grown, Numbers, Rows, Stream
 
@@ -61,6 +65,19 @@ async def test_both_readers_give_what_was_committed_with_the_same_types(spark: S
     assert {(row._partition, row._sequence) for row in expected} == {("Zürich/1", n) for n in range(25)}
     assert expected[0]["list"] == [Row(a=1, b=None), Row(a=2, b="x")]
     assert expected[1].s is None
+
+
+async def test_both_readers_pass_over_a_file_below_the_boundary_wherever_it_came_from(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    fleet = Fleet(str(tmp_path))
+    await fleet.commit(p0=30, p1=30)
+    layout = ProcessorLayout("numbers")
+    async with open_store(str(tmp_path), Settings.load()) as store:
+        await raise_boundary(store, layout.boundary("0"), 2)
+    expected = {row for row in fleet.expected() if row[0] == "1" or row[1] >= 20}
+    for native in (True, False):
+        assert rows(read_output(spark, str(tmp_path), "numbers", native=native)) == expected
 
 
 @pytest.mark.parametrize("native", [True, False])
