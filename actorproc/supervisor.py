@@ -394,12 +394,15 @@ class Supervisor(Actor[Note]):
             await self._clock.sleep(HAND_OVER_PAUSE)
         released = [partition for partition, running in self._running.items() if running.released]
         try:
-            await self._group.hand_over(released)
+            kept = await self._group.hand_over(released)
         except StoreError as error:
             self._log.warning("supervisor.hand_over_failed", error=str(error), partitions=len(released))
             return  # the next look tries again
         for partition in released:
-            self._running.pop(partition, None)
+            if partition not in kept:
+                self._running.pop(partition, None)
+        if kept and not self._fenced:
+            self.nudge()  # the next look starts them again
 
     # Leaving
 

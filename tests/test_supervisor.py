@@ -86,6 +86,7 @@ class SlowToClose(PartitionHandler):
 
     alive = 0
     most_alive = 0
+    closing_now = 0
     closed = 0
 
     async def opened(self, ctx: Site) -> None:
@@ -97,7 +98,9 @@ class SlowToClose(PartitionHandler):
         pass
 
     async def closing(self, ctx: Site, reason: CloseReason) -> None:
+        type(self).closing_now += 1
         await anyio.sleep(9)
+        type(self).closing_now -= 1
         type(self).alive -= 1
         type(self).closed += 1
 
@@ -157,5 +160,24 @@ def test_a_host_that_gets_a_partition_back_waits_for_its_own_old_instance_to_clo
             await until(lambda: handler.closed == 1)
             await until(lambda: handler.alive == 1, within=1.0)
             assert handler.most_alive == 1
+
+    run(main())
+
+
+def test_a_partition_whose_move_is_called_off_while_it_is_drained_starts_again_at_once() -> None:
+    async def main() -> None:
+        clock = VirtualClock("a")
+        backend = Memory(clock=clock)
+        store, layout = Store(backend, clock=clock), ProcessorLayout("slow")
+        async with slow_to_close(backend, clock) as handler:
+            before = await read_group(store, layout)
+            assert before is not None
+            marked = {partition: lease._replace(next="b") for partition, lease in before.leases.items()}
+            members = {**before.members, "b": next(iter(before.members.values()))._replace(incarnation="of b")}
+            await store.put(layout.group, GroupDocument(members, marked, "b has come").to_json())
+            await until(lambda: handler.closing_now == 1)
+            await store.put(layout.group, GroupDocument(before.members, before.leases, "b has gone").to_json())
+            await until(lambda: handler.closed == 1)
+            await until(lambda: handler.alive == 1, within=1.0)
 
     run(main())

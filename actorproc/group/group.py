@@ -153,10 +153,10 @@ class Group:
             moves = proposal.moves if proposal is not None else []
             return View(self._own(), self._document.members, self._document.leases, moves, self._pause())
 
-    async def hand_over(self, partitions: Collection[str]) -> None:
+    async def hand_over(self, partitions: Collection[str]) -> Collection[str]:
         """Give drained partitions to their next owners, in one write, and nudge those.
 
-        Leases whose move has been called off stay. While `retire`d, leases without a next owner go to whoever has
+        Returns those of them that stay: their moves have been called off. While `retire`d, leases without a next owner go to whoever has
         fewest, or to nobody if nobody else is there.
 
         Raises:
@@ -169,6 +169,7 @@ class Group:
 
         async with self._lock:
             await self._change(propose)
+            return self._own().keys() & partitions
 
     async def outrank(self, partition: str, epoch: int) -> None:
         """Raise the epoch of an own lease beyond `epoch`, which its checkpoint bears; nothing if the lease is not ours.
