@@ -160,7 +160,9 @@ class _Wanted:
     async def _folders(self, store: Store) -> Mapping[str, Sequence[str]]:
         where = OutputFiles(self._layout)
         if not any(boundary.originals for boundary in (await where.look(store)).values()):
-            return {self.originals: [self.originals]} if (await store.list(self._layout.output, limit=1)).entries else {}
+            return (
+                {self.originals: [self.originals]} if (await store.list(self._layout.output, limit=1)).entries else {}
+            )
         partitions = await partitions_with_state(store, self._layout)
         wanted = [partition for partition in partitions if self._partitions is None or partition in self._partitions]
         found: dict[str, list[str]] = {self.originals: [], self._compacted: []}

@@ -1,0 +1,47 @@
+"""Spark's daemon as we start it: what it says when Spark lets go of a process. Without Java."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+TOLD = {
+    "PYTHON_UNIX_DOMAIN_ENABLED": "true",
+    "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",
+    "SPARK_REUSE_WORKER": "1",
+}
+
+
+@pytest.mark.parametrize(("module", "traceback"), [("pyspark.daemon", True), ("actorproc.spark.daemon", False)])
+def test_a_process_that_spark_lets_go_ends_without_a_word(module: str, traceback: bool, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", module, "pyspark.worker"],
+        env=os.environ | TOLD | {"PYTHON_WORKER_FACTORY_SOCK_DIR": str(tmp_path)},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as daemon:  # fmt: skip
+        assert daemon.stdout is not None
+        path = daemon.stdout.read(*struct.unpack("!i", daemon.stdout.read(4)))
+        with socket.socket(socket.AF_UNIX) as java:
+            java.connect(path)
+            (process,) = struct.unpack("!i", java.recv(4, socket.MSG_WAITALL))
+        while alive(process):
+            time.sleep(0.01)
+        _, said = daemon.communicate()
+    assert (b"BrokenPipeError" in said) == traceback, said.decode()
+    assert traceback or not said, said.decode()
+    assert list(tmp_path.iterdir()) == []
+
+
+def alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
