@@ -15,22 +15,23 @@ class ByteBudget:
     def __init__(self, size: int) -> None:
         self.size = size
         self.used = 0
-        self._waiting: deque[tuple[int, anyio.Event]] = deque()
+        self._waiting: deque[tuple[int, int, anyio.Event]] = deque()
 
     @property
     def crowded(self) -> bool:
         """Whether somebody waits for bytes."""
         return bool(self._waiting)
 
-    async def take(self, size: int) -> None:
-        """Wait until `size` bytes are free, and take them."""
-        if self._waiting or not self._fits(size):
-            entry = (size, anyio.Event())
+    async def take(self, size: int, least: int | None = None) -> None:
+        """Wait until `size` bytes are free, or `least` of them, and take them all."""
+        least = size if least is None else least
+        if self._waiting or not self._fits(least):
+            entry = (least, size, anyio.Event())
             self._waiting.append(entry)
             try:
-                await entry[1].wait()
+                await entry[2].wait()
             except BaseException:
-                if entry[1].is_set():
+                if entry[2].is_set():
                     self.give_back(size)
                 else:
                     self._waiting.remove(entry)
@@ -52,7 +53,7 @@ class ByteBudget:
 
     def _wake(self) -> None:
         while self._waiting and self._fits(self._waiting[0][0]):
-            size, event = self._waiting.popleft()
+            _, size, event = self._waiting.popleft()
             self.used += size
             event.set()
 
@@ -72,11 +73,11 @@ class Room:
     async def reserve(self, size: int) -> None:
         """Let go of what the source held, and wait until about `size` bytes are free for what it fetches next.
 
-        Never for more than half of the budget: one large file must not wait until all others have come to rest.
+        Never for more than half of the budget: one large file must not wait until all others have come to rest. It counts
+        as a whole, so there is but one at a time.
         """
         self.resize(0)
-        size = min(size, self._budget.size // 2)
-        await self._budget.take(size)
+        await self._budget.take(size, min(size, self._budget.size // 2))
         self._source = size
 
     def resize(self, size: int) -> None:

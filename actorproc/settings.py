@@ -142,7 +142,9 @@ class Settings(BaseSettings):
     )
 
     # Store
-    store_timeout: Seconds = Field(15, description="Deadline of one request.")
+    store_timeout: Seconds = Field(
+        15, description="Deadline of one request; a second more for each MiB that it sends, or is known to fetch."
+    )
     store_patience: Seconds = Field(60, description="How long a request is tried again before it counts as failed.")
     store_concurrency: Count = Field(64, description="Requests under way at once, per host and store.")
     s3_endpoint: str | None = Field(None, description="URL of an S3 server other than AWS, such as a MinIO.")

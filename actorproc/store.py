@@ -116,14 +116,17 @@ class Backend(ABC):
         """Let go of connections."""
 
 
+SLOWEST = 2**20
+"""Bytes a second at which a large object must come and go: its requests have so much more time than the others."""
+
 LANE = 4
 """Requests under way at once in a lane of its own, beyond `StoreLimits.concurrency`."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreLimits:
-    """`timeout`: seconds for one request. `patience`: seconds over which a request is tried again.
-    `concurrency`: requests under way at once."""
+    """`timeout`: seconds for one request; `patience`: seconds over which it is tried again; what a large object takes at
+    `SLOWEST` comes on top of both. `concurrency`: requests under way at once."""
 
     timeout: float = 15.0
     patience: float = 60.0
@@ -179,13 +182,16 @@ class Store:
         with anyio.CancelScope(shield=True), anyio.move_on_after(5):
             await self.backend.close()
 
-    async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
-        """See `Backend.get`; tried again while the store is unavailable."""
-        return await self._persist("get", key, lambda: self.backend.get(key, unless=unless, tail=tail))
+    async def get(
+        self, key: str, *, unless: str | None = None, tail: int | None = None, size: int = 0
+    ) -> Stored | None:
+        """See `Backend.get`; tried again while the store is unavailable. `size`: of the object, as far as it is known; one of
+        many MiB does not arrive in time without it."""
+        return await self._persist("get", key, lambda: self.backend.get(key, unless=unless, tail=tail), size)
 
     async def put(self, key: str, body: bytes) -> str:
         """Write unconditionally; tried again while the store is unavailable."""
-        return await self._persist("put", key, lambda: self.backend.put(key, body))
+        return await self._persist("put", key, lambda: self.backend.put(key, body), len(body))
 
     async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Listing:
         """See `Backend.list`; each page is tried again while the store is unavailable."""
@@ -236,17 +242,17 @@ class Store:
         self, key: str, body: bytes, expected: str | None, send: Callable[[], Awaitable[str]], verb: str
     ) -> Created:
         """Send; on any answer but yes read back. `expected`: the tag under which the write has not been applied yet."""
-        give_up = self.clock.monotonic() + self.limits.patience
+        give_up = self.clock.monotonic() + self.limits.patience + len(body) // SLOWEST
         attempt = 0
         while True:
             attempt += 1
             try:
-                return Created(await self._once(verb, send))
+                return Created(await self._once(verb, send, len(body)))
             except ConditionFailed:
                 doubt = None
             except StoreUnavailable as error:
                 doubt = error
-            stored = await self.get(key)
+            stored = await self.get(key, size=len(body))
             if stored is not None and stored.body == body:
                 return Created(stored.tag)
             untouched = stored is None if expected is None else stored is not None and stored.tag == expected
@@ -257,13 +263,13 @@ class Store:
                 raise doubt or StoreUnavailable(f"{self.url}: {verb} of {key!r} is refused and undone by turns")
             await self.clock.sleep(self.limits.backoff.delay(attempt, self.clock.random))
 
-    async def _persist(self, verb: str, key: str, send: Callable[[], Awaitable[T]]) -> T:
-        give_up = self.clock.monotonic() + self.limits.patience
+    async def _persist(self, verb: str, key: str, send: Callable[[], Awaitable[T]], size: int = 0) -> T:
+        give_up = self.clock.monotonic() + self.limits.patience + size // SLOWEST
         attempt = 0
         while True:
             attempt += 1
             try:
-                return await self._once(verb, send)
+                return await self._once(verb, send, size)
             except StoreUnavailable as error:
                 delay = self.limits.backoff.delay(attempt, self.clock.random)
                 if self.clock.monotonic() + delay >= give_up:
@@ -271,11 +277,12 @@ class Store:
                 log.debug("store.retry", verb=verb, key=key, attempt=attempt, delay=delay, error=str(error))
             await self.clock.sleep(delay)
 
-    async def _once(self, verb: str, send: Callable[[], Awaitable[T]]) -> T:
+    async def _once(self, verb: str, send: Callable[[], Awaitable[T]], size: int) -> T:
+        timeout = self.limits.timeout + size // SLOWEST
         async with self._slots:
             self.requests[verb] += 1
             try:
-                with anyio.fail_after(self.limits.timeout):
+                with anyio.fail_after(timeout):
                     return await send()
             except TimeoutError:
-                raise StoreUnavailable(f"{self.url}: no answer to {verb} within {self.limits.timeout:g} s") from None
+                raise StoreUnavailable(f"{self.url}: no answer to {verb} within {timeout:g} s") from None

@@ -170,11 +170,27 @@ def test_of_those_who_hold_too_much_together_the_ones_with_most_are_to_let_go() 
     assert (tally.used, tally.holders) == (0, 0)
 
 
+async def test_what_is_larger_than_half_waits_for_half_and_then_no_second_one_comes_with_it() -> None:
+    budget = ByteBudget(100)
+    await budget.take(60)
+    async with anyio.create_task_group() as tasks:
+        for size in (300, 80):
+            tasks.start_soon(Room(budget).reserve, size)
+        await anyio.lowlevel.checkpoint()
+        assert budget.used == 60
+        budget.give_back(10)
+        assert budget.used == 50 + 300
+        budget.give_back(50)
+        assert budget.used == 300
+        budget.give_back(300)
+        assert budget.used == 80
+
+
 async def test_what_a_source_has_made_room_for_is_handed_over_without_waiting_and_lent_as_a_whole() -> None:
     budget = ByteBudget(100)
     room, other = Room(budget), Room(budget)
     await room.reserve(1000)
-    assert budget.used == 50
+    assert budget.used == 1000
     room.resize(80)
     await room.take(30)
     assert budget.used == 80

@@ -165,7 +165,7 @@ async def merge(store: Store, layout: ProcessorLayout, group: Group, schema: pa.
     put_id = store.clock.nonce()
     merger = Merger(schema, group.first, put_id)
     for files in _portions(group.files):
-        fetched = await gather(files, lambda file: store.get(file.key))
+        fetched = await gather(files, lambda file: store.get(file.key, size=file.size))
         for file in files:
             stored = fetched[file]
             if stored is None or (file.tag and stored.tag != file.tag):

@@ -90,7 +90,7 @@ async def read_rows(store: Store, piece: Piece) -> AsyncIterator[pa.RecordBatch]
 
 async def _body(store: Store, file: OutputFile) -> bytes | None:
     """The file as it was listed, or None."""
-    stored = await store.get(file.key)
+    stored = await store.get(file.key, size=file.size)
     return None if stored is None or (file.tag and stored.tag != file.tag) else stored.body
 
 

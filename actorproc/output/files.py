@@ -110,7 +110,7 @@ class OutputFiles:
         while number >= boundary.lowest:
             holder = boundary.range_of(number)
             key = key_of(self._layout, partition, number, holder)
-            stored = await store.get(key)
+            stored = await store.get(key, size=holder.size if holder else 0)
             # As above: what was read counts if the boundary says so afterwards, too.
             now = await read_boundary(store, place)
             if now.range_of(number) == holder and number >= now.lowest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,9 @@ from actorproc.output.chain import Commit, OutputChain
 from actorproc.output.compacted import Contents
 from actorproc.output.files import key_of
 from actorproc.parquet import footer_of, read_footer
-from actorproc.store import Store
+from actorproc.store import Store, Stored
+
+_SMALL = 2**20  # bytes: originals up to that, nearly all, come with the answer that they are there
 
 _CHECK_AGAIN = 300.0
 """Seconds for which a partition is believed to end where there was no file. Files go an hour after the boundary says so."""
@@ -62,14 +65,15 @@ class Following:
         self._boundary: Boundary = NOTHING_TRIMMED
         self._checked_at = -math.inf
 
-    async def file(self, number: int) -> CommittedFile | None:
-        """The file that has commit `number`; None: the partition ends there. One request more if there is one, and two in
-        five minutes if there is none."""
+    async def file(self, number: int, make_room: Callable[[int], Awaitable[None]]) -> CommittedFile | None:
+        """The file that has commit `number`; None: the partition ends there. One request more if there is one (two, if it is
+        a large original), and two in five minutes if there is none. `make_room`: for so many bytes, before they are fetched.
+        """
         while True:
             self._check_kept(number)
             holder = self._boundary.range_of(number)
             key = key_of(self._layout, self._partition, number, holder)
-            stored = await self._store.get(key)
+            stored = await self._fetch(key, holder, make_room)
             if stored is None and holder is None:
                 if self._store.clock.monotonic() - self._checked_at > _CHECK_AGAIN:
                     await self._look()
@@ -113,6 +117,20 @@ class Following:
             else:
                 low = middle + 1
         return end if low >= end.number else await self._before(low)
+
+    async def _fetch(
+        self, key: str, holder: Range | None, make_room: Callable[[int], Awaitable[None]]
+    ) -> Stored | None:
+        size = _SMALL if holder is None else holder.size
+        await make_room(size)
+        if holder is None:
+            stored = await self._store.get(key, tail=_SMALL)
+            if stored is None or stored.size <= _SMALL:
+                return stored
+            size = stored.size
+            del stored  # nothing is held while waiting for room
+            await make_room(size)
+        return await self._store.get(key, size=size)
 
     async def _look(self) -> None:
         self._boundary = await read_boundary(self._store, self._layout.boundary(self._partition))

@@ -43,7 +43,6 @@ SLOWEST = 15
 
 _SLOWER = 1.5
 _ROWS = 10_000  # in a chunk, at most
-_FILE_BYTES = 2**20  # what a file is expected to have before one was seen
 
 
 class OutputSource(Source):
@@ -67,7 +66,6 @@ class OutputSource(Source):
         self._store = open_store(container, self._settings, clock=clock) if isinstance(container, str) else container
         self._layout = ProcessorLayout(name)
         self._lowest: Mapping[str, int] = {}  # where we may begin, as of when we registered
-        self._file_bytes = _FILE_BYTES
         self.url = f"{SCHEME}{self._store.url}/{name}"
 
     @classmethod
@@ -149,8 +147,7 @@ class OutputSource(Source):
         place = _parsed(partition, position)
         pause = self._settings.poll_interval
         while True:
-            await room.reserve(self._file_bytes)
-            file = await following.file(place.number)
+            file = await following.file(place.number, room.reserve)
             if file is None:
                 room.resize(0)
                 yield Chunk(Batch(partition, _NO_ROWS, _NO_SEQUENCES), _position(place))
@@ -161,7 +158,6 @@ class OutputSource(Source):
             batches, size = _batches(partition, file, place.rows - file.before), len(file.body)
             number, place = place.number, Place(file.next, file.end)
             del file
-            self._file_bytes = max(size, self._file_bytes * 7 // 8)
             room.resize(size)
             while (batch := await self._clock.offload(next, batches, None)) is not None:
                 done = batch.last + 1

@@ -32,7 +32,6 @@ TARGET_SIZE = 128 * 2**20
 """Bytes: what Spark reads in one task by default. A task that writes such a file holds it in memory."""
 
 _GROUPS_PER_CORE = 4  # that are done between two looks at the driver: enough to even out, few enough to lose
-_SLOWEST = 2**20  # bytes a second, at which a large file must come and go
 
 
 @dataclass(slots=True)
@@ -109,7 +108,7 @@ def compact(
             return found
         began(found)
         if found.groups:
-            work = _Work(place.store.url, _patient(settings, found.groups), layout, schema)
+            work = _Work(place.store.url, settings, layout, schema)
             _Job(spark if isinstance(spark, SparkSession) else spark(), place, work, found, done).run_all()
         swept = place.call(gather, [p.partition for p in plans], partial(sweep, place.store, layout, keep=kept))
         found.swept = sum(len(gone) for gone in swept.values())
@@ -216,12 +215,6 @@ async def _planned(
     if declared is None:
         raise CorruptObject(layout.schema, f"is missing from {store.url}; every processor writes it as it starts")
     return output_schema(declared), plans
-
-
-def _patient(settings: Settings, groups: Sequence[Group]) -> Settings:
-    """Settings with time enough for the largest file."""
-    largest = max((group.size for group in groups), default=0)
-    return settings.model_copy(update={"store_timeout": settings.store_timeout + largest / _SLOWEST})
 
 
 def _size(value: int | str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from itertools import count
 from typing import NamedTuple, ParamSpec, TypeVar
 
@@ -33,9 +34,9 @@ class Place(NamedTuple):
         """The result of async `work`."""
         return self.portal.call(lambda: work(*args, **kwargs))
 
-    def get(self, key: str) -> Future[Stored | None]:
-        """The object, later; None if there is no such object."""
-        return self.portal.start_task_soon(self.store.get, key)
+    def get(self, key: str, size: int) -> Future[Stored | None]:
+        """The object, later, which had `size` bytes when it was listed; None if there is no such object."""
+        return self.portal.start_task_soon(partial(self.store.get, key, size=size))
 
 
 @contextmanager

@@ -98,7 +98,7 @@ class _Ahead:
                 return
             self._listed.popleft()
             self._bytes += file.size
-            self._coming.append((file, self._place.get(file.key)))
+            self._coming.append((file, self._place.get(file.key, file.size)))
 
 
 def _from(batch: Batch, start: int) -> Batch:

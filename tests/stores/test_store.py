@@ -9,7 +9,7 @@ import pytest
 
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable
 from actorproc.retry import Backoff
-from actorproc.store import Backend, Conflict, Listing, Store, Stored, StoreLimits
+from actorproc.store import SLOWEST, Backend, Conflict, Listing, Store, Stored, StoreLimits
 from actorproc.stores.memory import Memory
 from actorproc.testing.clock import VirtualClock
 from actorproc.testing.loop import run
@@ -250,6 +250,53 @@ async def test_a_cancelled_request_frees_its_place() -> None:
         await store.get("key")
     assert scope.cancelled_caught
     assert await store.get("key") is None
+
+
+class Slow(Memory):
+    """Each MiB takes 0.8 seconds, and what goes with it takes ten."""
+
+    async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
+        stored = await super().get(key, unless=unless, tail=tail)
+        await anyio.sleep(10 if stored is None else 10 + 0.8 * len(stored.body) / SLOWEST)
+        return stored
+
+    async def put(self, key: str, body: bytes) -> str:
+        await anyio.sleep(10 + 0.8 * len(body) / SLOWEST)
+        return await super().put(key, body)
+
+    async def put_if_absent(self, key: str, body: bytes) -> str:
+        await anyio.sleep(10 + 0.8 * len(body) / SLOWEST)
+        return await super().put_if_absent(key, body)
+
+
+def test_a_large_object_has_time_enough_to_come_and_go() -> None:
+    async def main() -> None:
+        clock = VirtualClock("host")
+        store = Store(Slow(clock=clock), limits=StoreLimits(timeout=15), clock=clock)
+        body = bytes(40 * 2**20)
+        await store.put("key", body)
+        await store.create("other", body)
+        stored = await store.get("key", size=len(body))
+        assert stored is not None
+        assert stored.body == body
+        assert store.requests == {"put": 1, "put_if_absent": 1, "get": 1}
+        with pytest.raises(StoreUnavailable, match="no answer to get within 15 s"):
+            await store.get("key")
+
+    run(main())
+
+
+def test_a_large_object_that_breaks_off_late_is_asked_for_again() -> None:
+    async def breaks_off(call: Call) -> object:
+        await anyio.sleep(100)
+        raise StoreUnavailable("the connection broke")
+
+    async def main() -> None:
+        store = Store(Wire(breaks_off), limits=StoreLimits(), clock=VirtualClock("host"))
+        assert await store.get("key", size=128 * 2**20) is None
+        assert store.requests == {"get": 2}
+
+    run(main())
 
 
 class Pages(Memory):
