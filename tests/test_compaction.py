@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actorproc import Processor
-from actorproc.errors import CorruptObject, Fenced, SourceError
+from actorproc.errors import CorruptObject, Fenced
 from actorproc.layout import ProcessorLayout
 from actorproc.output.boundary import Range, raise_boundary, read_boundary
 from actorproc.output.chain import OutputChain
@@ -24,7 +26,7 @@ from actorproc.rows.schema import output_schema
 from actorproc.spark.planning import beginning, between, dealt, everything, news
 from actorproc.spark.reading import read_spans
 from actorproc.spark.request import Request, parse_options
-from actorproc.store import Backend, Store, Stored
+from actorproc.store import Backend, Listing, Store, Stored
 from actorproc.stores import open_store
 from actorproc.stores.memory import Memory
 from tests.spark import committing
@@ -143,9 +145,12 @@ async def test_the_newest_commit_what_is_young_and_what_a_worker_may_walk_over_s
 
 
 async def test_a_file_deleted_by_hand_is_named(store: Store, fleet: Fleet) -> None:
-    await store.delete(LAYOUT.output_file("0", 1))
-    with pytest.raises(SourceError, match=r"partition=0/0*1.parquet in memory:// is missing"):
-        await planned(store)
+    await store.delete(LAYOUT.output_file("0", 2))
+    one, other = await planned(store)
+    assert one.lost is not None
+    assert re.search(r"partition=0/0*2.parquet in memory:// is missing", str(one.lost))
+    assert [[file.number for file in group.files] for group in one.groups] == [[0, 1]], "what comes before it is done"
+    assert (other.lost, len(other.groups)) == (None, 1)
 
 
 # What readers find
@@ -262,6 +267,48 @@ async def test_a_compacted_file_that_was_replaced_a_moment_ago_stays(store: Stor
     await compact(store)
     assert await sweep(store, LAYOUT, "0", keep=60) == []
     assert len(await sweep(store, LAYOUT, "0", keep=0)) == 1
+    assert await rows(store) == fleet.expected()
+
+
+class Meddled(Memory):
+    """Where somebody does something right after the boundaries were listed, each in its turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns: list[Callable[[], Awaitable[object]] | None] = []
+
+    async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Listing:
+        listing = await super().list(prefix, after, limit)
+        if prefix == LAYOUT.boundaries and self.turns and (turn := self.turns.pop(0)) is not None:
+            turns, self.turns = self.turns, []
+            await turn()
+            self.turns = turns
+        return listing
+
+
+@pytest.mark.parametrize("turns", [("01",), (None, "01"), (None, None, "01"), ("1", "0"), ("0", None, "1")])
+async def test_a_plan_is_of_one_moment_whatever_another_compaction_switches_meanwhile(
+    turns: tuple[str | None, ...],
+) -> None:
+    backend = Meddled()
+    store = Store(backend)
+    fleet = Fleet(store)
+    await fleet.commit(p0=60, p1=60)
+
+    async def switch_all(partitions: str) -> None:
+        for found in await planned(store, 3_000):
+            if found.partition in partitions:
+                first = found.groups[0]
+                assert await switch(store, LAYOUT, found, [(first, await merged(store, first))])
+
+    backend.turns = [turn and partial(switch_all, turn) for turn in turns]  # type: ignore[misc]
+    for found in await planned(store):
+        backend.turns = []
+        for group in found.groups:
+            if (made := await maybe_merged(store, group)) is not None:
+                await switch(store, LAYOUT, found, [(group, made)])
+    assert await rows(store) == fleet.expected()
+    await compact(store)
     assert await rows(store) == fleet.expected()
 
 

@@ -16,10 +16,10 @@ import pyarrow as pa
 from actorproc.actor import gather
 from actorproc.errors import SourceError
 from actorproc.layout import ProcessorLayout, number_of
-from actorproc.output.boundary import NOTHING_TRIMMED, Boundary, Range, change_boundary
+from actorproc.output.boundary import Boundary, Range, change_boundary
 from actorproc.output.checkpoints import read_checkpoint
 from actorproc.output.compacted import Merger
-from actorproc.output.files import OutputFile, OutputFiles
+from actorproc.output.files import Listed, OutputFile, OutputFiles
 from actorproc.store import Entry, Store
 
 _FETCHED_BYTES = 32 * 2**20  # of originals, fetched at once
@@ -62,28 +62,23 @@ class Plan:
     """How many there are, with those that are left alone."""
     size: int
     """Of all of them, in bytes."""
+    lost: SourceError | None = None
+    """A file is missing: what comes before it can be compacted, and nothing that comes after it."""
 
 
 async def plan(
     store: Store, layout: ProcessorLayout, partitions: Sequence[str], *, target_size: int, older_than: float
 ) -> list[Plan]:
-    """What to rewrite of each partition. Nothing that a worker may still walk over, nor what is younger than `older_than`.
-
-    Raises:
-        SourceError: a file is missing between others.
-    """
+    """What to rewrite of each partition. Nothing that a worker may still walk over, nor what is younger than `older_than`."""
     before = await store_now(store, layout) - older_than
     where = OutputFiles(layout)
     checkpoints = await gather(partitions, lambda partition: read_checkpoint(store, layout, partition))
-    listed = await where.files(store, dict.fromkeys(partitions, 0))
-    boundaries = await where.look(store)
     plans = []
-    for partition in partitions:
-        checkpoint, boundary = checkpoints[partition], boundaries.get(partition, NOTHING_TRIMMED)
-        files = listed[partition]
-        settled = _settled(store, layout, partition, files, boundary, checkpoint.number if checkpoint else 0, before)
+    for partition, listed in (await where.listed(store, dict.fromkeys(partitions, 0))).items():
+        checkpoint, files = checkpoints[partition], listed.files
+        settled, lost = _settled(store, layout, partition, listed, checkpoint.number if checkpoint else 0, before)
         groups = tuple(Group(partition, tuple(group)) for group in grouped(settled, target_size))
-        plans.append(Plan(partition, boundary, groups, len(files), sum(file.size for file in files)))
+        plans.append(Plan(partition, listed.boundary, groups, len(files), sum(file.size for file in files), lost))
     return plans
 
 
@@ -96,23 +91,21 @@ def _settled(
     store: Store,
     layout: ProcessorLayout,
     partition: str,
-    files: Sequence[OutputFile],
-    boundary: Boundary,
+    listed: Listed,
     checkpoint: int,
     before: float,
-) -> list[OutputFile]:
+) -> tuple[list[OutputFile], SourceError | None]:
     """The files whose commits stay as they are: no worker and no reader of the newest commit walks over them any more, and
-    they were made `before` that time."""
+    they were made `before` that time. If one is missing among them: those before it, and an error that says so."""
+    boundary = listed.boundary
     expected = boundary.lowest
-    if not files or files[0].number < expected:
-        return []  # trimmed meanwhile
     found: list[OutputFile] = []
-    for file in files:
+    for file in listed.files:
         # Walks begin at the checkpoint's number, or at the commit before it.
         if file.next >= checkpoint or file.time > before:
             break
         if file.number != expected:
-            raise SourceError(
+            return found, SourceError(
                 f"{layout.output_file(partition, expected)} in {store.url} is missing, although {file.key} is there: it was "
                 "deleted by hand. Restore it, or trim the output up to there"
             )
@@ -120,15 +113,15 @@ def _settled(
         holder = boundary.range_of(file.number)
         if holder is None or holder.first == file.number:  # else trimmed in part: it stays as it is
             found.append(file)
-    return found
+    return found, None
 
 
 def grouped(files: Sequence[OutputFile], target_size: int) -> list[list[OutputFile]]:
     """Which files to make one of: neighbours that have up to `target_size` bytes together.
 
-    Files of at least half of that stay as they are, and so does a compacted one that is larger than all that would join
-    it: so no row is rewritten more often than sizes double. Originals stay only at the end: below the first number that
-    is read from `output/`, all are read from compacted files.
+    Nothing is added to files of at least half of that, nor to a compacted one that is larger than all that would join it:
+    so no row is rewritten more often than sizes double. Originals stay only at the end: below the first number that is
+    read from `output/`, all are read from compacted files. So one may become a file by itself.
     """
     groups: list[list[OutputFile]] = []
     room = 0

@@ -34,6 +34,13 @@ class OutputFile(NamedTuple):
         return not self.tag
 
 
+class Listed(NamedTuple):
+    """Files of a partition, and the boundary by which just these count."""
+
+    files: list[OutputFile]
+    boundary: Boundary
+
+
 class OutputFiles:
     """The files of one processor's output. Remembers the boundaries, to read each again only when it has changed."""
 
@@ -62,8 +69,12 @@ class OutputFiles:
 
         An original that is made meanwhile may be missing although a later one is listed.
         """
+        return {partition: found.files for partition, found in (await self.listed(store, starts, limit)).items()}
+
+    async def listed(self, store: Store, starts: Mapping[str, int], limit: int | None = None) -> dict[str, Listed]:
+        """`files`, each with its boundary. (`known` may be newer: it is read until the listings of all partitions fit.)"""
         known = await self.look(store) if self.known is None else self.known
-        found: dict[str, list[OutputFile]] = {}
+        found: dict[str, Listed] = {}
         while stale := {partition: first for partition, first in starts.items() if partition not in found}:
             originals = await gather(list(stale), partial(self._originals, store, starts, known, limit))
             # Read after the listing: from its `originals` on nothing can have been deleted when it was listed.
@@ -72,7 +83,7 @@ class OutputFiles:
                 boundary = now.get(partition, NOTHING_TRIMMED)
                 if boundary.originals == known.get(partition, NOTHING_TRIMMED).originals:
                     files = [*self.compacted(partition, starts[partition], boundary), *entries]
-                    found[partition] = files if limit is None else files[:limit]
+                    found[partition] = Listed(files if limit is None else files[:limit], boundary)
             known = now
         return {partition: found[partition] for partition in starts}
 

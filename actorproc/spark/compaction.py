@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from actorproc.actor import gather
-from actorproc.errors import CorruptObject, SettingsError, UsageError
+from actorproc.errors import CorruptObject, SettingsError, SourceError, UsageError
 from actorproc.layout import ProcessorLayout
 from actorproc.output.boundary import RETENTION, Range
 from actorproc.output.compaction import Group, Plan, merge, plan, sweep, switch
@@ -32,6 +32,7 @@ TARGET_SIZE = 128 * 2**20
 """Bytes: what Spark reads in one task by default. A task that writes such a file holds it in memory."""
 
 _GROUPS_PER_CORE = 4  # that are done between two looks at the driver: enough to even out, few enough to lose
+_NAMED = 10  # files, in the error that ends a compaction
 
 
 @dataclass(slots=True)
@@ -49,6 +50,8 @@ class Compaction:
     """Compacted files, replaced or left by a job that died, that were deleted."""
     given_up: set[str] = field(default_factory=set)
     """Partitions at which somebody else was at work; run it again."""
+    failed: list[CorruptObject | SourceError] = field(default_factory=list)
+    """What is wrong with files that could not be compacted."""
 
     @property
     def groups(self) -> list[Group]:
@@ -87,7 +90,7 @@ def compact(
 
     Raises:
         UsageError: there is no such processor; an argument is wrong; the session is of Spark Connect.
-        CorruptObject, SourceError: a file is not what was written there, or missing; what could be done is done.
+        CorruptObject, SourceError: files are not what was written there, or missing; what could be done is done.
         StoreError: the store could not be read or written; what is done is done.
     """
     if type(spark).__module__.startswith("pyspark.sql.connect"):
@@ -104,15 +107,26 @@ def compact(
         found = Compaction(plans)
         found.files_before = sum(len(group.files) for group in found.groups)
         found.bytes_before = sum(group.size for group in found.groups)
-        if dry_run:
-            return found
-        began(found)
-        if found.groups:
-            work = _Work(place.store.url, settings, layout, schema)
-            _Job(spark if isinstance(spark, SparkSession) else spark(), place, work, found, done).run_all()
-        swept = place.call(gather, [p.partition for p in plans], partial(sweep, place.store, layout, keep=kept))
-        found.swept = sum(len(gone) for gone in swept.values())
+        found.failed += [planned.lost for planned in plans if planned.lost is not None]
+        if not dry_run:
+            began(found)
+            if found.groups:
+                work = _Work(place.store.url, settings, layout, schema)
+                _Job(spark if isinstance(spark, SparkSession) else spark(), place, work, found, done).run_all()
+            swept = place.call(gather, [p.partition for p in plans], partial(sweep, place.store, layout, keep=kept))
+            found.swept = sum(len(gone) for gone in swept.values())
+    if found.failed:
+        raise _together(found.failed)
     return found
+
+
+def _together(failed: Sequence[CorruptObject | SourceError]) -> CorruptObject | SourceError:
+    """One error for all."""
+    if len(failed) == 1:
+        return failed[0]
+    shown = [str(error) for error in failed[:_NAMED]]
+    more = f"; and {len(failed) - _NAMED} more" if len(failed) > _NAMED else ""
+    return SourceError(f"{len(failed)} files keep others from being compacted: {'; '.join(shown)}{more}")
 
 
 @dataclass(frozen=True)
@@ -150,12 +164,12 @@ class _Job:
         self._work = work
         self._found = found
         self._done = done
+        self._stopped: set[str] = set()  # partitions of which no more can be done
 
     def run_all(self) -> None:
-        """Rewrite all groups, some at a time.
+        """Rewrite all groups, some at a time, but for those with files that are not what was written there.
 
         Raises:
-            CorruptObject: a file is not what was written there. What was done before, and with it, is done.
             ActorprocError: a task failed again and again.
         """
         groups = self._found.groups
@@ -165,7 +179,7 @@ class _Job:
 
     def _run(self, groups: Sequence[Group]) -> None:
         """Rewrite some, and switch readers to what came of them."""
-        groups = [group for group in groups if group.partition not in self._found.given_up]
+        groups = [group for group in groups if group.partition not in self._stopped | self._found.given_up]
         if not groups:
             return
         frame = self._spark.range(0, len(groups), 1, len(groups)).mapInArrow(
@@ -180,15 +194,19 @@ class _Job:
             for index, group in enumerate(groups):
                 if group.partition != planned.partition:
                     continue
-                if not reports[index].get("made"):
+                report = reports[index]
+                if "corrupt" in report:
+                    self._found.failed.append(CorruptObject(*report["corrupt"]))
+                    if group.files[-1].compacted:
+                        continue  # readers stay where they are led to, and may be led elsewhere for what follows
+                    self._stopped.add(planned.partition)  # originals are taken in order
+                    break
+                if not report["made"]:
                     self._found.given_up.add(planned.partition)
                     break
-                made.append((group, Range(**reports[index]["made"])))
+                made.append((group, Range(**report["made"])))
             if made:
                 self._switch(planned, made)
-        for report in reports.values():
-            if "corrupt" in report:
-                raise CorruptObject(*report["corrupt"])
 
     def _switch(self, planned: Plan, made: Sequence[tuple[Group, Range]]) -> None:
         told = {r.put_id for r in self._place.call(switch, self._place.store, self._work.layout, planned, made)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,10 @@ from pyspark.sql import SparkSession
 
 from actorproc import errors
 from actorproc.layout import ProcessorLayout
+from actorproc.output.boundary import read_boundary
+from actorproc.output.files import OutputFile
 from actorproc.spark import compact, read_output, stream_output
+from actorproc.spark.compaction import Compaction
 from actorproc.stores import open_store
 from tests.servers import S3Server
 from tests.spark import committing
@@ -113,3 +118,55 @@ async def test_what_cannot_be_done_is_said(spark: SparkSession, tmp_path: Path) 
     assert rows(read_output(spark, container, "numbers", partitions=["1"])) == {
         row for row in fleet.expected() if row[0] == "1"
     }
+
+
+def pairs(files: Sequence[OutputFile], target_size: int) -> list[list[OutputFile]]:
+    """What to make one of, where a test wants many groups."""
+    return [list(files[at : at + 2]) for at in range(0, len(files) - 1, 2)]
+
+
+async def test_damaged_and_missing_files_hold_up_nothing_but_what_follows_upon_them(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actorproc.output.compaction.grouped", pairs)
+    monkeypatch.setattr("actorproc.spark.compaction._GROUPS_PER_CORE", 1)  # two groups at a time
+    fleet = Fleet(str(tmp_path))
+    await fleet.commit(p0=90, p1=90, p2=90)
+    damaged, missing = LAYOUT.output_file("0", 2), LAYOUT.output_file("1", 4)
+    (tmp_path / damaged).write_bytes(b"PAR1 nothing PAR1")
+    (tmp_path / missing).unlink()
+    leftover = tmp_path / LAYOUT.compacted_file("1", 6, "dead")  # which no range holds
+    leftover.parent.mkdir(parents=True)
+    leftover.write_bytes(b"")
+    os.utime(leftover, (0, 0))
+
+    found: list[Compaction] = []
+    with pytest.raises(errors.SourceError, match="2 files keep others") as caught:
+        compact(spark, str(tmp_path), "numbers", older_than=0, began=found.append)
+    assert damaged in str(caught.value)
+    assert missing in str(caught.value)
+    assert (found[0].files_after, found[0].swept, found[0].given_up) == (1 + 2 + 4, 1, set())
+    assert not leftover.exists()
+    async with open_store(str(tmp_path), fleet.settings) as store:
+        reached = [(await read_boundary(store, LAYOUT.boundary(partition))).originals for partition in "012"]
+    assert reached == [2, 4, 8]
+    with pytest.raises(errors.SourceError, match="2 files keep others"):
+        compact(spark, str(tmp_path), "numbers", older_than=0)
+
+
+async def test_what_follows_upon_a_damaged_file_that_was_compacted_before_is_compacted(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actorproc.output.compaction.grouped", pairs)
+    fleet = Fleet(str(tmp_path))
+    await fleet.commit(p0=90)
+    assert compact(spark, str(tmp_path), "numbers", older_than=0).files_after == 4
+    await fleet.commit(p0=30)
+    async with open_store(str(tmp_path), fleet.settings) as store:
+        first = (await read_boundary(store, LAYOUT.boundary("0"))).ranges[0]
+        damaged = LAYOUT.compacted_file("0", 0, first.put_id)
+        (tmp_path / damaged).write_bytes(b"PAR1 nothing PAR1")
+        with pytest.raises(errors.CorruptObject, match=damaged):
+            compact(spark, str(tmp_path), "numbers", older_than=0)
+        boundary = await read_boundary(store, LAYOUT.boundary("0"))
+    assert [(r.first, r.next) for r in boundary.ranges] == [(0, 2), (2, 4), (4, 8), (8, 10)]
