@@ -83,7 +83,10 @@ class Settings(BaseSettings):
     partition_refresh_interval: Seconds = Field(300, description="How often the source is asked for new partitions.")
 
     # Reading
-    poll_interval: Seconds = Field(1, description="How often an idle source is asked for news: the built-in log once per host, an output once per partition, and more seldom the longer nothing comes.")
+    poll_interval: Seconds = Field(
+        1,
+        description="How often an idle source is asked for news: the built-in log once per host, an output once per partition, and more seldom the longer nothing comes.",
+    )
     read_ahead_batches: Count = Field(2, description="Batches read before the handler asks for them, per partition.")
     read_ahead_bytes: Size = Field(
         256 * 2**20,
@@ -129,7 +132,9 @@ class Settings(BaseSettings):
 
     # Committing
     auto_commit: bool = Field(True, description="Off: only `await ctx.commit()` commits.")
-    commit_interval: Seconds = Field(5, description="Rows are committed so often, between batches: a batch in hand is finished first.")
+    commit_interval: Seconds = Field(
+        5, description="Rows are committed so often, between batches: a batch in hand is finished first."
+    )
     idle_commit_interval: Seconds = Field(60, description="A position that moved without rows is committed so often.")
     commit_rows: Count = Field(1_000_000, description="Rows after which a commit is due at once.")
     commit_bytes: Size = Field(64 * 2**20, description="Bytes of rows (as Arrow) after which a commit is due at once.")

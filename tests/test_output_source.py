@@ -351,6 +351,22 @@ async def test_an_upstream_that_was_deleted_and_made_anew_is_refused(store: Stor
         await run_to_the_end(Twice, "numbers", store)
 
 
+async def test_an_upstream_that_is_made_anew_while_it_is_read_is_noticed_at_the_next_file(store: Store) -> None:
+    await Fleet(store).commit(p0=30)
+    source = OutputSource(store, "numbers")
+    await source.open()
+    chunks = source.read("0", "0+0")
+    position = ""
+    while (chunk := await anext(chunks)).batch:
+        position = chunk.next
+    await chunks.aclose()
+    for entry in (await store.list("numbers/")).entries:
+        await store.delete(entry.key)
+    await Fleet(store, {"max_batch_records": 5, "commit_rows": 1}).commit(p0=60)
+    with pytest.raises(SourceError, match=r"partition 0 of .*numbers is not the output that it was.*made anew"):
+        await anext(source.read("0", position))
+
+
 async def test_a_host_that_dies_and_another_that_goes_on_repeat_nothing(store: Store) -> None:
     """The second host has nothing but what the first has committed."""
     await Fleet(store).commit(p0=60)

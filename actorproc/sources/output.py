@@ -154,6 +154,12 @@ class OutputSource(Source):
                 await self._clock.sleep(self._clock.jitter(pause))
                 pause = min(pause * _SLOWER, SLOWEST * self._settings.poll_interval)
                 continue
+            if not file.before <= place.rows <= file.end:
+                raise SourceError(
+                    f"partition {partition} of {self.url} is not the output that it was: {place.rows} rows of it are read, "
+                    f"and {file.key} has its rows {file.before} to {file.end}. Was it deleted and made anew? Then start anew "
+                    "under another processor name"
+                )
             pause = self._settings.poll_interval
             batches, size = _batches(partition, file, place.rows - file.before), len(file.body)
             number, place = place.number, Place(file.next, file.end)

@@ -66,6 +66,10 @@ class Dataset(ABC):
         """Raises UsageError if there is no such dataset."""
 
     @abstractmethod
+    async def identity(self, store: Store) -> str:
+        """As `describe` tells it; cheap."""
+
+    @abstractmethod
     async def partitions(self, store: Store) -> Sequence[str]:
         """Names of the partitions there are now; more may come."""
 

@@ -14,9 +14,10 @@ from actorproc.errors import CorruptObject
 from actorproc.layout import ProcessorLayout
 from actorproc.output.dataset import partitions_with_state
 from actorproc.output.dead_letters import decoded
+from actorproc.output.origin import dataset_identity
 from actorproc.records import RECORD_SCHEMA
 from actorproc.spark.dataset import Batch, Dataset, Description, File, list_files
-from actorproc.spark.output import identity_of
+from actorproc.spark.output import check_processor
 from actorproc.store import Store
 
 _HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
@@ -55,7 +56,11 @@ class DeadLetters(Dataset):
         self._layout = ProcessorLayout(name)
 
     async def describe(self, store: Store) -> Description:
-        return Description(await identity_of(store, self._layout), LETTER_SCHEMA)
+        await check_processor(store, self._layout)
+        return Description(await self.identity(store), LETTER_SCHEMA)
+
+    async def identity(self, store: Store) -> str:
+        return await dataset_identity(store, self._layout) or ""
 
     async def partitions(self, store: Store) -> Sequence[str]:
         return await partitions_with_state(store, self._layout)

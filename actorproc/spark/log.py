@@ -43,7 +43,10 @@ class Log(Dataset):
         self._topic = url.rstrip("/").rpartition("/")[2]
 
     async def describe(self, store: Store) -> Description:
-        return Description((await open_log(store)).identity, LOG_SCHEMA)
+        return Description(await self.identity(store), LOG_SCHEMA)
+
+    async def identity(self, store: Store) -> str:
+        return (await open_log(store)).identity
 
     async def partitions(self, store: Store) -> Sequence[str]:
         return [str(index) for index in range((await open_log(store)).partitions)]

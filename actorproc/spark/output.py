@@ -47,7 +47,11 @@ class Output(Dataset):
         return self.__dict__ | {"_contents": {}, "_before": {}}  # tasks need not know what the driver remembers
 
     async def describe(self, store: Store) -> Description:
-        return Description(await identity_of(store, self._layout), await self._schema(store))
+        await check_processor(store, self._layout)
+        return Description(await self.identity(store), await self._schema(store))
+
+    async def identity(self, store: Store) -> str:
+        return await dataset_identity(store, self._layout) or ""
 
     async def _schema(self, store: Store) -> pa.Schema:
         declared = await read_schema(store, self._layout)
@@ -214,8 +218,8 @@ class Output(Dataset):
             raise _damaged(key, error) from None
 
 
-async def identity_of(store: Store, layout: ProcessorLayout) -> str:
-    """What tells a processor's datasets from others at the same place.
+async def check_processor(store: Store, layout: ProcessorLayout) -> None:
+    """Check that there is such a processor.
 
     Raises:
         UsageError: there is no such processor.
@@ -224,7 +228,6 @@ async def identity_of(store: Store, layout: ProcessorLayout) -> str:
 
     if (problem := await missing_processor(store, layout.processor)) is not None:
         raise UsageError(problem)
-    return await dataset_identity(store, layout) or ""
 
 
 def _repeated(text: str, rows: int) -> pa.Array:

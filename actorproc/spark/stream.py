@@ -93,6 +93,9 @@ class Stream:
         if all(number <= numbers.get(partition, 0) for partition, number in end.items()):
             self._idle_until = store.clock.monotonic() + request.settings.poll_interval  # Spark asks without a pause
             return start
+        # It was listed first: what has its old identity afterwards was the old one then, too.
+        now = stream_identity(request.dataset.kind, await request.dataset.identity(store), self._of)
+        Offset.checked(start, self._of, now)
         return self._document(end)
 
     def between(self, start: Document, stop: Document) -> list[list[Span]]:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
+import time
+from contextlib import closing
+from pathlib import Path
+
 import pytest
 
 from actorproc.errors import SourceError, UsageError
 from actorproc.layout import ProcessorLayout
+from actorproc.rows.schema import output_schema, parse_schema
 from actorproc.spark.dataset import File, Span
 from actorproc.spark.planning import beginning, between, dealt, everything, most_within, news
 from actorproc.spark.request import Request, parse_options
+from actorproc.spark.stream import Stream
 from actorproc.store import Listing, Store
 from actorproc.stores.memory import Memory
 from tests.spark.committing import Fleet
@@ -54,6 +62,20 @@ def asked(**options: str) -> Request:
 
 def numbers(spans: list[Span]) -> dict[str, list[int]]:
     return {span.partition: [file.number for file in span.files] for span in spans}
+
+
+async def test_a_running_stream_notices_that_its_output_was_deleted_and_made_anew(tmp_path: Path) -> None:
+    url = str(tmp_path)
+    await Fleet(url).commit(p0=30)
+    with closing(Stream(asked(path=url, poll_interval="1ms"), output_schema(parse_schema("n long")))) as stream:
+        at = await asyncio.to_thread(stream.latest, None, limited=False)
+        at = await asyncio.to_thread(stream.latest, at, limited=False)
+        assert at["next"] == {"0": 3}
+        shutil.rmtree(tmp_path / "numbers")
+        await Fleet(url).commit(p0=50)
+        time.sleep(0.002)
+        with pytest.raises(UsageError, match="as it was before it was deleted and made anew"):
+            await asyncio.to_thread(stream.latest, at, limited=False)
 
 
 async def test_a_trigger_lists_only_what_comes_after_the_last_offset(
