@@ -55,7 +55,7 @@ def add_reader(
         typer.Option(
             metavar="[PARTITION=]NUMBER",
             help="Anything else: the number of the output file (of a log: the sequence) that it reads next; "
-            "of all partitions, or of one (repeatable). Say it again to move it.",
+            "of all partitions, or of one (repeatable). Say it again to move it; partitions that are not named stay.",
         ),
     ] = None,
     config: Config = None,

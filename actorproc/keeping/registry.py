@@ -125,7 +125,7 @@ async def register(
     store: Store, key: str, reader: Reader, at: Mapping[str, int] | None = None, *, rename: bool = False
 ) -> Registry:
     """From now on nothing is trimmed that `reader` has not read. Nothing happens if it is known; positions that are given
-    by hand are moved.
+    by hand are moved, and those of other partitions stay.
 
     Args:
         key: of the registry: `ProcessorLayout.readers` of an output, `layout.READERS` of a log.
@@ -145,12 +145,14 @@ async def register(
         registry = Registry.of(key, stored)
         wanted = replace(reader, name=_free_name(registry, reader)) if rename else reader
         there = registry.readers.get(wanted.name)
-        if there == wanted:
-            return None
         if there is not None and not there.is_same(wanted):
             raise UsageError(
                 f"there is a reader {reader.name!r} already ({there}): give this one another name, or remove that one first"
             )
+        if there is not None:
+            wanted = replace(wanted, positions={**there.positions, **wanted.positions})
+        if there == wanted:
+            return None
         _refuse_if_behind(reader, reader.positions if at is None else at, registry.lowest)
         registry = replace(registry, readers={**registry.readers, wanted.name: wanted})
         return registry.to_json(store.clock.nonce())

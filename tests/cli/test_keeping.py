@@ -38,6 +38,11 @@ def files(place: Path) -> set[str]:
     return {str(path.relative_to(place)) for path in place.rglob("*.parquet")}
 
 
+def positions(run: Run, of: list[str]) -> dict[str, int]:
+    [reader] = orjson.loads(run("readers", "list", "--json", *of).stdout)["readers"]
+    return {partition["partition"]: partition["next"] for partition in reader["partitions"]}
+
+
 def test_readers_are_added_shown_moved_and_removed(run: Run, of: list[str]) -> None:
     assert "has no readers: whatever is old enough may be trimmed" in run("readers", "list", *of).stdout
     added = run("readers", "add", "export", "--at", "0", "--at", "1=1", *of)
@@ -52,8 +57,9 @@ def test_readers_are_added_shown_moved_and_removed(run: Run, of: list[str]) -> N
     assert "export: moved by hand" in table
     assert f"{sum(ends.values()) - 1} commits behind in all" in table
     run("readers", "add", "export", "--at", "1", *of)
-    moved = orjson.loads(run("readers", "list", "--json", *of).stdout)["readers"][0]["partitions"]
-    assert {partition["next"] for partition in moved} == {1}
+    assert set(positions(run, of).values()) == {1}
+    run("readers", "add", "export", "--at", "1=2", *of)
+    assert positions(run, of) == {p: 1 + int(p == "1") for p in ends}
     assert "keeps nothing for export" in run("readers", "remove", "export", *of).stdout
     assert "has no readers" in run("readers", "list", *of).stdout
 

@@ -54,6 +54,20 @@ async def test_a_position_is_moved_but_not_below_what_was_trimmed(store: Store) 
     assert (await read_registry(store, READERS)).readers["export"].positions == {"0": 4, "1": 0}
 
 
+async def test_moving_one_partition_leaves_the_others_where_they_are(store: Store) -> None:
+    await register(store, READERS, Reader.at("export", {"0": 5, "1": 7}))
+    await register(store, READERS, Reader.at("export", {"0": 6}))
+    assert (await read_registry(store, READERS)).readers["export"].positions == {"0": 6, "1": 7}
+
+
+async def test_partitions_that_are_moved_at_once_are_all_moved(store: Store) -> None:
+    await register(store, READERS, Reader.at("export", dict.fromkeys("0123", 1)))
+    async with anyio.create_task_group() as tasks:
+        for n in range(4):
+            tasks.start_soon(register, store, READERS, Reader.at("export", {str(n): 2}))
+    assert (await read_registry(store, READERS)).readers["export"].positions == dict.fromkeys("0123", 2)
+
+
 async def test_a_decision_on_readers_that_are_not_these_any_more_is_refused(store: Store) -> None:
     seen = await read_registry(store, READERS)
     await register(store, READERS, Reader.at("export", {"0": 0}))
