@@ -31,14 +31,28 @@ def numbered(number: int, suffix: str) -> str:
 
 
 def number_of(key: str) -> int:
-    """The number in a numbered key: the digits that its last part begins with. Raises ValueError when there are none."""
+    """The number in a key that is known to be numbered: the digits that its last part begins with."""
     return int(key.rpartition("/")[2].partition(".")[0].partition("-")[0])
 
 
 def number_in(folder: str, key: str, suffix: str = ".parquet") -> int | None:
-    """The number of a file listed in `folder`; None: it is not numbered, so not ours."""
+    """The number of a file listed in `folder`; None: it is not named as we do, so not ours."""
     digits = key.removeprefix(folder).removesuffix(suffix)
-    return int(digits) if digits.isdecimal() and key.endswith(suffix) else None
+    if not digits.isdecimal():
+        return None
+    number = int(digits)
+    return number if key == folder + numbered(number, suffix) else None
+
+
+def number_before_id(folder: str, key: str, suffix: str = ".parquet") -> int | None:
+    """Likewise of a file that has an id of its own after its number."""
+    number, dash, put_id = key.removeprefix(folder).removesuffix(suffix).partition("-")
+    ours = key.startswith(folder) and key.endswith(suffix) and dash and put_id and "/" not in put_id
+    return number_in("", number, "") if ours else None
+
+
+def folder_of(key: str) -> str:
+    return key[: key.rfind("/") + 1]
 
 
 def partition_dir(partition: str) -> str:
@@ -59,8 +73,14 @@ def partition_key(prefix: str, partition: str) -> str:
 
 
 def document_partition(key: str) -> str:
-    """The partition whose document `key` is."""
+    """The partition whose document `key` is, which is known to be one."""
     return unquote(key.rpartition("/")[2].removesuffix(".json"))
+
+
+def partition_in(prefix: str, key: str) -> str | None:
+    """The partition whose document is listed below `prefix`; None: it is not named as we do, so not ours."""
+    partition = document_partition(key)
+    return partition if key == partition_key(prefix, partition) else None
 
 
 class ProcessorLayout:
@@ -113,6 +133,12 @@ class ProcessorLayout:
     def dead_letter_file(self, partition: str, number: int) -> str:
         return self.dead_letter_dir(partition) + numbered(number, ".jsonl")
 
+    def is_dead_letter_file(self, key: str) -> bool:
+        """Whether a key listed below `dead_letters` is one of them."""
+        folder = folder_of(key)
+        ours = folder.startswith(self.dead_letters + "partition=") and number_in(folder, key, ".jsonl") is not None
+        return ours and folder == self.dead_letter_dir(partition_of(key))
+
     def large_letters(self, partition: str, put_id: str) -> str:
         """Dead letters of the commit with this put-id that are too large for its footer, packed."""
         return self.large_letters_dir(partition) + put_id + ".zst"
@@ -128,7 +154,7 @@ class ProcessorLayout:
 def host_of(key: str) -> tuple[str, str]:
     """(host, incarnation) of a heartbeat key. Raises ValueError for any other key."""
     host, tilde, incarnation = key.rpartition("/")[2].removesuffix(".json").rpartition("~")
-    if not tilde:
+    if not tilde or not host or not incarnation or not key.endswith(".json"):
         raise ValueError(f"{key!r} is no heartbeat")
     return host, incarnation
 
@@ -141,6 +167,12 @@ LOG_STAGED = "staged/"
 
 def log_head(producer: str) -> str:
     return f"{LOG_HEADS}{producer}.json"
+
+
+def is_log_head(key: str) -> bool:
+    """Whether a key listed below `LOG_HEADS` is a head."""
+    name = key.removeprefix(LOG_HEADS)
+    return name.endswith(".json") and _NAME.fullmatch(name.removesuffix(".json")) is not None
 
 
 def log_dir(partition: str) -> str:
@@ -164,7 +196,10 @@ def log_staged(transaction: str, batch: int, nonce: str) -> str:
     return f"{LOG_STAGED}{transaction}/{numbered(batch, '')}/{nonce}.arrow"
 
 
-def batch_of_staged(key: str) -> tuple[str, int]:
-    """(transaction, batch) of staged records. Raises ValueError for any other key."""
-    _, transaction, batch, _ = key.split("/")
-    return transaction, int(batch)
+def batch_of_staged(key: str) -> tuple[str, int] | None:
+    """(transaction, batch) of staged records listed below `LOG_STAGED`; None for any other key."""
+    parts = key.removeprefix(LOG_STAGED).split("/")
+    if len(parts) != 3 or not parts[2].endswith(".arrow"):
+        return None
+    number = number_in("", parts[1], "")
+    return None if number is None else (parts[0], number)

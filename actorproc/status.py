@@ -12,7 +12,8 @@ from actorproc.group.assignment import Lease, Plan, plan
 from actorproc.group.heartbeat import Heartbeat, read_heartbeats
 from actorproc.group.liveness import Watch
 from actorproc.group.membership import GroupDocument, find_processors, read_group
-from actorproc.layout import GROUP, LOG_META, ProcessorLayout, document_partition
+from actorproc.layout import GROUP, LOG_META, ProcessorLayout
+from actorproc.listing import documents
 from actorproc.output.chain import OutputChain, Tip
 from actorproc.output.checkpoints import Totals
 from actorproc.records import Cursor
@@ -109,7 +110,7 @@ async def wrong_container(store: Store) -> str | None:
 async def _has_run(store: Store, layout: ProcessorLayout) -> bool:
     if await store.get(layout.group, tail=1):
         return True
-    return bool((await store.list(layout.checkpoints, limit=1)).entries)
+    return bool(await documents(store, layout.checkpoints))
 
 
 async def read_status(
@@ -127,9 +128,7 @@ async def read_status(
     """
     group = await read_group(store, layout) or GroupDocument()
     heartbeats = await read_heartbeats(store, layout)
-    listing = await store.list(layout.checkpoints)
-    names = {document_partition(entry.key) for entry in listing.entries}
-    names |= set(group.leases)
+    names = {*await documents(store, layout.checkpoints), *group.leases}
     if source is not None:
         names |= set(await source.partitions())
 

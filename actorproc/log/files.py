@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 from actorproc.document import document, to_document
 from actorproc.errors import CorruptObject, UsageError
 from actorproc.group.membership import find_processors
-from actorproc.layout import GROUP, LOG_META, log_dir, log_file, number_of
+from actorproc.layout import GROUP, LOG_META, log_dir, log_file
+from actorproc.listing import numbered_files
 from actorproc.parquet import Footer, footer_of, open_parquet, read_footer, write_parquet
 from actorproc.records import RECORD_SCHEMA, Batch
 from actorproc.store import Conflict, Store, Stored
@@ -281,9 +282,7 @@ async def find_time(store: Store, partition: str, time: int, hint: int = 0, lowe
 
 async def _bases(store: Store, partition: str, at: int, limit: int = _PAGE) -> list[int]:
     """Bases of the first files from base `at` on, in order."""
-    after = log_file(partition, at - 1) if at > 0 else ""
-    listing = await store.list(log_dir(partition), after=after, limit=limit)
-    return [number_of(entry.key) for entry in listing.entries]
+    return [found.number for found in await numbered_files(store, log_dir(partition), at, limit)]
 
 
 async def read_notes(store: Store, partition: str, base: int) -> tuple[Notes, int]:

@@ -11,7 +11,7 @@ import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping, Set
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal, Self
 
 import anyio
@@ -19,9 +19,9 @@ import anyio
 from actorproc.clock import Clock
 from actorproc.document import document, to_document
 from actorproc.errors import CorruptObject, StoreError, StoreUnavailable
-from actorproc.layout import LOG_HEADS, log_head
+from actorproc.layout import LOG_HEADS, is_log_head, log_head
 from actorproc.logger import get_logger
-from actorproc.store import Conflict, Store
+from actorproc.store import Conflict, Listing, Store
 
 State = Literal["open", "idle", "closed"]
 
@@ -87,7 +87,7 @@ class HeadWriter:
 
     async def look_around(self) -> None:
         """Take over what other producers knew, and note whose heads can go."""
-        listing = await self._store.list(LOG_HEADS)
+        listing = await _listed(self._store)
         async with anyio.create_task_group() as tasks:
             for entry in listing.entries:
                 tasks.start_soon(self._look_at, entry.key, listing.now - entry.modified > FORGET_AFTER)
@@ -202,6 +202,12 @@ class HeadWriter:
             log.debug("log.heads_not_removed", error=str(error))
 
 
+async def _listed(store: Store) -> Listing:
+    """The heads that are there."""
+    listing = await store.list(LOG_HEADS)
+    return replace(listing, entries=[entry for entry in listing.entries if is_log_head(entry.key)])
+
+
 async def _read_head(store: Store, key: str) -> Head | None:
     stored = await store.get(key)
     try:
@@ -291,7 +297,7 @@ class HeadWatch:
 
     async def _poll(self) -> None:
         self._polled_at = self._clock.monotonic()
-        listing = await self._store.list(LOG_HEADS)
+        listing = await _listed(self._store)
         changed = {e.key: e.tag for e in listing.entries if e.key not in self._heads or self._heads[e.key].tag != e.tag}
         async with anyio.create_task_group() as tasks:
             for key, tag in changed.items():

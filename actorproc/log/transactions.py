@@ -233,7 +233,9 @@ class Transactions:
             listing = await self._store.list(LOG_STAGED)
             gone = []
             for entry in listing.entries:
-                owner, number = batch_of_staged(entry.key)
+                if (found := batch_of_staged(entry.key)) is None:
+                    continue
+                owner, number = found
                 mine = owner == name and number <= batch
                 if mine or await self._is_abandoned(owner, listing.now - entry.modified):
                     gone.append(entry.key)
@@ -257,7 +259,7 @@ class Transactions:
 async def abandon(store: Store, name: str) -> None:
     """Forget a transaction that nobody will do again, and what was staged for it. What is appended stays."""
     listing = await store.list(f"{LOG_STAGED}{name}/")
-    await gather([entry.key for entry in listing.entries], store.delete)
+    await gather([entry.key for entry in listing.entries if batch_of_staged(entry.key)], store.delete)
     await store.delete(log_transaction(name))
 
 

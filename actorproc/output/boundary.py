@@ -13,7 +13,7 @@ from typing import Self
 
 from actorproc.actor import gather
 from actorproc.document import document, to_document
-from actorproc.layout import document_partition
+from actorproc.listing import documents
 from actorproc.store import Store, Stored
 
 RETENTION = 3600.0
@@ -124,9 +124,10 @@ class Boundaries:
 
     async def read(self, store: Store) -> Mapping[str, Boundary]:
         """Boundary by partition; a partition of which nothing was trimmed is not among them."""
-        tags = {entry.key: entry.tag for entry in (await store.list(self._prefix)).entries}
+        listed = await documents(store, self._prefix)
+        tags = {entry.key: entry.tag for entry in listed.values()}
         changed = [key for key, tag in tags.items() if key not in self._known or self._known[key][0] != tag]
         # Under the tag that was listed: if it has changed since, it is read again next time.
         for key, boundary in (await gather(changed, lambda key: read_boundary(store, key))).items():
             self._known[key] = tags[key], boundary
-        return {document_partition(key): self._known[key][1] for key in tags}
+        return {partition: self._known[entry.key][1] for partition, entry in listed.items()}

@@ -15,7 +15,8 @@ import pyarrow as pa
 from actorproc.actor import gather
 from actorproc.document import document, to_document
 from actorproc.errors import CorruptObject, Fenced
-from actorproc.layout import ProcessorLayout, numbered
+from actorproc.layout import ProcessorLayout
+from actorproc.listing import numbered_files
 from actorproc.output.boundary import read_boundary
 from actorproc.output.checkpoints import Checkpoint, Totals, read_checkpoint
 from actorproc.parquet import Footer, footer_of, read_footer, write_parquet
@@ -178,10 +179,8 @@ class OutputChain:
         )
 
     async def _first_from(self, number: int) -> str | None:
-        folder = self._layout.output_dir(self._partition)
-        after = folder + numbered(number - 1, ".parquet") if number else ""
-        entries = (await self._store.list(folder, after, 1)).entries
-        return entries[0].key if entries else None
+        files = await numbered_files(self._store, self._layout.output_dir(self._partition), number, 1)
+        return files[0].entry.key if files else None
 
     async def create(self, number: int, put_id: str, body: bytes, letters: bytes | None) -> None:
         """Decide commit `number`. Letters that are too large for its footer are put first, where only it leads.

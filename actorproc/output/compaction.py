@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from actorproc.actor import gather
 from actorproc.errors import SourceError
-from actorproc.layout import ProcessorLayout, number_of
+from actorproc.layout import ProcessorLayout, number_before_id, number_of
 from actorproc.output.boundary import Boundary, Range, change_boundary
 from actorproc.output.checkpoints import read_checkpoint
 from actorproc.output.compacted import Merger
@@ -220,7 +220,8 @@ def _fits(layout: ProcessorLayout, found: Boundary, group: Group) -> bool:
 
 async def sweep(store: Store, layout: ProcessorLayout, partition: str, keep: float) -> list[Entry]:
     """Delete compacted files that readers are not led to: replaced, or left by a job that died, `keep` seconds ago or more."""
-    listing = await store.list(layout.compacted_dir(partition))
+    folder = layout.compacted_dir(partition)
+    listing = await store.list(folder)
     gone: list[Entry] = []
 
     def announced(found: Boundary) -> Boundary:
@@ -228,7 +229,9 @@ async def sweep(store: Store, layout: ProcessorLayout, partition: str, keep: flo
         gone[:] = [
             entry
             for entry in listing.entries
-            if entry.key not in named and listing.now - max(entry.modified, _since(found, entry)) >= keep
+            if number_before_id(folder, entry.key) is not None  # what is not ours is nobody's to delete
+            and entry.key not in named
+            and listing.now - max(entry.modified, _since(found, entry)) >= keep
         ]
         return replace(found, sweeps=found.sweeps + 1) if gone else found
 

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from actorproc.errors import CorruptObject
-from actorproc.layout import ProcessorLayout, document_partition
+from actorproc.layout import ProcessorLayout
+from actorproc.listing import documents
 from actorproc.output.compacted import Part, batches_of, footer_in, part_of
 from actorproc.output.files import OutputFile, OutputFiles
 from actorproc.parquet import open_parquet, read_footer
@@ -96,8 +97,7 @@ async def _body(store: Store, file: OutputFile) -> bytes | None:
 
 async def partitions_with_state(store: Store, layout: ProcessorLayout) -> list[str]:
     """Names of the partitions that were ever opened: those that can have output."""
-    entries = (await store.list(layout.checkpoints)).entries
-    return [document_partition(entry.key) for entry in entries]
+    return list(await documents(store, layout.checkpoints))
 
 
 class _Opened(NamedTuple):

@@ -81,7 +81,8 @@ def _header(name: str, content: bytes) -> dict[str, Any]:
 async def letter_files(store: Store, layout: ProcessorLayout, partition: str | None = None) -> list[str]:
     """Keys of the published dead-letter files, by partition and number, without those that were purged."""
     prefix = layout.dead_letters if partition is None else layout.dead_letter_dir(partition)
-    return [entry.key for entry in (await store.list(prefix)).entries if entry.size]
+    entries = (await store.list(prefix)).entries
+    return [entry.key for entry in entries if entry.size and layout.is_dead_letter_file(entry.key)]
 
 
 async def read_letters(store: Store, key: str) -> list[dict[str, Any]]:

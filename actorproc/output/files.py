@@ -11,7 +11,8 @@ from functools import partial
 from typing import NamedTuple
 
 from actorproc.actor import gather
-from actorproc.layout import ProcessorLayout, number_in, numbered
+from actorproc.layout import ProcessorLayout
+from actorproc.listing import numbered_files
 from actorproc.output.boundary import NOTHING_TRIMMED, Boundaries, Boundary, Range, read_boundary
 from actorproc.store import Store
 
@@ -97,12 +98,9 @@ class OutputFiles:
     ) -> list[OutputFile]:
         folder = self._layout.output_dir(partition)
         first = max(starts[partition], known.get(partition, NOTHING_TRIMMED).originals)
-        after = folder + numbered(first - 1, ".parquet") if first else ""
-        entries = (await store.list(folder, after, limit)).entries
         return [
             OutputFile(number, number + 1, entry.key, entry.size, entry.modified, entry.tag)
-            for entry in entries
-            if (number := number_in(folder, entry.key)) is not None
+            for number, entry in await numbered_files(store, folder, first, limit)
         ]
 
     def compacted(self, partition: str, first: int, boundary: Boundary) -> list[OutputFile]:

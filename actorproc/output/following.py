@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from actorproc.errors import SourceError
-from actorproc.layout import ProcessorLayout, number_of, numbered
+from actorproc.layout import ProcessorLayout
+from actorproc.listing import numbered_files
 from actorproc.output.boundary import NOTHING_TRIMMED, Boundary, Range, read_boundary
 from actorproc.output.chain import Commit, OutputChain
 from actorproc.output.compacted import Contents
@@ -169,11 +170,9 @@ class Following:
 
     async def _check_end(self, number: int) -> None:
         """See that where there is no file `number` the partition ends."""
-        folder = self._layout.output_dir(self._partition)
-        after = folder + numbered(number - 1, ".parquet") if number else ""
-        later = (await self._store.list(folder, after, 1)).entries
-        if later and number_of(later[0].key) > number and await self._chain.read(number) is None:
-            raise self._lost(number, number_of(later[0].key), "the files before it were deleted by hand")
+        later = await numbered_files(self._store, self._layout.output_dir(self._partition), number, 1)
+        if later and later[0].number > number and await self._chain.read(number) is None:
+            raise self._lost(number, later[0].number, "the files before it were deleted by hand")
         self._checked_at = self._store.clock.monotonic()
 
     def _lost(self, number: int, found: int | None, why: str) -> SourceError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from actorproc.document import document, to_document
 from actorproc.errors import UsageError
 from actorproc.layout import ProcessorLayout
+from actorproc.listing import documents
 from actorproc.store import Conflict, Store
 
 
@@ -51,7 +52,7 @@ async def check_source(store: Store, layout: ProcessorLayout, identity: str | No
 
 async def _refuse_state_of_another(store: Store, layout: ProcessorLayout, identity: str, name: str, kind: str) -> None:
     """Nothing is recorded: then there is no state, or one of a source without identity, of which nothing used to be."""
-    begun = (await store.list(layout.checkpoints, limit=1)).entries
+    begun = await documents(store, layout.checkpoints)
     if begun and not await check_source(store, layout, identity, name, kind):  # not by another host just now, either
         raise UsageError(
             f"{layout.processor} in {store.url} began with a source that has no identity, and {name} has one. Positions of one "

@@ -18,7 +18,8 @@ from actorproc.budget import ByteBudget, Room
 from actorproc.clock import SYSTEM, Clock
 from actorproc.errors import SourceError, StoreRefused, UsageError
 from actorproc.keeping.registry import Reader, register
-from actorproc.layout import READERS, log_boundary, log_dir, log_file, number_of
+from actorproc.layout import READERS, log_boundary, log_dir, log_file
+from actorproc.listing import numbered_files
 from actorproc.log.files import ROW_GROUP_BYTES, LogFile, end_of, find_time, first_base, open_log
 from actorproc.log.heads import HeadWatch
 from actorproc.logger import get_logger
@@ -245,9 +246,8 @@ class _Ahead:
         while self._listed and self._listed[0][0] < base:
             self._listed.popleft()
         if len(self._listed) < 2:
-            after = log_file(self._partition, base - 1) if base else ""
-            listing = await source._store.list(log_dir(self._partition), after, _LISTED)
-            self._listed = deque((number_of(entry.key), entry.size) for entry in listing.entries)
+            files = await numbered_files(source._store, log_dir(self._partition), base, _LISTED)
+            self._listed = deque((number, entry.size) for number, entry in files)
         try:
             async with anyio.create_task_group() as tasks:
                 for file, size in islice(self._listed, _AHEAD_FILES):

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from actorproc.errors import SourceError, UsageError
 from actorproc.keeping.offsets import called
-from actorproc.layout import number_in, numbered
+from actorproc.listing import numbered_files
 from actorproc.store import Store
 
 
@@ -144,11 +144,9 @@ class Dataset(ABC):
 
 async def list_files(store: Store, folder: str, first: int, limit: int | None, suffix: str) -> list[File]:
     """The numbered files of a folder from number `first` on."""
-    after = folder + numbered(first - 1, suffix) if first else ""
     return [
         File(number, number + 1, entry.size, entry.modified, entry.key)
-        for entry in (await store.list(folder, after, limit)).entries
-        if (number := number_in(folder, entry.key, suffix)) is not None
+        for number, entry in await numbered_files(store, folder, first, limit, suffix)
     ]
 
 

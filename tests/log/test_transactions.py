@@ -308,3 +308,11 @@ async def test_a_place_without_a_log_is_refused() -> None:
 def test_what_is_no_staged_object_is_named() -> None:
     with pytest.raises(CorruptObject, match="staged/t: are no staged records"):
         decode_staged("staged/t", b"what")
+
+
+async def test_what_others_left_beside_staged_records_stops_nothing_and_stays(world: World) -> None:
+    for name in ("", ".DS_Store", "t/", "t/.DS_Store", "t/00000000000000000000/", "t/00000000000000000000/.DS_Store"):
+        await world.truth.put(LOG_STAGED + name, b"not ours")
+    before = await world.staged()
+    await world.commit(0, BATCH)
+    assert await world.staged() == before
