@@ -139,9 +139,9 @@ class ProcessorLayout:
         ours = folder.startswith(self.dead_letters + "partition=") and number_in(folder, key, ".jsonl") is not None
         return ours and folder == self.dead_letter_dir(partition_of(key))
 
-    def large_letters(self, partition: str, put_id: str) -> str:
-        """Dead letters of the commit with this put-id that are too large for its footer, packed."""
-        return self.large_letters_dir(partition) + put_id + ".zst"
+    def large_letters(self, partition: str, number: int, put_id: str) -> str:
+        """Dead letters that are too large for the footer of a commit, packed: of `number`, if it has this put-id."""
+        return self.large_letters_dir(partition) + numbered(number, f"-{put_id}.zst")
 
     def large_letters_dir(self, partition: str) -> str:
         return self.large + partition_dir(partition)

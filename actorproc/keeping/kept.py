@@ -74,8 +74,8 @@ class Kept(ABC):
         """Files elsewhere from which readers read what has numbers below those that count in its folder, in order."""
         return ()
 
-    async def beside(self, partition: str, files: Sequence[str]) -> Sequence[str]:
-        """Keys of objects to which nothing leads but these files of the partition."""
+    async def beside(self, partition: str) -> Sequence[tuple[int, str]]:
+        """Objects elsewhere that go with the file of their number, whether it leads to them or not: number and key."""
         return ()
 
 
@@ -117,8 +117,8 @@ class KeptOutput(Kept):
         since = {r.next: r.since for r in boundary.ranges}
         return [Compacted(file, since[file.next]) for file in files]
 
-    async def beside(self, partition: str, files: Sequence[str]) -> Sequence[str]:
-        return await large_letters(self.store, self._layout, partition, files)
+    async def beside(self, partition: str) -> Sequence[tuple[int, str]]:
+        return await large_letters(self.store, self._layout, partition)
 
 
 class KeptLog(Kept):

@@ -272,12 +272,13 @@ async def _carry_out(kept: Kept, planned: PartitionTrim, deleted: Callable[[Entr
         await kept.store.delete(entry.key)
         deleted(entry)
 
+    # First: as long as files are left to go, the next trim comes here again, if this one dies.
+    beside = await kept.beside(planned.partition)
+    await gather([key for number, key in beside if planned.takes(number)], kept.store.delete)
     async for _, files in _pages(kept, planned.partition):
         doomed = [file.entry for file in files if planned.takes(file.number)]
         for start in range(0, len(doomed), _AT_ONCE):
             entries = doomed[start : start + _AT_ONCE]
-            beside = await kept.beside(planned.partition, [entry.key for entry in entries])
-            await gather(beside, kept.store.delete)  # first: only the files lead there
             await gather(entries, delete)
         if files and files[-1].number >= planned.end:
             break

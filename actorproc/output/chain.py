@@ -6,16 +6,14 @@ Protocol and its invariants: docs/protocol.md; as a model that tries every inter
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Self
 
 import pyarrow as pa
 
-from actorproc.actor import gather
 from actorproc.document import document, to_document
 from actorproc.errors import CorruptObject, Fenced
-from actorproc.layout import ProcessorLayout
+from actorproc.layout import ProcessorLayout, number_before_id
 from actorproc.listing import numbered_files
 from actorproc.output.boundary import read_boundary
 from actorproc.output.checkpoints import Checkpoint, Totals, read_checkpoint
@@ -140,7 +138,7 @@ class OutputChain:
             return Commit.without_letters(key, footer)
         elsewhere = None
         if (put_id := footer.metadata.get(_LARGE)) is not None:
-            place = self._layout.large_letters(self._partition, put_id)
+            place = self._layout.large_letters(self._partition, number, put_id)
             stored = await self._store.get(place)
             if stored is None:
                 raise CorruptObject(place, f"is not there, and {key} has its dead letters in it")
@@ -183,7 +181,8 @@ class OutputChain:
         return files[0].entry.key if files else None
 
     async def create(self, number: int, put_id: str, body: bytes, letters: bytes | None) -> None:
-        """Decide commit `number`. Letters that are too large for its footer are put first, where only it leads.
+        """Decide commit `number`. Letters that are too large for its footer are put first, where only it leads; if it is not
+        made, they go with whatever has its number.
 
         Raises:
             Fenced: somebody else decided it; nothing of ours is in the chain.
@@ -192,7 +191,7 @@ class OutputChain:
         """
         key = self._layout.output_file(self._partition, number)
         if letters is not None:
-            await self._store.put(self._layout.large_letters(self._partition, put_id), letters)
+            await self._store.put(self._layout.large_letters(self._partition, number, put_id), letters)
         try:
             await self._store.create(key, body)
         except Conflict as conflict:
@@ -246,17 +245,10 @@ async def read_cursor(store: Store, layout: ProcessorLayout, partition: str) -> 
     return tip.cursor if tip else None
 
 
-async def large_letters(store: Store, layout: ProcessorLayout, partition: str, files: Sequence[str]) -> list[str]:
-    """Keys of the dead letters that stand beside these output files, being too large for their footers."""
-    if not (await store.list(layout.large_letters_dir(partition), limit=1)).entries:
-        return []  # as nearly always: no footer need be read
-
-    async def put_id(file: str) -> str | None:
-        try:
-            footer = await read_footer(store, file)
-        except CorruptObject:
-            return None
-        return footer.metadata.get(_LARGE) if footer else None
-
-    found = (await gather(files, put_id)).values()
-    return [layout.large_letters(partition, put_id) for put_id in found if put_id is not None]
+async def large_letters(store: Store, layout: ProcessorLayout, partition: str) -> list[tuple[int, str]]:
+    """Dead letters that stand beside the output, being too large for a footer: number and key. The commit of this number need
+    not be the one for which they were put."""
+    folder = layout.large_letters_dir(partition)
+    keys = [entry.key for entry in (await store.list(folder)).entries]
+    numbers = ((number_before_id(folder, key, ".zst"), key) for key in keys)
+    return [(number, key) for number, key in numbers if number is not None]

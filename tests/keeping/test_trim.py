@@ -17,6 +17,7 @@ from actorproc.keeping.registry import Reader, decide, read_registry, register, 
 from actorproc.keeping.trim import Trim, plan_trim, trim
 from actorproc.layout import number_of
 from actorproc.output.boundary import read_boundary
+from actorproc.output.chain import OutputChain
 from actorproc.output.dataset import output_pieces, read_rows
 from actorproc.output.dead_letters import dead_letters
 from actorproc.store import Entry, Listing, Store
@@ -245,6 +246,38 @@ async def test_dead_letters_beside_a_commit_go_with_it_and_published_ones_stay(p
     await trim_now(kept)
     assert (await place.store.list(LAYOUT.large)).entries == []
     assert 1 in [letter["sequence"] async for letter in dead_letters(place.store, LAYOUT)]
+
+
+async def test_letters_beside_a_commit_that_was_never_made_go_when_its_number_goes(
+    place: Place, kept: KeptOutput
+) -> None:
+    """A host died between the two, or another was faster; or it wakes up now, and puts them below the boundary."""
+    fleet = Fleet(place.store)
+    await fleet.commit(p0=40)
+    for number in (0, 3):
+        await place.store.put(LAYOUT.large_letters("0", number, "dead"), b"giant")
+    place.wait(2 * HOUR)
+    await trim_now(kept)
+    left = [entry.key for entry in (await place.store.list(LAYOUT.large)).entries]
+    assert left == [LAYOUT.large_letters("0", 3, "dead")]
+    assert await place.numbers(OUTPUT) == [3]
+    await place.store.put(LAYOUT.large_letters("0", 0, "asleep"), b"giant")
+    await fleet.commit(p0=10)
+    place.wait(2 * HOUR)
+    await trim_now(kept)
+    assert (await place.store.list(LAYOUT.large)).entries == []
+
+
+async def test_letters_beside_a_commit_that_stays_stay(place: Place, kept: KeptOutput) -> None:
+    fleet = Fleet(place.store, {"dead_letter_limit": 1.0})
+    fleet.stream.add("0", 30)
+    fleet.stream.append("0", [os.urandom(5 * 2**20).hex().encode()])  # no number, and too large for a footer
+    await fleet.commit(p0=0)
+    place.wait(2 * HOUR)
+    await trim_now(kept)
+    [number] = await place.numbers(OUTPUT)
+    assert await OutputChain(place.store, LAYOUT, "0").read(number, letters=True)
+    assert len((await place.store.list(LAYOUT.large)).entries) == 1
 
 
 class Many(Memory):
