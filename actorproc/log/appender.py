@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import anyio
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -59,23 +60,28 @@ class Appender:
         """
         newest = pc.max(table.column("timestamp")).cast(pa.int64()).as_py()
         body: bytes | None = None
+        why = "no answer"
         attempt = 0
         while True:
             try:
-                if body is None:  # and never later: a base that was tried is not left before it is settled
-                    body = await self._prepare(table, newest)
-                looked_at = self._looked_at, self._looked_at_wall
-                base = await self._settle(body, table.num_rows, newest)
+                # Cut off when time is up, or others would wait for as long as the store is tried.
+                with anyio.fail_after(max(0.0, give_up - self._clock.monotonic())):
+                    if body is None:  # and never later: a base that was tried is not left before it is settled
+                        body = await self._prepare(table, newest)
+                    looked_at = self._looked_at, self._looked_at_wall
+                    base = await self._settle(body, table.num_rows, newest)
                 break
             except StoreUnavailable as error:
-                attempt += 1
+                attempt, why = attempt + 1, str(error)
                 delay = _RETRY.delay(attempt, self._clock.random)
-                if self._clock.monotonic() + delay >= give_up:
-                    raise StoreUnavailable(
-                        f"{table.num_rows} records for partition {self._partition} of {self._store.url} are not "
-                        f"confirmed in time; they may be in the log or not: {error}"
-                    ) from None
-                log.warning("log.append_retry", partition=self._partition, attempt=attempt, error=str(error))
+            except TimeoutError:
+                delay = math.inf
+            if self._clock.monotonic() + delay >= give_up:
+                raise StoreUnavailable(
+                    f"{table.num_rows} records for partition {self._partition} of {self._store.url} are not "
+                    f"confirmed in time; they may be in the log or not: {why}"
+                )
+            log.warning("log.append_retry", partition=self._partition, attempt=attempt, error=why)
             await self._clock.sleep(delay)
         await self._check_not_trimmed(base, table.num_rows, *looked_at)
         return base

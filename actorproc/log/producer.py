@@ -89,7 +89,8 @@ class Producer:
         batch_bytes: bytes of records at which a batch is sent without waiting longer.
         buffer_bytes: bytes of records that wait or are under way at once; `send` waits while they are more.
         compression: a Parquet codec: 'zstd', 'lz4', 'snappy', 'gzip' or 'none'.
-        delivery_timeout: seconds over which an append is tried before its records fail. Their fate is unknown then.
+        delivery_timeout: seconds from the end of their `linger` after which records fail that are not confirmed, whatever
+            they waited for. Their fate is unknown then.
         settings: of the store; default: from the environment and `actorproc.toml`.
 
     Raises:
@@ -117,7 +118,7 @@ class Producer:
         self._linger = _number("linger", linger, seconds, least=0)
         self._batch_bytes = _number("batch_bytes", batch_bytes, size, least=1)
         self._budget = ByteBudget(int(_number("buffer_bytes", buffer_bytes, size, least=1)))
-        self._timeout = _number("delivery_timeout", delivery_timeout, seconds, least=0)
+        self._timeout = _number("delivery_timeout", delivery_timeout, seconds, least=1)
         self._owns_store = isinstance(log, str)
         self._store = open_store(log, settings, clock=clock) if isinstance(log, str) else log
         self._wanted = partitions
@@ -359,12 +360,12 @@ class Producer:
                 self._settled(batch, StoreUnavailable("the producer was cancelled before the record was sent"))
 
     async def _deliver(self, lane: _Lane, batch: OutgoingBatch) -> None:
-        give_up = self._clock.monotonic() + self._timeout
+        give_up = batch.born + self._linger + self._timeout
         base: int | None = None
         error: Exception = StoreUnavailable("the producer was cancelled: the record may be in the log or not")
         try:
             table = await self._clock.offload(batch.table)
-            await self._open_head(give_up)
+            await self._open_head(batch, give_up)
             try:
                 base = await lane.appender.append(table, give_up)
             finally:
@@ -381,14 +382,20 @@ class Producer:
                 batch.settle(base)
                 self._forget(batch)
 
-    async def _open_head(self, give_up: float) -> None:
-        while True:
+    async def _open_head(self, batch: OutgoingBatch, give_up: float) -> None:
+        why = "those before them took as long"
+        while (left := give_up - self._clock.monotonic()) > 0:
             try:
-                return await self._heads.begin()
-            except StoreUnavailable:
-                if self._clock.monotonic() + _HEAD_RETRY >= give_up:
-                    raise
-            await self._clock.sleep(_HEAD_RETRY)
+                with anyio.fail_after(left):
+                    return await self._heads.begin()
+            except TimeoutError:
+                why = f"{self._store.url}: no answer"
+            except StoreUnavailable as error:
+                why = str(error)
+                await self._clock.sleep(_HEAD_RETRY)
+        raise StoreUnavailable(
+            f"{batch.rows} records for partition {batch.partition} were not sent within {self._timeout:g} s: {why}"
+        )
 
     def _settled(self, batch: OutgoingBatch, error: Exception) -> None:
         self._failed += batch.rows

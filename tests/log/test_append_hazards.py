@@ -16,7 +16,7 @@ from actorproc.log.producer import Producer
 from actorproc.store import Backend, Listing, Store, Stored, StoreLimits
 from actorproc.stores.memory import Memory
 from actorproc.testing.clock import VirtualClock
-from actorproc.testing.faults import Faults, FaultyBackend
+from actorproc.testing.faults import CALM, Faults, FaultyBackend
 from actorproc.testing.loop import current_loop, run
 from tests.log.reading import log_contents
 
@@ -151,6 +151,69 @@ def test_what_is_not_settled_in_time_fails_as_unknown_and_is_not_repeated_by_lat
                     await really()
             assert producer.statistics()[:3] == (1, 1, 1)
         assert (await log_contents(Store(truth, clock=clock)))["0"] == [b"after"]
+
+    run(main())
+
+
+def test_in_an_outage_all_that_was_sent_at_once_fails_at_once_however_much_waits() -> None:
+    async def main() -> None:
+        clock = VirtualClock("p")
+        truth = FaultyBackend(Memory(clock=clock), CALM)
+        store = Store(truth, clock=clock)
+        async with Producer(
+            store, partitions=2, batch_bytes=1, partitioner=lambda key, *_: int(key or b"0"), clock=clock
+        ) as producer:
+            await (await producer.send("before", key=0))
+            truth.outage(10_000)
+            began = clock.monotonic()
+            waiting = [await producer.send(f"{number}", key=number % 2) for number in range(12)]
+            for delivery in waiting:
+                with pytest.raises(StoreUnavailable):
+                    await delivery
+            assert 119 <= clock.monotonic() - began <= 121
+            with pytest.raises(StoreUnavailable):
+                await producer.flush()
+
+    run(main())
+
+
+def test_what_waits_behind_an_append_in_doubt_has_its_own_time_and_keeps_the_order() -> None:
+    """The store is tried for longer than records may take: the append in doubt is cut off, and may land yet."""
+
+    async def main() -> None:
+        clock = VirtualClock("p")
+        truth = Memory(clock=clock)
+        hanging = True
+
+        async def hangs(key: str, body: bytes, really: Callable[[], Awaitable[str]]) -> str:
+            if hanging:
+                late.append(really)
+                await clock.sleep(1000)
+            return await really()
+
+        late: list[Callable[[], Awaitable[str]]] = []
+        store = Store(Tampered(truth, hangs), clock=clock)
+        async with Producer(store, partitions=1, batch_bytes=1, delivery_timeout=20, clock=clock) as producer:
+            began = clock.monotonic()
+            doubtful, queued = await producer.send("in doubt"), await producer.send("queued")
+            await clock.sleep(10)
+            in_time = await producer.send("in time")
+            with pytest.raises(StoreUnavailable, match="may be in the log or not"):
+                await doubtful
+            with pytest.raises(
+                StoreUnavailable, match=r"1 records for partition 0 were not sent within 20 s: those before"
+            ):
+                await queued
+            assert 20 <= clock.monotonic() - began <= 21
+            await late[0]()  # only now
+            hanging = False
+            assert (await in_time).sequence == 1
+            for really in late[1:]:
+                with suppress(ConditionFailed):
+                    await really()
+            with pytest.raises(StoreUnavailable):
+                await producer.flush()
+        assert (await log_contents(Store(truth, clock=clock)))["0"] == [b"in doubt", b"in time"]
 
     run(main())
 
