@@ -17,7 +17,7 @@ import pytest
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Settings
 from actorproc.errors import SourceError, UsageError
 from actorproc.keeping.kept import KeptOutput
-from actorproc.keeping.registry import read_registry
+from actorproc.keeping.registry import decide, read_registry
 from actorproc.keeping.trim import trim as trim_by_rule
 from actorproc.layout import ProcessorLayout
 from actorproc.output.chain import Commit, encode_commit
@@ -191,6 +191,20 @@ async def test_what_was_trimmed_is_not_missed_and_what_was_to_be_read_is_named(s
     with pytest.raises(SourceError, match="output below 2 was trimmed"):
         await chunks(source, "0", "1+9")
     assert await rows(store, "numbers") == before[18:]
+
+
+async def test_who_registers_late_begins_nowhere_below_what_is_decided_though_nothing_is_deleted_yet(
+    store: Store,
+) -> None:
+    await Fleet(store).commit(p0=40)
+    assert await decide(store, LAYOUT.readers, await read_registry(store, LAYOUT.readers), {"0": 2})
+    source = OutputSource(store, "numbers")
+    await source.open()
+    await source.register("Twice", store.url)
+    with pytest.raises(SourceError, match=r"from commit 1 on.*is 2: output below 2 was trimmed"):
+        await chunks(source, "0", "1+9")
+    assert await source.start("0", "earliest") == "2+18"
+    assert len(await chunks(source, "0", "2+18")) == 2
 
 
 async def test_files_that_were_deleted_by_hand_are_named(store: Store) -> None:

@@ -19,6 +19,8 @@ from actorproc.clock import SYSTEM
 from actorproc.errors import ActorprocError, HandlerDefinitionError, SettingsError, UsageError
 from actorproc.java import check_java
 from actorproc.keeping import Reader, register, remove
+from actorproc.keeping.kept import KeptOutput
+from actorproc.keeping.positions import position_of
 from actorproc.keeping.registry import read_registry
 from actorproc.layout import ProcessorLayout
 from actorproc.logger import get_logger
@@ -209,6 +211,9 @@ async def _register(job: Job, store: Store) -> str | None:
     Returns:
         The name of the reader, if it was not registered before: what then turns out to be wrong use must not hold
         back a trim for ever.
+
+    Raises:
+        UsageError: it was not registered before, and what it reads next was trimmed.
     """
     if job.native:
         log.warning("spark.not_registered", why="how far Spark's own file stream is cannot be told: trim with care")
@@ -220,8 +225,19 @@ async def _register(job: Job, store: Store) -> str | None:
         return None
     key = ProcessorLayout(job.name).readers
     before = (await read_registry(store, key)).readers
-    after = (await register(store, key, reader, rename=True)).readers
+    known = any(other.is_same(reader) for other in before.values())
+    at = None if known else await _position(job, store, reader)
+    after = (await register(store, key, reader, at, rename=True)).readers
     return next((name for name in after if name not in before and after[name].is_same(reader)), None)
+
+
+async def _position(job: Job, store: Store, reader: Reader) -> Mapping[str, int] | None:
+    kept = KeptOutput(store, ProcessorLayout(job.name))
+    try:
+        return await position_of(kept, reader, (), job.settings or Settings.load())
+    except ActorprocError as error:  # a checkpoint of something else, or broken: the query itself will say so
+        log.debug("spark.position_unknown", error=str(error))
+        return None
 
 
 def _session(ask: Ask, urls: Sequence[str], settings: Settings) -> Session:

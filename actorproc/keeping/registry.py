@@ -20,6 +20,12 @@ from actorproc.store import Conflict, Store, Stored
 
 Kind = Literal["spark", "processor", "position"]
 
+_WAY_OUT: Mapping[Kind, str] = {
+    "spark": "Go on with a new checkpointLocation, which begins with what is there",
+    "processor": "Start it anew under another name, which begins with what is there",
+    "position": "Begin there or later",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Reader:
@@ -201,7 +207,9 @@ def _refuse_if_behind(reader: Reader, positions: Mapping[str, int], lowest: Mapp
     behind = {p: number for p, number in positions.items() if number < lowest.get(p, 0)}
     if behind:
         named = ", ".join(f"partition {p}: {number}, trimmed below {lowest[p]}" for p, number in sorted(behind.items()))
-        raise UsageError(f"reader {reader.name!r} cannot be registered, what it reads next was trimmed ({named})")
+        raise UsageError(
+            f"reader {reader.name!r} cannot be registered, what it reads next was trimmed ({named}). {_WAY_OUT[reader.kind]}"
+        )
 
 
 async def lowest_numbers(store: Store, key: str, boundaries: Boundaries) -> Mapping[str, int]:

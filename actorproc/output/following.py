@@ -53,12 +53,16 @@ class Place:
 class Following:
     """Reads the committed files of one partition, originals and compacted ones.
 
+    Args:
+        lowest: number below which a trim was decided, done or not: who comes late must not begin in what is about to go.
+
     Raises (everywhere):
         CorruptObject: a file is not what was written there.
         SourceError: files that were to be read were trimmed, or deleted.
     """
 
-    def __init__(self, store: Store, layout: ProcessorLayout, partition: str) -> None:
+    def __init__(self, store: Store, layout: ProcessorLayout, partition: str, lowest: int = 0) -> None:
+        self._lowest = lowest
         self._store = store
         self._layout = layout
         self._partition = partition
@@ -97,19 +101,23 @@ class Following:
             counts, times = np.array([commit.rows], np.int64), np.array([commit.time])
             return CommittedFile(key, stored.body, number + 1, commit.totals.rows - commit.rows, counts, times)
 
-    async def first(self, lowest: int = 0) -> Place:
-        """Where the partition begins: after what was trimmed, from number `lowest` on."""
+    async def first(self) -> Place:
+        """Where the partition begins: after what was trimmed."""
         await self._look()
-        return await self._before(max(lowest, self._boundary.lowest))
+        return await self._before(self._first)
+
+    @property
+    def _first(self) -> int:
+        return max(self._lowest, self._boundary.lowest)
 
     async def end(self) -> Place:
         """Where the partition ends now."""
         tip = await self._chain.tip()
         return Place(tip.number, tip.totals.rows) if tip else Place(0, 0)
 
-    async def at(self, time: float, lowest: int = 0) -> Place:
+    async def at(self, time: float) -> Place:
         """Before the first commit that was made at `time` (seconds since 1970) or later; the end if there is none."""
-        low, end = (await self.first(lowest)).number, await self.end()
+        low, end = (await self.first()).number, await self.end()
         high = end.number
         while low < high:
             middle = (low + high) // 2
@@ -165,7 +173,7 @@ class Following:
         return commit
 
     def _check_kept(self, number: int) -> None:
-        if number < (lowest := self._boundary.lowest):
+        if number < (lowest := self._first):
             raise self._lost(number, lowest, f"output below {lowest} was trimmed")
 
     async def _check_end(self, number: int) -> None:

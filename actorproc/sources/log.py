@@ -59,7 +59,7 @@ class LogSource(Source):
         self.url = self._store.url
         self._heads = HeadWatch(self._store, clock, self._settings.poll_interval)
         self._partitions: list[str] = []
-        self._lowest: Mapping[str, int] = {}  # where we may begin, as of when we registered
+        self._lowest: Mapping[str, int] = {}  # where partitions begin, as of when we registered
         self._get_seconds = 0.0  # what a GET takes, smoothed
         self._ahead_bytes = 0  # fetched ahead, or about to be, over all partitions
         self._file_bytes = ROW_GROUP_BYTES  # what a file in hand takes, decoded rows and all; of late
@@ -95,8 +95,7 @@ class LogSource(Source):
     async def start(self, partition: str, at: Start) -> str:
         """See `Source.start`. A time is found by the records' timestamps, which need not be in order: reading begins at
         the first record that is as late as `at`."""
-        boundary = (await read_boundary(self._store, log_boundary(partition))).lowest
-        lowest = max(boundary, self._lowest.get(partition, 0))
+        lowest = await self._lowest_of(partition)
         if at == "earliest":
             return _position(await first_base(self._store, partition, lowest) or lowest)
         await self._heads.refresh()
@@ -130,9 +129,8 @@ class LogSource(Source):
         """
         base, skip = _parsed(partition, position)
         known = not base and not skip  # that there is such a place in the partition
-        boundary = (await read_boundary(self._store, log_boundary(partition))).lowest
-        if base < boundary:
-            raise self._lost(partition, base, boundary)
+        if base < (lowest := await self._lowest_of(partition)):
+            raise self._lost(partition, base, lowest)
         ahead = _Ahead(self, partition)
         try:
             while True:
@@ -170,6 +168,12 @@ class LogSource(Source):
                 del batch
         finally:
             ahead.clear()
+
+    async def _lowest_of(self, partition: str) -> int:
+        """Where the partition begins. What a trim has decided by the time we registered counts, done or not: who comes late
+        must not begin in what is about to go."""
+        boundary = (await read_boundary(self._store, log_boundary(partition))).lowest
+        return max(boundary, self._lowest.get(partition, 0))
 
     async def _work(self, size: int, work: Callable[..., T], *args: object) -> T:
         return await self._clock.offload(work, *args) if size > _OFFLOADED else work(*args)

@@ -65,7 +65,7 @@ class OutputSource(Source):
         self._opened = AsyncExitStack()
         self._store = open_store(container, self._settings, clock=clock) if isinstance(container, str) else container
         self._layout = ProcessorLayout(name)
-        self._lowest: Mapping[str, int] = {}  # where we may begin, as of when we registered
+        self._lowest: Mapping[str, int] = {}  # where partitions begin, as of when we registered
         self.url = f"{SCHEME}{self._store.url}/{name}"
 
     @classmethod
@@ -119,10 +119,9 @@ class OutputSource(Source):
         """See `Source.start`. A time is found by when rows were committed, by their hosts' clocks."""
         at = checked_start(at)
         following = self._following(partition)
-        lowest = self._lowest.get(partition, 0)
         if isinstance(at, datetime):
-            return _position(await following.at(at.timestamp(), lowest))
-        return _position(await (following.first(lowest) if at == "earliest" else following.end()))
+            return _position(await following.at(at.timestamp()))
+        return _position(await (following.first() if at == "earliest" else following.end()))
 
     async def end(self, partition: str) -> End:
         end = await self._following(partition).end()
@@ -172,7 +171,7 @@ class OutputSource(Source):
             del batch, batches
 
     def _following(self, partition: str) -> Following:
-        return Following(self._store, self._layout, partition)
+        return Following(self._store, self._layout, partition, self._lowest.get(partition, 0))
 
 
 def _batches(partition: str, file: CommittedFile, skip: int) -> Iterator[Batch]:

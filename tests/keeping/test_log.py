@@ -10,7 +10,7 @@ import pytest
 from actorproc import Processor, Producer
 from actorproc.errors import CorruptObject, SourceError, StoreRefused, StoreUnavailable
 from actorproc.keeping.kept import KeptLog
-from actorproc.keeping.registry import Reader, read_registry, register
+from actorproc.keeping.registry import Reader, decide, read_registry, register
 from actorproc.keeping.trim import Trim, plan_trim, trim
 from actorproc.layout import READERS, log_boundary, log_dir, log_file
 from actorproc.log.files import end_of, first_base
@@ -157,6 +157,19 @@ async def test_a_late_file_below_the_boundary_is_nobodys(place: Place, kept_log:
         await values(source, "0", "0")
     assert (await trim_now(kept_log)).files == 1
     assert await place.numbers(LOG) == [20]
+
+
+async def test_a_processor_that_registers_late_begins_nowhere_below_what_is_decided_though_nothing_is_deleted_yet(
+    place: Place, container: Store
+) -> None:
+    await produce(place.store, 10, 10, 10)
+    assert await decide(place.store, READERS, await read_registry(place.store, READERS), {"0": 20})
+    source = LogSource(place.store, settings=SETTINGS)
+    await source.open()
+    await source.register("numbers", container.url)
+    with pytest.raises(SourceError, match=r"lost its records from position 10 on \(the next begin at 20\)"):
+        await values(source, "0", "10")
+    assert len(await values(source, "0", "20")) == 10
 
 
 async def test_a_time_is_found_although_a_file_in_between_was_trimmed(place: Place, kept_log: KeptLog) -> None:

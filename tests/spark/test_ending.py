@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import orjson
 import pytest
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
@@ -14,13 +15,16 @@ from actorproc.cli.spark_query import _keep
 from actorproc.clock import SYSTEM
 from actorproc.errors import HandlerDefinitionError, QueryFailed, UsageError
 from actorproc.keeping import Reader, register
-from actorproc.keeping.registry import read_registry
+from actorproc.keeping.kept import KeptOutput
+from actorproc.keeping.offsets import Offset
+from actorproc.keeping.registry import decide, read_registry
 from actorproc.layout import ProcessorLayout
 from actorproc.retry import Backoff
 from actorproc.signals import Signals
 from actorproc.spark.query import Query, Sink
 from actorproc.spark.running import RunLimits, RunningQuery
 from actorproc.spark.session import Session
+from actorproc.store import Store
 from actorproc.stores import open_store
 
 QUICK = RunLimits(failures=2, backoff=Backoff(0.01, 0.02))
@@ -99,7 +103,7 @@ def job(checkpoint: str, error: Exception) -> Any:
         place="local", open=lambda: SimpleNamespace(version="4"), page=lambda: None, told=dict, close=lambda: None
     )
     query = SimpleNamespace(spec="app:late", sink=Sink(), checkpoint=checkpoint)
-    return SimpleNamespace(session=session, query=query, name="Delays", native=False, start=start)
+    return SimpleNamespace(session=session, query=query, name="Delays", native=False, settings=None, start=start)
 
 
 async def readers_after(tmp_path: Path, error: Exception, *there: Reader) -> list[str]:
@@ -122,3 +126,45 @@ async def test_a_function_that_turns_out_to_be_wrong_use_is_no_reader_that_holds
 async def test_who_was_a_reader_before_or_may_go_on_later_stays_one(tmp_path: Path) -> None:
     assert await readers_after(tmp_path, QueryFailed("no space")) == ["app.late"]
     assert await readers_after(tmp_path, HandlerDefinitionError("no such column")) == ["app.late"]
+
+
+async def read_up_to(number: int, store: Store, checkpoint: Path) -> None:
+    """What Spark leaves when a micro-batch is done."""
+    kept = KeptOutput(store, ProcessorLayout("Delays"))
+    offset = Offset(str(kept), await kept.stream_identity(), {"0": number}).to_dict()
+    async with open_store(str(checkpoint)) as spark:
+        await spark.put("offsets/0", b"v1\n{}\n" + orjson.dumps(offset))
+        await spark.put("commits/0", b"v1\n{}")
+
+
+@pytest.mark.parametrize("reads", [3, 5])
+async def test_a_query_that_comes_when_what_it_reads_next_was_trimmed_is_refused_and_holds_nothing(
+    tmp_path: Path, reads: int
+) -> None:
+    async with open_store(str(tmp_path / "state")) as store:
+        await read_up_to(reads, store, tmp_path / "c")
+        assert await decide(store, READERS, await read_registry(store, READERS), {"0": 5})
+        began = job(f"file://{tmp_path}/c", HandlerDefinitionError("it was started"))
+        limits, signals = QUICK, Signals(SYSTEM, lambda: None)
+        if reads == 5:
+            with pytest.raises(ExceptionGroup):  # the function was called
+                await _keep(began, limits, store, signals, "10s")
+        else:
+            with pytest.raises(
+                UsageError, match=r"partition 0: 3, trimmed below 5\)\. Go on with a new checkpointLocation"
+            ):
+                await _keep(began, limits, store, signals, "10s")
+        assert (await read_registry(store, READERS)).readers == {}
+
+
+async def test_a_query_that_is_a_reader_is_not_asked_where_it_stands(tmp_path: Path) -> None:
+    """It is held where it was; what is wrong since then, reading says."""
+    async with open_store(str(tmp_path / "state")) as store:
+        await read_up_to(3, store, tmp_path / "c")
+        await register(store, READERS, Reader.spark("mine", str(tmp_path / "c")))
+        assert await decide(store, READERS, await read_registry(store, READERS), {"0": 5})
+        with pytest.raises(ExceptionGroup):
+            await _keep(
+                job(f"file://{tmp_path}/c", QueryFailed("no space")), QUICK, store, Signals(SYSTEM, lambda: None), "10s"
+            )
+        assert set((await read_registry(store, READERS)).readers) == {"mine", "app.late"}
