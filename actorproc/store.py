@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 import anyio
 
 from actorproc.clock import SYSTEM, Clock
-from actorproc.errors import ConditionFailed, StoreUnavailable
+from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable
 from actorproc.logger import get_logger
 from actorproc.retry import Backoff
 
@@ -210,7 +210,8 @@ class Store:
 
         Raises:
             Conflict: another body is there; it rides along as `stored`.
-            StoreUnavailable: not settled within `limits.patience`; the write may still land.
+            StoreUnavailable: not settled within `limits.patience`, or refused after a doubt; the write may still land.
+            StoreRefused: the store said no, and nothing was written.
         """
         return await self._settle(key, body, None, lambda: self.backend.put_if_absent(key, body), "put_if_absent")
 
@@ -220,7 +221,7 @@ class Store:
         Raises:
             Conflict: the object is another version, or gone; it rides along as `stored`. If one's own write was
                 applied and overwritten before it could be read back, that is a conflict too.
-            StoreUnavailable: not settled within `limits.patience`; the write may still land.
+            StoreUnavailable, StoreRefused: as for `create`.
         """
         return await self._settle(key, body, tag, lambda: self.backend.put_if_match(key, body, tag), "put_if_match")
 
@@ -244,15 +245,23 @@ class Store:
         """Send; on any answer but yes read back. `expected`: the tag under which the write has not been applied yet."""
         give_up = self.clock.monotonic() + self.limits.patience + len(body) // SLOWEST
         attempt = 0
+        doubt: StoreUnavailable | None = None  # how a send ended that may have been applied, or may be yet
         while True:
             attempt += 1
             try:
-                return Created(await self._once(verb, send, len(body)))
-            except ConditionFailed:
-                doubt = None
-            except StoreUnavailable as error:
-                doubt = error
-            stored = await self.get(key, size=len(body))
+                try:
+                    return Created(await self._once(verb, send, len(body)))
+                except ConditionFailed:
+                    pass
+                except StoreUnavailable as error:
+                    doubt = error
+                stored = await self.get(key, size=len(body))
+            except StoreRefused as error:
+                if doubt is None:
+                    raise
+                raise StoreUnavailable(
+                    f"{self.url}: whether {verb} of {key!r} was applied cannot be told, and it may still land: {error}"
+                ) from None  # no refusal: the caller would take it for a write that was not made
             if stored is not None and stored.body == body:
                 return Created(stored.tag)
             untouched = stored is None if expected is None else stored is not None and stored.tag == expected

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from actorproc.clock import Clock
-from actorproc.errors import CorruptObject, StoreUnavailable
+from actorproc.errors import CorruptObject, StoreRefused, StoreUnavailable
 from actorproc.layout import log_boundary, log_file
 from actorproc.log.files import Notes, encode_file, last_base, read_notes, running_time
 from actorproc.logger import get_logger
@@ -53,13 +53,14 @@ class Appender:
             give_up: when to stop trying, by the clock's `monotonic`.
 
         Raises:
-            StoreUnavailable: not settled by then, or after what comes there was trimmed; the records may be in the log, or
-                come to be there yet.
-            StoreRefused: the store said no.
+            StoreUnavailable: not settled by then, or after what comes there was trimmed, or refused after a doubt; the
+                records may be in the log, or come to be there yet.
+            StoreRefused: the store said no; the records are not in the log.
             CorruptObject: another file in the way cannot be read.
         """
         newest = pc.max(table.column("timestamp")).cast(pa.int64()).as_py()
         body: bytes | None = None
+        doubtful = False  # whether a try has ended without an answer
         why = "no answer"
         attempt = 0
         while True:
@@ -73,18 +74,23 @@ class Appender:
                 break
             except StoreUnavailable as error:
                 attempt, why = attempt + 1, str(error)
+                doubtful = doubtful or body is not None
                 delay = _RETRY.delay(attempt, self._clock.random)
+            except StoreRefused as error:
+                if not doubtful:
+                    raise
+                delay, why = math.inf, str(error)
             except TimeoutError:
                 delay = math.inf
             if self._clock.monotonic() + delay >= give_up:
-                raise StoreUnavailable(
-                    f"{table.num_rows} records for partition {self._partition} of {self._store.url} are not "
-                    f"confirmed in time; they may be in the log or not: {why}"
-                )
+                raise StoreUnavailable(f"{self._these(table)} are not confirmed; they may be in the log or not: {why}")
             log.warning("log.append_retry", partition=self._partition, attempt=attempt, error=why)
             await self._clock.sleep(delay)
-        await self._check_not_trimmed(base, table.num_rows, *looked_at)
+        await self._check_not_trimmed(base, table, *looked_at)
         return base
+
+    def _these(self, table: pa.Table) -> str:
+        return f"{table.num_rows} records for partition {self._partition} of {self._store.url}"
 
     async def _prepare(self, table: pa.Table, newest: int) -> bytes:
         # After a pause files may have been deleted, so that a base we remember is free and yet not the end.
@@ -94,18 +100,25 @@ class Appender:
         notes = Notes(self._clock.nonce(), self._producer, newest, running, covers=self._base)
         return await self._clock.offload(encode_file, table, notes, self._compression)
 
-    async def _check_not_trimmed(self, base: int, rows: int, looked_at: float, looked_at_wall: float) -> None:
+    async def _check_not_trimmed(self, base: int, table: pa.Table, looked_at: float, looked_at_wall: float) -> None:
         """After a long sleep: if the log was trimmed beyond `base` meanwhile, our file came there after another's, and is
         void; or it came in time, and has been read. Nobody can tell."""
         # Either clock may stand still while a machine sleeps, or be set; a look too many does no harm.
         if self._clock.monotonic() - looked_at <= _SURE and self._clock.wall() - looked_at_wall <= _SURE:
             return
-        if base < (await read_boundary(self._store, log_boundary(self._partition))).lowest:
+        try:
+            boundary = await read_boundary(self._store, log_boundary(self._partition))
+        except StoreRefused as error:
+            raise StoreUnavailable(
+                f"{self._these(table)} were on their way for long, and whether the log was trimmed beyond their place meanwhile "
+                f"cannot be told; they may be in the log or not: {error}"
+            ) from None
+        if base < boundary.lowest:
             self._base = 0  # what we know of the end is wrong: look anew
             self._looked_at = self._looked_at_wall = -math.inf
             raise StoreUnavailable(
-                f"{rows} records for partition {self._partition} of {self._store.url} were on their way for so long that the "
-                "log was trimmed beyond their place meanwhile; they may be in the log or not"
+                f"{self._these(table)} were on their way for so long that the log was trimmed beyond their place meanwhile; "
+                "they may be in the log or not"
             )
 
     async def _settle(self, body: bytes, rows: int, newest: int) -> int:

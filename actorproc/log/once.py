@@ -15,7 +15,7 @@ import anyio
 from actorproc.actor import first_cause
 from actorproc.errors import CorruptObject
 from actorproc.layout import log_boundary, log_file
-from actorproc.log.files import Notes, end_of, last_base, running_time
+from actorproc.log.files import Notes, last_base, read_notes, running_time
 from actorproc.log.heads import HeadWriter
 from actorproc.output.boundary import read_boundary
 from actorproc.parquet import footer_of
@@ -34,7 +34,9 @@ async def ending(log: Store, partition: str, hint: int) -> Ending:
     newest = await last_base(log, partition, hint)
     if newest is None:
         return Ending(0, 0)
-    return Ending(await end_of(log, partition, newest), await running_time(log, partition, newest))
+    # Both of the same file: what another appends meanwhile is no part of the running time, so it must not be covered either.
+    _, end = await read_notes(log, partition, newest)
+    return Ending(end, await running_time(log, partition, newest))
 
 
 async def land(

@@ -92,6 +92,18 @@ async def test_create_after_a_lost_reply_finds_its_own_object_and_sends_nothing_
     assert await wire.far.get("key") == Stored(b"mine", created.tag, 4)
 
 
+@pytest.mark.parametrize("then", [(refused,), (ok, refused), (lost_request, ok, refused)])
+async def test_what_is_refused_after_a_doubt_stays_in_doubt(
+    then: tuple[Callable[[Call], Awaitable[object]], ...],
+) -> None:
+    wire = Wire(lost_request, *then)
+    with pytest.raises(StoreUnavailable, match="may still land: no such bucket"):
+        await Store(wire, limits=LIMITS).create("key", b"mine")
+    wire = Wire(refused)
+    with pytest.raises(StoreRefused):
+        await Store(wire, limits=LIMITS).create("key", b"mine")
+
+
 async def test_create_hands_out_what_somebody_else_put_there() -> None:
     wire = Wire()
     tag = await wire.far.put("key", b"theirs")

@@ -1,0 +1,51 @@
+"""Appending where the base was written down first."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+
+from actorproc.layout import log_file
+from actorproc.log.files import Notes, encode_file, find_time
+from actorproc.log.once import ending
+from actorproc.records import Batch
+from actorproc.store import Listing, Store
+from actorproc.stores.memory import Memory
+
+
+def hour(number: int) -> datetime:
+    return datetime(2024, 1, 1, tzinfo=UTC) + timedelta(hours=number)
+
+
+def microseconds(number: int) -> int:
+    return int(hour(number).timestamp()) * 10**6
+
+
+def file(at: int, put_id: str, *, covers: int, running: int | None = None) -> bytes:
+    data = Batch.of("0", [b"x"], [0], timestamps=[hour(at)]).data
+    notes = Notes(put_id, "p", microseconds(at), running or microseconds(at), covers)
+    return encode_file(pa.Table.from_batches([data]), notes, "zstd")
+
+
+async def test_a_file_of_another_that_comes_while_the_end_is_looked_for_is_not_taken_for_known() -> None:
+    class Raced(Memory):
+        raced = False
+
+        async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Listing:
+            listing = await super().list(prefix, after, limit)
+            if prefix == "partition=0/" and not self.raced:
+                self.raced = True
+                await self.put_if_absent(log_file("0", 1), file(10, "another's", covers=1))
+            return listing
+
+    backend = Raced()
+    store = Store(backend)
+    await store.create(log_file("0", 0), file(1, "first", covers=0))
+    end = await ending(store, "0", 0)
+    assert backend.raced
+    # An old record is appended by what was found, and a later one by somebody who knows all of that.
+    old = file(2, "old", covers=end.base, running=max(end.running, microseconds(2)))
+    await store.create(log_file("0", 2), old)
+    await store.create(log_file("0", 3), file(11, "last", covers=3))
+    assert await find_time(store, "0", microseconds(9)) == (1, 0)
