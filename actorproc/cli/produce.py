@@ -104,6 +104,8 @@ class _Input:
 def _lines(file: str) -> Iterator[tuple[_Input, int | None]]:
     """The opened file, and its size in bytes if that is known."""
     path = Path(file)
+    if file == "-" and sys.stdin is None:  # as the process was started
+        raise UsageError("cannot read -: stdin is closed")
     try:
         opened = sys.stdin.buffer if file == "-" else path.open("rb")
     except OSError as error:

@@ -19,7 +19,13 @@ Key = bytes | str | int | None
 Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 
 VALUE_LIMIT = 512 * 2**20
-"""Bytes that a value may have."""
+"""Bytes that a value may have; so may a key, and all headers of a record together."""
+
+COLUMNS_LIMIT = 2**30
+"""Bytes that records may have together: with the largest record on top of them no column has more than Arrow's 2 GiB."""
+
+RECORD_WEIGHT = 200
+"""Bytes that a record counts for besides key and value, and each header likewise: the Python objects in which it waits."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -35,7 +41,7 @@ def value_bytes(value: object) -> bytes | None:
         case None | bytes():
             encoded = value
         case str():
-            encoded = value.encode()
+            encoded = _utf8("value", value)
         case dict() | list():
             try:
                 encoded = orjson.dumps(value)
@@ -48,9 +54,7 @@ def value_bytes(value: object) -> bytes | None:
                 f"value {_shown(value)} is of type {type(value).__name__}: "
                 "send bytes, str, None, or a dict or list (sent as JSON)"
             )
-    if encoded is not None and len(encoded) > VALUE_LIMIT:
-        raise UsageError(f"value {_shown(value)} has {len(encoded)} bytes: at most {VALUE_LIMIT}")
-    return encoded
+    return _bounded("value", encoded)
 
 
 def key_bytes(key: object) -> bytes | None:
@@ -60,9 +64,9 @@ def key_bytes(key: object) -> bytes | None:
         UsageError: anything else.
     """
     if key is None or isinstance(key, bytes):
-        return key
+        return _bounded("key", key)
     if isinstance(key, str):
-        return key.encode()
+        return _bounded("key", _utf8("key", key))
     if isinstance(key, int) and not isinstance(key, bool):
         return b"%d" % key
     raise UsageError(f"key {_shown(key)} is of type {type(key).__name__}: send bytes, str, int or None")
@@ -72,13 +76,26 @@ def header_list(headers: Headers) -> list[dict[str, Any]]:
     """Headers as the column has them."""
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     try:
-        listed = [{"key": name, "value": v.encode() if isinstance(v, str) else v} for name, v in pairs]
+        listed = [{"key": name, "value": value} for name, value in pairs]
     except (TypeError, ValueError):
         raise UsageError(f"headers {_shown(headers)}: pairs of a name and a value, or a mapping") from None
+    size = 0
     for header in listed:
-        if not isinstance(header["key"], str) or not isinstance(header["value"], bytes | None):
+        name, value = header["key"], header["value"]
+        if not isinstance(name, str) or not isinstance(value, bytes | str | None):
             raise UsageError(f"header {_shown(header)}: the name is a str, the value bytes, str or None")
+        size += len(_utf8("name of a header", name))
+        if isinstance(value, str):
+            header["value"] = value = _utf8("value of a header", value)
+        size += len(value or b"")
+    if size > VALUE_LIMIT:
+        raise UsageError(f"headers {_shown(listed)} have {size} bytes: at most {VALUE_LIMIT}")
     return listed
+
+
+def headers_weight(listed: list[dict[str, Any]]) -> int:
+    """Bytes that the headers of a record count for."""
+    return sum(RECORD_WEIGHT + len(header["key"]) + len(header["value"] or b"") for header in listed)
 
 
 def microseconds(timestamp: datetime) -> int:
@@ -88,14 +105,39 @@ def microseconds(timestamp: datetime) -> int:
     return (timestamp - _EPOCH) // _MICROSECOND
 
 
+def columns(
+    values: Sequence[Value] | pa.Array,
+    keys: Sequence[Key] | pa.Array | None,
+    headers: Sequence[Headers | None] | None,
+    timestamps: Sequence[datetime] | pa.Array | datetime,
+) -> pa.RecordBatch | None:
+    """Records as columns; None: they are too many for a batch."""
+    count = len(values)
+    try:
+        made = [
+            binary_column(keys, key_bytes) if keys is not None else pa.nulls(count, pa.binary()),
+            binary_column(values, value_bytes),
+            header_column(headers, count),
+            time_column(timestamps, count),
+        ]
+    except pa.ArrowCapacityError:
+        return None
+    if any(isinstance(column, pa.ChunkedArray) for column in made):
+        return None
+    data = pa.record_batch(made, schema=RECORD_SCHEMA)
+    return data if count == 1 or data.nbytes <= COLUMNS_LIMIT else None
+
+
 def binary_column(given: Sequence[Any] | pa.Array, encode: Callable[[Any], bytes | None]) -> pa.BinaryArray:
     """Values or keys as a column. `encode` is asked only where there is anything but bytes, text and None."""
-    if isinstance(given, pa.Array):
-        return given.cast(pa.binary())
     try:
-        return pa.array(given, pa.binary())
-    except (pa.ArrowTypeError, pa.ArrowInvalid):
-        return pa.array(map(encode, given), pa.binary())
+        column = given.cast(pa.binary()) if isinstance(given, pa.Array) else pa.array(given, pa.binary())
+    except (pa.ArrowException, UnicodeEncodeError):
+        return pa.array(map(encode, given.to_pylist() if isinstance(given, pa.Array) else given), pa.binary())
+    if column.nbytes > VALUE_LIMIT:
+        for index in np.flatnonzero(pc.greater(pc.binary_length(column), VALUE_LIMIT).fill_null(False)).tolist():
+            encode(column[index].as_py())  # which says what is wrong with it
+    return column
 
 
 def header_column(given: Sequence[Headers | None] | None, count: int) -> pa.ListArray:
@@ -124,6 +166,19 @@ def time_column(given: Sequence[datetime] | pa.Array | datetime, count: int) -> 
     return pa.array([microseconds(timestamp) for timestamp in given], kind)
 
 
+def _utf8(what: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{what} {_shown(text)} cannot be sent as UTF-8: {error.reason}") from None
+
+
+def _bounded(what: str, encoded: bytes | None) -> bytes | None:
+    if encoded is not None and len(encoded) > VALUE_LIMIT:
+        raise UsageError(f"{what} {_shown(encoded)} has {len(encoded)} bytes: at most {VALUE_LIMIT}")
+    return encoded
+
+
 def _shown(value: object) -> str:
-    text = repr(value)
+    text = repr(value[:60] if isinstance(value, bytes | bytearray | str) else value)
     return text if len(text) <= 60 else f"{text[:57]}..."

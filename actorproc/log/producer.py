@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -18,32 +19,30 @@ import pyarrow as pa
 
 from actorproc.budget import ByteBudget
 from actorproc.clock import SYSTEM, Clock
-from actorproc.errors import ActorprocError, StoreUnavailable, UsageError
+from actorproc.errors import ActorprocError, StoreError, StoreUnavailable, UsageError, described
 from actorproc.log.appender import Appender
 from actorproc.log.files import create_log, open_log
 from actorproc.log.heads import HeadWriter
 from actorproc.log.outgoing import Deliveries, Delivery, OutgoingBatch
 from actorproc.log.partitioning import Partitioner, Router, Unkeyed
 from actorproc.log.payloads import (
+    COLUMNS_LIMIT,
+    RECORD_WEIGHT,
+    VALUE_LIMIT,
     Headers,
     Key,
     Value,
-    binary_column,
-    header_column,
+    columns,
     header_list,
+    headers_weight,
     key_bytes,
     microseconds,
-    time_column,
     value_bytes,
 )
 from actorproc.logger import get_logger
-from actorproc.records import RECORD_SCHEMA
 from actorproc.settings import Settings, seconds, size
 from actorproc.store import Store
 from actorproc.stores import open_store
-
-RECORD_WEIGHT = 200
-"""Bytes that a record counts for besides key and value: the Python objects in which it waits."""
 
 _MANY = 16_384  # records taken at once in send_many
 _BREATH = 500  # records after which send lets others have the event loop
@@ -61,7 +60,7 @@ class ProducerStatistics(NamedTuple):
     failed: int
     """Records whose append failed, or whose fate is unknown."""
     waiting_bytes: int
-    """Sent and not settled yet; keys, values and overhead."""
+    """Sent and not settled yet; keys, values, headers and overhead."""
 
 
 @dataclass(slots=True)
@@ -81,12 +80,12 @@ class Producer:
     Within a partition records keep the order in which one task sent them. Any number of producers may share a log.
 
     Args:
-        log: URL of a store, or an opened one.
+        log: URL of a store, or a path, or an opened store.
         partitions: how many the log has. Creates the log if there is none; left out, the log must exist.
         partitioner: where records without a key go: 'sticky' (one partition per batch, the default) or 'round-robin';
             records with a key go where Kafka's murmur2 says. Or a callable that decides for all.
         linger: seconds that a record waits for company. Each batch costs a PUT.
-        batch_bytes: bytes of records at which a batch is sent without waiting longer.
+        batch_bytes: bytes of records at which a batch is sent without waiting longer; more than 1 GiB is taken for that.
         buffer_bytes: bytes of records that wait or are under way at once; `send` waits while they are more.
         compression: a Parquet codec: 'zstd', 'lz4', 'snappy', 'gzip' or 'none'.
         delivery_timeout: seconds from the end of their `linger` after which records fail that are not confirmed, whatever
@@ -99,7 +98,7 @@ class Producer:
 
     def __init__(
         self,
-        log: str | Store,
+        log: str | os.PathLike[str] | Store,
         *,
         partitions: int | None = None,
         partitioner: Unkeyed | Partitioner = "sticky",
@@ -116,11 +115,13 @@ class Producer:
         if compression not in ("zstd", "lz4", "snappy", "gzip", "none"):
             raise UsageError(f"compression = {compression!r}: 'zstd', 'lz4', 'snappy', 'gzip' or 'none'")
         self._linger = _number("linger", linger, seconds, least=0)
-        self._batch_bytes = _number("batch_bytes", batch_bytes, size, least=1)
+        self._batch_bytes = min(COLUMNS_LIMIT, _number("batch_bytes", batch_bytes, size, least=1))
         self._budget = ByteBudget(int(_number("buffer_bytes", buffer_bytes, size, least=1)))
         self._timeout = _number("delivery_timeout", delivery_timeout, seconds, least=1)
-        self._owns_store = isinstance(log, str)
-        self._store = open_store(log, settings, clock=clock) if isinstance(log, str) else log
+        if not isinstance(log, str | os.PathLike | Store):
+            raise UsageError(f"log = {log!r}: the URL or path of a log, or an opened Store")
+        self._owns_store = not isinstance(log, Store)
+        self._store = log if isinstance(log, Store) else open_store(os.fspath(log), settings, clock=clock)
         self._wanted = partitions
         self._partitioner = partitioner
         self._compression = compression
@@ -202,11 +203,15 @@ class Producer:
             UsageError: one of these cannot be sent.
         """
         tasks = self._opened()
-        body = value if type(value) is bytes else value_bytes(value)
-        key = key if key is None or type(key) is bytes else key_bytes(key)
+        body = value if type(value) is bytes and len(value) <= VALUE_LIMIT else value_bytes(value)
+        key = key if key is None else key_bytes(key)
         listed = header_list(headers) if headers else None
         time = int(self._clock.wall() * 1e6) if timestamp is None else microseconds(timestamp)
-        weight = RECORD_WEIGHT + len(body or b"") + len(key or b"")
+        weight = RECORD_WEIGHT + len(body or b"") + len(key or b"") + (headers_weight(listed) if listed else 0)
+        self._unbroken += 1
+        if self._unbroken >= _BREATH:  # before it is taken in: who is cancelled here has sent nothing
+            self._unbroken = 0
+            await anyio.lowlevel.checkpoint()
         index = self._router.choose(key, body)  # may raise: the caller's own code
         await self._make_room(weight)
         batch = self._open_batch(index, tasks)
@@ -215,10 +220,6 @@ class Producer:
         delivery = batch.add(body, key, listed, time, weight)
         if batch.weight >= self._batch_bytes:
             batch.ripe.set()
-        self._unbroken += 1
-        if self._unbroken >= _BREATH:
-            self._unbroken = 0
-            await anyio.lowlevel.checkpoint()
         return delivery
 
     async def send_many(
@@ -233,6 +234,9 @@ class Producer:
 
         Returns:
             Await it for a list of (partition, sequence), or its `confirmed()`.
+
+        Raises:
+            UsageError: one of these cannot be sent. Records before it may have been, also where this is cancelled.
         """
         tasks = self._opened()
         for name, column in (("keys", keys), ("headers", headers), ("timestamps", timestamps)):
@@ -241,27 +245,22 @@ class Producer:
         deliveries = Deliveries()
         start, rows = 0, 64
         while start < len(values):
-            part = slice(start, start + rows)
-            count = len(values[part])
-            key_column = binary_column(keys[part], key_bytes) if keys is not None else pa.nulls(count, pa.binary())
-            if timestamps is None or isinstance(timestamps, datetime):
-                times = time_column(timestamps or self._clock.now(), count)
-            else:
-                times = time_column(timestamps[part], count)
-            data = pa.record_batch(
-                [
-                    key_column,
-                    binary_column(values[part], value_bytes),
-                    header_column(headers[part] if headers is not None else None, count),
-                    times,
-                ],
-                schema=RECORD_SCHEMA,
-            )
-            await self._distribute(data, start, deliveries, tasks)
             await anyio.lowlevel.checkpoint()
+            part = slice(start, start + rows)
+            times = self._clock.now() if timestamps is None else timestamps
+            data = columns(
+                values[part],
+                keys[part] if keys is not None else None,
+                headers[part] if headers is not None else None,
+                times if isinstance(times, datetime) else times[part],
+            )
+            if data is None:
+                rows = max(1, min(rows, len(values) - start) // 2)
+                continue
+            await self._distribute(data, start, deliveries, tasks)
             start += data.num_rows
-            # About a batch at a time, however large the records are.
-            rows = max(1, min(_MANY, math.ceil(rows * self._batch_bytes / max(1, data.nbytes))))
+            # About a batch at a time, however large the records are; by and by, since the next may be larger than these.
+            rows = max(1, min(_MANY, rows * 4, math.ceil(rows * self._batch_bytes / max(1, data.nbytes))))
         return deliveries
 
     async def flush(self) -> None:
@@ -370,8 +369,11 @@ class Producer:
                 base = await lane.appender.append(table, give_up)
             finally:
                 self._heads.end(batch.partition, base)
-        except ActorprocError as failure:
+        except Exception as failure:  # noqa: BLE001 - what is wrong with one batch is no reason to end the others
             error = failure
+            if not isinstance(failure, ActorprocError):
+                error = StoreError(f"{batch.rows} records failed, and may be in the log or not: {described(failure)}")
+                error.__cause__ = failure
             log.warning("producer.append_failed", partition=batch.partition, records=batch.rows, error=str(error))
         finally:
             if base is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from itertools import filterfalse, islice
@@ -80,8 +81,8 @@ async def produce_lines(
         BadLine: no key can be taken out of a line, and that is to fail.
         UsageError: the rate is none, or a line is too long.
     """
-    if rate is not None and not rate > 0:
-        raise UsageError(f"rate = {rate!r}: more than 0 records per second")
+    if rate is not None and not 0 < rate < math.inf:
+        raise UsageError(f"rate = {rate!r}: more than 0 records per second, and finite")
     sent = Produced(0, 0, 0, 0, {})
     counts: dict[str, int] = {}
     passed = 0  # lines

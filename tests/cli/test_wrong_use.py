@@ -159,6 +159,15 @@ def test_produce_names_the_line_without_the_key_and_keeps_those_before_it(run: R
     refused(run, *command, says="bad.jsonl: line 2: no JSON")
 
 
+def test_produce_from_a_closed_stdin_says_so(folder: Path) -> None:
+    command = [sys.executable, "-m", "actorproc", "produce", "--log", "events", "--partitions", "1", "-"]
+    result = subprocess.run(  # noqa: S603
+        ["/bin/sh", "-c", 'exec "$@" <&-', "sh", *command], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 2, result.stderr
+    assert result.stderr == "error: cannot read -: stdin is closed\n"
+
+
 def test_produce_says_how_to_go_on_after_a_bad_line_without_appending_anything_twice(run: Run, folder: Path) -> None:
     (folder / "bad lines").write_bytes(b'{"tail":"a"}\n\n{"tail":"b"}\n{"x":1}\n{"tail":"c"}\n')
     told = run("produce", "--log", "events", "--partitions", "1", "--key", "tail", "bad lines").stderr

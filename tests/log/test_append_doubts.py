@@ -44,7 +44,7 @@ def test_a_refusal_after_a_lost_reply_is_no_proof_that_the_record_is_not_there()
 
         backend = Expiring(truth, lost_reply)
         async with Producer(Store(backend, clock=clock), partitions=1, linger=0, clock=clock) as producer:
-            with pytest.raises(StoreUnavailable, match="may be in the log or not: .*ExpiredToken"):
+            with pytest.raises(StoreUnavailable, match=r"may be in the log or not: .*ExpiredToken"):
                 await (await producer.send("paid"))
             with pytest.raises(StoreUnavailable):
                 await producer.flush()
@@ -69,7 +69,7 @@ def test_a_refusal_after_a_try_that_ended_in_doubt_is_no_proof_either() -> None:
         store = Store(Tampered(truth, silent_then_refused), limits=StoreLimits(patience=1), clock=clock)
         async with Producer(store, partitions=1, linger=0, clock=clock) as producer:
             began = clock.monotonic()
-            with pytest.raises(StoreUnavailable, match="may be in the log or not: .*ExpiredToken"):
+            with pytest.raises(StoreUnavailable, match=r"may be in the log or not: .*ExpiredToken"):
                 await (await producer.send("late"))
             assert clock.monotonic() - began < 60, "a refusal is not tried again"
             await late[0]()

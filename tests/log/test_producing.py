@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import math
 import os
 from pathlib import Path
 
@@ -146,7 +147,8 @@ def test_a_rate_is_kept() -> None:
     run(main())
 
 
-async def test_a_rate_of_nothing_is_refused() -> None:
+@pytest.mark.parametrize("rate", [0, math.inf, math.nan])
+async def test_a_rate_that_is_none_is_refused(rate: float) -> None:
     async with Producer(Store(Memory()), partitions=1) as producer:
-        with pytest.raises(UsageError, match="rate = 0: more than 0"):
-            await produce_lines(producer, io.BytesIO(b"x\n"), rate=0)
+        with pytest.raises(UsageError, match=f"rate = {rate}: more than 0 records per second, and finite"):
+            await produce_lines(producer, io.BytesIO(b"x\n"), rate=rate)

@@ -1,0 +1,162 @@
+"""What the producer does with records that are odd or huge: it refuses them by name, and the others are none the worse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pyarrow as pa
+import pytest
+
+from actorproc.errors import StoreError, UsageError
+from actorproc.log import appender, payloads
+from actorproc.log.files import encode_file
+from actorproc.log.producer import Producer
+from actorproc.store import Store
+from actorproc.stores.memory import Memory
+from actorproc.testing.clock import VirtualClock
+from actorproc.testing.loop import run
+from tests.log.reading import log_contents
+
+HALF = "caf\udce9"  # as os.listdir gives a name that is no UTF-8
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({"value": HALF}, r"^value 'caf\\udce9' cannot be sent as UTF-8"),
+        ({"value": b"", "key": HALF}, r"^key 'caf\\udce9' cannot"),
+        ({"value": b"", "headers": {HALF: b""}}, r"^name of a header 'caf\\udce9' cannot"),
+        ({"value": b"", "headers": {"a": HALF}}, r"^value of a header 'caf\\udce9' cannot"),
+        ({"value": b"x" * 1001}, r"^value b'x+\.\.\. has 1001 bytes: at most 1000"),
+        ({"value": "x" * 1001}, r"^value b'x+\.\.\. has 1001 bytes"),
+        ({"value": b"", "key": b"x" * 1001}, r"^key b'x+\.\.\. has 1001 bytes"),
+        ({"value": b"", "key": "x" * 1001}, r"^key b'x+\.\.\. has 1001 bytes"),
+        ({"value": b"", "headers": {"a": b"x" * 500, "b": b"x" * 500}}, r"^headers .* have 1002 bytes: at most 1000"),
+    ],
+)
+async def test_what_no_file_can_hold_is_refused_by_name_and_the_producer_goes_on(
+    record: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actorproc.log.payloads.VALUE_LIMIT", 1000)
+    monkeypatch.setattr("actorproc.log.producer.VALUE_LIMIT", 1000)
+    store = Store(Memory())
+    async with Producer(store, partitions=1) as producer:
+        await producer.send("before")
+        with pytest.raises(UsageError, match=message):
+            await producer.send(**record)
+        with pytest.raises(UsageError, match=message):
+            await producer.send_many([record["value"]], keys=[record.get("key")], headers=[record.get("headers")])
+        await (await producer.send("after"))
+    assert (await log_contents(store))["0"] == [b"before", b"after"]
+
+
+async def test_columns_of_any_type_are_taken_as_their_items_one_by_one_would_be() -> None:
+    store = Store(Memory())
+    async with Producer(store, partitions=1) as producer:
+        await producer.send_many(pa.array([{"a": 1}]), keys=pa.array([7]))
+        with pytest.raises(UsageError, match="value 1 is of type int"):
+            await producer.send_many(pa.array([1]))
+        with pytest.raises(UsageError, match=r"key 1\.5 is of type float"):
+            await producer.send_many(["a"], keys=pa.array([1.5]))
+    assert (await log_contents(store))["0"] == [b'{"a":1}']
+
+
+def test_an_error_that_nobody_expected_is_that_batchs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def picky(table: pa.Table, *rest: Any) -> bytes:
+        if b"bad" in table.column("value").to_pylist():
+            raise ValueError("no such luck")
+        return encode_file(table, *rest)
+
+    async def main() -> None:
+        monkeypatch.setattr(appender, "encode_file", picky)
+        clock = VirtualClock("p")
+        store = Store(Memory(clock=clock), clock=clock)
+        async with Producer(
+            store, partitions=2, partitioner=lambda key, value, n: int(key or b"0"), linger=0, clock=clock
+        ) as producer:
+            bad, good = await producer.send("bad", key=0), await producer.send("good", key=1)
+            with pytest.raises(StoreError, match=r"may be in the log or not: ValueError: no such luck"):
+                await bad
+            assert await good == ("1", 0)
+            assert await (await producer.send("next", key=0)) == ("0", 0)
+            with pytest.raises(StoreError, match="no such luck"):
+                await producer.flush()
+        assert await log_contents(store) == {"0": [b"next"], "1": [b"good"]}
+
+    run(main())
+
+
+async def test_headers_count_for_what_may_wait() -> None:
+    async with Producer(Store(Memory()), partitions=1, linger=3600, buffer_bytes=10_000) as producer:
+        await producer.send(b"", headers=[("a", bytes(1000)), ("b", None), ("c", "x")])
+        assert 1000 < producer.statistics().waiting_bytes < 3000
+        await producer.flush()
+        assert producer.statistics().waiting_bytes == 0
+
+
+async def test_who_is_cancelled_in_send_has_sent_nothing() -> None:
+    async with Producer(Store(Memory()), partitions=1, linger=3600) as producer:
+        returned = 0
+        for _ in range(1200):
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await producer.send(b"x")
+                returned += 1
+        assert returned < 1200
+        await producer.flush()
+        assert producer.statistics().records == returned
+
+
+def chunked(values: Any, encode: Any) -> Any:
+    """As Arrow does beyond 2 GiB."""
+    column = payloads_binary_column(values, encode)
+    return pa.chunked_array([column[:1], column[1:]]) if column.nbytes > 100_000 else column
+
+
+def refused(values: Any, encode: Any) -> Any:
+    column = payloads_binary_column(values, encode)
+    if column.nbytes > 100_000:
+        raise pa.ArrowCapacityError("array cannot contain more")
+    return column
+
+
+payloads_binary_column = payloads.binary_column
+
+
+@pytest.mark.parametrize("full", [chunked, refused, payloads_binary_column])
+async def test_records_whose_sizes_vary_are_sent_in_as_many_parts_as_they_take(
+    full: Callable[[Any, Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def watched(*given: Any) -> pa.RecordBatch | None:
+        tried.append(len(given[0]))
+        data = made(*given)
+        sizes.append(data.nbytes if data is not None else 0)
+        return data
+
+    tried: list[int] = []
+    sizes: list[int] = []
+    made = payloads.columns
+    monkeypatch.setattr(payloads, "binary_column", full)
+    monkeypatch.setattr(payloads, "COLUMNS_LIMIT", 120_000)
+    monkeypatch.setattr("actorproc.log.producer.columns", watched)
+    values = [b"small"] * 64 + [b"%d" % number * 500 for number in range(1000, 1400)] + [bytes(90_000)]
+    store = Store(Memory())
+    async with Producer(store, partitions=1) as producer:
+        sent = await (await producer.send_many(values))
+    assert [sequence for _, sequence in sent] == list(range(len(values)))
+    assert (await log_contents(store))["0"] == values
+    assert max(sizes) <= 120_000
+    assert max(tried) <= 256, "after small ones not all at once"
+
+
+async def test_a_log_is_named_by_a_path_too_and_nothing_else_is_taken_for_one(tmp_path: Path) -> None:
+    async with Producer(tmp_path / "events", partitions=1) as producer:
+        await producer.send("x")
+    async with Producer(str(tmp_path / "events")) as producer:
+        assert producer.partitions == 1
+    with pytest.raises(UsageError, match="log = None: the URL or path of a log"):
+        Producer(None)  # type: ignore[arg-type]
