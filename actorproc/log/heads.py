@@ -3,6 +3,9 @@
 A head is `open` before its producer's first append after a pause and until everything appended is in the hint. So a
 head that stays open and does not change any more tells that its producer may have died between an append and the hint;
 readers then look for themselves, a few times (`SWEEP_AGES`), and no record is stranded.
+
+A head that is busy never ages. So a producer that goes on after an append of which nobody knows what became writes a
+second head, which it then leaves alone: open, for readers to look by.
 """
 
 from __future__ import annotations
@@ -41,6 +44,8 @@ SWEEP_TIME = 30.0
 FORGET_AFTER = 86_400.0
 """Seconds after which a head that was not closed is removed by a producer that starts."""
 
+_DOUBT_INTERVAL = 2 * SWEEP_AGES[0]  # at least, between two writes of a head for doubts: readers look in between
+
 _RENEW_NAME = FORGET_AFTER / 2  # a producer silent for so long takes a new head, so that none is removed under it
 
 log = get_logger(__name__)
@@ -65,25 +70,39 @@ class Head:
             return cls(newest=newest, **fields)
 
 
+@dataclass(slots=True)
+class _Own:
+    """A head that we write. `tag`: as we wrote it last."""
+
+    name: str
+    tag: str | None = None
+    written_at: float = -math.inf
+
+
 class HeadWriter:
     """Keeps the head of one producer. `run` must be under way for hints to be written."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
-        self.producer = clock.nonce()
         self.newest: dict[str, int] = {}
         """Partition -> base of the newest file that is known; what others knew at the start is taken over."""
         self._store = store
         self._clock = clock
         self._state: State | None = "idle"  # None: one that is not `open` was sent and may be there or not
-        self._tag: str | None = None  # of the head as we wrote it last
-        self._written_at = -math.inf
+        self._own = _Own(clock.nonce())
+        self._doubts = _Own(clock.nonce())  # the head that ages
+        self._doubts_tried_at = -math.inf
         self._lock = anyio.Lock()
         self._appending = 0
         self._appended_at = -math.inf
-        self._unsettled: set[str] = set()  # partitions on which an append ended without an answer
+        # Partitions on which an append ended without an answer. Until the head that ages covers them, our own stays open.
+        self._unsettled: set[str] = set()
         self._dirty = False
         self._news = anyio.Event()
         self._removable: list[str] = []
+
+    @property
+    def producer(self) -> str:
+        return self._own.name
 
     async def look_around(self) -> None:
         """Take over what other producers knew, and note whose heads can go."""
@@ -144,14 +163,17 @@ class HeadWriter:
             await self._news.wait()
             self._news = anyio.Event()
             while self._state in ("open", None):
-                now, idle_at = self._clock.monotonic(), self._appended_at + IDLE_AFTER
-                quiet = self._appending == 0 and not self._unsettled
-                if quiet and now >= idle_at:
+                now = self._clock.monotonic()
+                idle_at = math.inf if self._appending or self._unsettled else self._appended_at + IDLE_AFTER
+                doubt_at = self._doubts_tried_at + _DOUBT_INTERVAL if self._unsettled else math.inf
+                if now >= doubt_at:
+                    await self._leave_doubts()
+                elif now >= idle_at:
                     await self._hint("idle")
                 elif self._dirty:
                     await self._hint("open")
                 else:
-                    with anyio.move_on_after(idle_at - now if quiet else None):
+                    with anyio.move_on_after(min(idle_at, doubt_at) - now):
                         await self._news.wait()
                     self._news = anyio.Event()
                     continue
@@ -159,7 +181,7 @@ class HeadWriter:
 
     async def close(self) -> None:
         """Say that this producer is gone. With an append unsettled the head stays open: readers will look themselves."""
-        if self._tag is not None and not self._unsettled:
+        if self._own.tag is not None and not self._unsettled:
             await self._hint("closed")
 
     async def _hint(self, state: State) -> None:
@@ -170,28 +192,43 @@ class HeadWriter:
         except StoreError as error:
             log.warning("log.hint_failed", producer=self.producer, error=str(error))
 
+    async def _leave_doubts(self) -> None:
+        """Leave an open head to age. One is enough however many doubts there are: looking goes on for longer than a late write
+        takes, by some minutes."""
+        covered, self._doubts_tried_at = set(self._unsettled), self._clock.monotonic()
+        try:
+            await self._put(self._doubts, "open", {})
+        except StoreError as error:
+            log.warning("log.hint_failed", producer=self.producer, error=str(error))
+        else:
+            self._unsettled -= covered
+
     async def _write(self, state: State) -> None:
-        if self._tag is not None and self._clock.monotonic() - self._written_at > _RENEW_NAME:
-            self.producer, self._tag = self._clock.nonce(), None
-        key, self._dirty = log_head(self.producer), False
+        self._dirty = False
         if state != "open":
             self._state = None
         try:
-            self._tag = await self._replace(key, Head(self.producer, state, self.newest, self._clock.nonce()).to_json())
+            await self._put(self._own, state, self.newest)
         except BaseException:
             self._dirty = True
             raise
-        self._state, self._written_at = state, self._clock.monotonic()
+        self._state = state
 
-    async def _replace(self, key: str, body: bytes) -> str:
+    async def _put(self, own: _Own, state: State, newest: Mapping[str, int]) -> None:
         """Compare-and-swap, so that a write that was thought lost cannot land on a later one and hide an append."""
+        if own.tag is not None and self._clock.monotonic() - own.written_at > _RENEW_NAME:
+            own.name, own.tag = self._clock.nonce(), None
+        key, body = log_head(own.name), Head(own.name, state, newest, self._clock.nonce()).to_json()
         while True:
             try:
-                if self._tag is None:
-                    return (await self._store.create(key, body)).tag
-                return (await self._store.swap(key, body, self._tag)).tag
+                if own.tag is None:
+                    own.tag = (await self._store.create(key, body)).tag
+                else:
+                    own.tag = (await self._store.swap(key, body, own.tag)).tag
+                break
             except Conflict as conflict:  # an earlier write of ours has landed after all, or the head was removed
-                self._tag = conflict.stored.tag if conflict.stored else None
+                own.tag = conflict.stored.tag if conflict.stored else None
+        own.written_at = self._clock.monotonic()
 
     async def _clean(self) -> None:
         """Remove heads whose hints are in ours by now: they only make listings longer."""

@@ -161,7 +161,7 @@ def test_produce_names_the_line_without_the_key_and_keeps_those_before_it(run: R
 
 def test_produce_from_a_closed_stdin_says_so(folder: Path) -> None:
     command = [sys.executable, "-m", "actorproc", "produce", "--log", "events", "--partitions", "1", "-"]
-    result = subprocess.run(  # noqa: S603
+    result = subprocess.run(
         ["/bin/sh", "-c", 'exec "$@" <&-', "sh", *command], cwd=folder, capture_output=True, text=True, check=False
     )
     assert result.returncode == 2, result.stderr

@@ -219,7 +219,7 @@ def test_a_busy_producer_writes_its_head_at_most_once_a_second() -> None:
     run(main())
 
 
-def test_with_an_append_unsettled_the_head_stays_open() -> None:
+def test_with_an_append_unsettled_a_head_stays_open() -> None:
     async def main() -> None:
         clock = VirtualClock("t")
         truth = Memory(clock=clock)
@@ -238,8 +238,113 @@ def test_with_an_append_unsettled_the_head_stays_open() -> None:
                 await p.send("lost", key=0)
                 await (await p.send("kept", key=1))
                 await clock.sleep(60)
-                assert states(await heads(truth)) == ["open"]
-        assert states(await heads(truth)) == ["open"]
+                assert states(await heads(truth)) == ["idle", "open"]
+        assert states(await heads(truth)) == ["closed", "open"]
+
+    run(main())
+
+
+def test_who_closes_right_after_a_doubt_leaves_its_head_open() -> None:
+    async def main() -> None:
+        clock = VirtualClock("t")
+        backend = LateAppends(Memory(clock=clock))
+        store = Store(backend, limits=StoreLimits(patience=1), clock=clock)
+        backend.late = True
+        with pytest.raises(StoreUnavailable):
+            async with Producer(store, partitions=1, linger=0, delivery_timeout=5, clock=clock) as producer:
+                await producer.send("lost")
+        assert "open" in states(await heads(store))
+        assert "closed" not in states(await heads(store))
+
+    run(main())
+
+
+class LateAppends(HeadsLost):
+    """While `late`, files for partition 0 are held back, and nobody is told what becomes of them."""
+
+    late = False
+
+    def __init__(self, truth: Backend) -> None:
+        super().__init__(truth)
+        self.held: list[tuple[str, bytes]] = []
+        self.looks = 0
+
+    async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
+        self.looks += key.startswith("partition=0/")
+        return await super().get(key, unless=unless, tail=tail)
+
+    async def put_if_absent(self, key: str, body: bytes) -> str:
+        if self.late and key.startswith("partition=0/"):
+            self.held.append((key, body))
+            raise StoreUnavailable("no answer")
+        return await super().put_if_absent(key, body)
+
+
+def test_a_record_in_doubt_that_lands_late_is_found_while_its_producer_is_busy_elsewhere() -> None:
+    async def main() -> None:
+        clock = VirtualClock("t")
+        backend = LateAppends(Memory(clock=clock))
+        store = Store(backend, limits=StoreLimits(patience=1), clock=clock)
+        follower = Follower(Store(backend, clock=clock), clock)
+        async with Producer(
+            store, partitions=2, linger=0, partitioner=by_number, delivery_timeout=5, clock=clock
+        ) as producer:
+            await (await producer.send("first", key=0))
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(follower.run)
+
+                async def be_busy() -> None:
+                    while True:
+                        await (await producer.send("busy", key=1))
+                        await clock.sleep(5)
+
+                tasks.start_soon(be_busy)
+                backend.late = True
+                with pytest.raises(StoreUnavailable):
+                    await (await producer.send("late", key=0))
+                await clock.sleep(50)
+                await backend.truth.put_if_absent(*backend.held[0])
+                await clock.sleep(2)
+                assert ("0", b"late") not in follower.read
+                await clock.sleep(SWEEP_AGES[1] + 40)
+                assert ("0", b"late") in follower.read
+                assert states(await heads(store)) == ["open", "open"]
+                await clock.sleep(SWEEP_AGES[-1])
+                backend.looks = 0
+                await clock.sleep(1200)
+                assert backend.looks == 0, "looking has an end, however busy the producer"
+                tasks.cancel_scope.cancel()
+            with pytest.raises(StoreUnavailable):
+                await producer.flush()
+
+    run(main())
+
+
+def test_however_many_appends_end_in_doubt_heads_do_not_pile_up_and_late_records_are_found() -> None:
+    async def main() -> None:
+        clock = VirtualClock("t")
+        backend = LateAppends(Memory(clock=clock))
+        store = Store(backend, limits=StoreLimits(patience=1), clock=clock)
+        follower = Follower(Store(backend, clock=clock), clock)
+        async with Producer(
+            store, partitions=2, linger=0, partitioner=by_number, delivery_timeout=5, clock=clock
+        ) as producer:
+            await (await producer.send("first", key=0))
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(follower.run)
+                backend.late = True
+                for _ in range(200):
+                    await producer.send("late", key=0)
+                    await (await producer.send("busy", key=1))
+                    await clock.sleep(5)
+                assert len(await heads(store)) == 2
+                assert store.requests["put_if_match"] < 1100, "a hint a second, and little more"
+                await backend.truth.put_if_absent(*backend.held[0])
+                await clock.sleep(150)
+                assert ("0", b"late") in follower.read
+                tasks.cancel_scope.cancel()
+            with pytest.raises(StoreUnavailable):
+                await producer.flush()
 
     run(main())
 
