@@ -16,7 +16,7 @@ from actorproc.settings import Settings
 from actorproc.spark.request import RIDING, check_options
 
 _OPTIONS = ("path", "kind", "logPartitions", "transaction", "batch")
-_SPARKS = ("checkpointlocation",)  # what Spark hands on and needs itself
+_SPARKS = ("checkpointlocation", "queryname")  # what Spark hands on and needs itself
 
 _ALLOWED = (
     "A log takes `value` (string or binary), and if they are there `key` (string or binary), `headers` "

@@ -233,6 +233,11 @@ def test_a_stream_has_no_transaction_but_its_own() -> None:
         parse_target({"path": "events", "transaction": "t"}, stream=True)
 
 
+def test_a_stream_may_have_a_name_of_its_own_which_spark_hands_on_as_an_option() -> None:
+    given = {"path": "events", "checkpointLocation": "here", "queryName": "alerts"}
+    assert parse_target(given, stream=True).url == "events"
+
+
 async def test_a_log_that_is_missing_or_otherwise_or_to_be_overwritten_is_refused(
     spark: SparkSession, tmp_path: Path
 ) -> None:
