@@ -40,8 +40,11 @@ async def beginning(request: Request, store: Store) -> Numbers:
     files = await dataset.files(store, {partition: numbers[partition] for partition in later})
 
     async def first(partition: str) -> int:
-        index = await dataset.seek(store, partition, files[partition], request.start_of(partition))
-        return files[partition][index].number if index < len(files[partition]) else numbers[partition]
+        there = files[partition]
+        index = await dataset.seek(store, partition, there, request.start_of(partition))
+        if index < len(there):
+            return there[index].number
+        return there[-1].next if there else numbers[partition]  # none that is there may have such rows
 
     return numbers | dict(await gather(later, first))
 

@@ -199,6 +199,14 @@ async def test_a_start_sequence_skips_the_files_before_it(store: Store, fleet: F
     assert await beginning(asked(startSequence='{"1": 10}'), store) == {"0": 0, "1": 1}
 
 
+async def test_a_start_sequence_beyond_the_end_skips_all_files_that_are_there(store: Store, fleet: Fleet) -> None:
+    request = asked(startSequence='{"0": 1000}')
+    assert await beginning(request, store) == {"0": 5, "1": 0}
+    assert numbers(await everything(request, store)) == {"1": [0, 1, 2]}
+    await fleet.commit(p0=10)
+    assert await news(request, store, {"0": 5, "1": 3}, limited=False, target=None) == ({"0": 6, "1": 3},) * 2
+
+
 async def test_a_partition_that_does_not_exist_is_refused_by_name(store: Store, fleet: Fleet) -> None:
     with pytest.raises(UsageError, match="no partition 7; there are: 0, 1"):
         await everything(asked(partitions="0,7"), store)
