@@ -10,7 +10,6 @@ import anyio
 import orjson
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
-from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from actorproc.clock import Clock
@@ -172,16 +171,20 @@ class _Reports:
     def __init__(self, query: StreamingQuery, reads: str) -> None:
         self.query = query
         self._reads = reads
-        self._last: StreamingQueryProgress | None = None
+        self._since = ""  # ISO 8601 in UTC: of the latest that was returned
+        self._next = -1  # the first micro-batch that was not told of as done
 
     def fresh(self) -> list[Progress]:
         """Those that were not returned before."""
-        last, newest = self._last, self.query.lastProgress
-        if newest is None or (last is not None and newest.timestamp == last.timestamp):
+        newest = self.query.lastProgress
+        if newest is None or newest.timestamp == self._since:
             return []
-        self._last = newest
         reports = [newest]
-        if last is None or newest.batchId > last.batchId + 1:  # Spark keeps the latest hundred
-            since = last.timestamp if last is not None else ""  # ISO 8601 in UTC
-            reports = [report for report in self.query.recentProgress if since < report.timestamp <= newest.timestamp]
-        return [Progress.of(orjson.loads(report.json), self._reads) for report in reports]
+        if newest.batchId > self._next:  # others were done meanwhile; Spark keeps the latest hundred, each dear to get
+            found = self.query.recentProgress
+            new = [report for report in found if self._since < report.timestamp <= newest.timestamp]
+            reports = new or reports  # it may be told to keep fewer
+        told = [Progress.of(orjson.loads(report.json), self._reads) for report in reports]
+        # A look for news is told of with the number of the micro-batch that comes next.
+        self._since, self._next = newest.timestamp, told[-1].batch + told[-1].ran
+        return told

@@ -1,0 +1,84 @@
+"""How a query is followed, started again and stopped, whatever Spark and the store do meanwhile. Without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import orjson
+
+from actorproc.spark.running import RunLimits, RunningQuery
+from actorproc.testing.clock import VirtualClock
+from actorproc.testing.loop import run
+
+
+def report(batch: int, second: int, *, ran: bool) -> Any:
+    """One of Spark's on a query."""
+    document = {
+        "batchId": batch, "batchDuration": 1, "sources": [], "durationMs": {"addBatch": 1} if ran else {"latestOffset": 1},
+    }  # fmt: skip
+    return SimpleNamespace(
+        batchId=batch, timestamp=f"2026-01-01T00:00:{second:02}.000Z", json=orjson.dumps(document).decode()
+    )
+
+
+class Query:
+    """One of Spark's: at each look it has come to the next of `reports`, counted from 1; then it ends."""
+
+    def __init__(self, reports: list[Any], looks: list[int]) -> None:
+        self._reports = reports
+        self._looks = looks
+        self.asked = 0
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802
+        return len(self._looks) > 1
+
+    @property
+    def lastProgress(self) -> Any:  # noqa: N802
+        self._come = self._looks.pop(0)
+        return self._reports[self._come - 1] if self._come else None
+
+    @property
+    def recentProgress(self) -> list[Any]:  # noqa: N802
+        self.asked += 1
+        return self._reports[: self._come]
+
+    def exception(self) -> None:
+        return None
+
+
+Told = list[tuple[int, bool]]
+"""Number of each micro-batch that is told of, and whether it ran."""
+
+
+def attended(start: Callable[[bool], Any], limits: RunLimits | None = None) -> Told:
+    """Run it to its end, in virtual time."""
+    told: Told = []
+
+    async def work() -> None:
+        await RunningQuery(
+            start,
+            what="app:late",
+            reads="x",
+            limits=limits or RunLimits(),
+            told=lambda progress: told.append((progress.batch, progress.ran)),
+            clock=VirtualClock(0),
+        ).run()
+
+    run(work())
+    return told
+
+
+def test_each_micro_batch_is_told_once_however_many_are_done_between_two_looks() -> None:
+    reports = [
+        report(5, 1, ran=True), report(6, 11, ran=False), report(6, 12, ran=True), report(7, 13, ran=True),
+        report(8, 23, ran=False), report(8, 24, ran=True), report(9, 34, ran=False), report(9, 35, ran=True),
+        report(10, 36, ran=True),
+    ]  # fmt: skip
+    query = Query(reports, [0, 1, 2, 2, 4, 5, 7, 8, 9])
+    assert attended(lambda _: query) == [
+        (5, True), (6, False), (6, True), (7, True), (8, False), (8, True), (9, False), (9, True), (10, True)
+    ]  # fmt: skip
+    assert query.asked == 3, "a hundred reports are asked for where one may have been missed"
