@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from actorproc.clock import Clock
-from actorproc.errors import ActorprocError, HandlerDefinitionError, QueryFailed
+from actorproc.errors import ActorprocError, HandlerDefinitionError, QueryFailed, StoreUnavailable
 from actorproc.logger import get_logger
 from actorproc.retry import Backoff
 from actorproc.spark.failure import explained
@@ -97,8 +97,9 @@ class RunningQuery:
 
     @staticmethod
     def _may_recover(error: ActorprocError, *, ran: bool) -> bool:
-        """Whether it may go better the next time. `ran`: it went well before, so what the function needs may come back."""
-        if isinstance(error, HandlerDefinitionError):
+        """Whether it may go better the next time. `ran`: it went well before, so what it needs may come back: a table of the
+        function's, or the store, which each start asks for the schema."""
+        if isinstance(error, HandlerDefinitionError | StoreUnavailable):
             return ran
         return isinstance(error, QueryFailed) and not isinstance(error, _Gone)
 

@@ -7,7 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import orjson
+import pytest
+from pyspark.errors import StreamingQueryException
 
+from actorproc.errors import QueryFailed, StoreUnavailable
 from actorproc.spark.running import RunLimits, RunningQuery
 from actorproc.testing.clock import VirtualClock
 from actorproc.testing.loop import run
@@ -24,11 +27,13 @@ def report(batch: int, second: int, *, ran: bool) -> Any:
 
 
 class Query:
-    """One of Spark's: at each look it has come to the next of `reports`, counted from 1; then it ends."""
+    """One of Spark's: at each look it has come to the next of `reports`, counted from 1; then it ends, with
+    `error`."""
 
-    def __init__(self, reports: list[Any], looks: list[int]) -> None:
+    def __init__(self, reports: list[Any], looks: list[int], error: Exception | None = None) -> None:
         self._reports = reports
         self._looks = looks
+        self._error = error
         self.asked = 0
 
     @property
@@ -45,8 +50,8 @@ class Query:
         self.asked += 1
         return self._reports[: self._come]
 
-    def exception(self) -> None:
-        return None
+    def exception(self) -> Exception | None:
+        return self._error
 
 
 Told = list[tuple[int, bool]]
@@ -82,3 +87,35 @@ def test_each_micro_batch_is_told_once_however_many_are_done_between_two_looks()
         (5, True), (6, False), (6, True), (7, True), (8, False), (8, True), (9, False), (9, True), (10, True)
     ]  # fmt: skip
     assert query.asked == 3, "a hundred reports are asked for where one may have been missed"
+
+
+AWAY = StoreUnavailable("http://minio: no answer")
+
+
+def starting(*outcomes: Query | Exception) -> Callable[[bool], Any]:
+    """One after the other."""
+    coming = iter(outcomes)
+
+    def start(_: bool) -> Query:
+        outcome = next(coming)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    return start
+
+
+def failed() -> Query:
+    return Query([], [0], StreamingQueryException("actorproc.errors.StoreUnavailable: http://minio: no answer"))
+
+
+def test_a_store_that_is_away_when_a_query_is_started_again_is_one_more_failure() -> None:
+    last = Query([report(5, 1, ran=True)], [1])
+    assert attended(starting(failed(), AWAY, AWAY, last), RunLimits(failures=4)) == [(5, True)]
+    with pytest.raises(QueryFailed, match=r"^given up: 3 failures in a row, the last one: http://minio: no answer"):
+        attended(starting(failed(), AWAY, AWAY, last), RunLimits(failures=3))
+
+
+def test_a_store_that_is_away_at_the_first_start_ends_it_at_once() -> None:
+    with pytest.raises(StoreUnavailable):
+        attended(starting(AWAY, failed()))
