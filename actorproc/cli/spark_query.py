@@ -39,12 +39,8 @@ from actorproc.store import Store
 
 log = get_logger(__name__)
 
-_LEAVING = 15.0
-"""Seconds on top of `stop_within` that an orphan has to leave."""
-
-_CLOSING = 10.0
-"""Seconds that Spark has to end in good order. Its Java ends with this process in any case."""
-
+_LEAVING = 20.0
+"""Seconds on top of `stop_within` that an orphan has to leave: more than stopping the query and closing the session take."""
 
 _MODES = ("append", "update", "complete")
 _IN_FOLDERS = ("parquet", "orc", "json", "csv", "text", "avro", "delta")
@@ -201,8 +197,8 @@ async def _keep(job: Job, limits: RunLimits, store: Store, signals: Signals, tri
     finally:
         if figures.latest is not None:
             typer.echo(summary(what, figures, running.restarts, SYSTEM.monotonic() - began))
-        with anyio.move_on_after(_CLOSING, shield=True):
-            await SYSTEM.offload(job.session.close, abandon=True)
+        with anyio.CancelScope(shield=True):
+            await SYSTEM.offload(job.session.close)
 
 
 async def _register(job: Job, store: Store) -> str | None:

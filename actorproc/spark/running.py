@@ -16,6 +16,7 @@ from actorproc.clock import Clock
 from actorproc.errors import ActorprocError, HandlerDefinitionError, QueryFailed, StoreUnavailable
 from actorproc.logger import get_logger
 from actorproc.retry import Backoff
+from actorproc.spark.bounded import ends_within
 from actorproc.spark.failure import explained
 from actorproc.spark.progress import Progress
 
@@ -24,6 +25,12 @@ T = TypeVar("T")
 
 _LOOK_EVERY = 0.5  # seconds between looks at a query
 _BOUNDARY_EVERY = 0.1  # the same, while the end of its micro-batch is awaited
+
+_STOPPING = 5.0
+"""Seconds that Spark has to stop a query. It waits, by itself for ever, until a `foreachBatch` returns, which nothing interrupts
+while it is in Python."""
+
+_AGAIN = "its micro-batch, if there was one, runs again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +95,7 @@ class RunningQuery:
                 return await self._attend(query)
             except ActorprocError as error:
                 if self._stopping.is_set():  # who stops us may have stopped Java as well, which then fails in any way
-                    log.warning("spark.cut_off", error=str(error), why="its micro-batch, if there was one, runs again")
+                    log.warning("spark.cut_off", error=str(error), why=_AGAIN)
                     return None
                 if not self._may_recover(error, ran=query is not None):
                     raise
@@ -123,7 +130,9 @@ class RunningQuery:
                 await self._stopping.wait()
             if self._stopping.is_set():
                 await self._end_batch(reports)
-                await self._ask(query.stop)
+                if not await self._ask(lambda: ends_within(_STOPPING, query.stop)):
+                    log.warning("spark.cut_off", error=f"does not stop within {_STOPPING:g} s", why=_AGAIN)
+                    return
         await self._pass_on(reports)
         error = await self._ask(query.exception)
         if error is not None and not self._stopping.is_set():

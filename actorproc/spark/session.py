@@ -20,12 +20,14 @@ from pyspark.sql import SparkSession
 
 from actorproc.errors import QueryFailed, UsageError
 from actorproc.settings import Settings
+from actorproc.spark.bounded import ends_within
 from actorproc.spark.failure import shortened, text_of
 from actorproc.spark.native import native_options
 
 _HOME = Path(pyspark.__file__).parent
 _SDK = "2.35.4"  # of the AWS SDK: the parts that s3a needs are 19 MB, its bundle 686
 _S3A = ("s3", "s3-transfer-manager", "sts", "apache-client")
+_CLOSING = 10.0  # seconds that Spark has to end in good order; its Java ends with this process in any case
 _SECRET = re.compile(r"(?i)secret|password|token|access\.key")
 
 
@@ -67,10 +69,10 @@ class Session:
         """See that tasks have what is in a module of the user's. Here they find it where this process does."""
 
     def close(self) -> None:
-        """End it."""
+        """End it, in good order if that does not take long."""
         if self._current is not None:
             with suppress(Py4JError, PySparkException, OSError):  # it may have ended by itself
-                self._current.stop()
+                ends_within(_CLOSING, self._current.stop)
 
     def told(self) -> dict[str, str]:
         """Options and variables for people, without secrets."""

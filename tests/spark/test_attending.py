@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,9 @@ import orjson
 import pytest
 from pyspark.errors import StreamingQueryException
 
+import actorproc.spark.running
 from actorproc.errors import QueryFailed, StoreUnavailable
+from actorproc.spark.bounded import ends_within
 from actorproc.spark.running import RunLimits, RunningQuery
 from actorproc.testing.clock import VirtualClock
 from actorproc.testing.loop import run
@@ -119,3 +122,37 @@ def test_a_store_that_is_away_when_a_query_is_started_again_is_one_more_failure(
 def test_a_store_that_is_away_at_the_first_start_ends_it_at_once() -> None:
     with pytest.raises(StoreUnavailable):
         attended(starting(AWAY, failed()))
+
+
+def test_a_stop_does_not_wait_for_a_function_that_nothing_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:
+    returns, stopped_by = threading.Event(), []
+
+    def stop() -> None:
+        stopped_by.append(threading.current_thread())
+        returns.wait(60)
+
+    def start(_: bool) -> Any:
+        running.stop()
+        return SimpleNamespace(isActive=True, lastProgress=None, status={"isTriggerActive": True}, stop=stop)
+
+    running = RunningQuery(
+        start, what="app:late", reads="x", limits=RunLimits(stop_within=30), told=lambda _: None, clock=VirtualClock(0)
+    )
+    monkeypatch.setattr(actorproc.spark.running, "_STOPPING", 0.01)
+    said: list[str] = []
+    monkeypatch.setattr(actorproc.spark.running, "log", SimpleNamespace(warning=lambda event, **_: said.append(event)))
+    run(running.run())
+    (thread,) = stopped_by
+    assert thread.is_alive()
+    assert thread.daemon, "or this process could not end"
+    returns.set()
+    assert said == ["spark.batch_cut_off", "spark.cut_off"]
+
+
+def test_what_ends_in_time_is_told_with_its_error() -> None:
+    def fail() -> None:
+        raise OSError("gone")
+
+    assert ends_within(60, list)
+    with pytest.raises(OSError, match="gone"):
+        ends_within(60, fail)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
+import actorproc.spark.session
 from actorproc.cli.spark_query import _keep
 from actorproc.clock import SYSTEM
 from actorproc.errors import HandlerDefinitionError, QueryFailed, UsageError
@@ -93,6 +95,23 @@ def test_a_session_whose_java_has_ended_is_closed_without_a_word() -> None:
     session = Session("local", {})
     session._current = SimpleNamespace(stop=stop)  # type: ignore[assignment]
     session.close()
+
+
+def test_a_session_that_does_not_end_is_left_to_end_with_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends, stopped_by = threading.Event(), []
+
+    def stop() -> None:
+        stopped_by.append(threading.current_thread())
+        ends.wait(60)
+
+    session = Session("local", {})
+    session._current = SimpleNamespace(stop=stop)  # type: ignore[assignment]
+    monkeypatch.setattr(actorproc.spark.session, "_CLOSING", 0.01)
+    session.close()
+    (thread,) = stopped_by
+    assert thread.is_alive()
+    assert thread.daemon
+    ends.set()
 
 
 def job(checkpoint: str, error: Exception) -> Any:
