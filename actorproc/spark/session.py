@@ -70,9 +70,9 @@ class Session:
 
     def close(self) -> None:
         """End it, in good order if that does not take long."""
-        if self._current is not None:
+        if (current := self._current) is not None:
             with suppress(Py4JError, PySparkException, OSError):  # it may have ended by itself
-                ends_within(_CLOSING, self._current.stop)
+                ends_within(_CLOSING, lambda: self._stop(current))
 
     def told(self) -> dict[str, str]:
         """Options and variables for people, without secrets."""
@@ -88,14 +88,24 @@ class Session:
         os.environ.update(_environment())
         return SparkSession.builder.config(map=self._options).getOrCreate()
 
+    def _stop(self, session: SparkSession) -> None:
+        session.stop()
+
 
 class RemoteSession(Session):
     """A session on a Spark Connect server, which has its own environment, jars and settings."""
 
     def again(self) -> SparkSession:
-        """A new one: the old one may have died with its server."""
+        """A new one: the old one may have died with its server. If it has not, the server would keep it and all that is in it."""
+        self.close()
         self._current = None
         return self.open()
+
+    def _stop(self, session: SparkSession) -> None:
+        session.client.set_retry_policies(
+            []
+        )  # else a dead server is asked for ten minutes, and no session made meanwhile
+        session.stop()
 
     def carry(self, module: str) -> None:
         """Send functions of a module whole, not by name: the server has no such module."""

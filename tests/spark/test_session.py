@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,11 +13,11 @@ import pytest
 from py4j import clientserver
 from pyspark.errors import PySparkException
 
-import actorproc
+import actorproc.spark.session
 from actorproc.errors import HandlerDefinitionError, QueryFailed, SourceError, UsageError
 from actorproc.settings import Settings
 from actorproc.spark.failure import explained, shortened
-from actorproc.spark.session import Session, session_options
+from actorproc.spark.session import RemoteSession, Session, session_options
 from actorproc.spark.urls import check_apart, spark_url
 
 ROOT = Path(__file__).parents[2]
@@ -213,3 +214,41 @@ def test_what_py4j_logs_when_java_has_ended_is_not_shown_beside_the_error() -> N
     session.open()
     assert not logging.getLogger().filter(record(clientserver.__file__))
     assert logging.getLogger().filter(record(__file__))
+
+
+class Remote(RemoteSession):
+    """Of a server that notes what it is asked; one that is gone fails when a session is given back."""
+
+    def __init__(self, *, gone: bool = False) -> None:
+        super().__init__("sc://host", {})
+        self.asked: list[object] = []
+        self._gone = gone
+
+    def _start(self) -> Any:
+        number = len(self.asked)
+        self.asked.append(f"start {number}")
+
+        def stop() -> None:
+            self.asked.append(f"stop {number}")
+            if self._gone:
+                raise PySparkException("no answer")
+
+        return SimpleNamespace(client=SimpleNamespace(set_retry_policies=self.asked.append), stop=stop)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_query_that_fails_on_a_server_leaves_no_session_there(gone: bool) -> None:
+    remote = Remote(gone=gone)
+    first = remote.open()
+    assert remote.again() is not first
+    assert remote.asked == ["start 0", [], "stop 0", "start 3"], "asked to end once, before there is another"
+
+
+def test_a_server_that_does_not_answer_keeps_nobody_from_a_new_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr(actorproc.spark.session, "_CLOSING", 0.01)
+    remote = Remote()
+    remote.open().stop = lambda: answers.wait(60)  # type: ignore[method-assign,assignment]
+    remote.again()
+    assert remote.asked == ["start 0", [], "start 2"]
+    answers.set()
