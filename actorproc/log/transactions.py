@@ -248,9 +248,8 @@ class Transactions:
     async def _is_abandoned(self, name: str, age: float) -> bool:
         if age < ABANDONED_AFTER:
             return False
-        key = log_transaction(name)
-        stored = None if name.startswith(UNNAMED) else await self._store.get(key)
-        return stored is None or Transaction.from_json(key, stored.body).done
+        found = None if name.startswith(UNNAMED) else await _read(self._store, name)
+        return found is None or found.done
 
     def _nonce(self) -> str:
         return self._store.clock.nonce()
@@ -265,12 +264,20 @@ async def abandon(store: Store, name: str) -> None:
 
 async def is_done(store: Store, name: str, batch: int) -> bool:
     """Whether the batch is in the log already."""
+    found = await _read(store, name)
+    return found is not None and (found.batch > batch or (found.batch == batch and found.done))
+
+
+async def is_begun(store: Store, name: str, batch: int) -> bool:
+    """Whether the batch, or one before it, was decided and is not finished: a commit finishes it, though it has no records."""
+    found = await _read(store, name)
+    return found is not None and found.batch <= batch and not found.done
+
+
+async def _read(store: Store, name: str) -> Transaction | None:
     key = log_transaction(name)
     stored = await store.get(key)
-    if stored is None:
-        return False
-    found = Transaction.from_json(key, stored.body)
-    return found.batch > batch or (found.batch == batch and found.done)
+    return None if stored is None else Transaction.from_json(key, stored.body)
 
 
 def _grouped(staged: Sequence[Staged]) -> list[list[str]]:

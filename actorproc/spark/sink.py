@@ -24,7 +24,7 @@ from actorproc.layout import log_staged
 from actorproc.log.files import create_log, open_log
 from actorproc.log.partitioning import Router
 from actorproc.log.staging import Staged, encode_staged
-from actorproc.log.transactions import UNNAMED, Transactions, abandon, is_done
+from actorproc.log.transactions import UNNAMED, Transactions, abandon, is_begun, is_done
 from actorproc.records import RECORD_SCHEMA
 from actorproc.spark.called import called_by_spark
 from actorproc.spark.place import Place, opened
@@ -96,12 +96,11 @@ class _Writer:
     def _commit(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
         """What the driver does, once all tasks are done."""
         given = [message for message in messages if isinstance(message, Message)]
-        names = {message.transaction for message in given}
-        staged = [one for message in given for one in message.staged]
-        if not staged:
+        if not given:
             return
+        staged = [one for message in given for one in message.staged]
         with opened(self._target.url, self._target.settings) as place:
-            place.call(_append, place.store, names.pop(), batch, staged)
+            place.call(_append, place.store, given[0].transaction, batch, staged)
 
 
 def _put(place: Place, rows: Sequence[Rows], size: int, transaction: str, batch: int) -> Staged:
@@ -112,6 +111,9 @@ def _put(place: Place, rows: Sequence[Rows], size: int, transaction: str, batch:
 
 
 async def _append(store: Store, transaction: str, batch: int, staged: Sequence[Staged]) -> None:
+    # One that was begun is finished, though it may find no rows this time.
+    if not staged and not await is_begun(store, transaction, batch):
+        return
     async with Transactions.opened(store) as transactions:
         await transactions.commit(transaction, batch, staged)
 

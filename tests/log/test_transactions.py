@@ -16,7 +16,7 @@ from actorproc.log import transactions
 from actorproc.log.files import create_log
 from actorproc.log.producer import Producer
 from actorproc.log.staging import Staged, decode_staged, encode_staged
-from actorproc.log.transactions import Transactions, is_done
+from actorproc.log.transactions import Transactions, is_begun, is_done
 from actorproc.records import Batch
 from actorproc.sources.log import LogSource
 from actorproc.store import Store, StoreLimits
@@ -127,6 +127,22 @@ async def test_a_batch_of_nothing_is_done(world: World) -> None:
         await opened.commit("t", 0, [])
     await world.commit(0, BATCH)
     assert not any((await world.values()).values())
+
+
+async def test_a_batch_is_begun_from_its_decision_to_its_end_and_so_for_later_ones(world: World) -> None:
+    store = Store(world.truth)
+
+    async def begun() -> list[bool]:
+        return [await is_begun(store, "t", batch) for batch in (2, 3, 4)]
+
+    assert await begun() == [False] * 3
+    with pytest.raises((Killed, BaseExceptionGroup)):
+        await world.commit(3, BATCH, Fate(4, "before"))  # two staged, the head, the plan; then the first append
+    assert await begun() == [False, True, True]
+    async with Transactions.opened(store) as opened:
+        await opened.commit("t", 4, [])
+    assert await begun() == [False] * 3
+    assert await world.values() == EXPECTED
 
 
 async def test_readers_that_wait_are_told(world: World) -> None:

@@ -14,14 +14,17 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import types as t
+from pyspark.sql.datasource import WriterCommitMessage
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer, Settings
 from actorproc.errors import UsageError
-from actorproc.layout import LOG_STAGED
+from actorproc.layout import LOG_STAGED, log_transaction
 from actorproc.log.partitioning import partition_of_key
+from actorproc.log.transactions import Transaction, Transactions
 from actorproc.records import Record
 from actorproc.sources.log import LogSource
 from actorproc.spark import read_output
+from actorproc.spark.sink import Message, StreamWriter
 from actorproc.spark.target import checked_record_columns, parse_target, to_records
 from actorproc.stores import open_store
 from tests.log.reading import batches
@@ -158,6 +161,28 @@ async def test_a_micro_batch_that_is_run_again_repeats_nothing(spark: SparkSessi
 
     stream(columns, url, tmp_path / "another checkpoint")  # another query
     assert await values(url) == Counter(dict.fromkeys(range(150), 2))
+
+
+async def test_a_micro_batch_that_was_begun_is_finished_though_no_row_is_found_again(tmp_path: Path) -> None:
+    url = str(tmp_path / "events")
+    target = parse_target({"path": url, "logPartitions": "2", "checkpointLocation": "c"}, stream=True)
+    writer = StreamWriter(target, columns(value=TEXT), overwrite=False)
+    message = writer._stage(iter([pa.record_batch({"value": ["0", "1", "2"]})]), "query", 7)
+    async with open_store(url) as store, Transactions.opened(store) as transactions:
+        plan = await transactions._plan(7, message.staged)  # and killed before anything is appended
+        await transactions._write(log_transaction("query"), plan, None)
+    nothing: list[WriterCommitMessage | None] = [Message("query", []), None]
+
+    writer.commit(nothing, 6)
+    assert await values(url) == Counter(), "it comes before what stands there"
+    for batch in (7, 7, 8):
+        writer.commit(nothing, batch)
+        assert await values(url) == Counter(range(3))
+    assert await staged(url) == []
+    async with open_store(url) as store:
+        found = await store.get(log_transaction("query"))
+        assert found is not None
+        assert Transaction.from_json("", found.body).batch == 7, "nothing is written for what is empty"
 
 
 class Doubles(PartitionHandler):
