@@ -32,9 +32,10 @@ from actorproc.spark.job import Job
 from actorproc.spark.output import Output, check_names
 from actorproc.spark.progress import Lag, read_lag
 from actorproc.spark.query import Query, Sink
+from actorproc.spark.request import riding_options
 from actorproc.spark.running import RunLimits, RunningQuery
 from actorproc.spark.session import RemoteSession, Session, default_master, session_options
-from actorproc.spark.urls import check_apart, spark_url
+from actorproc.spark.urls import check_apart, full_url, spark_url
 from actorproc.store import Store
 
 log = get_logger(__name__)
@@ -43,7 +44,8 @@ _LEAVING = 20.0
 """Seconds on top of `stop_within` that an orphan has to leave: more than stopping the query and closing the session take."""
 
 _MODES = ("append", "update", "complete")
-_IN_FOLDERS = ("parquet", "orc", "json", "csv", "text", "avro", "delta")
+_OURS = "actorproc"  # the format whose sink is our own: it opens the log as we do, with our settings
+_IN_FOLDERS = ("parquet", "orc", "json", "csv", "text", "avro", "delta", _OURS)
 _COORDINATES = re.compile(r"[^\s:]+:[^\s:]+:[^\s:]+")
 
 
@@ -99,12 +101,14 @@ def run(ask: Ask, config: Path | None, given: Sequence[str] | None) -> None:
                 if ask.columns is not None:
                     check_names(ask.name, ask.columns, (await Output(ask.name).describe(store)).schema)
                 urls = _urls(ask, store, settings)
-                query = _query(ask, urls, trigger, function) if function else None
+                told = settings if given or not ask.remote else None  # a server has settings of its own
+                sink = _sink(ask, urls.get("path"), told)
+                query = Query(ask.function, function, urls["checkpoint"], trigger, sink) if function else None
                 native = [spark_url(store.url, settings)] if ask.native else []
                 session = _session(ask, [*urls.values(), *native], settings)
                 log.info("spark.starting", on=session.place)
                 await SYSTEM.offload(session.open, abandon=True)
-                query = query or _query(ask, urls, trigger, load_function(ask.function))
+                query = query or Query(ask.function, load_function(ask.function), urls["checkpoint"], trigger, sink)
                 session.carry(ask.function.partition(":")[0])
                 job = Job(
                     session=session,
@@ -115,7 +119,7 @@ def run(ask: Ask, config: Path | None, given: Sequence[str] | None) -> None:
                     max_rows=ask.max_rows,
                     max_files=ask.max_files,
                     native=ask.native,
-                    settings=settings if given or not ask.remote else None,  # a server has settings of its own
+                    settings=told,
                 )
                 backoff = Backoff(settings.restart_backoff, settings.restart_backoff_max)
                 await _keep(job, RunLimits(ask.max_failures, stop_within, backoff), store, signals, ask.trigger)
@@ -146,10 +150,9 @@ def _load_early(spec: str) -> Callable[..., Any] | None:
         raise
 
 
-def _query(ask: Ask, urls: Mapping[str, str], trigger: Mapping[str, Any], function: Callable[..., Any]) -> Query:
-    return Query(
-        ask.function, function, urls["checkpoint"], trigger, Sink(ask.to, urls.get("path"), ask.mode, ask.options)
-    )
+def _sink(ask: Ask, path: str | None, settings: Settings | None) -> Sink:
+    riding = riding_options(settings) if settings is not None and ask.to.lower() == _OURS else {}
+    return Sink(ask.to, path, ask.mode, {**riding, **ask.options})
 
 
 async def _keep(job: Job, limits: RunLimits, store: Store, signals: Signals, trigger: str) -> None:
@@ -262,10 +265,11 @@ def _seconds(option: str, text: str) -> float:
 
 
 def _urls(ask: Ask, store: Store, settings: Settings) -> dict[str, str]:
-    """`checkpoint`, and `path` if there is one, as Spark spells them; both beside what the processor keeps."""
+    """`checkpoint`, and `path` if there is one, as those spell them who write there; both beside what the processor keeps."""
     urls = {}
     for what, url in (("checkpoint", ask.checkpoint), ("path", ask.path)):
         if url is not None:
             check_apart(f"--{what}", url, store.url, ask.name, settings)
-            urls[what] = spark_url(url, settings)
+            ours = what == "path" and ask.to.lower() == _OURS
+            urls[what] = (full_url if ours else spark_url)(url, settings)
     return urls

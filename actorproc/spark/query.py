@@ -28,7 +28,7 @@ class Sink:
     format: str = "console"
     path: str | None = None
     mode: str | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)  # keys of a store may be among them
 
     @property
     def output_mode(self) -> str:

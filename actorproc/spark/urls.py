@@ -17,7 +17,7 @@ def spark_url(url: str, settings: Settings) -> str:
     Raises:
         UsageError: it is malformed.
     """
-    return _full(url, settings).replace("s3://", "s3a://", 1)
+    return full_url(url, settings).replace("s3://", "s3a://", 1)
 
 
 def check_apart(what: str, url: str, container: str, name: str, settings: Settings) -> None:
@@ -30,7 +30,7 @@ def check_apart(what: str, url: str, container: str, name: str, settings: Settin
     Raises:
         UsageError: it would.
     """
-    place = _full(url, settings).rstrip("/") + "/"
+    place = full_url(url, settings).rstrip("/") + "/"
     if place == f"{container}/" or place.startswith(f"{container}/{name}/"):
         raise UsageError(
             f"{what} {url!r} is inside what {name} itself keeps at {container}: Spark's files there would be taken for "
@@ -38,7 +38,12 @@ def check_apart(what: str, url: str, container: str, name: str, settings: Settin
         )
 
 
-def _full(url: str, settings: Settings) -> str:
+def full_url(url: str, settings: Settings) -> str:
+    """`url` as we spell it ourselves, in full; a place that is none of ours as it is.
+
+    Raises:
+        UsageError: it is malformed.
+    """
     if not _OURS.fullmatch(url):
         return url
     return open_store(re.sub(r"^s3[an]://", "s3://", url), settings).url
