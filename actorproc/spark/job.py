@@ -34,6 +34,7 @@ class Job:
             UsageError, StoreError, QueryFailed: it cannot be started.
         """
         spark = self.session.again() if again else self.session.open()
+        self.session.enter()
         rows = stream_output(
             spark, self.container, self.name, columns=self.columns, max_rows=self.max_rows, max_files=self.max_files,
             native=self.native, settings=self.settings,

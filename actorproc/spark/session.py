@@ -65,6 +65,11 @@ class Session:
         """The session for a query that failed."""
         return self.open()
 
+    def enter(self) -> None:
+        """Make it that of the calling thread, where Spark looks for a Python data source that is written to."""
+        spark = self.open()
+        SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
+
     def carry(self, module: str) -> None:
         """See that tasks have what is in a module of the user's. Here they find it where this process does."""
 
@@ -102,10 +107,12 @@ class RemoteSession(Session):
         return self.open()
 
     def _stop(self, session: SparkSession) -> None:
-        session.client.set_retry_policies(
-            []
-        )  # else a dead server is asked for ten minutes, and no session made meanwhile
+        # Else a dead server is asked for ten minutes, and nobody gets another session meanwhile.
+        session.client.set_retry_policies([])
         session.stop()
+
+    def enter(self) -> None:
+        """The server knows whom it works for."""
 
     def carry(self, module: str) -> None:
         """Send functions of a module whole, not by name: the server has no such module."""

@@ -24,12 +24,14 @@ from actorproc.log.transactions import Transaction, Transactions
 from actorproc.records import Record
 from actorproc.sources.log import LogSource
 from actorproc.spark import read_output
+from actorproc.spark.query import Sink
 from actorproc.spark.sink import Message, StreamWriter
 from actorproc.spark.target import checked_record_columns, parse_target, to_records
 from actorproc.stores import open_store
 from tests.log.reading import batches
 from tests.servers import S3Server
-from tests.spark.committing import QUICK
+from tests.spark.committing import QUICK, Fleet
+from tests.spark.jobs import Runs
 
 TIME = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
 
@@ -276,3 +278,14 @@ async def test_a_log_that_is_missing_or_otherwise_or_to_be_overwritten_is_refuse
     with pytest.raises(PySparkException, match=r"cannot be overwritten: write with mode\(.append.\)"):
         numbers(spark, 3).write.format("actorproc").mode("overwrite").save(url)
     assert await values(url) == Counter([0])
+
+
+async def test_a_function_over_output_writes_to_a_log_from_whatever_thread_it_is_started(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    fleet, url = Fleet(str(tmp_path / "state")), str(tmp_path / "events")
+    await fleet.commit(p0=30, p1=10)
+    sink = Sink("actorproc", url, options={"logPartitions": "2"})
+    runs = Runs(spark, fleet, tmp_path / "c", lambda rows: rows.selectExpr("cast(n AS string) AS value"), sink=sink)
+    await runs.to_end()
+    assert sum((await values(url)).values()) == 36
