@@ -81,9 +81,10 @@ class Session:
 
     def told(self) -> dict[str, str]:
         """Options and variables for people, without secrets."""
-        return {
-            name: "***" if _SECRET.search(name) else value for name, value in self._options.items()
-        } | _environment()
+        return self._shown() | _environment()
+
+    def _shown(self) -> dict[str, str]:
+        return {name: "***" if _SECRET.search(name) else value for name, value in self._options.items()}
 
     def page(self) -> str | None:
         """URL of Spark's own page on what runs."""
@@ -106,11 +107,6 @@ class RemoteSession(Session):
         self._current = None
         return self.open()
 
-    def _stop(self, session: SparkSession) -> None:
-        # Else a dead server is asked for ten minutes, and nobody gets another session meanwhile.
-        session.client.set_retry_policies([])
-        session.stop()
-
     def enter(self) -> None:
         """The server knows whom it works for."""
 
@@ -119,7 +115,7 @@ class RemoteSession(Session):
         cloudpickle.register_pickle_by_value(sys.modules[module])  # type: ignore[no-untyped-call]
 
     def told(self) -> dict[str, str]:
-        return self._options
+        return self._shown()
 
     def page(self) -> str | None:
         return None
@@ -130,6 +126,11 @@ class RemoteSession(Session):
         except ImportError as error:
             raise UsageError(f"Spark Connect needs more packages ({error}): pip install 'actorproc[connect]'") from None
         return session
+
+    def _stop(self, session: SparkSession) -> None:
+        # Else a dead server is asked for ten minutes, and nobody gets another session meanwhile.
+        session.client.set_retry_policies([])
+        session.stop()
 
 
 _ARROW = "-Darrow.enable_unsafe_memory_access=true"

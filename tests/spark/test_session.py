@@ -64,6 +64,7 @@ def test_a_place_on_s3_brings_the_jars_and_the_keys_and_the_keys_are_not_shown()
     assert packages[1].startswith("org.apache.hadoop:hadoop-aws:3.")
     assert told["spark.hadoop.fs.s3a.endpoint"] == "http://127.0.0.1:9000"
     assert told["spark.hadoop.fs.s3a.secret.key"] == "hidden"
+    assert "hidden" not in str(RemoteSession("sc://host", told).told())
     shown = Session("local", told).told()
     assert shown["spark.hadoop.fs.s3a.secret.key"] == shown["spark.hadoop.fs.s3a.access.key"] == "***"
     assert "hidden" not in str(shown)
