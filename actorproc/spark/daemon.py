@@ -6,6 +6,7 @@ process notices while it writes its last words, and Spark's daemon prints a trac
 
 from __future__ import annotations
 
+import os
 import socket
 
 from pyspark import daemon
@@ -22,5 +23,6 @@ def worker(sock: socket.socket, authenticated: bool) -> int:
 
 
 if __name__ == "__main__":
+    os.environ["PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE"] = "1"  # some of Spark's callers let it print and go on
     daemon.worker = worker
     daemon.manager()

@@ -14,16 +14,18 @@ import pytest
 
 TOLD = {
     "PYTHON_UNIX_DOMAIN_ENABLED": "true",
-    "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",
     "SPARK_REUSE_WORKER": "1",
 }
 
 
+@pytest.mark.parametrize("told", [{}, {"PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1"}])
 @pytest.mark.parametrize(("module", "traceback"), [("pyspark.daemon", True), ("actorproc.spark.daemon", False)])
-def test_a_process_that_spark_lets_go_ends_without_a_word(module: str, traceback: bool, tmp_path: Path) -> None:
+def test_a_process_that_spark_lets_go_ends_without_a_word(
+    module: str, traceback: bool, told: dict[str, str], tmp_path: Path
+) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", module, "pyspark.worker"],
-        env=os.environ | TOLD | {"PYTHON_WORKER_FACTORY_SOCK_DIR": str(tmp_path)},
+        env=os.environ | TOLD | told | {"PYTHON_WORKER_FACTORY_SOCK_DIR": str(tmp_path)},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as daemon:  # fmt: skip
         assert daemon.stdout is not None
