@@ -272,7 +272,8 @@ class Files(Backend):
         except BlockingIOError:
             raise _Locked from None
         finally:
-            os.close(handle)  # and so unlocks
+            fcntl.flock(handle, fcntl.LOCK_UN)  # a child forked meanwhile has this handle too, and may live for long
+            os.close(handle)
 
     def _prepare(self) -> None:
         """Make the hidden folder, prove that the file system can do what is needed, sweep what dead writers left."""

@@ -166,6 +166,28 @@ async def test_while_a_stopped_process_holds_a_lock_others_wait_until_their_dead
     assert os.listdir(tmp_path / "store" / HIDDEN / "drafts") == []
 
 
+async def test_a_lock_ends_with_its_write_though_a_child_forked_meanwhile_has_its_handle(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inherited = []
+
+    def flock(handle: int, operation: int) -> None:
+        inherited.append(os.dup(handle))  # what fork does to all handles
+        os_flock(handle, operation)
+
+    os_flock = fcntl.flock
+    tag = await files.put("key", b"one")
+    monkeypatch.setattr(fcntl, "flock", flock)
+    tag = await files.put_if_match("key", b"two", tag)
+    monkeypatch.undo()
+    try:
+        with anyio.fail_after(5):
+            await files.put_if_match("key", b"three", tag)
+    finally:
+        for handle in inherited:
+            os.close(handle)
+
+
 async def _expect_unavailable(store: Store, tag: str) -> None:
     with pytest.raises(StoreUnavailable, match="no answer"):
         await store.swap("key", b"blocked", tag)
