@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
 from typing import NamedTuple
 
 import aiohttp
@@ -65,7 +67,8 @@ def unanswered(what: str, endpoint: str, error: Exception) -> StoreError:
         case aws.NoCredentialsError() | aws.PartialCredentialsError():
             return StoreRefused(f"{what}: no credentials found; set {_KEYS}")
         case aws.SSLError():
-            return StoreRefused(f"{what}: no TLS with {endpoint}: {cause}; check s3_endpoint")
+            kind = StoreRefused if _is_distrusted(cause) else StoreUnavailable  # one alert may be a server's restart
+            return kind(f"{what}: no TLS with {endpoint}: {cause}; check s3_endpoint")
         case aws.EndpointConnectionError() | aws.ConnectTimeoutError() | aws.ProxyConnectionError():
             return StoreUnavailable(f"{what}: cannot reach {endpoint}: {cause}; check s3_endpoint and the network")
         case aws.ConnectionError() | aws.HTTPClientError() | aws.IncompleteReadError() | aws.CredentialRetrievalError():
@@ -76,8 +79,14 @@ def unanswered(what: str, endpoint: str, error: Exception) -> StoreError:
 
 
 def unknown_host(error: BaseException) -> bool:
-    """Whether nothing could be sent because the endpoint's name means nothing here."""
-    return isinstance(cause_of(error.__cause__), aiohttp.ClientConnectorDNSError)
+    """Whether nothing could be sent because the endpoint's name means nothing here, as a name server said that answered."""
+    cause = cause_of(error.__cause__)
+    return isinstance(cause, aiohttp.ClientConnectorDNSError) and cause.os_error.errno != socket.EAI_AGAIN
+
+
+def _is_distrusted(cause: object) -> bool:
+    cause = getattr(cause, "certificate_error", cause)  # aiohttp's own error wraps what ssl raised
+    return isinstance(cause, ssl.SSLCertVerificationError)
 
 
 def cause_of(error: BaseException | None) -> object:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
+from aiohttp.client_reqrep import ConnectionKey
+from botocore import exceptions as aws
 
 from actorproc.errors import StoreRefused, StoreUnavailable, UsageError
 from actorproc.settings import Settings
 from actorproc.stores import open_store, overlap
+from actorproc.stores.s3_errors import unanswered
 from tests.servers import S3Server, free_ports
 
 
@@ -201,13 +207,58 @@ async def test_an_endpoint_that_accepts_but_never_answers_fails_at_the_deadline(
             await _open("s3://bucket/x", s3_endpoint=endpoint, s3_access_key="a", s3_secret_key="b", store_timeout=0.3)
 
 
-async def test_a_host_name_that_nobody_knows_is_refused() -> None:
-    settings = {"s3_endpoint": "http://nobody.invalid:9000", "s3_access_key": "a", "s3_secret_key": "b"}
+def _no_name(monkeypatch: pytest.MonkeyPatch, number: int, text: str) -> None:
+    def getaddrinfo(*args: object, **how: object) -> None:
+        raise socket.gaierror(number, text)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+
+
+ELSEWHERE = {"s3_endpoint": "http://nobody.invalid:9000", "s3_access_key": "a", "s3_secret_key": "b"}
+
+
+async def test_a_host_name_that_nobody_knows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    _no_name(monkeypatch, socket.EAI_NONAME, "Name or service not known")
     with pytest.raises(StoreRefused, match=r"no host of the name in http://nobody.invalid:9000; check s3_endpoint"):
-        await _open("s3://bucket/x", **settings)
+        await _open("s3://bucket/x", **ELSEWHERE)
 
 
-async def test_tls_with_a_server_that_speaks_none_is_refused(s3_server: S3Server) -> None:
+async def test_a_name_server_that_does_not_answer_is_no_reason_to_call_a_name_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _no_name(monkeypatch, socket.EAI_AGAIN, "Temporary failure in name resolution")
+    with pytest.raises(StoreUnavailable, match=r"cannot reach http://nobody.invalid:9000: .*Temporary failure"):
+        await _open("s3://bucket/x", **ELSEWHERE)
+
+
+async def test_tls_with_a_server_that_speaks_none_fails_saying_so(s3_server: S3Server) -> None:
     settings = {**s3_server.settings, "s3_endpoint": s3_server.endpoint.replace("http:", "https:")}
-    with pytest.raises(StoreRefused, match="no TLS with https://"):
+    with pytest.raises(StoreUnavailable, match="no TLS with https://"):
         await _open("s3://bucket/x", **settings)
+
+
+async def test_tls_that_breaks_with_an_alert_may_be_tried_again() -> None:
+    """As a server does, or what stands before it, that is being restarted."""
+
+    async def alert(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(4096)
+        writer.write(bytes.fromhex("15030300020250"))  # fatal: internal_error
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(alert, "127.0.0.1", 0) as server:
+        endpoint = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises(StoreUnavailable, match=f"no TLS with {endpoint}"):
+            await _open("s3://bucket/x", s3_endpoint=endpoint, s3_access_key="a", s3_secret_key="b")
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["as ssl raises it", "as aiohttp does"])
+def test_a_certificate_that_is_not_trusted_is_refused(wrapped: bool) -> None:
+    cause: Exception = ssl.SSLCertVerificationError("self-signed certificate")
+    if wrapped:
+        cause = aiohttp.ClientConnectorCertificateError(ConnectionKey("h", 443, True, True, None, None, None), cause)
+    error = aws.SSLError(endpoint_url="https://h", error=cause)
+    refused = unanswered("s3://bucket: list", "https://h", error)
+    assert isinstance(refused, StoreRefused)
+    assert "no TLS with https://h" in str(refused)
+    assert "self-signed certificate" in str(refused)
