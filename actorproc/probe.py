@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 import anyio
 
 from actorproc.actor import gather
-from actorproc.errors import ConditionFailed, StoreError, StoreUnavailable, StoreUnsafe
+from actorproc.errors import ConditionFailed, StoreError, StoreRefused, StoreUnavailable, StoreUnsafe
 from actorproc.store import Entry, NotModified, Store, Stored
 
 T = TypeVar("T")
@@ -261,6 +261,7 @@ async def _swap_to(bench: _Bench, key: str, tag: str, body: bytes) -> str:
 async def _race(bench: _Bench, key: str, write: Callable[[bytes], Awaitable[str]]) -> str:
     won: list[bytes] = []
     unknown: dict[bytes, StoreUnavailable] = {}
+    refused: list[StoreRefused] = []
 
     async def run(body: bytes) -> None:
         try:
@@ -270,6 +271,8 @@ async def _race(bench: _Bench, key: str, write: Callable[[bytes], Awaitable[str]
             pass
         except StoreUnavailable as error:
             unknown[body] = error
+        except StoreRefused as error:
+            refused.append(error)
 
     async with anyio.create_task_group() as tasks:
         for number in range(RACERS):
@@ -277,6 +280,8 @@ async def _race(bench: _Bench, key: str, write: Callable[[bytes], Awaitable[str]
     stored = await bench.get(key)
     if len(won) > 1:
         raise _Broken(f"{len(won)} of them were told that they had won; {_shown(stored)} is there")
+    if refused:
+        raise refused[0]
     if won and (stored is None or stored.body != won[0]):
         raise _Broken(f"{_quoted(won[0])} was told that it had won, but {_shown(stored)} is there")
     if not won and not unknown:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
+import anyio
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
 from actorproc.cli.common import console, load_settings, print_json, run_async
+from actorproc.errors import StoreError
 from actorproc.probe import Property, probe
 from actorproc.store import Store
 from actorproc.stores import open_store
@@ -30,7 +33,7 @@ def run(url: str, as_json: bool, config: Path | None, given: Sequence[str] | Non
     async def work() -> tuple[list[Property], dict[str, float], float, str]:
         async with open_store(url, settings) as store:
             properties = await probe(store, _PREFIX)
-            latency = await _latency(store)
+            latency = await _latency(store) if all(p.held for p in properties) else {}
             return properties, latency, await _clock_difference(store), store.url
 
     properties, latency, difference, place = run_async(work)
@@ -43,7 +46,7 @@ def run(url: str, as_json: bool, config: Path | None, given: Sequence[str] | Non
 
 
 async def _latency(store: Store) -> dict[str, float]:
-    """Milliseconds that each verb takes, one at a time: the median of a few."""
+    """Milliseconds that each verb takes, one at a time: the median of a few. Of a safe store: writes are settled."""
     clock = store.clock
     taken: dict[str, list[float]] = {}
 
@@ -53,15 +56,22 @@ async def _latency(store: Store) -> dict[str, float]:
         taken.setdefault(verb, []).append((clock.monotonic() - began) * 1000)
         return answer
 
-    for _ in range(_ROUNDS):
-        key, body = f"{_PREFIX}{clock.nonce()}", clock.nonce().encode()
-        created = await timed("put_if_absent", store.create(key, body))
-        other = clock.nonce().encode()
-        await timed("put_if_match", store.swap(key, other, created.tag))
+    async def round_of(key: str) -> None:
+        created = await timed("put_if_absent", store.create(key, clock.nonce().encode()))
+        await timed("put_if_match", store.swap(key, clock.nonce().encode(), created.tag))
         await timed("put", store.put(key, b"latency"))
         await timed("get", store.get(key))
         await timed("list", store.list(_PREFIX))
         await timed("delete", store.delete(key))
+
+    for _ in range(_ROUNDS):
+        key = f"{_PREFIX}{clock.nonce()}"
+        try:
+            await round_of(key)
+        except BaseException:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(store.limits.timeout), suppress(StoreError):
+                await store.delete(key)
+            raise
     return {verb: round(median(times), 2) for verb, times in taken.items()}
 
 
@@ -94,7 +104,8 @@ def _print(
         held = Text("held", style="green") if p.held else Text("BROKEN", style="bold red")
         table.add_row(Text(p.name), held, Text(p.done), Text(p.found if p.held else f"{p.found}. So {p.meaning}"))
     console.print(table)
-    console.print(Text("latency, ms: " + ", ".join(f"{verb} {ms:g}" for verb, ms in latency.items())))
+    if latency:
+        console.print(Text("latency, ms: " + ", ".join(f"{verb} {ms:g}" for verb, ms in latency.items())))
     console.print(Text(f"clock: the store's is {difference:+.1f} s from this host's (nothing depends on it)"))
     broken = [p.name for p in properties if not p.held]
     if broken:

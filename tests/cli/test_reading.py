@@ -362,6 +362,49 @@ def test_doctor_fails_a_store_that_ignores_conditions(
     assert "NOT safe to use: create if absent" in result.stdout
 
 
+def test_doctor_tells_of_a_store_that_refuses_every_match_and_leaves_nothing_in_it(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from actorproc.errors import ConditionFailed
+    from actorproc.stores.files import Files
+
+    async def refuses(self: Files, key: str, body: bytes, tag: str) -> str:
+        raise ConditionFailed(key)
+
+    monkeypatch.setattr(Files, "put_if_match", refuses)
+    monkeypatch.setenv("ACTORPROC_STORE_PATIENCE", "50ms")
+    report = run("doctor", tmp_path / "place", "--json")
+    assert report.exit_code == 1, report.exception
+    assert orjson.loads(report.stdout)["latency_ms"] == {}
+    shown = run("doctor", tmp_path / "place")
+    assert "NOT safe to use: match, race of matches" in shown.stdout
+    assert "latency" not in shown.stdout
+    files = [path for path in (tmp_path / "place").rglob("*") if path.is_file() and ".actorproc" not in path.parts]
+    assert files == []
+
+
+def test_doctor_leaves_nothing_in_a_store_that_fails_while_it_is_measured(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from actorproc.cli import doctor
+    from actorproc.errors import StoreRefused
+    from actorproc.stores.files import Files
+
+    async def all_held(*_: object) -> list[object]:
+        return []
+
+    async def refuses(self: Files, key: str, **_: object) -> None:
+        raise StoreRefused("AccessDenied")
+
+    monkeypatch.setattr(doctor, "probe", all_held)
+    monkeypatch.setattr(Files, "get", refuses)
+    result = run("doctor", tmp_path / "place")
+    assert result.exit_code != 0
+    assert "AccessDenied" in result.stderr
+    files = [path for path in (tmp_path / "place").rglob("*") if path.is_file() and ".actorproc" not in path.parts]
+    assert files == []
+
+
 def test_a_purge_says_what_brings_the_checkpoint_past_the_letters_it_kept(
     run: Run, state: Path, tmp_path: Path
 ) -> None:

@@ -165,3 +165,30 @@ async def test_a_start_sweeps_what_hosts_left_that_were_killed_in_their_probe_a_
 async def test_a_right_that_is_missing_is_not_called_unsafe() -> None:
     with pytest.raises(StoreRefused, match="AccessDenied"):
         await ensure_safe(Store(Forbidden()), "probe/")
+
+
+async def test_a_write_that_is_not_allowed_is_refused_as_such_by_the_races_too() -> None:
+    class ReadOnly(Memory):
+        async def put(self, key: str, body: bytes) -> str:
+            raise StoreRefused("AccessDenied")
+
+        async def put_if_absent(self, key: str, body: bytes) -> str:
+            raise StoreRefused("AccessDenied")
+
+    with pytest.raises(StoreRefused, match="AccessDenied"):
+        await ensure_safe(Store(ReadOnly()), "probe/")
+
+
+async def test_a_store_that_ignores_one_condition_and_does_not_know_the_other_is_unsafe() -> None:
+    class OldService(Memory):
+        async def put_if_absent(self, key: str, body: bytes) -> str:
+            return await self.put(key, body)
+
+        async def put_if_match(self, key: str, body: bytes, tag: str) -> str:
+            raise StoreRefused("NotImplemented")
+
+    with pytest.raises(StoreUnsafe, match=r"'create if absent'.*the second create was accepted"):
+        await ensure_safe(Store(OldService()), "probe/")
+    found = {p.name: p.found for p in await probe(Store(OldService()), "probe/") if not p.held}
+    assert found["race of creates"].startswith(f"{RACERS} of them were told that they had won")
+    assert found["race of matches"] == "it could not be tried: NotImplemented"
