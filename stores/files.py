@@ -13,6 +13,9 @@ tag
     Time of modification, inode and size: what `stat` tells, so a listing opens no file. The digits of the time below
     the millisecond are a nonce, and a file that replaces another gets a later time in any case: no two versions of a
     key share a tag, however fast they follow one another.
+folders
+    Made with the first file in them and removed with the last, while others write there: who finds the folder gone
+    makes it again.
 durable
     A write returns when the file and the folders changed for it are synced. (Syncs under way at the same time share a
     commit of the file system's journal, so nothing is gained by grouping them here.)
@@ -41,7 +44,8 @@ import anyio
 from actorproc.clock import SYSTEM, Clock
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, UsageError
 from actorproc.retry import Backoff
-from actorproc.store import Backend, Entry, Listing, NotModified, Stored
+from actorproc.store import LANE, Backend, Entry, Listing, NotModified, Stored
+from actorproc.stores.folders import make_folders, place, remove_empty, sync, sync_folder
 
 T = TypeVar("T")
 
@@ -178,12 +182,12 @@ class Files(Backend):
             raise self._exists(path)  # before the work of writing it
         draft = self._draft(body)
         try:
-            self._place(os.link, draft.path, path)
+            place(os.link, draft.path, path)
         except FileExistsError:
             raise self._exists(path) from None
         finally:
             os.unlink(draft.path)
-        _sync_folder(path)
+        sync_folder(path)
         return draft.tag
 
     def _exists(self, path: str) -> Exception:
@@ -213,8 +217,8 @@ class Files(Backend):
                 later = status.st_mtime_ns + 1
                 os.utime(draft.path, ns=(later, later))
                 new = _tag(os.stat(draft.path))
-            self._place(os.rename, draft.path, path)
-        _sync_folder(path)
+            place(os.rename, draft.path, path)
+        sync_folder(path)
         return new
 
     def _compare(self, path: str, tag: str | None) -> os.stat_result | None:
@@ -229,7 +233,8 @@ class Files(Backend):
             return
         with self._lock(path), suppress(FileNotFoundError):
             os.unlink(path)
-        _sync_folder(path)
+            path = remove_empty(path, self._root)  # listings walk over folders, too
+        sync_folder(path)
 
     def _draft(self, body: bytes) -> _Draft:
         """Write `body` down durably. Its name is unique among processes: `x` refuses one that is taken."""
@@ -244,7 +249,7 @@ class Files(Backend):
                 now = os.fstat(handle).st_mtime_ns
                 modified = now - now % _MILLISECOND + self._clock.random.randrange(_MILLISECOND)
                 os.utime(handle, ns=(modified, modified))
-                _sync(handle)
+                sync(handle)
                 return _Draft(path, _tag(os.fstat(handle)), modified)
         except FileExistsError:
             raise
@@ -252,13 +257,6 @@ class Files(Backend):
             with suppress(OSError):
                 os.unlink(path)
             raise
-
-    def _place(self, move: Callable[[str, str], None], draft: str, path: str) -> None:
-        try:
-            move(draft, path)
-        except FileNotFoundError:
-            _make_folders(os.path.dirname(path))
-            move(draft, path)
 
     @contextmanager
     def _lock(self, path: str) -> Iterator[None]:
@@ -277,8 +275,8 @@ class Files(Backend):
 
     def _prepare(self) -> None:
         """Make the hidden folder, prove that the file system can do what is needed, sweep what dead writers left."""
-        _make_folders(self._drafts)
-        _make_folders(self._locks)
+        make_folders(self._drafts)
+        make_folders(self._locks)
         probe = f"{self._drafts}/{os.getpid()}-{self._clock.nonce()}"
         with open(probe, "xb") as file:
             try:
@@ -375,39 +373,3 @@ def _stat(path: str) -> os.stat_result | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return status if S_ISREG(status.st_mode) else None
-
-
-def _sync(handle: int) -> None:
-    if hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync alone stops at the drive's cache
-        fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
-    else:
-        os.fsync(handle)
-
-
-def _sync_folder(path: str) -> None:
-    """Make the name at `path` as durable as its file."""
-    handle = os.open(os.path.dirname(path), os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _make_folders(folder: str) -> None:
-    missing = []
-    while not os.path.isdir(folder):
-        missing.append(folder)
-        folder = os.path.dirname(folder)
-    for path in reversed(missing):
-        try:
-            os.mkdir(path)
-        except FileExistsError:
-            pass
-        except FileNotFoundError:
-            parent = os.path.dirname(path)
-            if os.path.isdir(parent):  # as in /proc; else somebody has just removed it
-                raise StoreRefused(
-                    f"{parent} takes no folders, so {path} cannot be made; give a place elsewhere"
-                ) from None
-            raise
-        _sync_folder(path)

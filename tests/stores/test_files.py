@@ -201,6 +201,83 @@ async def test_a_folder_removed_while_in_use_is_made_again(files: Files, tmp_pat
     assert await store.get("key") is not None
 
 
+async def test_folders_go_with_the_last_object_in_them(files: Files, tmp_path: Path) -> None:
+    for key in ("staged/tx/0/a", "staged/tx/0/b", "staged/tx/1/a", "top"):
+        await files.put(key, b"body")
+    for key in ("staged/tx/0/a", "staged/tx/1/a", "top"):
+        await files.delete(key)
+    assert [str(path.relative_to(tmp_path / "store")) for path in (tmp_path / "store/staged").rglob("*")] == [
+        "staged/tx", "staged/tx/0", "staged/tx/0/b",
+    ]  # fmt: skip
+    await files.delete("staged/tx/0/b")
+    assert os.listdir(tmp_path / "store") == [HIDDEN]
+
+
+@pytest.mark.parametrize("verb", ["link", "rename"])
+async def test_a_writer_whose_folder_is_removed_as_soon_as_it_is_made_makes_it_again(
+    files: Files, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    folders = iter(["a/b/c", "a/b", "a/b/c", "a/b"])
+
+    def move(draft: str, path: str) -> None:
+        for folder in [next(folders, ""), next(folders, "")]:
+            if folder and (Path(path).parents[3] / folder).is_dir():
+                os.rmdir(Path(path).parents[3] / folder)
+        really(draft, path)
+
+    really = getattr(os, verb)
+    await files.put("other", b"body")
+    monkeypatch.setattr(os, verb, move)
+    tag = await (files.put_if_absent("a/b/c/key", b"body") if verb == "link" else files.put("a/b/c/key", b"body"))
+    assert await files.get("a/b/c/key") == Stored(b"body", tag, 4)
+
+
+async def test_a_folder_removed_while_those_in_it_are_made_is_made_again(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mkdir(path: str) -> None:
+        if path.endswith("a/b") and len(made) < 3:
+            os.rmdir(os.path.dirname(path))
+        made.append(path)
+        really(path)
+
+    made: list[str] = []
+    really = os.mkdir
+    await files.put("other", b"body")
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    await files.put_if_absent("a/b/key", b"body")
+    assert (tmp_path / "store/a/b/key").read_bytes() == b"body"
+
+
+async def test_writers_and_removers_of_one_folder_do_not_disturb_each_other(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of rounds in which the folders come and go all the time."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)  # what a power cut would leave is not asked here
+    done = anyio.Event()
+    await files.put("a/stays", b"")
+
+    async def write_and_remove(who: int) -> None:
+        for n in range(100):
+            key = f"a/b/{who % 2}/{who}.{n}"
+            tag = await (files.put_if_absent(key, b"body") if n % 2 else files.put(key, b"body"))
+            assert await files.get(key) == Stored(b"body", tag, 4)
+            await files.delete(key)
+            assert await files.get(key) is None
+
+    async def look() -> None:
+        while not done.is_set():
+            assert "a/stays" in {entry.key for entry in (await files.list("")).entries}
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(look)
+        async with anyio.create_task_group() as writers:
+            for who in range(12):
+                writers.start_soon(write_and_remove, who)
+        done.set()
+    assert os.listdir(tmp_path / "store/a") == ["stays"]
+
+
 async def test_processes_that_share_a_folder_lose_no_increment(tmp_path: Path) -> None:
     script = """
         import os, sys, anyio
