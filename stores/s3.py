@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -33,6 +33,7 @@ from botocore import exceptions as aws
 from botocore.handlers import add_expect_header
 from botocore.loaders import create_loader
 from botocore.parsers import ResponseParserError
+from botocore.utils import is_valid_uri
 
 from actorproc.clock import SYSTEM, Clock
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, UsageError
@@ -85,11 +86,7 @@ class S3(Backend):
         self._stack = AsyncExitStack()
         self._client: Any = None
         if self._connection.endpoint is not None:
-            endpoint = urlsplit(self._connection.endpoint)
-            if endpoint.scheme not in ("http", "https") or not endpoint.hostname:
-                raise UsageError(
-                    f"s3_endpoint = {self._connection.endpoint!r}: write the whole URL, such as 'http://localhost:9000'"
-                )
+            _check_endpoint(self._connection.endpoint)
 
     async def open(self) -> None:
         """Connect, and list one key, so that what is wrong shows here, at once and by name."""
@@ -108,6 +105,10 @@ class S3(Backend):
                 raise StoreUnavailable(
                     f"{self.url}: no answer from {where} in {self._connection.timeout:g} s"
                 ) from None
+            if isinstance(error, ValueError):  # of botocore's, for what s3_endpoint does not say
+                raise UsageError(
+                    f"{self.url}: {error}; check the AWS profile, and AWS_ENDPOINT_URL and the like in the environment"
+                ) from error
             if unknown_host(error):
                 raise StoreRefused(f"{self.url}: there is no host of the name in {where}; check s3_endpoint") from error
             raise
@@ -248,6 +249,18 @@ class S3(Backend):
             raise answered(what, Answer.of(error)) from error
         except (aws.BotoCoreError, ResponseParserError, aiohttp.ClientError, OSError) as error:
             raise unanswered(what, self._connection.endpoint or "AWS", error) from error
+
+
+def _check_endpoint(endpoint: str) -> None:
+    """Refuse what botocore or aiohttp would stumble over."""
+    with suppress(ValueError):  # of brackets, or a port, that are none
+        parts = urlsplit(endpoint)
+        if parts.scheme in ("http", "https") and is_valid_uri(endpoint) and parts.port != 0:
+            return
+    raise UsageError(
+        f"s3_endpoint = {endpoint!r}: write the whole URL, such as 'http://localhost:9000', with a host of letters, digits, "
+        "'-' and '.' (no '_'; give a container another name, or an alias), or an IPv6 address in brackets"
+    )
 
 
 class _Page(NamedTuple):

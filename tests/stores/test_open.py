@@ -107,10 +107,39 @@ def test_an_impossible_bucket_name_is_refused(bucket: str) -> None:
         open_store(f"s3://{bucket}")
 
 
-@pytest.mark.parametrize("endpoint", ["localhost:9000", "//host", "ftp://host", "http://"])
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "localhost:9000",
+        "//host",
+        "ftp://host",
+        "http://",
+        "http://my_minio:9000",
+        "http://[::1",
+        "http://host:port",
+        "http://host:99999",
+    ],
+)
 def test_an_endpoint_that_is_no_url_is_refused_naming_the_setting(endpoint: str) -> None:
     with pytest.raises(UsageError, match=r"s3_endpoint = .*write the whole URL"):
         open_store("s3://bucket", Settings.load(s3_endpoint=endpoint))
+
+
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:9000", "https://minio.my-host.example", "HTTP://[::1]:9000/"])
+def test_an_endpoint_that_is_a_url_is_taken(endpoint: str) -> None:
+    open_store("s3://bucket", Settings.load(s3_endpoint=endpoint))
+
+
+async def test_an_endpoint_of_the_environment_that_is_no_url_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://my_minio:9000")
+    with pytest.raises(UsageError, match=r"http://my_minio:9000; check the AWS profile, and AWS_ENDPOINT_URL"):
+        await _open("s3://bucket", s3_access_key="a", s3_secret_key="b")
+
+
+@pytest.mark.parametrize("url", ["~nosuchuser/x", "file://~nosuchuser/x"])
+def test_the_home_of_a_user_that_there_is_not_is_refused(url: str) -> None:
+    with pytest.raises(UsageError, match=r"'~nosuchuser/x': there is no user 'nosuchuser' with a home; write ~/FOLDER"):
+        open_store(url)
 
 
 async def test_a_prefix_keeps_containers_of_a_bucket_apart(s3_server: S3Server) -> None:
