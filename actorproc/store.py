@@ -109,6 +109,10 @@ class Backend(ABC):
     async def delete(self, key: str) -> None:
         """Remove the object; nothing happens if it is not there."""
 
+    def lane(self) -> Backend:
+        """The same objects, by `LANE` requests at once that do not wait behind those under way here."""
+        return self
+
     async def open(self) -> None:
         """Connect. Raises StoreRefused if the place does not exist or may not be used."""
 
@@ -170,7 +174,7 @@ class Store:
 
     def lane(self) -> Store:
         """The same store, with a few requests of its own: what must not wait behind those of thousands of partitions."""
-        lane = Store(self.backend, limits=replace(self.limits, concurrency=LANE), clock=self.clock)
+        lane = Store(self.backend.lane(), limits=replace(self.limits, concurrency=LANE), clock=self.clock)
         lane.requests = self.requests
         return lane
 

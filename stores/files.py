@@ -34,6 +34,7 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from copy import copy
 from pathlib import Path
 from stat import S_ISREG
 from typing import NamedTuple, TypeVar
@@ -45,7 +46,7 @@ from actorproc.clock import SYSTEM, Clock
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, UsageError
 from actorproc.retry import Backoff
 from actorproc.store import LANE, Backend, Entry, Listing, NotModified, Stored
-from actorproc.stores.folders import make_folders, place, remove_empty, sync, sync_folder
+from actorproc.stores.folders import at_home, make_folders, place, remove_empty, sync, sync_folder
 
 T = TypeVar("T")
 
@@ -77,7 +78,7 @@ class Files(Backend):
     """Objects under `root`, which comes into being with the first write."""
 
     def __init__(self, root: str | Path, *, clock: Clock = SYSTEM) -> None:
-        self._root = os.path.abspath(Path(root).expanduser())
+        self._root = os.path.abspath(at_home(root))
         self.url = f"file://{self._root}"
         self._clock = clock
         self._drafts = f"{self._root}/{HIDDEN}/drafts"
@@ -85,6 +86,11 @@ class Files(Backend):
         self._time = f"{self._root}/{HIDDEN}/clock"
         self._prepared = False
         self._limiter = anyio.CapacityLimiter(_THREADS)
+
+    def lane(self) -> Files:
+        lane = copy(self)
+        lane._limiter = anyio.CapacityLimiter(LANE)  # beside the threads for which others may be waiting
+        return lane
 
     async def open(self) -> None:
         await self._do(self._look)

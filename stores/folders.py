@@ -5,17 +5,35 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
-from actorproc.errors import StoreRefused
+from actorproc.errors import StoreRefused, UsageError
 
 _TRIES = 20  # to put a file into a folder that others remove, each time, as soon as it is made
+
+
+def at_home(path: str | Path) -> Path:
+    """The path, with '~' in front as the folder that it means.
+
+    Raises:
+        UsageError: it means none.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise UsageError(
+            f"{str(path)!r}: there is no user {Path(path).parts[0][1:]!r} with a home; write ~/FOLDER for your own, "
+            "./~FOLDER for a folder of this name, or the whole path"
+        ) from None
 
 
 def place(move: Callable[[str, str], None], draft: str, path: str) -> None:
     """`move` the draft to its path, into folders that are made if they are missing."""
     for _ in range(_TRIES):
         try:
-            return move(draft, path)
+            move(draft, path)
+            return
         except FileNotFoundError:
             make_folders(os.path.dirname(path))
     move(draft, path)
@@ -25,7 +43,8 @@ def make_folders(folder: str) -> None:
     """Make `folder` and those above it, durably."""
     for _ in range(_TRIES):
         try:
-            return _make_missing(folder)
+            _make_missing(folder)
+            return
         except FileNotFoundError as error:
             latest = error
     parent = os.path.dirname(latest.filename)
@@ -43,10 +62,8 @@ def _make_missing(folder: str) -> None:
         missing.append(folder)
         folder = os.path.dirname(folder)
     for path in reversed(missing):
-        try:
+        with suppress(FileExistsError):
             os.mkdir(path)
-        except FileExistsError:
-            pass
         sync_folder(path)
 
 
@@ -77,6 +94,7 @@ def sync_folder(path: str) -> None:
         except FileNotFoundError:
             continue  # removed meanwhile with all that was in it: that shows in the one above
         try:
-            return os.fsync(handle)
+            os.fsync(handle)
         finally:
             os.close(handle)
+        return

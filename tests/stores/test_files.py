@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import anyio
@@ -276,6 +277,27 @@ async def test_writers_and_removers_of_one_folder_do_not_disturb_each_other(
                 writers.start_soon(write_and_remove, who)
         done.set()
     assert os.listdir(tmp_path / "store/a") == ["stays"]
+
+
+async def test_requests_of_a_lane_do_not_wait_behind_those_for_which_there_is_no_thread(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, free, really = Store(files), threading.Event(), os.scandir
+    lane = store.lane()
+    await lane.put("key", b"old")
+    monkeypatch.setattr(os, "scandir", lambda path: free.wait(10) and really(path))  # a disk that does not answer
+    async with anyio.create_task_group() as tasks:
+        try:
+            for _ in range(store.limits.concurrency):
+                tasks.start_soon(store.list, "key")
+            await anyio.wait_all_tasks_blocked()
+            with anyio.move_on_after(1) as waited:
+                await lane.put("key", b"heartbeat")
+        finally:
+            free.set()
+            tasks.cancel_scope.cancel()
+    assert not waited.cancelled_caught
+    assert store.requests["put"] == 2
 
 
 async def test_processes_that_share_a_folder_lose_no_increment(tmp_path: Path) -> None:
