@@ -48,6 +48,9 @@ Size = Annotated[int, BeforeValidator(size), Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]
 
 _PREFIX = "ACTORPROC_"
+_NO_TABLE = (
+    "there is no such table: settings stand at the top of the file, and only a handler's options in one, [options]"
+)
 _file: ContextVar[dict[str, Any]] = ContextVar("_file")  # what `load` read, for pydantic to find
 
 
@@ -228,6 +231,9 @@ def explain(error: ValidationError) -> str:
         name = ".".join(map(str, item["loc"]))
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
+            if isinstance(item["input"], dict) and len(item["loc"]) == 1:  # not shown: it may hold a secret
+                lines.append(f"[{name}]: {_NO_TABLE}")
+                continue
             message = f"there is no such setting{_did_you_mean(name)}"
         lines.append(f"{name} = {item['input']!r}: {message}" if name else message)
     return "\n".join(lines)
@@ -251,4 +257,5 @@ class _TomlFile(PydanticBaseSettingsSource):
         raise NotImplementedError  # pydantic asks for it; __call__ answers for all fields
 
     def __call__(self) -> dict[str, Any]:
-        return {name: value for name, value in _file.get({}).items() if not isinstance(value, dict)}
+        found = _file.get({})
+        return {name: value for name, value in found.items() if name != "options" or not isinstance(value, dict)}

@@ -25,8 +25,9 @@ s3_endpoint = "http://127.0.0.1:9000"
 table = "flights"
 ```
 
-A wrong one is refused at start, naming the field, the value and what is allowed, and so are contradictions:
-`lease_expiration_interval` must be more than twice `lease_renew_interval`.
+Settings stand at the top of the file, before `[options]`; any other table is refused. A wrong setting is refused at start,
+naming the field, the value and what is allowed, and so are contradictions: `lease_expiration_interval` must be more than
+twice `lease_renew_interval`.
 
 | setting | default | what for |
 |---|---|---|

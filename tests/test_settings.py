@@ -72,6 +72,16 @@ def test_what_is_wrong_is_named_with_its_value_and_what_is_allowed(given: dict[s
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("table", ["settings", "option", "tool.actorproc"])
+def test_a_table_that_is_not_the_handlers_options_is_refused(tmp_path: Path, table: str) -> None:
+    (tmp_path / "a.toml").write_text(f'[{table}]\ncommit_interval = "1s"\n')
+    with pytest.raises(SettingsError) as caught:
+        Settings.load(tmp_path / "a.toml")
+    assert str(caught.value).startswith(
+        f"[{table.partition('.')[0]}]: there is no such table: settings stand at the top"
+    )
+
+
 def test_a_secret_key_is_not_shown() -> None:
     assert "hush" not in repr(Settings.load(s3_access_key="me", s3_secret_key="hush"))
 
