@@ -6,10 +6,10 @@ is decided cannot pass each other. Protocol: docs/protocol.md; as a model: tests
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, count
-from pathlib import Path
 from typing import Any, Literal, Self
 
 from actorproc.document import document, to_document
@@ -17,6 +17,7 @@ from actorproc.errors import UsageError
 from actorproc.layout import checked_name
 from actorproc.output.boundary import Boundaries
 from actorproc.store import Conflict, Store, Stored
+from actorproc.stores.folders import at_home
 
 Kind = Literal["spark", "processor", "position"]
 
@@ -25,6 +26,7 @@ _WAY_OUT: Mapping[Kind, str] = {
     "processor": "Start it anew under another name, which begins with what is there",
     "position": "Begin there or later",
 }
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//?)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +103,13 @@ def _place(url: str) -> str:
     Raises:
         UsageError: it is in no store that we can read.
     """
-    scheme, found, rest = url.partition("://")
-    if not found:
-        path = url.removeprefix("file:") if url.startswith("file:/") else url
-        return f"file://{Path(path).expanduser().absolute()}"
-    if scheme in ("s3a", "s3n"):
-        return f"s3://{rest}"
-    if scheme not in ("s3", "file", "memory"):
+    match = _SCHEME.match(url)
+    scheme, slashes = match.groups() if match else ("file", "/")
+    if scheme == "file" and slashes == "/":
+        return f"file://{at_home(url.removeprefix('file:') if match else url).absolute()}"
+    if scheme in ("s3a", "s3n") and slashes == "//":
+        return f"s3://{url[len(scheme) + 3 :]}"
+    if scheme not in ("s3", "file", "memory") or slashes == "/":  # as in hdfs:/checkpoints
         raise UsageError(f"{url}: positions can be read in a folder, or on S3, not there; give them by hand (--at)")
     return url
 
@@ -136,7 +138,7 @@ async def register(
     Args:
         key: of the registry: `ProcessorLayout.readers` of an output, `layout.READERS` of a log.
         at: where it stands, if that is known.
-        rename: give it another name if its own is another's.
+        rename: take the name under which it is known, or else another one if its own is another's.
 
     Returns:
         The registry. A reader that has no position yet may begin at its `lowest` numbers.
@@ -199,8 +201,10 @@ async def decide(store: Store, key: str, seen: Registry, lowest: Mapping[str, in
 
 
 def _free_name(registry: Registry, reader: Reader) -> str:
+    """Its name if it is known, whatever that is: under two, one would stay behind and hold everything."""
+    known = (name for name, other in registry.readers.items() if reader.kind != "position" and other.is_same(reader))
     names = chain([reader.name], (f"{reader.name}-{number}" for number in count(2)))
-    return next(name for name in names if name not in registry.readers or registry.readers[name].is_same(reader))
+    return next(known, None) or next(name for name in names if name not in registry.readers)
 
 
 def _refuse_if_behind(reader: Reader, positions: Mapping[str, int], lowest: Mapping[str, int]) -> None:

@@ -45,6 +45,28 @@ async def test_a_name_belongs_to_one_reader(store: Store) -> None:
     assert set((await read_registry(store, READERS)).readers) == {"table", "table-2"}
 
 
+async def test_who_got_another_name_keeps_it_when_its_own_gets_free(store: Store) -> None:
+    """Else it would stand under both, and the one that it does not use any more would hold everything."""
+    one, two = (Reader.spark("table", f"s3://bucket/{place}") for place in ("one", "two"))
+    await register(store, READERS, one, rename=True)
+    await register(store, READERS, two, rename=True)
+    await remove(store, READERS, "table")
+    registry = await register(store, READERS, two, rename=True)
+    assert {name: reader.url for name, reader in registry.readers.items()} == {"table-2": "s3://bucket/two"}
+
+
+async def test_who_was_added_by_hand_under_another_name_registers_as_that(store: Store) -> None:
+    await register(store, READERS, Reader.spark("mine", "s3://bucket/one"))
+    registry = await register(store, READERS, Reader.spark("table", "s3a://bucket/one"), rename=True)
+    assert set(registry.readers) == {"mine"}
+
+
+async def test_positions_by_hand_are_not_one_reader_because_they_have_no_place(store: Store) -> None:
+    await register(store, READERS, Reader.at("one", {"0": 1}), rename=True)
+    registry = await register(store, READERS, Reader.at("two", {"0": 2}), rename=True)
+    assert set(registry.readers) == {"one", "two"}
+
+
 async def test_a_position_is_moved_but_not_below_what_was_trimmed(store: Store) -> None:
     await register(store, READERS, Reader.at("export", {"0": 5, "1": 7}))
     assert await decide(store, READERS, await read_registry(store, READERS), {"0": 4})
@@ -100,6 +122,7 @@ async def test_removing_nobody_names_those_there_are(store: Store) -> None:
         ("s3://bucket/checkpoints", "s3://bucket/checkpoints"),
         ("file:/var/checkpoints", "file:///var/checkpoints"),
         ("file:///var/checkpoints", "file:///var/checkpoints"),
+        ("with: colon/x", f"file://{Path.cwd()}/with: colon/x"),
         ("/var/checkpoints", "file:///var/checkpoints"),
         ("checkpoints", f"file://{Path.cwd()}/checkpoints"),
     ],
@@ -108,11 +131,17 @@ def test_a_checkpoint_is_where_spark_says_it_is(given: str, kept: str) -> None:
     assert Reader.spark("table", given).url == kept
 
 
-def test_a_checkpoint_that_we_cannot_read_is_refused() -> None:
-    with pytest.raises(
-        UsageError, match="hdfs://host/checkpoints: positions can be read in a folder, or on S3, not there"
-    ):
-        Reader.spark("table", "hdfs://host/checkpoints")
+@pytest.mark.parametrize(
+    "place", ["hdfs://host/checkpoints", "hdfs:/checkpoints", "dbfs:/checkpoints", "abfss://c@a.net/x", "s3:/bucket/x"]
+)
+def test_a_checkpoint_that_we_cannot_read_is_refused(place: str) -> None:
+    with pytest.raises(UsageError, match=f"^{place}: positions can be read in a folder, or on S3, not there"):
+        Reader.spark("table", place)
+
+
+def test_a_checkpoint_in_a_home_that_is_nobodys_is_refused() -> None:
+    with pytest.raises(UsageError, match="there is no user 'nosuchuser' with a home"):
+        Reader.spark("table", "~nosuchuser/checkpoints")
 
 
 async def test_what_is_no_list_of_readers_is_named(store: Store) -> None:
