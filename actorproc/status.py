@@ -50,7 +50,7 @@ class PartitionStatus:
     cursor: Cursor | None
     """What is committed; None: nothing ever was."""
     end: End | None
-    """None: no source was asked."""
+    """None: no source was asked, or it could not say."""
     lag: int | None
     """Sequences between what is committed, or else the first record, and the end; None: not known."""
     last_commit: float | None
@@ -58,7 +58,7 @@ class PartitionStatus:
     """Number of the next output file: how many there were."""
     totals: Totals
     error: str | None = None
-    """Why its state cannot be read, or why it fails on its owner (see `read_status`)."""
+    """Why its state, or its end, cannot be read, or why it fails on its owner (see `read_status`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +163,13 @@ def natural(name: str) -> tuple[int, str]:
 async def _read_partition(
     store: Store, layout: ProcessorLayout, partition: str, lease: Lease, source: Source | None
 ) -> PartitionStatus:
-    end = await source.end(partition) if source is not None else None
     state = _Committed()
-    error = lag = None
+    end = lag = None
+    errors: list[str] = []
+    try:
+        end = await source.end(partition) if source is not None else None
+    except (CorruptObject, SourceError) as broken:
+        errors.append(str(broken))
     try:
         chain = OutputChain(store, layout, partition)
         if (tip := await chain.tip()) is not None:
@@ -173,7 +177,7 @@ async def _read_partition(
         if source is not None and end is not None:
             lag = await _lag(source, partition, state.cursor, end)
     except (CorruptObject, SourceError) as broken:
-        error = str(broken)
+        errors.append(str(broken))
     return PartitionStatus(
         partition=partition,
         owner=lease.owner,
@@ -185,7 +189,7 @@ async def _read_partition(
         last_commit=state.time,
         output_files=state.number,
         totals=state.totals,
-        error=error,
+        error="; ".join(errors) or None,
     )
 
 

@@ -11,7 +11,7 @@ import typer
 
 from actorproc.actor import gather
 from actorproc.cli.common import console, counted, load_settings, opened_processor, print_json, print_table, run_async
-from actorproc.errors import UsageError
+from actorproc.errors import CorruptObject, UsageError
 from actorproc.keeping.kept import Kept, KeptLog, KeptOutput
 from actorproc.keeping.positions import Standing, position_of, standings
 from actorproc.keeping.registry import Reader, read_registry, register
@@ -57,11 +57,14 @@ def show(
         async with opened_kept(name, container, log, config, given) as (kept, settings):
             registry = await read_registry(kept.store, kept.readers)
             partitions = sorted(await kept.partitions(), key=natural)
-            ends = await gather(partitions, kept.end)
+            ends, errors = await _ends(kept, partitions)
             found = await standings(kept, list(registry.readers.values()), partitions, settings)
         if as_json:
-            print_json({"of": str(kept), "lowest": registry.lowest, "readers": [_document(one, ends) for one in found]})
+            readers = [_document(one, ends) for one in found]
+            print_json({"of": str(kept), "lowest": registry.lowest, "errors": errors, "readers": readers})
             return
+        for partition, error in errors.items():
+            console.print(f"partition {partition}: {error}", markup=False, soft_wrap=True, style="red")
         if not found:
             console.print(f"{kept} has no readers: whatever is old enough may be trimmed", markup=False, soft_wrap=True)
         for standing in found:
@@ -155,23 +158,37 @@ def _positions(at: Sequence[str], partitions: Sequence[str]) -> Mapping[str, int
     return found
 
 
-def _rows(standing: Standing, ends: Mapping[str, int]) -> list[dict[str, Any]]:
+async def _ends(kept: Kept, partitions: Sequence[str]) -> tuple[Mapping[str, int | None], Mapping[str, str]]:
+    """By partition: the end, and why there is none. One that is damaged does not hide the others."""
+    errors: dict[str, str] = {}
+
+    async def end(partition: str) -> int | None:
+        try:
+            return await kept.end(partition)
+        except CorruptObject as damaged:
+            errors[partition] = str(damaged)
+            return None
+
+    return await gather(partitions, end), errors
+
+
+def _rows(standing: Standing, ends: Mapping[str, int | None]) -> list[dict[str, Any]]:
     rows = []
     for partition, end in ends.items():
         position = standing.next.get(partition)
-        behind = None if position is None else max(0, end - position)
+        behind = None if position is None or end is None else max(0, end - position)
         rows.append({"partition": partition, "next": position, "end": end, "behind": behind})
     return rows
 
 
-def _document(standing: Standing, ends: Mapping[str, int]) -> dict[str, Any]:
+def _document(standing: Standing, ends: Mapping[str, int | None]) -> dict[str, Any]:
     reader = standing.reader
     place = {"url": reader.url or None, "processor": reader.processor or None}
     partitions = _rows(standing, ends) if standing.error is None else []
     return {"name": reader.name, "kind": reader.kind, **place, "error": standing.error, "partitions": partitions}
 
 
-async def _print(kept: Kept, standing: Standing, ends: Mapping[str, int]) -> None:
+async def _print(kept: Kept, standing: Standing, ends: Mapping[str, int | None]) -> None:
     console.print(f"{standing.reader.name}: {standing.reader}", markup=False, soft_wrap=True)
     if standing.error is not None:
         console.print(f"  cannot be asked, so nothing is trimmed: {standing.error}\n", markup=False, soft_wrap=True)
@@ -187,6 +204,7 @@ async def _print(kept: Kept, standing: Standing, ends: Mapping[str, int]) -> Non
     await print_table(["partition", "reads next", "end", f"{kept.unit} behind"], cells())
     known = [row["behind"] for row in rows if row["behind"] is not None]
     if known or not rows:
-        where = "in all" if len(known) == len(rows) else "where it has begun"
+        begun = all(row["behind"] is not None or row["next"] is None for row in rows)
+        where = "in all" if len(known) == len(rows) else "where it has begun" if begun else "where that can be told"
         console.print(f"  {counted(sum(known), kept.unit[:-1])} behind {where}", soft_wrap=True)
     console.print()

@@ -129,6 +129,25 @@ def test_a_reader_that_cannot_be_asked_is_named(run: Run, place: Path, of: list[
     assert "cannot be asked, so nothing is trimmed" in run("readers", "list", *of).stdout
 
 
+def test_a_torn_newest_file_of_one_partition_does_not_hide_the_others(run: Run, place: Path, of: list[str]) -> None:
+    torn = max((place / "events/partition=1").glob("*.parquet"))
+    torn.write_bytes(torn.read_bytes()[:-20])
+    document = orjson.loads(run("readers", "list", "--json", "--log", place / "events").stdout)
+    assert document["errors"].keys() == {"1"}
+    assert torn.name in document["errors"]["1"]
+    [reader] = document["readers"]
+    assert [row["behind"] for row in reader["partitions"]] == [0, None, 0, 0]
+    table = run("readers", "list", "--log", place / "events").stdout
+    assert f"partition 1: {document['errors']['1']}" in table
+    assert "0 records behind where that can be told" in table
+    status = orjson.loads(run("status", "--json", "--source", place / "events", *of).stdout)
+    shown = {partition["partition"]: partition for partition in status["partitions"]}
+    assert [name for name, partition in shown.items() if partition["error"]] == ["1"]
+    assert torn.name in shown["1"]["error"]
+    assert (shown["1"]["end"], shown["1"]["lag"], shown["1"]["records"] > 0) == (None, None, True)
+    assert [shown[name]["lag"] for name in "023"] == [0, 0, 0]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
