@@ -7,8 +7,8 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
-from pathlib import Path
 
 import pytest
 
@@ -20,12 +20,10 @@ TOLD = {
 
 @pytest.mark.parametrize("told", [{}, {"PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1"}])
 @pytest.mark.parametrize(("module", "traceback"), [("pyspark.daemon", True), ("actorproc.spark.daemon", False)])
-def test_a_process_that_spark_lets_go_ends_without_a_word(
-    module: str, traceback: bool, told: dict[str, str], tmp_path: Path
-) -> None:
-    with subprocess.Popen(
+def test_a_process_that_spark_lets_go_ends_without_a_word(module: str, traceback: bool, told: dict[str, str]) -> None:
+    with tempfile.TemporaryDirectory() as folder, subprocess.Popen(
         [sys.executable, "-m", module, "pyspark.worker"],
-        env=os.environ | TOLD | told | {"PYTHON_WORKER_FACTORY_SOCK_DIR": str(tmp_path)},
+        env=os.environ | TOLD | told | {"PYTHON_WORKER_FACTORY_SOCK_DIR": folder},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as daemon:  # fmt: skip
         assert daemon.stdout is not None
@@ -36,9 +34,9 @@ def test_a_process_that_spark_lets_go_ends_without_a_word(
         while alive(process):
             time.sleep(0.01)
         _, said = daemon.communicate()
+        assert os.listdir(folder) == []
     assert (b"BrokenPipeError" in said) == traceback, said.decode()
     assert traceback or not said, said.decode()
-    assert list(tmp_path.iterdir()) == []
 
 
 def alive(process: int) -> bool:

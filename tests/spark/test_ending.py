@@ -186,4 +186,4 @@ async def test_a_query_that_is_a_reader_is_not_asked_where_it_stands(tmp_path: P
             await _keep(
                 job(f"file://{tmp_path}/c", QueryFailed("no space")), QUICK, store, Signals(SYSTEM, lambda: None), "10s"
             )
-        assert set((await read_registry(store, READERS)).readers) == {"mine", "app.late"}
+        assert set((await read_registry(store, READERS)).readers) == {"mine"}
