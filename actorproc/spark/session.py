@@ -175,8 +175,6 @@ def session_options(
     if local:
         # The default of 200 is for clusters: a small stream would do little but open and close 200 states.
         options["spark.sql.shuffle.partitions"] = str(_cores(master))
-        options["spark.python.unix.domain.socket.enabled"] = "true"  # through TCP each task waits 40 ms for a late ACK
-        options["spark.python.daemon.module"] = "actorproc.spark.daemon"
     else:
         options["spark.executorEnv.PYTHONPATH"] = _python_path()
         options["spark.executor.extraJavaOptions"] = _ARROW

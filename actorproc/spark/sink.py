@@ -129,9 +129,11 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._stage(iter(()) if self._done else iterator, self._transaction, self._target.batch)
 
+    @called_by_spark
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self._commit(messages, self._target.batch)
 
+    @called_by_spark
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Of a job with a transaction all is left: what was begun is finished when it runs again."""
         if self._target.transaction is None:
@@ -154,8 +156,10 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
             )
         return self._stage(iterator, query, int(batch))
 
+    @called_by_spark
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         self._commit(messages, batchId)
 
+    @called_by_spark
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Nothing: the micro-batch is run again, and finishes what was begun. What it does not need, it removes."""
