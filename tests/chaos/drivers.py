@@ -43,6 +43,12 @@ CATCH_UP = 600.0
 ENOUGH = 2
 """Blows on drivers that had written something, without which a run proves little: a slow machine starts one in a minute."""
 
+SPARKS_OWN = (
+    "Python worker failed to connect back",  # the machine was so busy that it took more than ten seconds to start
+    "Task serialization failed: java.lang.IllegalStateException: Illegal size",  # of a Scala collection that changes meanwhile
+)
+"""Errors by which Spark ends a query, now and then, that nobody struck."""
+
 TICK = 0.05
 
 
@@ -71,11 +77,11 @@ class Driver(Child):
         self.state, self.asked_at = State.KILLED, time.monotonic()
 
     def why_unexpected(self, code: int) -> str | None:
-        return None if self.halved or self.starved(code) else super().why_unexpected(code)
+        return None if self.halved or self.failed_by_spark(code) else super().why_unexpected(code)
 
-    def starved(self, code: int) -> bool:
-        """Whether its machine was so busy that Spark gave up its own Python, which it grants ten seconds to start."""
-        return code == 1 and "Python worker failed to connect back" in self.text
+    def failed_by_spark(self, code: int) -> bool:
+        """Whether Spark ended by itself, without our doing. Whoever keeps it running starts it again."""
+        return code == 1 and any(reason in self.text for reason in SPARKS_OWN)
 
 
 class Drivers:
@@ -137,7 +143,7 @@ class Drivers:
                     last.kill()
                 self._look()
                 await anyio.sleep(TICK)
-            done = not last.starved(last.process.exitcode)
+            done = not last.failed_by_spark(last.process.exitcode)
         self._say(f"what was left was read in {time.monotonic() - began:.1f} s")
 
     def judge(self, verdict: Verdict) -> list[str]:
