@@ -472,7 +472,7 @@ async def test_tasks_read_what_was_planned_wherever_it_has_gone_since(folder: st
     request = asked(folder)
     expected = sorted((partition, sequence) for partition, sequence, _ in fleet.expected())
     async with open_store(folder) as store:
-        schema = (await request.dataset.describe(store)).schema
+        schema = await request.dataset.schema(store)
         plans = {"originals": await everything(request, store)}
         late = await store.get(LAYOUT.output_file("0", 0))
         assert late is not None

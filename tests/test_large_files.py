@@ -148,7 +148,7 @@ async def test_who_reads_listed_files_or_merges_them_says_how_large_they_are(
         return found
 
     async with open_store(folder) as store:
-        schema = (await request.dataset.describe(store)).schema
+        schema = await request.dataset.schema(store)
         told.clear()
         originals = await everything(request, store)
         assert len(list(read(request, dealt(originals, 1), schema))) == 72  # type: ignore[arg-type]

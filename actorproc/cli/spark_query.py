@@ -99,7 +99,7 @@ def run(ask: Ask, config: Path | None, given: Sequence[str] | None) -> None:
         with signals.obeyed():
             async with opened_processor(ask.name, ask.container, config, given, wait) as (store, _, settings):
                 if ask.columns is not None:
-                    check_names(ask.name, ask.columns, (await Output(ask.name).describe(store)).schema)
+                    check_names(ask.name, ask.columns, await Output(ask.name).schema(store))
                 urls = _urls(ask, store, settings)
                 told = settings if given or not ask.remote else None  # a server has settings of its own
                 sink = _sink(ask, urls.get("path"), told)

@@ -156,8 +156,8 @@ class Group:
     async def hand_over(self, partitions: Collection[str]) -> Collection[str]:
         """Give drained partitions to their next owners, in one write, and nudge those.
 
-        Returns those of them that stay: their moves have been called off. While `retire`d, leases without a next owner go to whoever has
-        fewest, or to nobody if nobody else is there.
+        Returns those of them that stay: their moves have been called off. While `retire`d, leases without a next owner
+        go to whoever has fewest, or to nobody if nobody else is there.
 
         Raises:
             StoreError: the store failed; the leases may or may not have changed hands.

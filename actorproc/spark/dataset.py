@@ -42,13 +42,6 @@ class Batch(NamedTuple):
     sequences: pa.Int64Array
 
 
-class Description(NamedTuple):
-    """`identity` tells the dataset from another at the same place; `schema`: every column there is."""
-
-    identity: str
-    schema: pa.Schema
-
-
 class Dataset(ABC):
     """A kind of dataset: numbered files in partitions, each whole and final from the moment it is there.
 
@@ -62,12 +55,12 @@ class Dataset(ABC):
     """Of the dataset below the store's URL, for people; may be empty."""
 
     @abstractmethod
-    async def describe(self, store: Store) -> Description:
-        """Raises UsageError if there is no such dataset."""
+    async def schema(self, store: Store) -> pa.Schema:
+        """Every column there is. Raises UsageError if there is no such dataset."""
 
     @abstractmethod
     async def identity(self, store: Store) -> str:
-        """As `describe` tells it; cheap."""
+        """What tells the dataset from another at the same place. One request."""
 
     @abstractmethod
     async def partitions(self, store: Store) -> Sequence[str]:

@@ -148,7 +148,7 @@ class _Wanted:
         folders and files by the folder that they are in; nothing if nothing was committed."""
         output = Output(self._name)
         with opened(self._container, settings) as place:
-            schema = place.call(output.describe, place.store).schema
+            schema = place.call(output.schema, place.store)
             named = [*(self._partitions or ()), *(self._start if isinstance(self._start, Mapping) else ())]
             if named:
                 check_partitions(named, place.call(output.partitions, place.store), output.at(place.store.url))

@@ -16,7 +16,7 @@ from actorproc.output.dataset import partitions_with_state
 from actorproc.output.dead_letters import decoded
 from actorproc.output.origin import dataset_identity
 from actorproc.records import RECORD_SCHEMA
-from actorproc.spark.dataset import Batch, Dataset, Description, File, list_files
+from actorproc.spark.dataset import Batch, Dataset, File, list_files
 from actorproc.spark.output import check_processor
 from actorproc.store import Store
 
@@ -55,9 +55,9 @@ class DeadLetters(Dataset):
         self.path = name
         self._layout = ProcessorLayout(name)
 
-    async def describe(self, store: Store) -> Description:
+    async def schema(self, store: Store) -> pa.Schema:
         await check_processor(store, self._layout)
-        return Description(await self.identity(store), LETTER_SCHEMA)
+        return LETTER_SCHEMA
 
     async def identity(self, store: Store) -> str:
         return await dataset_identity(store, self._layout) or ""

@@ -13,7 +13,7 @@ from actorproc.layout import LOG_BOUNDARIES, READERS, log_dir, log_file
 from actorproc.log.files import LogFile, first_base, open_log, read_notes
 from actorproc.output.boundary import NOTHING_TRIMMED, Boundaries
 from actorproc.records import RECORD_SCHEMA
-from actorproc.spark.dataset import Batch, Dataset, Description, File, list_files
+from actorproc.spark.dataset import Batch, Dataset, File, list_files
 from actorproc.store import Store
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
@@ -42,8 +42,9 @@ class Log(Dataset):
         self._boundaries = Boundaries(LOG_BOUNDARIES)
         self._topic = url.rstrip("/").rpartition("/")[2]
 
-    async def describe(self, store: Store) -> Description:
-        return Description(await self.identity(store), LOG_SCHEMA)
+    async def schema(self, store: Store) -> pa.Schema:
+        await open_log(store)
+        return LOG_SCHEMA
 
     async def identity(self, store: Store) -> str:
         return (await open_log(store)).identity

@@ -20,7 +20,7 @@ from actorproc.output.origin import dataset_identity
 from actorproc.output.schema import read_schema
 from actorproc.parquet import open_parquet, read_footer
 from actorproc.records import SEQUENCE
-from actorproc.spark.dataset import Batch, Dataset, Description, File
+from actorproc.spark.dataset import Batch, Dataset, File
 from actorproc.store import Store
 
 PARTITION = pa.field("_partition", pa.string())
@@ -46,14 +46,11 @@ class Output(Dataset):
     def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_contents": {}, "_before": {}}  # tasks need not know what the driver remembers
 
-    async def describe(self, store: Store) -> Description:
-        await check_processor(store, self._layout)
-        return Description(await self.identity(store), await self._schema(store))
-
     async def identity(self, store: Store) -> str:
         return await dataset_identity(store, self._layout) or ""
 
-    async def _schema(self, store: Store) -> pa.Schema:
+    async def schema(self, store: Store) -> pa.Schema:
+        await check_processor(store, self._layout)
         declared = await read_schema(store, self._layout)
         if declared is None:
             raise CorruptObject(

@@ -26,8 +26,7 @@ def plan(request: Request, schema: pa.Schema) -> list[list[Span]]:
         UsageError: there is no such dataset, or it has other columns than `schema`.
     """
     with opened(request.url, request.settings) as place:
-        described = place.call(request.dataset.describe, place.store)
-        checked_columns(described.schema, schema, request.what)
+        checked_columns(place.call(request.dataset.schema, place.store), schema, request.what)
         return dealt(place.call(everything, request, place.store), request.tasks)
 
 
@@ -44,13 +43,12 @@ class Stream:
         self._stack = ExitStack()
         self._place: Place = self._stack.enter_context(opened(request.url, request.settings))
         try:
-            described = self._place.call(request.dataset.describe, self._place.store)
-            checked_columns(described.schema, schema, request.what)
+            checked_columns(self._place.call(request.dataset.schema, self._place.store), schema, request.what)
+            self._of = request.dataset.at(self._place.store.url)
+            self._identity = self._place.call(self._identity_now)
         except BaseException:
             self.close()
             raise
-        self._of = request.dataset.at(self._place.store.url)
-        self._identity = stream_identity(request.dataset.kind, described.identity, self._of)
         self._last: Document | None = None
         self._idle_until = -math.inf
         self._bounded = False
@@ -94,9 +92,12 @@ class Stream:
             self._idle_until = store.clock.monotonic() + request.settings.poll_interval  # Spark asks without a pause
             return start
         # It was listed first: what has its old identity afterwards was the old one then, too.
-        now = stream_identity(request.dataset.kind, await request.dataset.identity(store), self._of)
-        Offset.checked(start, self._of, now)
+        Offset.checked(start, self._of, await self._identity_now())
         return self._document(end)
+
+    async def _identity_now(self) -> str:
+        dataset = self._request.dataset
+        return stream_identity(dataset.kind, await dataset.identity(self._place.store), self._of)
 
     def between(self, start: Document, stop: Document) -> list[list[Span]]:
         """What each task reads of what lies between two offsets."""
