@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
@@ -140,7 +141,7 @@ def test_groups_are_neighbours_and_no_original_before_them_stays(compacted: list
 
 async def test_the_newest_commit_what_is_young_and_what_a_worker_may_walk_over_stay(store: Store, fleet: Fleet) -> None:
     first, _ = await planned(store)
-    assert [file.number for file in first.groups[0].files] == [0, 1, 2, 3]
+    assert first.groups[0].originals == range(4)
     assert not any(found.groups for found in await plan(store, LAYOUT, ["0", "1"], target_size=LARGE, older_than=60))
 
 
@@ -149,7 +150,7 @@ async def test_a_file_deleted_by_hand_is_named(store: Store, fleet: Fleet) -> No
     one, other = await planned(store)
     assert one.lost is not None
     assert re.search(r"partition=0/0*2.parquet in memory:// is missing", str(one.lost))
-    assert [[file.number for file in group.files] for group in one.groups] == [[0, 1]], "what comes before it is done"
+    assert [group.originals for group in one.groups] == [range(2)], "what comes before it is done"
     assert (other.lost, len(other.groups)) == (None, 1)
 
 
@@ -244,7 +245,7 @@ async def test_what_was_made_of_files_that_readers_are_led_to_no_more_is_refused
 
     await compact(store, 9_000)
     files = (await OutputFiles(LAYOUT).files(store, {"0": 0}))["0"]
-    pairs = [Group("0", tuple(files[at : at + 2])) for at in (0, 1)]
+    pairs = [Group.of("0", files[at : at + 2]) for at in (0, 1)]
     made = [(pair, await merged(store, pair)) for pair in pairs]
     again = (await planned(store))[0]
     assert [len(await switch(store, LAYOUT, again, [done])) for done in made] == [1, 0], "they overlap"
@@ -321,6 +322,35 @@ async def test_a_merge_gives_up_when_an_original_is_another_or_gone(store: Store
     for found in (one, other):
         assert await maybe_merged(store, found.groups[0]) is None
     assert (await store.list(LAYOUT.compacted)).entries == []
+
+
+async def test_a_compacted_file_that_readers_are_led_to_and_that_is_gone_is_named(store: Store, fleet: Fleet) -> None:
+    await compact(store)
+    await fleet.commit(p0=100)
+    group = next(found.groups[0] for found in await planned(store) if found.partition == "0")
+    assert group.compacted
+    await store.delete(group.compacted[0].key)
+    with pytest.raises(CorruptObject, match=f"{group.compacted[0].key}: is missing .* Restore it"):
+        await maybe_merged(store, group)
+
+
+async def test_a_merge_gives_up_when_a_compacted_file_was_replaced_and_swept_meanwhile(
+    store: Store, fleet: Fleet
+) -> None:
+    await compact(store)
+    await fleet.commit(p0=100)
+    group = next(found.groups[0] for found in await planned(store) if found.partition == "0")
+    await compact(store)
+    assert await sweep(store, LAYOUT, "0", keep=0)
+    assert await maybe_merged(store, group) is None
+
+
+async def test_the_files_of_a_group_are_not_held_while_others_are_rewritten(store: Store, fleet: Fleet) -> None:
+    few, _ = await planned(store)
+    await fleet.commit(p0=500)
+    many, _ = await planned(store)
+    assert many.groups[0].files > 5 * few.groups[0].files
+    assert len(pickle.dumps(many)) < len(pickle.dumps(few)) + 100
 
 
 async def test_readers_find_each_row_once_while_hosts_commit_and_two_compactors_trim_behind_themselves(

@@ -93,7 +93,7 @@ async def _print(found: Compaction, name: str, *, dry_run: bool) -> None:
 
 
 def _partition(planned: Plan) -> dict[str, Any]:
-    files = sum(len(group.files) for group in planned.groups)
+    files = sum(group.files for group in planned.groups)
     size = sum(group.size for group in planned.groups)
     return {"partition": planned.partition, "rewritten": files, "into": len(planned.groups), "bytes": size}
 

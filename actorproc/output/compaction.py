@@ -14,41 +14,51 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from actorproc.actor import gather
-from actorproc.errors import SourceError
+from actorproc.errors import CorruptObject, SourceError
 from actorproc.layout import ProcessorLayout, number_before_id, number_of
-from actorproc.output.boundary import Boundary, Range, change_boundary
+from actorproc.output.boundary import Boundary, Range, change_boundary, read_boundary
 from actorproc.output.checkpoints import read_checkpoint
 from actorproc.output.compacted import Merger
-from actorproc.output.files import Listed, OutputFile, OutputFiles
+from actorproc.output.files import Listed, OutputFile, OutputFiles, key_of, originals
 from actorproc.store import Entry, Store
 
 _FETCHED_BYTES = 32 * 2**20  # of originals, fetched at once
 _FETCHED_FILES = 64
+_LISTED = 8  # partitions, at once: a busy one that was never compacted has half a million files a month, 500 bytes each
 
 
 class Group(NamedTuple):
-    """Files of a partition, one after the other, that become one."""
+    """Files of a partition, one after the other, that become one. The originals, of which there may be millions, are listed
+    again when it is their turn."""
 
     partition: str
-    files: tuple[OutputFile, ...]
+    compacted: tuple[OutputFile, ...]
+    originals: range
+    """Their numbers, after the compacted files."""
+    size: int
+    """Bytes of all, before."""
+    time: float
+    """When the newest commit in it was made."""
+
+    @classmethod
+    def of(cls, partition: str, files: Sequence[OutputFile]) -> Group:
+        """Of neighbours, the compacted ones first."""
+        compacted, end = tuple(file for file in files if file.compacted), files[-1].next
+        numbers = range(next((file.number for file in files if not file.compacted), end), end)
+        return cls(partition, compacted, numbers, sum(file.size for file in files), max(file.time for file in files))
+
+    @property
+    def files(self) -> int:
+        """How many."""
+        return len(self.compacted) + len(self.originals)
 
     @property
     def first(self) -> int:
-        return self.files[0].number
+        return self.compacted[0].number if self.compacted else self.originals.start
 
     @property
     def next(self) -> int:
-        return self.files[-1].next
-
-    @property
-    def size(self) -> int:
-        """Bytes, before."""
-        return sum(file.size for file in self.files)
-
-    @property
-    def time(self) -> float:
-        """When the newest commit in it was made."""
-        return max(file.time for file in self.files)
+        return self.originals.stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +79,21 @@ class Plan:
 async def plan(
     store: Store, layout: ProcessorLayout, partitions: Sequence[str], *, target_size: int, older_than: float
 ) -> list[Plan]:
-    """What to rewrite of each partition. Nothing that a worker may still walk over, nor what is younger than `older_than`."""
+    """What to rewrite of each partition. Nothing that a worker may still walk over, nor what is younger than `older_than`.
+
+    Holds the listings of `_LISTED` partitions.
+    """
     before = await store_now(store, layout) - older_than
     where = OutputFiles(layout)
     checkpoints = await gather(partitions, lambda partition: read_checkpoint(store, layout, partition))
     plans = []
-    for partition, listed in (await where.listed(store, dict.fromkeys(partitions, 0))).items():
-        checkpoint, files = checkpoints[partition], listed.files
-        settled, lost = _settled(store, layout, partition, listed, checkpoint.number if checkpoint else 0, before)
-        groups = tuple(Group(partition, tuple(group)) for group in grouped(settled, target_size))
-        plans.append(Plan(partition, listed.boundary, groups, len(files), sum(file.size for file in files), lost))
+    for start in range(0, len(partitions), _LISTED):
+        some = dict.fromkeys(partitions[start : start + _LISTED], 0)
+        for partition, listed in (await where.listed(store, some)).items():
+            checkpoint, files = checkpoints[partition], listed.files
+            settled, lost = _settled(store, layout, partition, listed, checkpoint.number if checkpoint else 0, before)
+            groups = tuple(Group.of(partition, group) for group in grouped(settled, target_size))
+            plans.append(Plan(partition, listed.boundary, groups, len(files), sum(file.size for file in files), lost))
     return plans
 
 
@@ -153,14 +168,21 @@ async def merge(store: Store, layout: ProcessorLayout, group: Group, schema: pa.
         schema: the dataset's, `_sequence` included.
 
     Raises:
-        CorruptObject: a file is not what was written there.
+        CorruptObject: a file is not what was written there, or readers are led to one that is missing.
     """
+    if (found := await _files(store, layout, group)) is None:
+        return None
     put_id = store.clock.nonce()
     merger = Merger(schema, group.first, put_id)
-    for files in _portions(group.files):
+    for files in _portions(found):
         fetched = await gather(files, lambda file: store.get(file.key, size=file.size))
         for file in files:
             stored = fetched[file]
+            if stored is None and file.compacted and await _is_led_to(store, layout, group, file):
+                raise CorruptObject(
+                    file.key,
+                    f"is missing from {store.url}: it was deleted by hand. Restore it, or trim the output up to there",
+                )
             if stored is None or (file.tag and stored.tag != file.tag):
                 return None
             await store.clock.offload(partial(merger.add, compacted=file.compacted), file.key, stored.body)
@@ -168,6 +190,22 @@ async def merge(store: Store, layout: ProcessorLayout, group: Group, schema: pa.
     await store.put(layout.compacted_file(group.partition, group.first, put_id), body)
     rows = int(contents.rows.sum())
     return Range(group.first, group.next, put_id, rows, len(body), contents.last.sequence, group.time, since=0.0)
+
+
+async def _files(store: Store, layout: ProcessorLayout, group: Group) -> list[OutputFile] | None:
+    """The files of a group; None: they are not those that it was made of."""
+    numbers = group.originals
+    listed = await originals(store, layout, group.partition, numbers.start, len(numbers)) if numbers else []
+    found = [*group.compacted, *listed]
+    if [file.number for file in listed] != list(numbers) or Group.of(group.partition, found) != group:
+        return None
+    return found
+
+
+async def _is_led_to(store: Store, layout: ProcessorLayout, group: Group, file: OutputFile) -> bool:
+    """Whether readers take it for what it begins with."""
+    holder = (await read_boundary(store, layout.boundary(group.partition))).range_of(file.number)
+    return key_of(layout, group.partition, file.number, holder) == file.key
 
 
 def _portions(files: Sequence[OutputFile]) -> Iterator[list[OutputFile]]:
@@ -210,11 +248,10 @@ def _fits(layout: ProcessorLayout, found: Boundary, group: Group) -> bool:
         for r in found.ranges
         if group.first <= r.first < group.next
     ]
-    originals = [file.number for file in group.files if not file.compacted]
     return (
         found.lowest <= group.first
-        and inside == [file.key for file in group.files if file.compacted]
-        and (not originals or found.originals == originals[0])
+        and inside == [file.key for file in group.compacted]
+        and (not group.originals or found.originals == group.originals.start)
     )
 
 

@@ -96,12 +96,8 @@ class OutputFiles:
         limit: int | None,
         partition: str,
     ) -> list[OutputFile]:
-        folder = self._layout.output_dir(partition)
         first = max(starts[partition], known.get(partition, NOTHING_TRIMMED).originals)
-        return [
-            OutputFile(number, number + 1, entry.key, entry.size, entry.modified, entry.tag)
-            for number, entry in await numbered_files(store, folder, first, limit)
-        ]
+        return await originals(store, self._layout, partition, first, limit)
 
     def compacted(self, partition: str, first: int, boundary: Boundary) -> list[OutputFile]:
         """The compacted files that a boundary names, from number `first` on."""
@@ -126,6 +122,16 @@ class OutputFiles:
                 return None if stored is None else (key, stored.body)
             boundary = now
         return None
+
+
+async def originals(
+    store: Store, layout: ProcessorLayout, partition: str, first: int, limit: int | None = None
+) -> list[OutputFile]:
+    """The originals that there are from number `first` on, at most `limit`."""
+    return [
+        OutputFile(number, number + 1, entry.key, entry.size, entry.modified, entry.tag)
+        for number, entry in await numbered_files(store, layout.output_dir(partition), first, limit)
+    ]
 
 
 def key_of(layout: ProcessorLayout, partition: str, number: int, holder: Range | None) -> str:

@@ -105,7 +105,7 @@ def compact(
     with opened(container, settings) as place:
         schema, plans = place.call(_planned, place.store, layout, target, age)
         found = Compaction(plans)
-        found.files_before = sum(len(group.files) for group in found.groups)
+        found.files_before = sum(group.files for group in found.groups)
         found.bytes_before = sum(group.size for group in found.groups)
         found.failed += [planned.lost for planned in plans if planned.lost is not None]
         if not dry_run:
@@ -197,7 +197,7 @@ class _Job:
                 report = reports[index]
                 if "corrupt" in report:
                     self._found.failed.append(CorruptObject(*report["corrupt"]))
-                    if group.files[-1].compacted:
+                    if not group.originals:
                         continue  # readers stay where they are led to, and may be led elsewhere for what follows
                     self._stopped.add(planned.partition)  # originals are taken in order
                     break

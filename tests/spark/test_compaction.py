@@ -37,7 +37,7 @@ async def test_both_readers_find_the_same_rows_in_compacted_files(spark: SparkSe
     await fleet.commit(Grown, p0=20, p1=10)  # a column is added
 
     told: list[int] = []
-    done = compact(spark, str(tmp_path), "numbers", older_than=0, done=lambda group: told.append(len(group.files)))
+    done = compact(spark, str(tmp_path), "numbers", older_than=0, done=lambda group: told.append(group.files))
     assert (done.files_before, done.files_after, done.rows, told) == (6, 2, 54, [4, 2])
     assert 0 < done.bytes_after < done.bytes_before
     assert rows(read_output(spark, str(tmp_path), "numbers", native=True)) == fleet.expected()
