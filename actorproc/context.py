@@ -213,28 +213,30 @@ class PartitionContext:
         return results
 
     async def commit(self, upto: Record | None = None) -> None:
-        """Make position and output durable together, now: up to `upto`; without it up to the record at hand in
-        `for record in batch` (so commit when that one is done), and after (or without) such a loop to the end of the batch.
+        """Make position and output durable together, now: up to and with `upto`; without it to the end of the batch, which is
+        for after a loop over it.
 
         It stops short of the first record that has failed or that `map` still works on. Whatever fails later in this attempt,
         what was committed is not processed again.
 
         Raises:
             Fenced: another host runs this partition; nothing was committed.
-            HandlerError: what was emitted as columns does not fit; or it cannot be told which record is at hand, as rows
-                are emitted outside of a loop over the batch: nothing was committed.
+            HandlerError: what was emitted as columns does not fit; or the handler is still amid the batch and does not say
+                which record it has done: nothing was committed.
         """
-        await self._commit(self._attempt, self._at_hand() if upto is None else upto.sequence)
+        await self._commit(self._attempt, self._end() if upto is None else upto.sequence)
 
-    def _at_hand(self) -> int:
-        """Sequence up to which the handler must be done."""
+    def _end(self) -> int:
+        """The last sequence, if the handler may be done with it."""
         batch, emitted = self._attempt.batch, self._attempt.emitted
-        if batch.reached is not None:
-            return batch.sequences[batch.reached]
-        if batch.emitted_at_end is not None and batch.emitted_at_end < len(emitted):  # a list(batch) is worked through
+        # Which records are done is not for us to guess: it may have taken one more than it has worked on.
+        amid = batch.reached is not None
+        # A list(batch) is worked through.
+        amid = amid or (batch.emitted_at_end is not None and batch.emitted_at_end < len(emitted))
+        if amid:
             raise HandlerError(
-                "ctx.commit() cannot tell which record you are at, as rows are emitted outside of `for record in batch`: say "
-                "up to which one, ctx.commit(record)"
+                "ctx.commit() takes the whole batch as done, and it was called amid its records: say up to which one, "
+                "ctx.commit(record)"
             )
         return batch.last
 

@@ -19,7 +19,7 @@ from actorproc.actor import is_stray
 from actorproc.bad_records import Part, Parts, Ruling
 from actorproc.clock import Clock
 from actorproc.context import Attempt, PartitionContext, Site
-from actorproc.errors import HandlerError, failure_of, repr_of
+from actorproc.errors import HandlerError, TooManyDeadLetters, failure_of, repr_of
 from actorproc.handler import Decision, PartitionHandler
 from actorproc.handler_threads import HandlerThreads
 from actorproc.letter_limit import LetterLimit
@@ -183,7 +183,7 @@ class BatchProcessor:
             if suspect < 0:
                 self._site.log.error(
                     "partition.failed_after_commit", sequence=self._saved, error=repr_of(error),
-                    why="ctx.commit() had committed the record at hand as done",
+                    why="ctx.commit had committed it as done",
                 )  # fmt: skip
         part.batch = rest
         failures = self._open(attempt.failures)
@@ -249,8 +249,8 @@ class BatchProcessor:
         self._check_origin(attempt.batch, table)
         if self._saved >= 0 and table.num_rows and pc.min(table[SEQUENCE.name]).as_py() <= self._saved:
             self._broken = HandlerError(
-                f"a row was emitted for a record up to {self._saved}, which ctx.commit() had committed already: "
-                "emit first, or commit up to a record with ctx.commit(record)"
+                f"a row was emitted for a record up to {self._saved}, which ctx.commit had committed already: "
+                "emit first, or commit up to an earlier record with ctx.commit(record)"
             )
             raise self._broken
         unwanted = failures.keys() | attempt.letters.keys()
@@ -292,9 +292,15 @@ class BatchProcessor:
         limit = min([upto, *(sequence - 1 for sequence in unfinished)])
         if limit <= self._saved:
             return
-        for sequence, reason in attempt.letters.items():
-            if self._saved < sequence <= limit:
-                self._give_up(attempt, sequence, reason, Decision.DEAD_LETTER)
+        try:
+            for sequence, reason in attempt.letters.items():
+                if self._saved < sequence <= limit:
+                    self._give_up(attempt, sequence, reason, Decision.DEAD_LETTER)
+        except (
+            TooManyDeadLetters
+        ) as error:  # no failure of the handler's: another attempt would find these letters written
+            self._broken = error
+            raise
         done = self._done
         tables = done.tables if table is None else [*done.tables, table]
         everything = in_order(pa.concat_tables(tables)) if tables else None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import anyio
 
 from actorproc.actor import Restarts
+from actorproc.committing import PartitionStatistics
 from actorproc.errors import Fenced, described
 from actorproc.letter_limit import LetterLimit
 from actorproc.partition import PartitionActor
@@ -42,6 +43,13 @@ class Running:
     _got_to: int = -1  # sequence up to which everything was committed when it last failed
     _progress: tuple[object, ...] | None = None
     _progress_at: float = 0.0
+
+    def statistics(self) -> PartitionStatistics:
+        """What the actor that runs now has done; where it failed and the next one is not due yet, that it waits."""
+        if self.actor is None:
+            state = "opening" if self.error is None else "waiting"
+            return PartitionStatistics(self.partition, self.epoch, state, error=self.error)
+        return replace(self.actor.statistics, error=self.error)
 
     def done(self) -> Done:
         """What the actor that runs now has done."""

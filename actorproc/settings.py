@@ -248,7 +248,9 @@ def _check_environment(environment: Mapping[str, str] = os.environ) -> None:
     """A variable that is nearly a setting is a typing error: it must not be passed over in silence."""
     for variable in environment:
         name = variable.removeprefix(_PREFIX).lower()
-        if variable.startswith(_PREFIX) and name not in Settings.model_fields and (near := _did_you_mean(name, 0.8)):
+        if not variable.startswith(_PREFIX) or name in Settings.model_fields or name.startswith("option_"):
+            continue  # an option is the handler's, and may be called like a setting
+        if near := _did_you_mean(name, 0.8):
             raise SettingsError(f"{variable} in the environment: there is no such setting{near}")
 
 

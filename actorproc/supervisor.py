@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
 
 import anyio
@@ -112,8 +112,7 @@ class Supervisor(Actor[Note]):
 
     def statistics(self) -> SupervisorStatistics:
         """What this host runs now, by partition."""
-        running = [self._running[partition] for partition in sorted(self._running)]
-        own = [replace(r.actor.statistics, error=r.error) for r in running if r.actor is not None]
+        own = [self._running[partition].statistics() for partition in sorted(self._running)]
         return SupervisorStatistics(
             self._common.host, self._group.incarnation, self._fenced, list(self._members), own, self._all_done()
         )

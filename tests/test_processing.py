@@ -415,7 +415,7 @@ async def test_what_fails_after_it_was_committed_as_done_is_an_error_and_not_sil
     class Late(Doubler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             for record in batch:
-                await ctx.commit()
+                await ctx.commit(record)
                 ctx.dead_letter(record, "too late")
 
     with structlog.testing.capture_logs() as logs:
@@ -561,7 +561,7 @@ async def test_a_commit_that_the_handler_does_not_wait_for_neither_loses_nor_rep
             for record in batch:
                 ctx.emit(record, {"n": record.json()})
                 if record.sequence == 101:
-                    self.commits.append(asyncio.create_task(ctx.commit()))
+                    self.commits.append(asyncio.create_task(ctx.commit(record)))
                     if shielded:
                         await anyio.sleep(0)
             if fails and ctx.attempt == 1:
@@ -650,18 +650,41 @@ async def test_a_commit_outside_of_a_loop_over_the_batch_is_refused_before_anyth
     assert not outcome.letters
 
 
-async def test_parsing_the_batch_within_a_loop_does_not_hide_which_record_is_at_hand() -> None:
-    class Parsing(PartitionHandler):
+async def test_a_commit_amid_a_loop_that_does_not_say_up_to_which_record_is_refused_before_anything_is_lost() -> None:
+    class LookingAhead(PartitionHandler):
+        output_schema = "n long"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            records = iter(batch)
+            ahead = next(records, None)
+            while ahead is not None:
+                record, ahead = ahead, next(records, None)
+                ctx.emit(record, {"n": sum(batch.json())})
+                await ctx.commit(record if ctx.attempt > 1 else None)
+
+    with structlog.testing.capture_logs() as logs:
+        run = Run(LookingAhead())
+        assert not (await run(numbers(1, 2))).letters
+    assert [(rows, upto) for rows, _, upto in run.saved] == [([3], 100), ([3], 101)]
+    assert "amid its records: say up to which one, ctx.commit(record)" in logs[0]["error"]
+
+
+async def test_letters_of_a_commit_that_is_refused_for_their_number_are_not_kept_for_another_attempt() -> None:
+    class Losing(PartitionHandler):
         output_schema = "n long"
 
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             for record in batch:
-                ctx.emit(record, {"n": sum(batch.json())})
-                await ctx.commit()
+                if ctx.attempt == 1 and record.json() % 2:
+                    ctx.dead_letter(record, "a look-up took too long")
+                else:
+                    ctx.emit(record, {"n": record.json()})
+            await ctx.commit()
 
-    run = Run(Parsing())
-    await run(numbers(1, 2))
-    assert [(rows, upto) for rows, _, upto in run.saved] == [([3], 100), ([3], 101)]
+    run = Run(Losing(), QUICK.model_copy(update={"dead_letter_limit": 0.1}))
+    with pytest.raises(errors.TooManyDeadLetters, match="nothing of this batch was committed"):
+        await run(numbers(*range(100)))
+    assert run.saved == []
 
 
 async def test_a_handler_that_has_gone_through_the_batch_commits_all_of_it() -> None:

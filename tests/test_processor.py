@@ -264,6 +264,21 @@ def _partitions(processor: Processor) -> list[Any]:
     return [] if supervisor is None else supervisor.partitions
 
 
+async def test_statistics_tell_of_a_partition_that_fails_also_while_it_waits_to_start_again() -> None:
+    class Half(Double):
+        async def opened(self, ctx: Site) -> None:
+            if ctx.partition == "0":
+                raise RuntimeError("no such table")
+
+    async with Processor(Half, source=fed(partitions=2), container=Store(Memory()), **QUICK) as processor:
+        with anyio.fail_after(60):
+            while {p.partition: p.state for p in _partitions(processor)} != {"0": "waiting", "1": "running"}:
+                await anyio.sleep(0.001)
+        errors_told = [p.error for p in _partitions(processor)]
+    assert "no such table" in errors_told[0]
+    assert errors_told[1] is None
+
+
 async def test_several_processors_live_in_one_process() -> None:
     store, source = Store(Memory()), fed()
     async with anyio.create_task_group() as tasks:
@@ -551,13 +566,13 @@ async def test_commits_from_many_records_at_once_repeat_and_lose_nothing() -> No
     assert await rows(store) == list(range(300))
 
 
-async def test_a_commit_in_the_loop_goes_as_far_as_the_loop() -> None:
+async def test_a_commit_in_the_loop_goes_as_far_as_it_says() -> None:
     class InLoop(Double):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             for index, record in enumerate(batch):
                 ctx.emit(record, {"n": record.json()})
                 if index % 10 == 9:
-                    await ctx.commit()
+                    await ctx.commit(record)
 
     store = Store(Memory())
     source = fed(1, each=95)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def _query(spark: str | None, checkpoint: str | None, place: Sequence[str]) -> l
         words = shlex.split(spark)
     except ValueError as error:
         raise UsageError(f"--spark {spark!r}: {error}") from None
-    if "available-now" in spark:
+    if "--trigger=available-now" in words or ("--trigger", "available-now") in pairwise(words):
         raise UsageError(f"--spark {spark!r}: serve never ends, so nor does its query; --until-end lets both end")
     return ["spark", "--wait", _FIRST_RUN, *words, *place, *(["--checkpoint", checkpoint] if checkpoint else [])]
 

@@ -133,7 +133,7 @@ class Concurrent(Reference):
             if not as_table:
                 ctx.emit_many(record, wish.rows[:1])
             if self.commits:
-                await commit_now_and_then(attempt, record, ctx)
+                await commit_now_and_then(attempt, record, ctx, within_map=True)
             await SYSTEM.sleep(wish.wait + LONGEST_WAIT * attempt.draw(wish.number, "wait") ** 6)
             if as_table:
                 ctx.emit_arrow(table_of([record.sequence] * len(wish.rows), wish.rows))
@@ -141,7 +141,7 @@ class Concurrent(Reference):
             else:
                 self.grant(record, wish, ctx, emitted=1)
             if self.commits:
-                await commit_now_and_then(attempt, record, ctx, "again")
+                await commit_now_and_then(attempt, record, ctx, "again", within_map=True)
 
         await ctx.map(batch, work, concurrency=4 if attempt.draw("few") < 0.5 else 32)
         self.end(attempt, ctx)
@@ -242,13 +242,15 @@ def failing(rows: list[dict[str, Any]]) -> Iterable[Row]:
     raise ValueError("fails midway")
 
 
-async def commit_now_and_then(attempt: Attempt, record: Record, ctx: PartitionContext, when: str = "") -> bool:
+async def commit_now_and_then(
+    attempt: Attempt, record: Record, ctx: PartitionContext, when: str = "", *, within_map: bool = False
+) -> bool:
     """Commit, as impatient and careless as users are. Whether it is known that all up to `record` was to be committed."""
     drawn = attempt.draw(record.sequence, "commit", when) / COMMITS
     if drawn < 0.6:
         await ctx.commit(record)
     elif drawn < 0.9:
-        await ctx.commit()
+        await ctx.commit(None if within_map else record)
     elif drawn < 0.95:
         with suppress(ActorprocError):  # must not make a lost partition go on
             await ctx.commit(record)

@@ -99,6 +99,7 @@ def test_a_variable_that_is_nearly_a_setting_is_refused_and_others_are_not(
     refused(run, "serve", "flights_app:Delays", *HERE, says=says)
     monkeypatch.delenv("ACTORPROC_COMIT_INTERVAL")
     monkeypatch.setenv("ACTORPROC_OPTION_LIMIT", "1")
+    monkeypatch.setenv("ACTORPROC_OPTION_COMMIT_INTERVAL", "1")
     monkeypatch.setenv("ACTORPROC_SOMETHING_ELSE", "1")
     refused(run, "serve", "flights_app:Delays", *HERE, says="actorproc produce --log")
 
