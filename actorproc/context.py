@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeVar
 import anyio
 import pyarrow as pa
 
-from actorproc.errors import HandlerError, failure_of, repr_of
+from actorproc.errors import HandlerError, HandlerMisuse, failure_of, repr_of
 from actorproc.records import Batch, Record
 from actorproc.rows.emitted import PIECE, Emitted
 from actorproc.rows.encoder import Row
@@ -221,8 +221,8 @@ class PartitionContext:
 
         Raises:
             Fenced: another host runs this partition; nothing was committed.
-            HandlerError: what was emitted as columns does not fit; or the handler is still amid the batch and does not say
-                which record it has done: nothing was committed.
+            HandlerError: what was emitted as columns does not fit: nothing was committed.
+            HandlerMisuse: the handler is still amid the batch and does not say which record it has done.
         """
         await self._commit(self._attempt, self._end() if upto is None else upto.sequence)
 
@@ -234,7 +234,7 @@ class PartitionContext:
         # A list(batch) is worked through.
         amid = amid or (batch.emitted_at_end is not None and batch.emitted_at_end < len(emitted))
         if amid:
-            raise HandlerError(
+            raise HandlerMisuse(
                 "ctx.commit() takes the whole batch as done, and it was called amid its records: say up to which one, "
                 "ctx.commit(record)"
             )
@@ -248,8 +248,8 @@ class PartitionContext:
         self._rows = self._sequences = _CLOSED_LIST
 
 
-def _no_record(given: object) -> HandlerError:
-    return HandlerError(
+def _no_record(given: object) -> HandlerMisuse:
+    return HandlerMisuse(
         f"a {type(given).__name__} was given in place of a record: the record comes first, ctx.emit(record, row)"
     )
 

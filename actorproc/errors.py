@@ -19,6 +19,7 @@ ActorprocError
   QueryFailed            mend what the message names, and run again: a Spark query goes on from its checkpoint
   Aborted                a second signal came while draining; what was not committed is processed again
   HandlerError           the user's code failed, or a record of it did
+    HandlerMisuse        fix the handler: it would fail whatever the record, so the partition stops and no record is blamed
     Misfit               a row does not fit `output_schema`: fix the handler, or the schema
     TooManyDeadLetters   look at the dead letters: the partition stopped instead of draining into them
     PartitionStuck       the handler made no progress for `max_process_time`
@@ -116,6 +117,10 @@ class Outranked(Fenced):
 
 class HandlerError(ActorprocError):
     """The user's code failed; the cause is chained."""
+
+
+class HandlerMisuse(HandlerError):
+    """The handler uses what it is given as it cannot be used. The partition stops: no record is to blame, none is given up."""
 
 
 class Misfit(HandlerError):

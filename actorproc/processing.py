@@ -19,7 +19,7 @@ from actorproc.actor import is_stray
 from actorproc.bad_records import Part, Parts, Ruling
 from actorproc.clock import Clock
 from actorproc.context import Attempt, PartitionContext, Site
-from actorproc.errors import HandlerError, TooManyDeadLetters, failure_of, repr_of
+from actorproc.errors import HandlerError, HandlerMisuse, TooManyDeadLetters, failure_of, repr_of
 from actorproc.handler import Decision, PartitionHandler
 from actorproc.handler_threads import HandlerThreads
 from actorproc.letter_limit import LetterLimit
@@ -106,7 +106,8 @@ class BatchProcessor:
         """Everything that came of the batch and was not committed by the handler itself.
 
         Raises:
-            HandlerError: the handler's `on_error` said stop, or too many records failed. Nothing of the batch counts.
+            HandlerError: the handler's `on_error` said stop, too many records failed, or the handler itself is wrong. Nothing
+                of the batch counts.
             Interrupted: a drain came while waiting to try again.
         """
         self._whole, self._done, self._saved, self.wanted = batch, Outcome(), -1, -1
@@ -162,6 +163,9 @@ class BatchProcessor:
             pass
         if self._broken is not None:
             raise self._broken
+        for found in (error, *attempt.failures.values()):
+            if isinstance(found, HandlerMisuse) and not self._once:  # at most once it would lose the batch
+                raise found
         if error is not None:
             await self._failed(part, parts, error, attempt)
             return
@@ -242,6 +246,10 @@ class BatchProcessor:
     def _joined(self, attempt: Attempt, encoded: _Encoded) -> tuple[pa.Table | None, dict[int, Exception]]:
         """Rows of the records that neither failed nor were given up, and the failures, rows that do not fit among them."""
         tables, misfits = encoded
+        if misfits and not self._rows.width:
+            raise HandlerMisuse(
+                "a row was emitted, and the handler declares no output_schema, such as 'carrier string, n long'"
+            )
         failures = self._open(attempt.failures) | misfits
         if not tables:
             return None, failures
@@ -352,9 +360,9 @@ def _check_nothing(returned: object) -> None:
     """Rows that are returned are not emitted, and what a plain def returns is not awaited: neither may pass for done."""
     if inspect.iscoroutine(returned):
         returned.close()  # it is never awaited, as was just said
-        raise HandlerError("process returned a coroutine: nothing of it has run; write async def process")
+        raise HandlerMisuse("process returned a coroutine: nothing of it has run; write async def process")
     if returned is not None:
-        raise HandlerError(
+        raise HandlerMisuse(
             f"process returned a {type(returned).__name__}: emit rows with ctx.emit(record, row), and return nothing"
         )
 

@@ -34,6 +34,7 @@ from actorproc.options import load_options
 from actorproc.output.origin import agree_on_source
 from actorproc.output.schema import agree_on_schema
 from actorproc.partition import Shared
+from actorproc.places import wrong_container
 from actorproc.probe import ensure_safe
 from actorproc.rows.schema import output_schema, parse_schema
 from actorproc.settings import Settings
@@ -41,7 +42,6 @@ from actorproc.signals import Signals
 from actorproc.sources import LogSource, OutputSource, guarded, kind_of, open_source
 from actorproc.sources.output import SCHEME
 from actorproc.sources.protocol import Source, Start, checked_start
-from actorproc.status import wrong_container
 from actorproc.store import Store
 from actorproc.stores import open_store, overlap
 from actorproc.supervisor import Supervisor, SupervisorStatistics
@@ -91,9 +91,9 @@ def _check_arguments(unsure: Mapping[str, object], *, name: object, host: object
     for argument, value in (("name", name), ("host", host)):
         if not isinstance(value, str | None):
             raise UsageError(f"{argument} = {value!r}: a text, or None for the default")
-    if not isinstance(container, str | Store):
+    if not isinstance(container, str | os.PathLike | Store):
         raise UsageError(
-            f"container = {container!r}: the URL of a store as text, such as 's3://bucket/state' or a folder, or an opened Store"
+            f"container = {container!r}: the URL of a store as text, such as 's3://bucket/state', a folder, or an opened Store"
         )
     own = inspect.signature(Processor).parameters.keys() - {"keywords"}
     for given, value in unsure.items():
@@ -107,8 +107,8 @@ class Processor:
 
     Args:
         handler: the delegate; one instance is made for each partition.
-        source: URL of a built-in log or of another processor's output, or a `Source`.
-        container: URL of the store under which the processor keeps everything it owns, or an opened `Store`.
+        source: URL (or folder) of a built-in log, URL of another processor's output, or a `Source`.
+        container: URL (or folder) of the store under which the processor keeps everything it owns, or an opened `Store`.
         name: of the processor, the same on all hosts; default: the handler's name.
         host: name of this host, unique; default: `default_host()`. A second one of the same name replaces the first.
         start: where to begin without a checkpoint: 'earliest', 'latest', or a time with its zone.
@@ -125,8 +125,8 @@ class Processor:
         self,
         handler: type[PartitionHandler],
         *,
-        source: str | Source,
-        container: str | Store,
+        source: str | os.PathLike[str] | Source,
+        container: str | os.PathLike[str] | Store,
         name: str | None = None,
         host: str | None = None,
         start: Start | str = "earliest",
@@ -149,8 +149,11 @@ class Processor:
         self.host = checked_name("host name", default_host() if host is None else host)
         self.start = checked_start(start)
         self.clock = clock
-        self._source = guarded(open_source(source, settings=self.settings, clock=clock))
-        self._store = container if isinstance(container, Store) else open_store(container, self.settings, clock=clock)
+        given = os.fspath(source) if isinstance(source, os.PathLike) else source
+        self._source = guarded(open_source(given, settings=self.settings, clock=clock))
+        self._store = (
+            container if isinstance(container, Store) else open_store(os.fspath(container), self.settings, clock=clock)
+        )
         self._owns_store = not isinstance(container, Store)
         if str(self._source) == OutputSource(self._store, self.name, settings=self.settings, clock=clock).url:
             raise UsageError(f"{self.name} would read its own output, for ever: give it another name or container")
@@ -208,7 +211,7 @@ class Processor:
             return None
         try:
             if kind is None or issubclass(kind, Exception):
-                await self.stop()
+                self.stop()
                 await self._ended.wait()  # an error in the block would cancel what is still being drained
             return await stack.__aexit__(kind, error, trace)
         except ExceptionGroup as group:
@@ -263,10 +266,10 @@ class Processor:
 
     async def _stop_after(self, signalled: Signals) -> None:
         await signalled.wait()
-        await self.stop()
+        self.stop()
 
-    async def stop(self) -> None:
-        """Drain, commit, hand the leases over; `run` then returns. Before it runs, or while it starts: as soon as it has."""
+    def stop(self) -> None:
+        """Ask it to drain, commit and hand the leases over; `run` returns when it has. Before it runs: as soon as it does."""
         self._stop_asked = True
         if self._supervisor is not None:
             self._supervisor.stop()

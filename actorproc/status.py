@@ -11,8 +11,8 @@ from actorproc.errors import CorruptObject, SourceError
 from actorproc.group.assignment import Lease, Plan, plan
 from actorproc.group.heartbeat import Heartbeat, read_heartbeats
 from actorproc.group.liveness import Watch
-from actorproc.group.membership import GroupDocument, find_processors, read_group
-from actorproc.layout import GROUP, LOG_META, ProcessorLayout
+from actorproc.group.membership import GroupDocument, read_group
+from actorproc.layout import ProcessorLayout
 from actorproc.listing import documents
 from actorproc.output.chain import OutputChain, Tip
 from actorproc.output.checkpoints import Totals
@@ -79,38 +79,6 @@ class ProcessorStatus:
     def lag_exact(self) -> bool:
         """False: `lag` leaves partitions out."""
         return all(partition.lag is not None for partition in self.partitions)
-
-
-async def missing_processor(store: Store, processor: str) -> str | None:
-    """Why nothing can be said of `processor`: it has never run there. Names those that have. None if it has."""
-    if await _has_run(store, ProcessorLayout(processor)):
-        return None
-    missing = f"no processor {processor!r} at {store.url}"
-    if (wrong := await wrong_container(store)) is not None:
-        return f"{missing}: {wrong}"
-    there = await find_processors(store)
-    if not there and await store.get(LOG_META, tail=1):
-        return f"{missing}: that is a log. Give it as the source, and as the container what `serve` had as container"
-    known = f"there are: {', '.join(there)}" if there else "no processor has ever run there"
-    return f"{missing}: {known}. Check the name and the container"
-
-
-async def wrong_container(store: Store) -> str | None:
-    """Why this is no container: it is the folder of a processor in one. None if it is not."""
-    stored = await store.get(GROUP)
-    try:
-        if stored is None or not GroupDocument.from_json(GROUP, stored.body):
-            return None
-    except CorruptObject:
-        return None
-    container, _, name = store.url.rstrip("/").rpartition("/")
-    return f"{store.url} is the folder of the processor {name!r} itself; its container is {container}"
-
-
-async def _has_run(store: Store, layout: ProcessorLayout) -> bool:
-    if await store.get(layout.group, tail=1):
-        return True
-    return bool(await documents(store, layout.checkpoints))
 
 
 async def read_status(

@@ -15,6 +15,7 @@ from actorproc.clock import Clock
 from actorproc.committing import PartitionStatistics
 from actorproc.errors import (
     ActorprocError,
+    HandlerMisuse,
     Outranked,
     PartitionStuck,
     SourceError,
@@ -333,7 +334,7 @@ class Supervisor(Actor[Note]):
             running.failed(error)
             self._let_go(running)
             blame = error.__cause__ or error  # what a handler raised, behind what we made of it
-            expected = isinstance(blame, (ActorprocError, OSError))
+            expected = isinstance(blame, (ActorprocError, OSError)) and not isinstance(blame, HandlerMisuse)
             self._log.error("partition.failed", partition=partition, epoch=running.epoch, again_in=round(delay, 3),
                             error=running.error, exc_info=None if expected else (type(blame), blame, outside(blame)))  # fmt: skip
             if running.draining:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, NoReturn, get_args, get_origin
 from typing_extensions import TypeVar
 
 from actorproc.context import PartitionContext
-from actorproc.errors import HandlerDefinitionError, HandlerError
+from actorproc.errors import HandlerDefinitionError, HandlerError, HandlerMisuse
 from actorproc.handler import PartitionHandler
 from actorproc.handlers.typed_values import TypedValues
 from actorproc.records import Batch, Record
@@ -57,7 +57,7 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
 
         A row is a dict by column, or a tuple in the order of `output_schema`, which is faster.
 
-        Committing is not for here, as a row is emitted after it was returned: `ctx.commit` raises HandlerError.
+        Committing is not for here, as a row is emitted after it was returned: `ctx.commit` raises HandlerMisuse.
         """
 
     @property
@@ -177,6 +177,6 @@ def _parsing(typed: TypedValues[Any], work: Callable[[Any, PartitionContext], An
 
 
 async def _no_commit(upto: Record | None = None) -> NoReturn:
-    raise HandlerError(
+    raise HandlerMisuse(
         "process_record cannot commit: its row is not emitted yet; commit in a PartitionHandler's process"
     )

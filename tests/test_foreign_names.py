@@ -15,9 +15,10 @@ from actorproc.log.producer import Producer
 from actorproc.output.compaction import sweep
 from actorproc.output.dataset import output_pieces, partitions_with_state
 from actorproc.output.dead_letters import dead_letters, letter_files
+from actorproc.places import missing_processor
 from actorproc.settings import Settings
 from actorproc.sources import LogSource, OutputSource
-from actorproc.status import missing_processor, read_status
+from actorproc.status import read_status
 from actorproc.store import Store
 from actorproc.stores.memory import Memory
 from tests.log.reading import values

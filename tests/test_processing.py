@@ -389,8 +389,8 @@ async def test_columns_without_sequence_are_refused_clearly() -> None:
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             ctx.emit_arrow(pa.table({"text": ["a"]}))
 
-    outcome = await Run(Handler())(numbers(1))
-    assert "_sequence" in letters(outcome)[100]["error"]["message"]
+    with pytest.raises(errors.HandlerMisuse, match="the table has no column _sequence"):
+        await Run(Handler())(numbers(1))
 
 
 async def test_commit_stops_short_of_records_that_map_still_works_on() -> None:
@@ -641,13 +641,12 @@ async def test_a_commit_outside_of_a_loop_over_the_batch_is_refused_before_anyth
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             for record in list(batch):
                 ctx.emit(record, {"n": record.json()})
-                await ctx.commit(record if ctx.attempt > 1 else None)
+                await ctx.commit()
 
     run = Run(Listing())
-    outcome = await run(numbers(0, 1, 2))
-    assert [rows for rows, _, _ in run.saved] == [[0], [1], [2]]
-    assert not outcome.tables
-    assert not outcome.letters
+    with pytest.raises(errors.HandlerMisuse, match=r"say up to which one, ctx\.commit\(record\)"):
+        await run(numbers(0, 1, 2))
+    assert run.saved == []
 
 
 async def test_a_commit_amid_a_loop_that_does_not_say_up_to_which_record_is_refused_before_anything_is_lost() -> None:
@@ -660,13 +659,12 @@ async def test_a_commit_amid_a_loop_that_does_not_say_up_to_which_record_is_refu
             while ahead is not None:
                 record, ahead = ahead, next(records, None)
                 ctx.emit(record, {"n": sum(batch.json())})
-                await ctx.commit(record if ctx.attempt > 1 else None)
+                await ctx.commit()
 
-    with structlog.testing.capture_logs() as logs:
-        run = Run(LookingAhead())
-        assert not (await run(numbers(1, 2))).letters
-    assert [(rows, upto) for rows, _, upto in run.saved] == [([3], 100), ([3], 101)]
-    assert "amid its records: say up to which one, ctx.commit(record)" in logs[0]["error"]
+    run = Run(LookingAhead())
+    with pytest.raises(errors.HandlerMisuse, match=r"amid its records: say up to which one, ctx\.commit\(record\)"):
+        await run(numbers(1, 2))
+    assert run.saved == []
 
 
 async def test_letters_of_a_commit_that_is_refused_for_their_number_are_not_kept_for_another_attempt() -> None:
@@ -752,12 +750,10 @@ async def test_rows_that_process_returns_are_an_error_and_not_passed_over(thread
         def process(self, batch: Batch, ctx: PartitionContext) -> Any:
             return [{"n": 1}]
 
-    outcome = await Run(Threaded() if threaded else Returning())(numbers(7))
-    (letter,) = letters(outcome).values()
-    assert (
-        letter["error"]["message"]
-        == "process returned a list: emit rows with ctx.emit(record, row), and return nothing"
-    )
+    with pytest.raises(
+        errors.HandlerMisuse, match=r"process returned a list: emit rows with ctx\.emit\(record, row\), and"
+    ):
+        await Run(Threaded() if threaded else Returning())(numbers(7))
 
 
 async def test_a_plain_process_that_returns_a_coroutine_has_not_processed_anything() -> None:
@@ -765,8 +761,8 @@ async def test_a_plain_process_that_returns_a_coroutine_has_not_processed_anythi
         def process(self, batch: Batch, ctx: PartitionContext) -> Any:
             return super().process(batch, ctx)
 
-    (letter,) = letters(await Run(Wrapped())(numbers(7))).values()
-    assert "process returned a coroutine" in letter["error"]["message"]
+    with pytest.raises(errors.HandlerMisuse, match="process returned a coroutine"):
+        await Run(Wrapped())(numbers(7))
 
 
 class Misspelt(Doubler):
@@ -795,5 +791,17 @@ async def test_a_row_given_in_place_of_the_record_is_said_to_be_one(call: str) -
             for record in batch:
                 getattr(ctx, call)({"n": 1}, [record])
 
-    (letter,) = letters(await Run(Swapped())(numbers(7))).values()
-    assert letter["error"]["message"].startswith("a dict was given in place of a record: the record comes first")
+    with pytest.raises(errors.HandlerMisuse, match="a dict was given in place of a record: the record comes first"):
+        await Run(Swapped())(numbers(7))
+
+
+async def test_a_mistake_in_the_handler_gives_no_record_up_but_at_most_once_where_they_would_be_lost() -> None:
+    class Undeclared(PartitionHandler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                ctx.emit(record, {"n": 1})
+
+    with pytest.raises(errors.HandlerMisuse, match="the handler declares no output_schema"):
+        await Run(Undeclared())(numbers(1, 2))
+    outcome = await Run(Undeclared(), QUICK.model_copy(update={"delivery": "at-most-once"}))(numbers(1, 2))
+    assert sorted(outcome.letters) == [100, 101]

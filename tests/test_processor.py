@@ -153,7 +153,7 @@ async def test_until_end_that_is_stopped_before_does_not_return_as_if_it_had_got
             await asking.wait()
             while sum(p.rows for p in _partitions(processor)) < 10:
                 await anyio.sleep(0.01)
-        await processor.stop()
+        processor.stop()
 
 
 async def test_what_a_host_has_done_is_known_when_it_has_stopped() -> None:
@@ -457,7 +457,7 @@ async def test_output_with_another_schema_is_refused_at_start(tmp_path: Path) ->
         ({"container": "ftp://x"}, "ftp"),
         ({"name": 7}, "name = 7: a text, or None"),
         ({"host": b"a"}, "host = b'a': a text, or None"),
-        ({"container": 3}, "container = 3: the URL of a store as text, such as 's3://bucket/state'"),
+        ({"container": 3}, "container = 3: the URL of a store as text, such as 's3://bucket/state', a folder"),
         ({"nme": "x"}, "nme = 'x': Processor has no such argument; did you mean name"),
         ({"option": {}}, "did you mean options"),
         ({"Keyword": 1}, "Keyword = 1: there is no such setting"),
@@ -602,7 +602,7 @@ async def test_a_source_that_cannot_list_its_partitions_for_a_while_stops_nothin
 
 
 async def test_a_stream_that_was_made_anew_is_refused_instead_of_read_from_old_positions(tmp_path: Path) -> None:
-    log, container = tmp_path / "log", str(tmp_path / "state")
+    log, container = tmp_path / "log", tmp_path / "state"
     for values, wrong in (([b"1", b"2"], False), ([b"3"], True)):
         async with Producer(str(log), partitions=1) as producer:
             await producer.send_many(values)
@@ -624,7 +624,7 @@ async def test_a_partition_that_fails_while_draining_holds_nobody_up() -> None:
     async with Processor(Failing, source=fed(2), container=Store(Memory()), **settings) as processor:
         await anyio.sleep(0.2)
         begun = anyio.current_time()
-        await processor.stop()
+        processor.stop()
         with anyio.fail_after(15):
             while processor.statistics().supervisor and _partitions(processor):
                 await anyio.sleep(0.01)
@@ -772,14 +772,14 @@ async def test_closing_is_called_only_for_a_handler_that_was_opened() -> None:
 
 async def test_a_stop_asked_for_before_the_run_begins_is_kept() -> None:
     processor = Processor(Double, source=fed(), container=Store(Memory()), host="a", **QUICK)
-    await processor.stop()
+    processor.stop()
     with anyio.fail_after(60):
         await processor.run()
 
 
 async def test_a_stop_asked_for_before_the_block_begins_is_kept() -> None:
     processor = Processor(Double, source=fed(), container=Store(Memory()), host="a", **QUICK)
-    await processor.stop()
+    processor.stop()
     async with processor:
         with anyio.fail_after(60):
             await processor._ended.wait()
@@ -839,7 +839,7 @@ async def test_a_stop_does_not_wait_for_a_store_that_hangs() -> None:
         await anyio.sleep(0.05)
         backend.hangs = True
         await anyio.sleep(0.3)  # the next look hangs
-        await processor.stop()
+        processor.stop()
         with anyio.fail_after(10):  # less than a request may take
             while len(seen) < 4:
                 await anyio.sleep(0.01)

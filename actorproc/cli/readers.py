@@ -10,20 +10,21 @@ from typing import Any
 import typer
 
 from actorproc.actor import gather
-from actorproc.cli.common import console, counted, load_settings, opened_processor, print_json, print_table, run_async
+from actorproc.cli.common import console, counted, load_settings, print_json, print_table, run_async
 from actorproc.errors import CorruptObject, UsageError
-from actorproc.keeping.kept import Kept, KeptLog, KeptOutput
-from actorproc.keeping.positions import Standing, position_of, standings
-from actorproc.keeping.registry import Reader, read_registry, register
+from actorproc.keeping.kept import Kept, KeptLog
+from actorproc.keeping.positions import Standing, standings
+from actorproc.keeping.readers import add_to, opened_kept
+from actorproc.keeping.registry import Reader, read_registry
 from actorproc.keeping.registry import remove as remove_from
-from actorproc.log.files import open_log
+from actorproc.places import missing_processor
 from actorproc.settings import Settings
-from actorproc.status import missing_processor, natural
+from actorproc.status import natural
 from actorproc.stores import open_store
 
 
 @asynccontextmanager
-async def opened_kept(
+async def asked_for(
     name: str | None, container: str | None, log: str | None, config: Path | None, given: Sequence[str] | None
 ) -> AsyncIterator[tuple[Kept, Settings]]:
     """The log, or else the output of the processor.
@@ -31,16 +32,11 @@ async def opened_kept(
     Raises:
         UsageError: it is not there, or not said which.
     """
-    if log is not None:
-        settings = load_settings(config, given)
-        async with open_store(log, settings) as store:
-            await open_log(store)
-            yield KeptLog(store), settings
-    elif name is None or container is None:
+    if log is None and (name is None or container is None):
         raise UsageError("of what? Give --name and --container for a processor's output, or --log for a log")
-    else:
-        async with opened_processor(name, container, config, given) as (store, layout, settings):
-            yield KeptOutput(store, layout), settings
+    settings = load_settings(config, given)
+    async with opened_kept(settings, container=container, name=name, log=log) as kept:
+        yield kept, settings
 
 
 def show(
@@ -54,7 +50,7 @@ def show(
     """Print the readers with their positions."""
 
     async def work() -> None:
-        async with opened_kept(name, container, log, config, given) as (kept, settings):
+        async with asked_for(name, container, log, config, given) as (kept, settings):
             registry = await read_registry(kept.store, kept.readers)
             partitions = sorted(await kept.partitions(), key=natural)
             ends, errors = await _ends(kept, partitions)
@@ -89,11 +85,9 @@ def add(
         raise UsageError("how far is it? Give one of --spark URL, --processor CONTAINER/NAME, --at NUMBER")
 
     async def work() -> None:
-        async with opened_kept(name, container, log, config, given) as (kept, settings):
-            partitions = await kept.partitions()
-            new = await _reader(reader, kept, spark, processor, at, partitions)
-            positions = await position_of(kept, new, partitions, settings)
-            await register(kept.store, kept.readers, new, positions)
+        async with asked_for(name, container, log, config, given) as (kept, settings):
+            new = await _reader(reader, kept, spark, processor, at)
+            positions = await add_to(kept, new, settings)
             if (unknown := await _never_ran(new, settings)) is not None:
                 typer.echo(f"warning: {unknown}. It holds everything until it has begun", err=True)
         if positions:
@@ -115,16 +109,14 @@ def remove(
     """Forget a reader."""
 
     async def work() -> None:
-        async with opened_kept(name, container, log, config, given) as (kept, _):
+        async with asked_for(name, container, log, config, given) as (kept, _):
             removed = await remove_from(kept.store, kept.readers, reader)
         console.print(f"{kept} keeps nothing for {reader} ({removed}) any more", markup=False, soft_wrap=True)
 
     run_async(work)
 
 
-async def _reader(
-    reader: str, kept: Kept, spark: str | None, processor: str | None, at: Sequence[str], partitions: Sequence[str]
-) -> Reader:
+async def _reader(reader: str, kept: Kept, spark: str | None, processor: str | None, at: Sequence[str]) -> Reader:
     if spark is not None:
         return Reader.spark(reader, spark)
     if processor is not None:
@@ -133,7 +125,7 @@ async def _reader(
             raise UsageError(f"--processor {processor!r}: write CONTAINER/NAME, such as s3://bucket/state/Averages")
         stream = await kept.identity() if isinstance(kept, KeptLog) else None
         return Reader.of_processor(place, its_name, stream or "", name=reader)
-    return Reader.at(reader, _positions(at, partitions))
+    return Reader.at(reader, _positions(at, await kept.partitions()))
 
 
 async def _never_ran(reader: Reader, settings: Settings) -> str | None:

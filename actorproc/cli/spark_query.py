@@ -18,10 +18,9 @@ from actorproc.cli.workers import end_soon, stop_with_parent
 from actorproc.clock import SYSTEM
 from actorproc.errors import ActorprocError, HandlerDefinitionError, SettingsError, UsageError
 from actorproc.java import check_java
-from actorproc.keeping import Reader, register, remove
 from actorproc.keeping.kept import KeptOutput
 from actorproc.keeping.positions import position_of
-from actorproc.keeping.registry import read_registry
+from actorproc.keeping.registry import Reader, read_registry, register, remove
 from actorproc.layout import ProcessorLayout
 from actorproc.logger import get_logger
 from actorproc.retry import Backoff

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from actorproc.cli.common import console, counted, print_json, print_table, run_async
-from actorproc.cli.readers import opened_kept
+from actorproc.cli.readers import asked_for
 from actorproc.errors import SettingsError
 from actorproc.keeping.kept import Kept
 from actorproc.keeping.trim import PartitionTrim, Trim, plan_trim
@@ -37,7 +37,7 @@ def run(
     age = _seconds(older_than)
 
     async def work() -> None:
-        async with opened_kept(name, container, log, config, given) as (kept, settings):
+        async with asked_for(name, container, log, config, given) as (kept, settings):
             if yes:
                 found = await _trimmed(kept, settings, age)
             else:

@@ -8,11 +8,8 @@ from typing import Self
 
 from actorproc.document import document, to_document
 from actorproc.group.assignment import Lease, Member
-from actorproc.layout import GROUP, ProcessorLayout
+from actorproc.layout import ProcessorLayout
 from actorproc.store import Store
-
-_NAMED = 20  # processors that an error message lists
-_LOOKED_AT = 100  # folders; what has more is hardly a container
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +70,3 @@ async def read_group(store: Store, layout: ProcessorLayout) -> GroupDocument | N
     """
     stored = await store.get(layout.group)
     return GroupDocument.from_json(layout.group, stored.body) if stored else None
-
-
-async def find_processors(store: Store) -> list[str]:
-    """Names of the first processors in the container. Two requests for each folder in it, however full they are."""
-    found: list[str] = []
-    after = ""
-    for _ in range(_LOOKED_AT):
-        entries = (await store.list("", after=after, limit=1)).entries
-        if not entries or len(found) == _NAMED:
-            break
-        folder, slash, _ = entries[0].key.partition("/")
-        if slash and await store.get(f"{folder}/{GROUP}", tail=1):
-            found.append(folder)
-        after = folder + "0" if slash else entries[0].key  # "0" comes next after "/": all of the folder is passed over
-    return sorted(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from actorproc.keeping.registry import Reader, register, remove
+from actorproc.keeping.readers import add_reader, remove_reader
+from actorproc.keeping.registry import Reader
 
-__all__ = ["Reader", "register", "remove"]
+__all__ = ["Reader", "add_reader", "remove_reader"]

@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 
 from actorproc.document import document, to_document
 from actorproc.errors import CorruptObject, UsageError
-from actorproc.group.membership import find_processors
-from actorproc.layout import GROUP, LOG_META, log_dir, log_file
+from actorproc.layout import LOG_META, log_dir, log_file
 from actorproc.listing import numbered_files
 from actorproc.parquet import Footer, footer_of, open_parquet, read_footer, write_parquet
+from actorproc.places import refuse_log_among_processors
 from actorproc.records import RECORD_SCHEMA, Batch
 from actorproc.store import Conflict, Store, Stored
 
@@ -74,7 +74,7 @@ async def create_log(store: Store, partitions: int) -> LogMeta:
         raise UsageError(f"partitions = {partitions}: 1 to {MAX_PARTITIONS}")
     stored = await store.get(LOG_META)
     if stored is None:
-        await _refuse_container(store)
+        await refuse_log_among_processors(store)
         meta = LogMeta(partitions, store.clock.nonce())
         try:
             await store.create(LOG_META, to_document({"partitions": meta.partitions, "put_id": meta.identity}))
@@ -88,17 +88,6 @@ async def create_log(store: Store, partitions: int) -> LogMeta:
             "since keys would move. Leave it out, or produce to a new log"
         )
     return found
-
-
-async def _refuse_container(store: Store) -> None:
-    """A log among processors, or inside one, would be taken for what they keep, and they for the log's."""
-    if await store.get(GROUP, tail=1):
-        raise UsageError(f"{store.url} is the folder of a processor, and no place for a log: give it one of its own")
-    if there := await find_processors(store):
-        raise UsageError(
-            f"{store.url} is a container, in which processors live ({', '.join(there)}), and no place for a log: give it one "
-            "of its own"
-        )
 
 
 # One file

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from actorproc.errors import HandlerError, Misfit
+from actorproc.errors import HandlerError, HandlerMisuse, Misfit
 from actorproc.records import SEQUENCE
 from actorproc.rows.columns import cast, castable, fit_columns, has_rules, shown
 from actorproc.rows.ddl import type_ddl
@@ -138,7 +138,7 @@ class RowEncoder:
         Columns may come in any order and in types that become the schema's without loss; missing ones are null.
 
         Raises:
-            HandlerError: the table as a whole does not fit: `_sequence` or a NOT NULL column is missing, or a column is
+            HandlerError, HandlerMisuse: the table as a whole does not fit: `_sequence` or a NOT NULL column is missing, or a column is
                 unknown, given twice, or of another type.
         """
         table = self._arranged(table)
@@ -219,7 +219,7 @@ class RowEncoder:
         """The table with the schema's columns, in their order, each of a type that can become the schema's."""
         names = table.column_names
         if SEQUENCE.name not in names:
-            raise HandlerError(
+            raise HandlerMisuse(
                 f"emit_arrow: the table has no column {SEQUENCE.name}; keep the one that batch.to_arrow() gave, so that each "
                 f"row is known to belong to a record. It has: {', '.join(names)}"
             )
@@ -243,7 +243,7 @@ class RowEncoder:
                 raise HandlerError(f"emit_arrow: column {field.name!r} is NOT NULL, but the table has it not")
             columns.append(column)
         if columns[-1].null_count or not pt.is_integer(columns[-1].type):
-            raise HandlerError(f"emit_arrow: {SEQUENCE.name} must be int64 without nulls, as batch.to_arrow() gave it")
+            raise HandlerMisuse(f"emit_arrow: {SEQUENCE.name} must be int64 without nulls, as batch.to_arrow() gave it")
         return pa.Table.from_arrays(columns, names=self.schema.names)
 
 

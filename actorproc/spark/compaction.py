@@ -22,6 +22,7 @@ from actorproc.output.boundary import RETENTION, Range
 from actorproc.output.compaction import Group, Plan, merge, plan, sweep, switch
 from actorproc.output.dataset import partitions_with_state
 from actorproc.output.schema import read_schema
+from actorproc.places import missing_processor
 from actorproc.rows.schema import output_schema
 from actorproc.settings import Settings, seconds, size
 from actorproc.spark.failure import explained
@@ -223,8 +224,6 @@ class _Job:
 async def _planned(
     store: Store, layout: ProcessorLayout, target_size: int, older_than: float
 ) -> tuple[pa.Schema, list[Plan]]:
-    from actorproc.status import missing_processor  # half a second, which tasks need not spend
-
     if (problem := await missing_processor(store, layout.processor)) is not None:
         raise UsageError(problem)
     partitions = await partitions_with_state(store, layout)

@@ -19,6 +19,7 @@ from actorproc.output.files import OutputFiles
 from actorproc.output.origin import dataset_identity
 from actorproc.output.schema import read_schema
 from actorproc.parquet import open_parquet, read_footer
+from actorproc.places import missing_processor
 from actorproc.records import SEQUENCE
 from actorproc.spark.dataset import Batch, Dataset, File
 from actorproc.store import Store
@@ -221,8 +222,6 @@ async def check_processor(store: Store, layout: ProcessorLayout) -> None:
     Raises:
         UsageError: there is no such processor.
     """
-    from actorproc.status import missing_processor  # half a second, which tasks need not spend
-
     if (problem := await missing_processor(store, layout.processor)) is not None:
         raise UsageError(problem)
 

@@ -7,11 +7,15 @@ from pathlib import Path
 import anyio
 import pytest
 
+from actorproc import Processor, Producer
 from actorproc.errors import CorruptObject, UsageError
+from actorproc.handlers import Capture
+from actorproc.keeping import add_reader, remove_reader
 from actorproc.keeping.registry import Reader, decide, lowest_numbers, read_registry, register, remove
 from actorproc.layout import LOG_BOUNDARIES, READERS, log_boundary
 from actorproc.output.boundary import Boundaries, raise_boundary
 from actorproc.store import Store
+from actorproc.stores import open_store
 from actorproc.stores.memory import Memory
 
 
@@ -148,3 +152,24 @@ async def test_what_is_no_list_of_readers_is_named(store: Store) -> None:
     await store.put(READERS, b'{"version": 1, "readers": {"x": {"kindness": 1}}, "lowest": {}, "put_id": ""}')
     with pytest.raises(CorruptObject, match=r"readers\.json: is no list of readers"):
         await read_registry(store, READERS)
+
+
+async def test_a_program_adds_and_removes_readers_of_outputs_and_logs_by_their_places(tmp_path: Path) -> None:
+    log, container = tmp_path / "log", tmp_path / "state"
+    async with Producer(log, partitions=2) as producer:
+        await producer.send_many([b"1", b"2"])
+    await Processor(Capture, source=log, container=container, lease_renew_interval="1s").run(until_end=True)
+
+    archive = Reader.at("archive", {"0": 0, "1": 0})
+    await add_reader(archive, log=log)
+    await add_reader(archive, container=container, name="Capture")
+    async with open_store(str(log)) as store:
+        readers = (await read_registry(store, READERS)).readers
+        assert (set(readers), readers["archive"]) == ({"archive", "Capture"}, archive)
+    await remove_reader("archive", container=container, name="Capture")
+    with pytest.raises(UsageError, match="no reader 'archive'; there are: none"):
+        await remove_reader("archive", container=container, name="Capture")
+    with pytest.raises(UsageError, match="no processor 'Delays'.*there are: Capture"):
+        await add_reader(archive, container=container, name="Delays")
+    with pytest.raises(UsageError, match="container and name of a processor's output, or the log"):
+        await add_reader(archive, container=container)

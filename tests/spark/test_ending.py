@@ -16,10 +16,9 @@ import actorproc.spark.session
 from actorproc.cli.spark_query import _keep
 from actorproc.clock import SYSTEM
 from actorproc.errors import HandlerDefinitionError, QueryFailed, UsageError
-from actorproc.keeping import Reader, register
 from actorproc.keeping.kept import KeptOutput
 from actorproc.keeping.offsets import Offset
-from actorproc.keeping.registry import decide, read_registry
+from actorproc.keeping.registry import Reader, decide, read_registry, register
 from actorproc.layout import ProcessorLayout
 from actorproc.retry import Backoff
 from actorproc.signals import Signals

@@ -11,9 +11,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from actorproc import Producer
-from actorproc.keeping import Reader, register
 from actorproc.keeping.kept import Kept, KeptLog, KeptOutput
 from actorproc.keeping.positions import position_of
+from actorproc.keeping.registry import Reader, register
 from actorproc.keeping.trim import Trim, trim
 from actorproc.layout import READERS, ProcessorLayout
 from actorproc.settings import Settings

@@ -1,0 +1,93 @@
+"""Readers added and removed from outside of what reads: for programs what `actorproc readers` is for people."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from os import PathLike, fspath
+
+from actorproc.errors import UsageError
+from actorproc.keeping.kept import Kept, KeptLog, KeptOutput
+from actorproc.keeping.positions import position_of
+from actorproc.keeping.registry import Reader, register, remove
+from actorproc.layout import ProcessorLayout
+from actorproc.log.files import open_log
+from actorproc.places import missing_processor
+from actorproc.settings import Settings
+from actorproc.stores import open_store
+
+Place = str | PathLike[str]
+
+
+@asynccontextmanager
+async def opened_kept(
+    settings: Settings, *, container: Place | None = None, name: str | None = None, log: Place | None = None
+) -> AsyncIterator[Kept]:
+    """The log, or else the output of processor `name` in the container.
+
+    Raises:
+        UsageError: it is not there, or not said which.
+    """
+    if log is None and (name is None or container is None):
+        raise UsageError("readers of what? Give container and name of a processor's output, or the log")
+    async with open_store(fspath(log if log is not None else container or ""), settings) as store:
+        if log is not None:
+            await open_log(store)
+            yield KeptLog(store)
+            return
+        if (problem := await missing_processor(store, name or "")) is not None:
+            raise UsageError(problem)
+        yield KeptOutput(store, ProcessorLayout(name or ""))
+
+
+async def add_to(kept: Kept, reader: Reader, settings: Settings) -> Mapping[str, int]:
+    """Register a reader where it stands; the numbers that it reads next, by partition: none, if it has not begun.
+
+    Raises:
+        UsageError: what it reads next was trimmed; or another reader has its name.
+        ActorprocError: it cannot be told how far it is.
+    """
+    positions = await position_of(kept, reader, await kept.partitions(), settings)
+    await register(kept.store, kept.readers, reader, positions)
+    return positions
+
+
+async def add_reader(
+    reader: Reader,
+    *,
+    container: Place | None = None,
+    name: str | None = None,
+    log: Place | None = None,
+    settings: Settings | None = None,
+) -> None:
+    """From now on `actorproc trim` leaves what `reader` has not read. Again for each move of one that is moved by hand.
+
+    Args:
+        container, name: of the processor whose output it reads; or
+        log: URL or folder of the log that it reads.
+        settings: how to reach the store; default: environment and `actorproc.toml`.
+
+    Raises:
+        UsageError: there is no such output or log; what it reads next was trimmed; or another reader has its name.
+        ActorprocError: it cannot be told how far it is.
+    """
+    settings = settings or Settings.load()
+    async with opened_kept(settings, container=container, name=name, log=log) as kept:
+        await add_to(kept, reader, settings)
+
+
+async def remove_reader(
+    reader: str,
+    *,
+    container: Place | None = None,
+    name: str | None = None,
+    log: Place | None = None,
+    settings: Settings | None = None,
+) -> None:
+    """Keep nothing for the reader of this name any more. Arguments as of `add_reader`.
+
+    Raises:
+        UsageError: there is none of this name; names those there are.
+    """
+    async with opened_kept(settings or Settings.load(), container=container, name=name, log=log) as kept:
+        await remove(kept.store, kept.readers, reader)

@@ -1,0 +1,74 @@
+"""What is at a place: a container, the folder of a processor in one, or a log; said where another was meant."""
+
+from __future__ import annotations
+
+from actorproc.errors import CorruptObject, UsageError
+from actorproc.group.membership import GroupDocument
+from actorproc.layout import GROUP, LOG_META, ProcessorLayout
+from actorproc.listing import documents
+from actorproc.store import Store
+
+_NAMED = 20  # processors that an error message lists
+_LOOKED_AT = 100  # folders; what has more is hardly a container
+
+
+async def find_processors(store: Store) -> list[str]:
+    """Names of the first processors in the container. Two requests for each folder in it, however full they are."""
+    found: list[str] = []
+    after = ""
+    for _ in range(_LOOKED_AT):
+        entries = (await store.list("", after=after, limit=1)).entries
+        if not entries or len(found) == _NAMED:
+            break
+        folder, slash, _ = entries[0].key.partition("/")
+        if slash and await store.get(f"{folder}/{GROUP}", tail=1):
+            found.append(folder)
+        after = folder + "0" if slash else entries[0].key  # "0" comes next after "/": all of the folder is passed over
+    return sorted(found)
+
+
+async def missing_processor(store: Store, processor: str) -> str | None:
+    """Why nothing can be said of `processor`: it has never run there. Names those that have. None if it has."""
+    if await _has_run(store, ProcessorLayout(processor)):
+        return None
+    missing = f"no processor {processor!r} at {store.url}"
+    if (wrong := await wrong_container(store)) is not None:
+        return f"{missing}: {wrong}"
+    there = await find_processors(store)
+    if not there and await store.get(LOG_META, tail=1):
+        return f"{missing}: that is a log. Give it as the source, and as the container what `serve` had as container"
+    known = f"there are: {', '.join(there)}" if there else "no processor has ever run there"
+    return f"{missing}: {known}. Check the name and the container"
+
+
+async def wrong_container(store: Store) -> str | None:
+    """Why this is no container: it is the folder of a processor in one. None if it is not."""
+    stored = await store.get(GROUP)
+    try:
+        if stored is None or not GroupDocument.from_json(GROUP, stored.body):
+            return None
+    except CorruptObject:
+        return None
+    container, _, name = store.url.rstrip("/").rpartition("/")
+    return f"{store.url} is the folder of the processor {name!r} itself; its container is {container}"
+
+
+async def refuse_log_among_processors(store: Store) -> None:
+    """A log among processors, or inside one, would be taken for what they keep, and they for the log's.
+
+    Raises:
+        UsageError: it would be one.
+    """
+    if await store.get(GROUP, tail=1):
+        raise UsageError(f"{store.url} is the folder of a processor, and no place for a log: give it one of its own")
+    if there := await find_processors(store):
+        raise UsageError(
+            f"{store.url} is a container, in which processors live ({', '.join(there)}), and no place for a log: give it one "
+            "of its own"
+        )
+
+
+async def _has_run(store: Store, layout: ProcessorLayout) -> bool:
+    if await store.get(layout.group, tail=1):
+        return True
+    return bool(await documents(store, layout.checkpoints))
