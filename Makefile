@@ -44,7 +44,9 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "actorproc needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Point PYTHON= at one.")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.8,<1'
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[dev]'
+	@# Compiled: where Python may not write bytecode itself, as in many containers, each process would take half a second more.
+	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -e '.[dev]'
+	@$(BIN)/python -m compileall -q actorproc
 	@touch $@
 
 clean:           ## remove the environment and everything built
