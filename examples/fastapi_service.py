@@ -1,6 +1,6 @@
 """A web service that processes a stream in the background.
 
-    pip install actorproc fastapi uvicorn
+    pip install . fastapi uvicorn                   # from a checkout of actorproc
     actorproc produce --log events --partitions 8 --key user FILE.jsonl
     uvicorn examples.fastapi_service:app
 
@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor
 
@@ -43,6 +43,14 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 app = FastAPI(lifespan=lifespan)
+
+
+@app.get("/health")
+async def health(response: Response) -> dict[str, bool]:
+    """A host that cannot go on (another one has taken its name, say) ends, and the server does not: let it be restarted."""
+    running = app.state.processor.statistics().running
+    response.status_code = 200 if running else 503
+    return {"running": running}
 
 
 @app.get("/users/{user}")

@@ -9,7 +9,8 @@ import httpx
 import orjson
 import pytest
 
-from actorproc import Producer
+from actorproc import Processor, Producer
+from actorproc.errors import Fenced
 
 
 async def test_a_service_processes_a_stream_in_its_lifespan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,7 +28,40 @@ async def test_a_service_processes_a_stream_in_its_lifespan(tmp_path: Path, monk
         with anyio.fail_after(60):
             while (await client.get("/users/ada")).json()["events_here"] != 1:
                 await anyio.sleep(0.02)
+        assert (await client.get("/health")).status_code == 200
         statistics = (await client.get("/statistics")).json()
         assert statistics["processor"] == "Users"
         assert [p["partition"] for p in statistics["supervisor"]["partitions"]] == ["0", "1"]
     assert list((tmp_path / "state" / "Users" / "output").rglob("*.parquet"))
+
+
+async def test_a_service_whose_host_was_replaced_says_that_it_is_not_healthy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE", str(tmp_path / "events"))
+    monkeypatch.setenv("CONTAINER", str(tmp_path / "state"))
+    monkeypatch.setenv("ACTORPROC_LEASE_RENEW_INTERVAL", "50ms")
+    from examples.fastapi_service import Users, app
+
+    async with Producer(tmp_path / "events", partitions=2):
+        pass
+    begun, ended = anyio.Event(), anyio.Event()
+
+    async def serve() -> None:
+        with pytest.raises(Fenced):
+            async with app.router.lifespan_context(app):
+                begun.set()
+                await anyio.sleep_forever()
+        ended.set()
+
+    async with (
+        anyio.create_task_group() as tasks,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as client,
+    ):
+        tasks.start_soon(serve)
+        with anyio.fail_after(60):
+            await begun.wait()
+            host = app.state.processor.host
+            async with Processor(Users, source=tmp_path / "events", container=tmp_path / "state", host=host):
+                await ended.wait()
+        assert (await client.get("/health")).status_code == 503

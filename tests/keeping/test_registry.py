@@ -169,7 +169,7 @@ async def test_a_program_adds_and_removes_readers_of_outputs_and_logs_by_their_p
     await remove_reader("archive", container=container, name="Capture")
     with pytest.raises(UsageError, match="no reader 'archive'; there are: none"):
         await remove_reader("archive", container=container, name="Capture")
-    with pytest.raises(UsageError, match="no processor 'Delays'.*there are: Capture"):
+    with pytest.raises(UsageError, match=r"no processor 'Delays'.*there are: Capture"):
         await add_reader(archive, container=container, name="Delays")
     with pytest.raises(UsageError, match="container and name of a processor's output, or the log"):
         await add_reader(archive, container=container)
