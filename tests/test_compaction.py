@@ -19,7 +19,7 @@ from actorproc.errors import CorruptObject, Fenced
 from actorproc.layout import ProcessorLayout
 from actorproc.output.boundary import Range, raise_boundary, read_boundary
 from actorproc.output.chain import OutputChain
-from actorproc.output.compaction import Group, Plan, grouped, merge, plan, sweep, switch
+from actorproc.output.compaction import FileGroup, PartitionPlan, grouped, merge, plan, sweep, switch
 from actorproc.output.dataset import newest_pieces, output_pieces, partitions_with_state, read_rows
 from actorproc.output.files import OutputFile, OutputFiles
 from actorproc.output.schema import read_schema
@@ -49,18 +49,18 @@ async def fleet(store: Store) -> Fleet:
     return fleet
 
 
-async def planned(store: Store, target_size: int = LARGE) -> list[Plan]:
+async def planned(store: Store, target_size: int = LARGE) -> list[PartitionPlan]:
     partitions = await partitions_with_state(store, LAYOUT)
     return await plan(store, LAYOUT, partitions, target_size=target_size, older_than=0)
 
 
-async def merged(store: Store, group: Group) -> Range:
+async def merged(store: Store, group: FileGroup) -> Range:
     made = await maybe_merged(store, group)
     assert made is not None
     return made
 
 
-async def maybe_merged(store: Store, group: Group) -> Range | None:
+async def maybe_merged(store: Store, group: FileGroup) -> Range | None:
     schema = await read_schema(store, LAYOUT)
     assert schema is not None
     return await merge(store, LAYOUT, group, output_schema(schema))
@@ -245,7 +245,7 @@ async def test_what_was_made_of_files_that_readers_are_led_to_no_more_is_refused
 
     await compact(store, 9_000)
     files = (await OutputFiles(LAYOUT).files(store, {"0": 0}))["0"]
-    pairs = [Group.of("0", files[at : at + 2]) for at in (0, 1)]
+    pairs = [FileGroup.of("0", files[at : at + 2]) for at in (0, 1)]
     made = [(pair, await merged(store, pair)) for pair in pairs]
     again = (await planned(store))[0]
     assert [len(await switch(store, LAYOUT, again, [done])) for done in made] == [1, 0], "they overlap"

@@ -18,7 +18,7 @@ from actorproc.group.membership import GroupDocument
 from actorproc.layout import ProcessorLayout
 from actorproc.output.chain import LETTERS_LIMIT, Commit, encode_commit, read_cursor
 from actorproc.output.checkpoints import Checkpoint, Totals
-from actorproc.output.following import Following, Place
+from actorproc.output.following import Following, Spot
 from actorproc.places import find_processors, missing_processor
 from actorproc.records import Cursor
 from actorproc.status import natural, next_plan, read_status
@@ -150,7 +150,7 @@ async def test_how_far_a_partition_is_shows_without_a_giant_dead_letter_of_its_n
     [partition] = (await status_of(store)).partitions
     assert (partition.error, partition.last_commit, partition.output_files) == (None, 5.0, 1)
     following = Following(store, LAYOUT, "0")
-    assert await following.end() == await following.at(6.0) == Place(1, 0)
+    assert await following.end() == await following.at(6.0) == Spot(1, 0)
 
 
 async def test_two_thousand_partitions_take_seconds_on_a_folder(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from actorproc.cli.common import console, counted, load_settings, print_json, print_table, run_async
 from actorproc.cli.trim import sized
 from actorproc.java import check_java
-from actorproc.output.compaction import Group, Plan
+from actorproc.output.compaction import FileGroup, PartitionPlan
 from actorproc.spark.compaction import Compaction, compact
 from actorproc.spark.session import Session, default_master, session_options
 from actorproc.status import natural
@@ -48,7 +48,7 @@ def run(
         def began(found: Compaction) -> None:
             progress.update(task, total=found.bytes_before)
 
-        def done(group: Group) -> None:
+        def done(group: FileGroup) -> None:
             progress.advance(task, group.size)
 
         try:
@@ -92,7 +92,7 @@ async def _print(found: Compaction, name: str, *, dry_run: bool) -> None:
         console.print(f"nothing to compact of {name}{swept}", markup=False)
 
 
-def _partition(planned: Plan) -> dict[str, Any]:
+def _partition(planned: PartitionPlan) -> dict[str, Any]:
     files = sum(group.files for group in planned.groups)
     size = sum(group.size for group in planned.groups)
     return {"partition": planned.partition, "rewritten": files, "into": len(planned.groups), "bytes": size}

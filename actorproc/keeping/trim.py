@@ -21,7 +21,7 @@ _LARGEST_PAGE = 10_000  # a folder is read as a whole for each; S3 answers with 
 _AT_ONCE = 1_000  # files deleted at once, of a partition; the store has its own limit
 
 
-class File(NamedTuple):
+class AgedFile(NamedTuple):
     """A numbered file, as it was listed. `age`: in seconds by the store's clock."""
 
     number: int
@@ -37,7 +37,7 @@ class Hold(NamedTuple):
 
 
 @dataclass(slots=True)
-class Tally:
+class FilesToGo:
     """What is known of files that go, however many."""
 
     files: int = 0
@@ -50,7 +50,7 @@ class Tally:
     """Seconds by the store's clock, as `oldest`."""
     oldest: float = 0.0
 
-    def add(self, file: File) -> None:
+    def add(self, file: AgedFile) -> None:
         if not self.files:
             self.first, self.last, self.youngest, self.oldest = file.number, file.number, file.age, file.age
         self.first, self.last = min(self.first, file.number), max(self.last, file.number)
@@ -67,7 +67,7 @@ class PartitionTrim:
     upto: int
     hold: Hold
     """What keeps the rest."""
-    going: Tally
+    going: FilesToGo
     replaced: Sequence[range]
     """Numbers of files that go although they are not below `upto`: readers are led to compacted ones. In order."""
     compacted: Sequence[Entry]
@@ -155,11 +155,11 @@ class _Plan:
         self._hold = hold
         self._older_than = older_than
         self._replaced: Sequence[range] = ()
-        self._going = Tally()
-        self._latest: File | None = None  # of which only the next one tells whether it goes
+        self._going = FilesToGo()
+        self._latest: AgedFile | None = None  # of which only the next one tells whether it goes
         self._begun, self._now = False, 0.0
 
-    def take(self, now: float, files: Sequence[File]) -> bool:
+    def take(self, now: float, files: Sequence[AgedFile]) -> bool:
         """The next files; `now` by the store's clock. False: none of those that follow goes."""
         if not self._begun:
             self._begin(now)
@@ -184,7 +184,7 @@ class _Plan:
         compacted = [each.file for each in self._compacted if each.file.next <= self._upto]
         gone = [Entry(file.key, "", file.size, file.time) for file in compacted]
         for entry in gone:
-            self._going.add(File(number_of(entry.key), self._now - entry.modified, entry))
+            self._going.add(AgedFile(number_of(entry.key), self._now - entry.modified, entry))
         return PartitionTrim(partition, self._upto, self._hold, self._going, self._replaced, gone)
 
     def _settle(self) -> None:
@@ -222,14 +222,14 @@ def _replaced(compacted: Sequence[Compacted], before: float) -> list[range]:
     return found
 
 
-async def _pages(kept: Kept, partition: str) -> AsyncIterator[tuple[float, list[File]]]:
+async def _pages(kept: Kept, partition: str) -> AsyncIterator[tuple[float, list[AgedFile]]]:
     """The numbered files in order, and the store's clock; listed as they are asked for."""
     folder = after = kept.folder(partition)
     limit = _FIRST_PAGE
     while True:
         listing = await kept.store.list(folder, after, limit)
         found = ((number_in(folder, entry.key), entry) for entry in listing.entries)
-        yield listing.now, [File(n, listing.now - entry.modified, entry) for n, entry in found if n is not None]
+        yield listing.now, [AgedFile(n, listing.now - entry.modified, entry) for n, entry in found if n is not None]
         if len(listing.entries) < limit:
             return
         after, limit = listing.entries[-1].key, min(4 * limit, _LARGEST_PAGE)

@@ -22,21 +22,21 @@ from actorproc.parquet import footer_of
 from actorproc.store import Conflict, Store
 
 
-class Ending(NamedTuple):
+class LogEnd(NamedTuple):
     """Where a partition ends: `base` of the next file, and the greatest timestamp below it, in microseconds since 1970."""
 
     base: int
     running: int
 
 
-async def ending(log: Store, partition: str, hint: int) -> Ending:
+async def ending(log: Store, partition: str, hint: int) -> LogEnd:
     """Where the partition ends now. `hint` as in `last_base`."""
     newest = await last_base(log, partition, hint)
     if newest is None:
-        return Ending(0, 0)
+        return LogEnd(0, 0)
     # Both of the same file: what another appends meanwhile is no part of the running time, so it must not be covered either.
     _, end = await read_notes(log, partition, newest)
-    return Ending(end, await running_time(log, partition, newest))
+    return LogEnd(end, await running_time(log, partition, newest))
 
 
 async def land(

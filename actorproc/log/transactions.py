@@ -44,7 +44,7 @@ _DOUBT = (
 log = get_logger(__name__)
 
 
-class Share(NamedTuple):
+class PartitionProgress(NamedTuple):
     """How far a partition is: files of groups below `group` are in the log; that group's is tried at `base` and nowhere
     else. `running`: the greatest timestamp below `base`, in microseconds since 1970."""
 
@@ -63,7 +63,7 @@ class Transaction:
     """Of the batch: those of its log files are made from it."""
     groups: Sequence[Sequence[str]] = ()
     """Keys of the staged objects whose records are appended together."""
-    shares: Mapping[str, Share] = field(default_factory=dict)
+    shares: Mapping[str, PartitionProgress] = field(default_factory=dict)
     """By partition."""
     write_id: str = ""
     """Makes each version of this object unique."""
@@ -74,7 +74,7 @@ class Transaction:
     @classmethod
     def from_json(cls, key: str, body: bytes) -> Self:
         with document(key, body, "transaction of a log") as fields:
-            shares = {name: Share(*share) for name, share in fields.pop("shares").items()}
+            shares = {name: PartitionProgress(*share) for name, share in fields.pop("shares").items()}
             return cls(shares=shares, **fields)
 
 
@@ -140,7 +140,7 @@ class Transactions:
         hints = self._heads.newest
         partitions = sorted({str(partition) for one in staged for partition in one.partitions}, key=int)
         ends = await gather(partitions, lambda name: ending(self._store, name, hints.get(name, 0)))
-        shares = {name: Share(0, *end) for name, end in ends.items()}
+        shares = {name: PartitionProgress(0, *end) for name, end in ends.items()}
         return Transaction(batch, done=not staged, put_id=self._nonce(), groups=_grouped(staged), shares=shares)
 
     async def _write(self, key: str, transaction: Transaction, tag: str | None) -> tuple[Stored | None, bool]:
@@ -192,7 +192,7 @@ class Transactions:
         return (await self._write(key, Transaction(found.batch, done=True, put_id=found.put_id), tag))[0]
 
     async def _load(
-        self, keys: Sequence[str], put_id: str, group: int, shares: Mapping[str, Share]
+        self, keys: Sequence[str], put_id: str, group: int, shares: Mapping[str, PartitionProgress]
     ) -> dict[str, _File] | None:
         """The log files of a group, by partition; None if some of its staged objects are not there."""
         offload = self._store.clock.offload
@@ -213,17 +213,19 @@ class Transactions:
 
         return dict(await gather([name for name in batches if shares[name].group == group], encode))
 
-    async def _append(self, shares: Mapping[str, Share], files: Mapping[str, _File]) -> Mapping[str, Share]:
+    async def _append(
+        self, shares: Mapping[str, PartitionProgress], files: Mapping[str, _File]
+    ) -> Mapping[str, PartitionProgress]:
         """Append a group's files. Returns what comes next of each share: the next group; or the same once more, where it
         is to be tried then, as the base turned out to be another's. The bytes stay the same."""
 
-        async def append(partition: str) -> Share:
+        async def append(partition: str) -> PartitionProgress:
             share, file = shares[partition], files.get(partition)
             if file is None:
                 return share._replace(group=share.group + 1)
             if await land(self._store, self._heads, partition, share.base, file.put_id, file.body, doubt=_DOUBT):
-                return Share(share.group + 1, share.base + file.rows, max(share.running, file.newest))
-            return Share(share.group, *await ending(self._store, partition, share.base))
+                return PartitionProgress(share.group + 1, share.base + file.rows, max(share.running, file.newest))
+            return PartitionProgress(share.group, *await ending(self._store, partition, share.base))
 
         return await gather(list(shares), append)
 
@@ -293,7 +295,7 @@ def _grouped(staged: Sequence[Staged]) -> list[list[str]]:
     return groups
 
 
-def _encoded(batches: Sequence[pa.RecordBatch], put_id: str, share: Share) -> _File:
+def _encoded(batches: Sequence[pa.RecordBatch], put_id: str, share: PartitionProgress) -> _File:
     table = pa.Table.from_batches(batches)
     newest = pc.max(table.column("timestamp")).cast(pa.int64()).as_py()
     notes = Notes(put_id, "transaction", newest, max(share.running, newest), covers=share.base)

@@ -27,7 +27,7 @@ _FETCHED_FILES = 64
 _LISTED = 8  # partitions, at once: a busy one that was never compacted has half a million files a month, 500 bytes each
 
 
-class Group(NamedTuple):
+class FileGroup(NamedTuple):
     """Files of a partition, one after the other, that become one. The originals, of which there may be millions, are listed
     again when it is their turn."""
 
@@ -41,7 +41,7 @@ class Group(NamedTuple):
     """When the newest commit in it was made."""
 
     @classmethod
-    def of(cls, partition: str, files: Sequence[OutputFile]) -> Group:
+    def of(cls, partition: str, files: Sequence[OutputFile]) -> FileGroup:
         """Of neighbours, the compacted ones first."""
         compacted, end = tuple(file for file in files if file.compacted), files[-1].next
         numbers = range(next((file.number for file in files if not file.compacted), end), end)
@@ -62,12 +62,12 @@ class Group(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PartitionPlan:
     """What to do to a partition, and the boundary on which that was built."""
 
     partition: str
     boundary: Boundary
-    groups: tuple[Group, ...]
+    groups: tuple[FileGroup, ...]
     files: int
     """How many there are, with those that are left alone."""
     size: int
@@ -78,7 +78,7 @@ class Plan:
 
 async def plan(
     store: Store, layout: ProcessorLayout, partitions: Sequence[str], *, target_size: int, older_than: float
-) -> list[Plan]:
+) -> list[PartitionPlan]:
     """What to rewrite of each partition. Nothing that a worker may still walk over, nor what is younger than `older_than`.
 
     Holds the listings of `_LISTED` partitions.
@@ -92,8 +92,10 @@ async def plan(
         for partition, listed in (await where.listed(store, some)).items():
             checkpoint, files = checkpoints[partition], listed.files
             settled, lost = _settled(store, layout, partition, listed, checkpoint.number if checkpoint else 0, before)
-            groups = tuple(Group.of(partition, group) for group in grouped(settled, target_size))
-            plans.append(Plan(partition, listed.boundary, groups, len(files), sum(file.size for file in files), lost))
+            groups = tuple(FileGroup.of(partition, group) for group in grouped(settled, target_size))
+            plans.append(
+                PartitionPlan(partition, listed.boundary, groups, len(files), sum(file.size for file in files), lost)
+            )
     return plans
 
 
@@ -159,7 +161,7 @@ def _worthwhile(group: list[OutputFile]) -> list[OutputFile]:
     return group
 
 
-async def merge(store: Store, layout: ProcessorLayout, group: Group, schema: pa.Schema) -> Range | None:
+async def merge(store: Store, layout: ProcessorLayout, group: FileGroup, schema: pa.Schema) -> Range | None:
     """Write the rows of a group into one new file, of which nobody is told yet. None: somebody else was at the files.
 
     Holds that file, and some `_FETCHED_BYTES` of the others. Run twice it makes two files.
@@ -192,17 +194,17 @@ async def merge(store: Store, layout: ProcessorLayout, group: Group, schema: pa.
     return Range(group.first, group.next, put_id, rows, len(body), contents.last.sequence, group.time, since=0.0)
 
 
-async def _files(store: Store, layout: ProcessorLayout, group: Group) -> list[OutputFile] | None:
+async def _files(store: Store, layout: ProcessorLayout, group: FileGroup) -> list[OutputFile] | None:
     """The files of a group; None: they are not those that it was made of."""
     numbers = group.originals
     listed = await originals(store, layout, group.partition, numbers.start, len(numbers)) if numbers else []
     found = [*group.compacted, *listed]
-    if [file.number for file in listed] != list(numbers) or Group.of(group.partition, found) != group:
+    if [file.number for file in listed] != list(numbers) or FileGroup.of(group.partition, found) != group:
         return None
     return found
 
 
-async def _is_led_to(store: Store, layout: ProcessorLayout, group: Group, file: OutputFile) -> bool:
+async def _is_led_to(store: Store, layout: ProcessorLayout, group: FileGroup, file: OutputFile) -> bool:
     """Whether readers take it for what it begins with."""
     holder = (await read_boundary(store, layout.boundary(group.partition))).range_of(file.number)
     return key_of(layout, group.partition, file.number, holder) == file.key
@@ -221,7 +223,7 @@ def _portions(files: Sequence[OutputFile]) -> Iterator[list[OutputFile]]:
 
 
 async def switch(
-    store: Store, layout: ProcessorLayout, planned: Plan, done: Sequence[tuple[Group, Range]]
+    store: Store, layout: ProcessorLayout, planned: PartitionPlan, done: Sequence[tuple[FileGroup, Range]]
 ) -> list[Range]:
     """Tell readers in one step to take these ranges from their compacted files; which of them they are told.
 
@@ -241,7 +243,7 @@ async def switch(
     return [made for _, made in fresh if made in after.ranges]
 
 
-def _fits(layout: ProcessorLayout, found: Boundary, group: Group) -> bool:
+def _fits(layout: ProcessorLayout, found: Boundary, group: FileGroup) -> bool:
     """Whether what the group was made of is what the boundary leads to."""
     inside = [
         layout.compacted_file(group.partition, r.first, r.put_id)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from actorproc.errors import CorruptObject
 from actorproc.layout import ProcessorLayout
 from actorproc.listing import documents
-from actorproc.output.compacted import Part, batches_of, footer_in, part_of
+from actorproc.output.compacted import RowSlice, batches_of, footer_in, part_of
 from actorproc.output.files import OutputFile, OutputFiles
 from actorproc.parquet import open_parquet, read_footer
 from actorproc.store import Store
@@ -102,7 +102,7 @@ async def partitions_with_state(store: Store, layout: ProcessorLayout) -> list[s
 
 class _Opened(NamedTuple):
     file: pq.ParquetFile
-    part: Part
+    part: RowSlice
 
 
 def _opened(key: str, body: bytes, number: int, stop: int) -> _Opened:

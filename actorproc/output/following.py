@@ -43,7 +43,7 @@ class CommittedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Spot:
     """Between two rows of a partition: the `number` of the commit to read next, and how many rows come before it."""
 
     number: int
@@ -101,7 +101,7 @@ class Following:
             counts, times = np.array([commit.rows], np.int64), np.array([commit.time])
             return CommittedFile(key, stored.body, number + 1, commit.totals.rows - commit.rows, counts, times)
 
-    async def first(self) -> Place:
+    async def first(self) -> Spot:
         """Where the partition begins: after what was trimmed."""
         await self._look()
         return await self._before(self._first)
@@ -110,12 +110,12 @@ class Following:
     def _first(self) -> int:
         return max(self._lowest, self._boundary.lowest)
 
-    async def end(self) -> Place:
+    async def end(self) -> Spot:
         """Where the partition ends now."""
         tip = await self._chain.tip()
-        return Place(tip.number, tip.totals.rows) if tip else Place(0, 0)
+        return Spot(tip.number, tip.totals.rows) if tip else Spot(0, 0)
 
-    async def at(self, time: float) -> Place:
+    async def at(self, time: float) -> Spot:
         """Before the first commit that was made at `time` (seconds since 1970) or later; the end if there is none."""
         low, end = (await self.first()).number, await self.end()
         high = end.number
@@ -144,14 +144,14 @@ class Following:
     async def _look(self) -> None:
         self._boundary = await read_boundary(self._store, self._layout.boundary(self._partition))
 
-    async def _before(self, number: int) -> Place:
+    async def _before(self, number: int) -> Spot:
         if number == 0:
-            return Place(0, 0)
+            return Spot(0, 0)
         if (holder := self._boundary.range_of(number)) is not None:
             contents = await self._contents(number, holder)
-            return Place(number, contents.totals.rows - int(contents.rows.sum()) + contents.rows_before(number))
+            return Spot(number, contents.totals.rows - int(contents.rows.sum()) + contents.rows_before(number))
         commit = await self._commit(number)
-        return Place(number, commit.totals.rows - commit.rows)
+        return Spot(number, commit.totals.rows - commit.rows)
 
     async def _time(self, number: int) -> float:
         if (holder := self._boundary.range_of(number)) is not None:

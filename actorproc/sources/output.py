@@ -19,7 +19,7 @@ from actorproc.layout import ProcessorLayout
 from actorproc.logger import get_logger
 from actorproc.output.compacted import batches_of
 from actorproc.output.dataset import partitions_with_state
-from actorproc.output.following import CommittedFile, Following, Place
+from actorproc.output.following import CommittedFile, Following, Spot
 from actorproc.output.origin import dataset_identity
 from actorproc.output.schema import read_schema
 from actorproc.parquet import open_parquet
@@ -161,13 +161,13 @@ class OutputSource(Source):
                 )
             pause = self._settings.poll_interval
             batches, size = _batches(partition, file, place.rows - file.before), len(file.body)
-            number, place = place.number, Place(file.next, file.end)
+            number, place = place.number, Spot(file.next, file.end)
             del file
             room.resize(size)
             while (batch := await self._clock.offload(next, batches, None)) is not None:
                 done = batch.last + 1
                 room.resize(size + batch.nbytes)
-                yield Chunk(batch, _position(place if done == place.rows else Place(number, done)))
+                yield Chunk(batch, _position(place if done == place.rows else Spot(number, done)))
             del batch, batches
 
     def _following(self, partition: str) -> Following:
@@ -204,14 +204,14 @@ def _records(rows: pa.RecordBatch, times: np.ndarray) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA)
 
 
-def _position(place: Place) -> str:
+def _position(place: Spot) -> str:
     return f"{place.number}+{place.rows}"
 
 
-def _parsed(partition: str, position: str) -> Place:
+def _parsed(partition: str, position: str) -> Spot:
     number, _, rows = position.partition("+")
     try:
-        return Place(int(number), int(rows))
+        return Spot(int(number), int(rows))
     except ValueError:
         raise SourceError(
             f"{position!r} is no position in partition {partition} of an output: was the checkpoint made with another source?"

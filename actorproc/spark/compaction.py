@@ -19,7 +19,7 @@ from actorproc.actor import gather
 from actorproc.errors import CorruptObject, SettingsError, SourceError, UsageError
 from actorproc.layout import ProcessorLayout
 from actorproc.output.boundary import RETENTION, Range
-from actorproc.output.compaction import Group, Plan, merge, plan, sweep, switch
+from actorproc.output.compaction import FileGroup, PartitionPlan, merge, plan, sweep, switch
 from actorproc.output.dataset import partitions_with_state
 from actorproc.output.schema import read_schema
 from actorproc.places import missing_processor
@@ -40,7 +40,7 @@ _NAMED = 10  # files, in the error that ends a compaction
 class Compaction:
     """What was to be done, and what came of it. Bytes are of files in the store."""
 
-    plans: Sequence[Plan] = field(repr=False)
+    plans: Sequence[PartitionPlan] = field(repr=False)
     files_before: int = 0
     """Of what is or was to be rewritten."""
     bytes_before: int = 0
@@ -55,7 +55,7 @@ class Compaction:
     """What is wrong with files that could not be compacted."""
 
     @property
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[FileGroup]:
         """Files that become one, each."""
         return [group for found in self.plans for group in found.groups]
 
@@ -71,7 +71,7 @@ def compact(
     dry_run: bool = False,
     settings: Settings | None = None,
     began: Callable[[Compaction], None] = lambda _: None,
-    done: Callable[[Group], None] = lambda _: None,
+    done: Callable[[FileGroup], None] = lambda _: None,
 ) -> Compaction:
     """Rewrite what processor `name` committed in small files into files of about `target_size` bytes.
 
@@ -139,7 +139,7 @@ class _Work:
     layout: ProcessorLayout
     schema: pa.Schema
 
-    def __call__(self, groups: Sequence[Group], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, groups: Sequence[FileGroup], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """In a task: do the groups whose indices come. What is wrong with a file is no fault of the task's: it is said."""
         with opened(self.url, self.settings) as place:
             for index in (value.as_py() for batch in batches for value in batch.column(0)):
@@ -158,7 +158,7 @@ class _Job:
     """The driver's side."""
 
     def __init__(
-        self, spark: SparkSession, place: Place, work: _Work, found: Compaction, done: Callable[[Group], None]
+        self, spark: SparkSession, place: Place, work: _Work, found: Compaction, done: Callable[[FileGroup], None]
     ) -> None:
         self._spark = spark
         self._place = place
@@ -178,7 +178,7 @@ class _Job:
         for start in range(0, len(groups), at_once):
             self._run(groups[start : start + at_once])
 
-    def _run(self, groups: Sequence[Group]) -> None:
+    def _run(self, groups: Sequence[FileGroup]) -> None:
         """Rewrite some, and switch readers to what came of them."""
         groups = [group for group in groups if group.partition not in self._stopped | self._found.given_up]
         if not groups:
@@ -209,7 +209,7 @@ class _Job:
             if made:
                 self._switch(planned, made)
 
-    def _switch(self, planned: Plan, made: Sequence[tuple[Group, Range]]) -> None:
+    def _switch(self, planned: PartitionPlan, made: Sequence[tuple[FileGroup, Range]]) -> None:
         told = {r.put_id for r in self._place.call(switch, self._place.store, self._work.layout, planned, made)}
         for group, result in made:
             if result.put_id not in told:
@@ -223,7 +223,7 @@ class _Job:
 
 async def _planned(
     store: Store, layout: ProcessorLayout, target_size: int, older_than: float
-) -> tuple[pa.Schema, list[Plan]]:
+) -> tuple[pa.Schema, list[PartitionPlan]]:
     if (problem := await missing_processor(store, layout.processor)) is not None:
         raise UsageError(problem)
     partitions = await partitions_with_state(store, layout)

@@ -14,7 +14,7 @@ from actorproc.listing import numbered_files
 from actorproc.store import Store
 
 
-class File(NamedTuple):
+class DatasetFile(NamedTuple):
     """A file of a partition, with what is in it from `number` on and before `next`, or more (`Dataset.after`). `size` in
     bytes; `time`: of the newest in it, seconds since 1970 by the store's own clock; `tag` as it was listed, empty where the
     key says enough."""
@@ -31,11 +31,11 @@ class Span(NamedTuple):
     """What a task reads of one partition: `files`, as far as they were listed, up to number `stop`."""
 
     partition: str
-    files: Sequence[File]
+    files: Sequence[DatasetFile]
     stop: int
 
 
-class Batch(NamedTuple):
+class FileRows(NamedTuple):
     """Rows of a file, and where they are: `columns` by name, `sequences` to filter by."""
 
     columns: Mapping[str, pa.Array]
@@ -77,7 +77,7 @@ class Dataset(ABC):
     @abstractmethod
     async def files(
         self, store: Store, starts: Mapping[str, int], limit: int | None = None
-    ) -> Mapping[str, Sequence[File]]:
+    ) -> Mapping[str, Sequence[DatasetFile]]:
         """The files of each partition in `starts` from that number on, at most `limit` of each. One that is made meanwhile
         may be missing although a later one is listed."""
 
@@ -87,18 +87,20 @@ class Dataset(ABC):
         stored = await store.get(key)
         return None if stored is None else (key, stored.body)
 
-    async def check(self, store: Store, first: Mapping[str, Sequence[File]], starts: Mapping[str, int]) -> None:
+    async def check(self, store: Store, first: Mapping[str, Sequence[DatasetFile]], starts: Mapping[str, int]) -> None:
         """See that nothing was trimmed between the number where reading goes on and the first file listed.
 
         Raises:
             SourceError: it was; names the partition and the numbers.
         """
 
-    async def after(self, store: Store, partition: str, file: File) -> int:
+    async def after(self, store: Store, partition: str, file: DatasetFile) -> int:
         """The number that the file after this one has, or will have, at least."""
         return file.next
 
-    async def divided(self, store: Store, files: Sequence[File], most_files: int, most_rows: int) -> Sequence[File]:
+    async def divided(
+        self, store: Store, files: Sequence[DatasetFile], most_files: int, most_rows: int
+    ) -> Sequence[DatasetFile]:
         """Files that hold much divided by numbers, the first `most_files` or `most_rows` of them at least."""
         return files
 
@@ -106,14 +108,14 @@ class Dataset(ABC):
         """How many rows the files from `first` on and before `stop` have."""
         raise NotImplementedError
 
-    async def seek(self, store: Store, partition: str, files: Sequence[File], sequence: int) -> int:
+    async def seek(self, store: Store, partition: str, files: Sequence[DatasetFile], sequence: int) -> int:
         """Index of the first file that may hold rows from `sequence` on."""
         return 0
 
     @abstractmethod
     def decode(
         self, partition: str, number: int, stop: int, key: str, body: bytes, columns: Sequence[str]
-    ) -> tuple[Iterator[Batch], int]:
+    ) -> tuple[Iterator[FileRows], int]:
         """The rows of a file, from number `number` on and before `stop`, with at least those of `columns` that it has; and
         the number that comes after them.
 
@@ -135,10 +137,10 @@ class Dataset(ABC):
         )
 
 
-async def list_files(store: Store, folder: str, first: int, limit: int | None, suffix: str) -> list[File]:
+async def list_files(store: Store, folder: str, first: int, limit: int | None, suffix: str) -> list[DatasetFile]:
     """The numbered files of a folder from number `first` on."""
     return [
-        File(number, number + 1, entry.size, entry.modified, entry.key)
+        DatasetFile(number, number + 1, entry.size, entry.modified, entry.key)
         for number, entry in await numbered_files(store, folder, first, limit, suffix)
     ]
 

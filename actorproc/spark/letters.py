@@ -16,7 +16,7 @@ from actorproc.output.dataset import partitions_with_state
 from actorproc.output.dead_letters import decoded
 from actorproc.output.origin import dataset_identity
 from actorproc.records import RECORD_SCHEMA
-from actorproc.spark.dataset import Batch, Dataset, File, list_files
+from actorproc.spark.dataset import Dataset, DatasetFile, FileRows, list_files
 from actorproc.spark.output import check_processor
 from actorproc.store import Store
 
@@ -73,8 +73,8 @@ class DeadLetters(Dataset):
 
     async def files(
         self, store: Store, starts: Mapping[str, int], limit: int | None = None
-    ) -> Mapping[str, Sequence[File]]:
-        async def of(partition: str) -> list[File]:
+    ) -> Mapping[str, Sequence[DatasetFile]]:
+        async def of(partition: str) -> list[DatasetFile]:
             folder = self._layout.dead_letter_dir(partition)
             return await list_files(store, folder, starts[partition], limit, ".jsonl")
 
@@ -82,10 +82,10 @@ class DeadLetters(Dataset):
 
     def decode(
         self, partition: str, number: int, stop: int, key: str, body: bytes, columns: Sequence[str]
-    ) -> tuple[Iterator[Batch], int]:
+    ) -> tuple[Iterator[FileRows], int]:
         return self._letters(key, body), number + 1
 
-    def _letters(self, key: str, body: bytes) -> Iterator[Batch]:
+    def _letters(self, key: str, body: bytes) -> Iterator[FileRows]:
         if not body:
             return  # purged
         try:
@@ -93,7 +93,7 @@ class DeadLetters(Dataset):
             table = pa.RecordBatch.from_pylist(letters, LETTER_SCHEMA)
         except (ValueError, TypeError, KeyError, pa.ArrowException) as error:
             raise CorruptObject(key, f"is no file of dead letters ({error!r})") from None
-        yield Batch(dict(zip(LETTER_SCHEMA.names, table.columns, strict=True)), table.column("sequence"))
+        yield FileRows(dict(zip(LETTER_SCHEMA.names, table.columns, strict=True)), table.column("sequence"))
 
 
 def _decoded(letter: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from actorproc.layout import LOG_BOUNDARIES, READERS, log_dir, log_file
 from actorproc.log.files import LogFile, first_base, open_log, read_notes
 from actorproc.output.boundary import NOTHING_TRIMMED, Boundaries
 from actorproc.records import RECORD_SCHEMA
-from actorproc.spark.dataset import Batch, Dataset, File, list_files
+from actorproc.spark.dataset import Dataset, DatasetFile, FileRows, list_files
 from actorproc.store import Store
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
@@ -70,13 +70,13 @@ class Log(Dataset):
 
     async def files(
         self, store: Store, starts: Mapping[str, int], limit: int | None = None
-    ) -> Mapping[str, Sequence[File]]:
-        async def of(partition: str) -> list[File]:
+    ) -> Mapping[str, Sequence[DatasetFile]]:
+        async def of(partition: str) -> list[DatasetFile]:
             return await list_files(store, log_dir(partition), starts[partition], limit, ".parquet")
 
         return await gather(list(starts), of)
 
-    async def check(self, store: Store, first: Mapping[str, Sequence[File]], starts: Mapping[str, int]) -> None:
+    async def check(self, store: Store, first: Mapping[str, Sequence[DatasetFile]], starts: Mapping[str, int]) -> None:
         boundaries = await self._boundaries.read(store)
         for partition, files in first.items():
             start, boundary = starts.get(partition, 0), boundaries.get(partition, NOTHING_TRIMMED).lowest
@@ -85,26 +85,26 @@ class Log(Dataset):
             if files and files[0].number > start and await store.get(log_file(partition, start), tail=1) is None:
                 raise self.lost(store, partition, start, files[0].number, "the files before it were deleted")
 
-    async def after(self, store: Store, partition: str, file: File) -> int:
+    async def after(self, store: Store, partition: str, file: DatasetFile) -> int:
         return (await read_notes(store, partition, file.number))[1]
 
     async def rows(self, store: Store, partition: str, first: int, stop: int) -> int:
         return stop - first
 
-    async def seek(self, store: Store, partition: str, files: Sequence[File], sequence: int) -> int:
+    async def seek(self, store: Store, partition: str, files: Sequence[DatasetFile], sequence: int) -> int:
         return max(0, bisect_right(files, sequence, key=lambda file: file.number) - 1)
 
     def decode(
         self, partition: str, number: int, stop: int, key: str, body: bytes, columns: Sequence[str]
-    ) -> tuple[Iterator[Batch], int]:
+    ) -> tuple[Iterator[FileRows], int]:
         file = LogFile(partition, number, body)
         return self._records(partition, file), file.next
 
-    def _records(self, partition: str, file: LogFile) -> Iterator[Batch]:
+    def _records(self, partition: str, file: LogFile) -> Iterator[FileRows]:
         for batch in file.batches():
             count = len(batch)
             columns = dict(zip(RECORD_SCHEMA.names, batch.data.columns, strict=True))
             columns["topic"] = pa.repeat(self._topic, count)
             columns["partition"] = pa.repeat(pa.scalar(int(partition), pa.int32()), count)
             columns["offset"] = batch.sequence_array
-            yield Batch(columns, batch.sequence_array)
+            yield FileRows(columns, batch.sequence_array)

@@ -13,7 +13,7 @@ from actorproc.keeping.registry import lowest_numbers
 from actorproc.layout import ProcessorLayout
 from actorproc.output.boundary import NOTHING_TRIMMED, Boundary
 from actorproc.output.chain import Commit, OutputChain
-from actorproc.output.compacted import Contents, Part, batches_of, footer_in, part_of
+from actorproc.output.compacted import Contents, RowSlice, batches_of, footer_in, part_of
 from actorproc.output.dataset import partitions_with_state
 from actorproc.output.files import OutputFiles
 from actorproc.output.origin import dataset_identity
@@ -21,7 +21,7 @@ from actorproc.output.schema import read_schema
 from actorproc.parquet import open_parquet, read_footer
 from actorproc.places import missing_processor
 from actorproc.records import SEQUENCE
-from actorproc.spark.dataset import Batch, Dataset, File
+from actorproc.spark.dataset import Dataset, DatasetFile, FileRows
 from actorproc.store import Store
 
 PARTITION = pa.field("_partition", pa.string())
@@ -70,17 +70,17 @@ class Output(Dataset):
 
     async def files(
         self, store: Store, starts: Mapping[str, int], limit: int | None = None
-    ) -> Mapping[str, Sequence[File]]:
+    ) -> Mapping[str, Sequence[DatasetFile]]:
         found = await self._where.files(store, starts, limit)
         return {
-            partition: [File(f.number, f.next, f.size, f.time, f.key, f.tag) for f in files]
+            partition: [DatasetFile(f.number, f.next, f.size, f.time, f.key, f.tag) for f in files]
             for partition, files in found.items()
         }
 
     async def fetch(self, store: Store, partition: str, number: int) -> tuple[str, bytes] | None:
         return await self._where.fetch(store, partition, number)
 
-    async def check(self, store: Store, first: Mapping[str, Sequence[File]], starts: Mapping[str, int]) -> None:
+    async def check(self, store: Store, first: Mapping[str, Sequence[DatasetFile]], starts: Mapping[str, int]) -> None:
         for partition, files in first.items():
             start, lowest = starts.get(partition, 0), (await self._boundary(store, partition)).lowest
             if start < lowest:
@@ -130,7 +130,7 @@ class Output(Dataset):
             self._before[partition, holder + 1] = commit.totals.rows
         return self._before[partition, number]
 
-    async def seek(self, store: Store, partition: str, files: Sequence[File], sequence: int) -> int:
+    async def seek(self, store: Store, partition: str, files: Sequence[DatasetFile], sequence: int) -> int:
         boundary = await self._boundary(store, partition)
 
         async def last(number: int) -> int | None:
@@ -150,8 +150,10 @@ class Output(Dataset):
                 high = middle
         return low
 
-    async def divided(self, store: Store, files: Sequence[File], most_files: int, most_rows: int) -> Sequence[File]:
-        parts: list[File] = []
+    async def divided(
+        self, store: Store, files: Sequence[DatasetFile], most_files: int, most_rows: int
+    ) -> Sequence[DatasetFile]:
+        parts: list[DatasetFile] = []
         rows = 0
         for index, file in enumerate(files):
             contents = None
@@ -162,7 +164,7 @@ class Output(Dataset):
             share = file.size // len(contents.rows)
             for number in range(file.number, file.next):
                 time = min(file.time, float(contents.times[number - contents.first]))
-                parts.append(File(number, number + 1, share, time, file.key))
+                parts.append(DatasetFile(number, number + 1, share, time, file.key))
             rows += contents.rows_before(file.next) - contents.rows_before(file.number)
         return parts
 
@@ -187,7 +189,7 @@ class Output(Dataset):
 
     def decode(
         self, partition: str, number: int, stop: int, key: str, body: bytes, columns: Sequence[str]
-    ) -> tuple[Iterator[Batch], int]:
+    ) -> tuple[Iterator[FileRows], int]:
         try:
             file = open_parquet(body, dictionaries=True)
             there = [name for name in file.schema_arrow.names if name in columns or name == SEQUENCE.name]
@@ -201,17 +203,17 @@ class Output(Dataset):
         partition: str,
         key: str,
         file: pq.ParquetFile,
-        part: Part,
+        part: RowSlice,
         columns: Sequence[str],
         *,
         with_partition: bool,
-    ) -> Iterator[Batch]:
+    ) -> Iterator[FileRows]:
         try:
             for batch in batches_of(file, part.skip, part.stop, _ROWS, columns):
                 found = dict(zip(batch.schema.names, map(_plain, batch.columns), strict=True))
                 if with_partition:
                     found[PARTITION.name] = _repeated(partition, batch.num_rows)
-                yield Batch(found, found[SEQUENCE.name])
+                yield FileRows(found, found[SEQUENCE.name])
         except (pa.ArrowException, OSError, KeyError) as error:
             raise _damaged(key, error) from None
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from actorproc.actor import gather
 from actorproc.errors import SourceError
-from actorproc.spark.dataset import Dataset, File, Span
+from actorproc.spark.dataset import Dataset, DatasetFile, Span
 from actorproc.spark.request import Request, check_partitions
 from actorproc.store import Store
 
@@ -72,9 +72,9 @@ async def between(request: Request, store: Store, start: Numbers, stop: Numbers)
     return await _spans(request.dataset, store, start, moved, files)
 
 
-async def _before(dataset: Dataset, store: Store, start: Numbers, stop: Numbers) -> Mapping[str, Sequence[File]]:
+async def _before(dataset: Dataset, store: Store, start: Numbers, stop: Numbers) -> Mapping[str, Sequence[DatasetFile]]:
     """The files from `start` on and before `stop`, and hardly more: much may lie beyond."""
-    found: dict[str, Sequence[File]] = {}
+    found: dict[str, Sequence[DatasetFile]] = {}
     limit = _PAGE
     while todo := {partition: first for partition, first in start.items() if partition not in found}:
         most = min(limit, max(stop[partition] - first for partition, first in todo.items()))
@@ -87,7 +87,7 @@ async def _before(dataset: Dataset, store: Store, start: Numbers, stop: Numbers)
 
 
 async def _spans(
-    dataset: Dataset, store: Store, start: Numbers, stops: Numbers, files: Mapping[str, Sequence[File]]
+    dataset: Dataset, store: Store, start: Numbers, stops: Numbers, files: Mapping[str, Sequence[DatasetFile]]
 ) -> list[Span]:
     found = {partition: [file for file in files[partition] if file.number < stop] for partition, stop in stops.items()}
     await dataset.check(store, found, start)
@@ -96,7 +96,7 @@ async def _spans(
         first = start.get(partition, 0)
         if dataset.dense and (not inside or inside[0].number != first):
             inside.insert(
-                0, File(first, first + 1, 0, 0.0, dataset.key(partition, first))
+                0, DatasetFile(first, first + 1, 0, 0.0, dataset.key(partition, first))
             )  # it is there, and was made while it was listed
         spans.append(Span(partition, inside, stops[partition]))
     return spans
@@ -147,7 +147,7 @@ async def news(
 
 
 async def _share(
-    request: Request, store: Store, start: Numbers, fresh: Mapping[str, Sequence[File]], ends: Numbers
+    request: Request, store: Store, start: Numbers, fresh: Mapping[str, Sequence[DatasetFile]], ends: Numbers
 ) -> Mapping[str, int]:
     """How many files of each partition to take: the oldest over all partitions, so that none runs ahead of the others;
     at least one."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from actorproc.errors import CorruptObject, SourceError
-from actorproc.spark.dataset import Batch, File, Span, alike
+from actorproc.spark.dataset import DatasetFile, FileRows, Span, alike
 from actorproc.spark.place import Place, opened
 from actorproc.spark.request import Request
 from actorproc.store import Stored
@@ -37,7 +37,7 @@ def read_spans(request: Request, spans: Sequence[Span], schema: pa.Schema) -> It
                     yield _fitted(key, kept, schema)
 
 
-def _read(request: Request, place: Place, span: Span, schema: pa.Schema) -> Iterator[tuple[str, Batch]]:
+def _read(request: Request, place: Place, span: Span, schema: pa.Schema) -> Iterator[tuple[str, FileRows]]:
     """Each batch with the key of its file."""
     dataset, partition = request.dataset, span.partition
     ahead = _Ahead(place, span.files)
@@ -59,10 +59,10 @@ def _read(request: Request, place: Place, span: Span, schema: pa.Schema) -> Iter
 class _Ahead:
     """Fetches the listed files in order, some before they are taken."""
 
-    def __init__(self, place: Place, listed: Sequence[File]) -> None:
+    def __init__(self, place: Place, listed: Sequence[DatasetFile]) -> None:
         self._place = place
         self._listed = deque(listed)
-        self._coming: deque[tuple[File, Future[Stored | None]]] = deque()
+        self._coming: deque[tuple[DatasetFile, Future[Stored | None]]] = deque()
         self._bytes = 0
 
     def take(self, number: int) -> tuple[str, bytes] | None:
@@ -86,7 +86,7 @@ class _Ahead:
         files = [*(file for file, _ in self._coming), *self._listed]
         return next((file.number for file in files if file.number > number), None)
 
-    def _pop(self) -> tuple[File, Future[Stored | None]]:
+    def _pop(self) -> tuple[DatasetFile, Future[Stored | None]]:
         file, body = self._coming.popleft()
         self._bytes -= file.size
         return file, body
@@ -101,13 +101,13 @@ class _Ahead:
             self._coming.append((file, self._place.get(file.key, file.size)))
 
 
-def _from(batch: Batch, start: int) -> Batch:
+def _from(batch: FileRows, start: int) -> FileRows:
     """The rows from sequence `start` on."""
     kept = pc.greater_equal(batch.sequences, start)
-    return Batch({name: column.filter(kept) for name, column in batch.columns.items()}, batch.sequences.filter(kept))
+    return FileRows({name: column.filter(kept) for name, column in batch.columns.items()}, batch.sequences.filter(kept))
 
 
-def _fitted(key: str, batch: Batch, schema: pa.Schema) -> pa.RecordBatch:
+def _fitted(key: str, batch: FileRows, schema: pa.Schema) -> pa.RecordBatch:
     """The columns of `schema`; null where file `key` was written before a column came in."""
     arrays = []
     for field in schema:

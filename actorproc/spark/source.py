@@ -67,7 +67,7 @@ class ActorprocSource(DataSource):
 
     @called_by_spark
     def reader(self, schema: StructType) -> DataSourceReader:
-        return Reader(parse_options(self.options), _arrow(schema))
+        return ActorprocReader(parse_options(self.options), _arrow(schema))
 
     @called_by_spark
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
@@ -85,7 +85,7 @@ class ActorprocSource(DataSource):
         return StreamWriter(parse_target(self.options, stream=True), schema, overwrite)
 
 
-class Reader(DataSourceReader):
+class ActorprocReader(DataSourceReader):
     """Reads what was committed when the query was planned."""
 
     def __init__(self, request: Request, schema: pa.Schema) -> None:
