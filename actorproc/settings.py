@@ -47,6 +47,14 @@ Seconds = Annotated[float, BeforeValidator(seconds), Field(gt=0, allow_inf_nan=F
 Size = Annotated[int, BeforeValidator(size), Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]
 
+_ORDERED = (
+    ("lease_acquire_interval", "lease_expiration_interval", "or the dead are noticed later than that"),
+    ("max_batch_bytes", "read_ahead_bytes", "or one batch is more than all partitions together may read ahead"),
+    ("retry_backoff", "retry_backoff_max", "which is the longest wait"),
+    ("restart_backoff", "restart_backoff_max", "which is the longest wait"),
+)
+"""Pairs of settings of which the first must be at most the second, and why."""
+
 _PREFIX = "ACTORPROC_"
 _NO_TABLE = (
     "there is no such table: settings stand at the top of the file, and only a handler's options in one, [options]"
@@ -171,6 +179,11 @@ class Settings(BaseSettings):
                 f"lease_expiration_interval ({expire:g} s) must be more than twice lease_renew_interval ({renew:g} s), "
                 "or one lost heartbeat would cost a live host its leases"
             )
+        for small, large, why in _ORDERED:
+            less, more = getattr(self, small), getattr(self, large)
+            if less > more:
+                unit = "s" if isinstance(less, float) else "bytes"
+                raise ValueError(f"{small} ({less:.9g} {unit}) must be at most {large} ({more:.9g} {unit}), {why}")
         if self.delivery == "at-most-once" and not self.auto_commit:
             raise ValueError(
                 "auto_commit = false cannot go with delivery = 'at-most-once', which commits before the handler"

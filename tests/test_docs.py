@@ -26,8 +26,13 @@ table = "flights"
 ```
 
 Settings stand at the top of the file, before `[options]`; any other table is refused. A wrong setting is refused at start,
-naming the field, the value and what is allowed, and so are contradictions: `lease_expiration_interval` must be more than
-twice `lease_renew_interval`.
+naming the field, the value and what is allowed. So are contradictions, naming both:
+
+- `lease_expiration_interval` must be more than twice `lease_renew_interval`.
+- At most as large as the other one: `lease_acquire_interval` as `lease_expiration_interval`, `max_batch_bytes` as
+  `read_ahead_bytes`, `retry_backoff` as `retry_backoff_max`, `restart_backoff` as `restart_backoff_max`.
+- `auto_commit = false` does not go with `delivery = "at-most-once"`.
+- `s3_access_key` and `s3_secret_key` come together or not at all.
 
 | setting | default | what for |
 |---|---|---|

@@ -542,7 +542,7 @@ async def test_a_drain_waits_out_a_short_pause_so_that_one_bad_record_does_not_c
     class Handler(Doubler):
         bad = frozenset({3})
 
-    run = Run(Handler(), QUICK.model_copy(update={"retry_backoff": 0.01, "max_attempts": 3}))
+    run = Run(Handler(), QUICK.model_copy(update={"retry_backoff": 0.002, "max_attempts": 3}))
     run.draining.set()
     outcome = await run(numbers(*range(5)))
     assert (column(outcome, "n"), list(letters(outcome))) == ([0, 1, 2, 4], [103])

@@ -645,7 +645,9 @@ async def test_partitions_that_try_again_for_ever_leave_the_read_ahead_to_the_ot
     for partition in range(4):
         source.append(str(partition), [b"%d" % n for n in range(100)])
     one_batch = Batch.of("0", [b"%d" % n for n in range(10)], range(10)).nbytes
-    settings = QUICK | {"max_batch_records": 10, "read_ahead_bytes": 3 * one_batch, "retry_backoff": 0.05}
+    settings = QUICK | {
+        "max_batch_records": 10, "max_batch_bytes": 3 * one_batch, "read_ahead_bytes": 3 * one_batch, "retry_backoff": 0.05
+    }  # fmt: skip
     async with Processor(Stubborn, source=source, container=store, host="a", name="Double", **settings):
         with anyio.fail_after(60):
             while await rows(store) != sorted(2 * n for n in range(100)):

@@ -62,6 +62,20 @@ def test_a_file_is_read_as_utf_8_whatever_the_locale(tmp_path: Path) -> None:
         ({"commit_intervall": 5}, "commit_intervall = 5: there is no such setting"),
         ({"delivery": "exactly-once"}, "delivery = 'exactly-once': Input should be 'at-least-once' or 'at-most-once'"),
         ({"lease_expiration_interval": 26}, "must be more than twice lease_renew_interval (13 s)"),
+        (
+            {"lease_acquire_interval": "61s"},
+            "lease_acquire_interval (61 s) must be at most lease_expiration_interval (60 s), ",
+        ),
+        (
+            {"max_batch_bytes": 33_554_433, "read_ahead_bytes": "32MiB"},
+            "max_batch_bytes (33554433 bytes) must be at most read_ahead_bytes (33554432 bytes), ",
+        ),
+        ({"retry_backoff": 31}, "retry_backoff (31 s) must be at most retry_backoff_max (30 s), "),
+        ({"restart_backoff_max": "100ms"}, "restart_backoff (0.5 s) must be at most restart_backoff_max (0.1 s), "),
+        (
+            {"delivery": "at-most-once", "auto_commit": False},
+            "auto_commit = false cannot go with delivery = 'at-most-once'",
+        ),
         ({"s3_access_key": "a"}, "s3_access_key and s3_secret_key come together"),
         ({"commit_bytes": "many"}, "commit_bytes = 'many': write bytes, or a number with kB"),
     ],
@@ -70,6 +84,12 @@ def test_what_is_wrong_is_named_with_its_value_and_what_is_allowed(given: dict[s
     with pytest.raises(SettingsError) as caught:
         Settings.load(**given)
     assert message in str(caught.value)
+
+
+def test_what_must_be_at_most_another_may_be_as_much() -> None:
+    Settings.load(
+        lease_acquire_interval=60, max_batch_bytes="256MiB", retry_backoff=30, restart_backoff=60
+    )  # of the defaults
 
 
 @pytest.mark.parametrize("table", ["settings", "option", "tool.actorproc"])

@@ -226,7 +226,9 @@ async def test_a_partition_that_fails_on_its_owner_says_why() -> None:
                 raise RuntimeError("no database")
 
     store = Store(Memory())
-    quick: dict[str, Any] = {"lease_renew_interval": 0.05, "lease_expiration_interval": 1, "restart_backoff": 0.01}
+    quick: dict[str, Any] = {
+        "lease_acquire_interval": 0.5, "lease_renew_interval": 0.05, "lease_expiration_interval": 1, "restart_backoff": 0.01
+    }  # fmt: skip
     async with Processor(Broken, name="p", source=MemorySource(2), container=store, host="a", **quick):
         with anyio.fail_after(60):
             while not (errors := {p.partition: p.error for p in (await status_of(store)).partitions if p.error}):

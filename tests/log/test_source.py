@@ -302,7 +302,7 @@ def test_a_reader_far_behind_on_a_slow_store_fetches_files_together_within_its_m
             assert [int(v or b"") for v in await values(source, "0")] == list(range(400))
             return clock.monotonic() - began
 
-        one_by_one = await seconds(read_ahead_bytes=4 * file_size)
+        one_by_one = await seconds(read_ahead_bytes=4 * file_size, max_batch_bytes=file_size)
         together = await seconds()
         assert together < one_by_one / 3
 
@@ -370,7 +370,9 @@ def test_files_that_are_on_their_way_count_as_fetched_ahead() -> None:
                 await producer.flush()
         file_size = (await truth.list("partition=0/", limit=1)).entries[0].size
         allowed, most = 4 * file_size, 0
-        source = await opened(Store(FaultyBackend(truth, CALM), clock=clock), read_ahead_bytes=4 * allowed)
+        source = await opened(
+            Store(FaultyBackend(truth, CALM), clock=clock), read_ahead_bytes=4 * allowed, max_batch_bytes=allowed
+        )
 
         async def read(partition: str) -> None:
             nonlocal most
