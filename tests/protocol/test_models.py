@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -10,6 +12,8 @@ import pytest
 
 from tests.protocol import commit_model, compaction_model, trim_model
 from tests.protocol.search import Found
+
+PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
 
 WHOLE: dict[ModuleType, Any] = {
     commit_model: commit_model.ALL,
@@ -25,6 +29,14 @@ def searches(table: str) -> list[object]:
         pytest.param(model, name, marks=marks, id=f"{model.__name__.rpartition('.')[2]}-{name}")
         for model in WHOLE
         for name in getattr(model, table)
+    ]
+
+
+def left_out(model: ModuleType) -> list[list[str]]:
+    """The rules that each search of BREAKS does without."""
+    return [
+        [rule.name for rule in fields(search.rules) if not getattr(search.rules, rule.name)]
+        for search in model.BREAKS.values()
     ]
 
 
@@ -54,14 +66,19 @@ def test_without_one_rule_a_trace_breaks_it(model: ModuleType, name: str) -> Non
 
 @pytest.mark.parametrize("model", WHOLE)
 def test_every_rule_has_a_search_that_leaves_it_out(model: ModuleType) -> None:
-    left_out = [
-        [rule.name for rule in fields(search.rules) if not getattr(search.rules, rule.name)]
-        for search in model.BREAKS.values()
-    ]
     own = {rule.name for rule in fields(WHOLE[model])}
     if model is compaction_model:
         own -= {rule.name for rule in fields(commit_model.Rules)}  # it stands on them
-    assert sorted(left_out) == sorted([name] for name in own)
+    assert sorted(left_out(model)) == sorted([name] for name in own)
+
+
+@pytest.mark.parametrize("model", WHOLE)
+def test_the_page_lists_the_rules_of_each_model_that_a_search_leaves_out(model: ModuleType) -> None:
+    _, found, text = PAGE.read_text().partition(f"`tests/protocol/{model.__name__.rpartition('.')[2]}.py` ")
+    table = text.partition("| rule | without it |\n|---|---|\n")[2].partition("\n\n")[0]
+    assert found
+    assert [[name] for name in re.findall(r"^\| `(\w+)`: .+ \| .+ \|$", table, re.MULTILINE)] == left_out(model)
+    assert len(table.splitlines()) == len(model.BREAKS), "a line that names no rule"
 
 
 @pytest.mark.parametrize("model", WHOLE)
