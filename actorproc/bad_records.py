@@ -6,14 +6,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 from actorproc.errors import HandlerError, blamed, described, repr_of
 from actorproc.handler import Decision
-from actorproc.logger import get_logger
 from actorproc.records import Batch
 from actorproc.settings import Settings
-
-log = get_logger(__name__)
 
 Decide = Callable[[Exception, Batch, int], Decision | None]
 """`on_error`: the error, the records that failed, and the number of the attempt."""
@@ -46,14 +44,15 @@ class Parts:
     """The parts of one batch that are still to be processed, in the order in which they are.
 
     A batch is tried `max_attempts` times, then cut: around the record at which the handler was, or in halves, until what
-    fails stands alone. Records that failed by themselves are tried again without the others.
+    fails stands alone. Records that failed by themselves are tried again without the others. `log`: bound to the partition.
     """
 
-    def __init__(self, batch: Batch, settings: Settings, decide: Decide) -> None:
+    def __init__(self, batch: Batch, settings: Settings, decide: Decide, log: Any) -> None:
         self._left = deque([Part(batch)])
         self._max_attempts = settings.max_attempts
         self._once = settings.delivery == "at-most-once"
         self._decide = decide
+        self._log = log
         self._misled = 0  # how often the record at which the handler failed was not to blame
 
     def __iter__(self) -> Iterator[Part]:
@@ -137,7 +136,7 @@ class Parts:
         wrong = f"on_error returned {repr_of(decision):.100}; allowed are {', '.join(map(str, Decision))}, and None for the default"
         if not self._once:
             raise HandlerError(f"{wrong}. It was asked about {described(error)}") from error
-        log.error(
+        self._log.error(
             "partition.on_error_wrong", error=wrong, why="at most once nothing is shown again: it is a dead letter"
         )
         return None

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import anyio
 
 from actorproc.actor import gather
 from actorproc.errors import EndNotReached, SourceError, StoreUnavailable
 from actorproc.layout import ProcessorLayout
-from actorproc.logger import get_logger
 from actorproc.output.chain import read_cursor
 from actorproc.sources.protocol import End, Source
 from actorproc.status import natural
 from actorproc.store import Store
 from actorproc.supervisor import Supervisor
-
-log = get_logger(__name__)
 
 END_POLL = 0.5
 """Seconds between looks at partitions of other hosts, at least."""
@@ -48,12 +46,13 @@ async def find_ends(source: Source) -> dict[str, End]:
 
 
 class Ending:
-    """One run until the end."""
+    """One run until the end. `log`: bound to processor and host."""
 
-    def __init__(self, source: Source, store: Store, layout: ProcessorLayout) -> None:
+    def __init__(self, source: Source, store: Store, layout: ProcessorLayout, log: Any) -> None:
         self._source = source
         self._store = store
         self._layout = layout
+        self._log = log
         self._hopeless: dict[str, str] = {}
 
     async def watch(self, supervisor: Supervisor) -> None:
@@ -74,7 +73,7 @@ class Ending:
                 if reached:
                     supervisor.note_reached(partition)
         else:
-            log.info("processor.reached_end", partitions=len(ends))
+            self._log.info("processor.reached_end", partitions=len(ends))
         supervisor.stop()
 
     async def _has_reached(self, ends: Mapping[str, End], partition: str) -> bool:
@@ -87,7 +86,7 @@ class Ending:
                 return True
             now = await self._source.end(partition)  # it has grown, or it has lost what was read
         except (StoreUnavailable, SourceError) as error:
-            log.warning("processor.end_unknown", partition=partition, error=str(error))
+            self._log.warning("processor.end_unknown", partition=partition, error=str(error))
             return False
         return now.sequence is None or cursor.sequence <= now.sequence
 

@@ -111,7 +111,7 @@ class BatchProcessor:
             Interrupted: a drain came while waiting to try again.
         """
         self._whole, self._done, self._saved, self.wanted = batch, Outcome(), -1, -1
-        self._parts = Parts(batch, self._settings, self._handler.on_error)
+        self._parts = Parts(batch, self._settings, self._handler.on_error, self._site.log)
         self._limit.begin(batch)
         for part in self._parts:
             await self._attempt(part, self._parts)

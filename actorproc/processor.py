@@ -149,8 +149,9 @@ class Processor:
         self.host = checked_name("host name", default_host() if host is None else host)
         self.start = checked_start(start)
         self.clock = clock
+        self._log = log.bind(processor=self.name, host=self.host)
         given = os.fspath(source) if isinstance(source, os.PathLike) else source
-        self._source = guarded(open_source(given, settings=self.settings, clock=clock))
+        self._source = guarded(open_source(given, settings=self.settings, clock=clock), log=self._log)
         self._store = (
             container if isinstance(container, Store) else open_store(os.fspath(container), self.settings, clock=clock)
         )
@@ -167,7 +168,6 @@ class Processor:
         self._stop_asked = False
         self._in_use = False
         self._ended = anyio.Event()
-        self._log = log.bind(processor=self.name, host=self.host)
 
     def _refuse_overlap(self, source: LogSource | OutputSource) -> None:
         """Neither of what we own and what we read may lie in the other: some names are the same in both."""
@@ -240,8 +240,8 @@ class Processor:
             StoreError: the store cannot be used.
             UsageError: what the handler emits does not go with what is stored; or it runs already.
         """
-        signalled = Signals(self.clock, aborting) if signals else None
-        ending = Ending(self._source, self._store, self.layout) if until_end else None
+        signalled = Signals(self.clock, aborting, log=self._log) if signals else None
+        ending = Ending(self._source, self._store, self.layout, self._log) if until_end else None
         supervisor: Supervisor | None = None
         try:
             with signalled.obeyed() if signalled else nullcontext():
@@ -316,9 +316,9 @@ class Processor:
             with blamed(f"{self.handler.__name__}.shared", HandlerError):
                 shared = await stack.enter_async_context(self.handler.shared(self.options))
             await self._source.register(self.name, self._store.url)
-            nudges = self._nudges or UdpNudges(self._store.url, settings, self.name, clock=clock)
+            nudges = self._nudges or UdpNudges(self._store.url, settings, self.name, clock=clock, log=self._log)
             if clock is SYSTEM:
-                await stack.enter_async_context(loop_watchdog(settings.loop_block_warning))
+                await stack.enter_async_context(loop_watchdog(settings.loop_block_warning, self._log))
             common = Shared(
                 processor=self.name, host=self.host, handler=self.handler, schema=output_schema(self.schema),
                 source=self._source, store=self._store, layout=self.layout, settings=settings, clock=clock,

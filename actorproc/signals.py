@@ -6,6 +6,7 @@ import asyncio
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import anyio
 
@@ -25,12 +26,14 @@ class Signals:
     Args:
         aborting: called at the second signal, from the signal handler itself: an event loop that hangs hears nothing.
         who: drains, as the first part of the event's name.
+        log: bound to what it is.
     """
 
-    def __init__(self, clock: Clock, aborting: Callable[[], None], who: str = "processor") -> None:
+    def __init__(self, clock: Clock, aborting: Callable[[], None], who: str = "processor", *, log: Any = log) -> None:
         self._clock = clock
         self._drains = f"{who}.stopping"
         self._aborting = aborting
+        self._log = log
         self._life = anyio.CancelScope()
         self._first = anyio.Event()
         self._started = False
@@ -77,7 +80,7 @@ class Signals:
         await self._first.wait()
 
     def _drain(self, name: str) -> None:
-        log.info(self._drains, signal=name)
+        self._log.info(self._drains, signal=name)
         self._first.set()
         if not self._started:
             self._life.cancel()

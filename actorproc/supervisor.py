@@ -340,7 +340,7 @@ class Supervisor(Actor[Note]):
             if running.draining:
                 running.scope.cancel()  # it would only fail again while everybody waits for it
             if isinstance(error, Outranked):
-                self._tasks.start_soon(self._outrank, partition, error.epoch)
+                self._tasks.start_soon(self._outrank, running, error.epoch)
 
         with running.scope:
             async with self._turns[partition]:  # an earlier lease's actor may still be in its handler's `closing`
@@ -361,12 +361,14 @@ class Supervisor(Actor[Note]):
         self._done += running.done()
         running.actor = None
 
-    async def _outrank(self, partition: str, epoch: int) -> None:
+    async def _outrank(self, running: Running, epoch: int) -> None:
         """If the lease is ours all the same, the group has forgotten its epochs: mend it, and start with the new one."""
         try:
-            await self._group.outrank(partition, epoch)
+            await self._group.outrank(running.partition, epoch)
         except StoreError as error:
-            self._log.warning("supervisor.outrank_failed", partition=partition, error=str(error))
+            self._log.warning(
+                "supervisor.outrank_failed", partition=running.partition, epoch=running.epoch, error=str(error)
+            )
         self.nudge()
 
     def _begin_drain(self, running: Running) -> None:
@@ -383,7 +385,7 @@ class Supervisor(Actor[Note]):
         running.actor.drain()
         await self._clock.sleep(deadline - self._clock.monotonic())
         if running.actor is not None and self._running.get(running.partition) is running:
-            self._log.warning("partition.drain_timed_out", partition=running.partition)
+            self._log.warning("partition.drain_timed_out", partition=running.partition, epoch=running.epoch)
             running.scope.cancel()
 
     async def _hand_over(self) -> None:

@@ -8,16 +8,13 @@ import time
 import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 
-from actorproc.logger import get_logger
-
-log = get_logger(__name__)
-
 
 @asynccontextmanager
-async def loop_watchdog(warn_after: float) -> AsyncIterator[None]:
+async def loop_watchdog(warn_after: float, log: Any) -> AsyncIterator[None]:
     """While inside, log the stack of this thread whenever the event loop did not run for `warn_after` seconds.
 
     The stack is the one at that moment: the line of the handler that blocks.

@@ -8,6 +8,7 @@ import anyio
 
 from actorproc.ending import Ending, find_ends
 from actorproc.layout import ProcessorLayout
+from actorproc.logger import get_logger
 from actorproc.output.checkpoints import Checkpoint
 from actorproc.records import Cursor
 from actorproc.sources.protocol import End
@@ -54,7 +55,7 @@ def test_what_other_hosts_have_reached_is_seen_soon_and_not_asked_without_pause_
         store, supervisor = Store(slow, clock=clock), Elsewhere(ends)
         began = clock.monotonic()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(Ending(source, store, LAYOUT).watch, cast(Supervisor, supervisor))
+            tasks.start_soon(Ending(source, store, LAYOUT, get_logger(__name__)).watch, cast(Supervisor, supervisor))
             await clock.sleep(8)
             assert len(supervisor.reached) == 399
             await memory.put(late, Checkpoint(1, 0, Cursor("0")).to_json())

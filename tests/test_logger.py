@@ -5,12 +5,21 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from typing import cast
 
+import anyio
 import pytest
 import structlog
 
+from actorproc import Batch, Decision, PartitionContext, PartitionHandler, Processor, Site
 from actorproc.logger import get_logger
+from actorproc.store import Store
+from actorproc.stores.memory import Memory
+from actorproc.testing.clock import VirtualClock
+from actorproc.testing.loop import run as virtual
+from actorproc.testing.source import MemorySource
 
 EMBEDDED = """
 import anyio
@@ -62,3 +71,59 @@ def test_an_application_that_configured_structlog_gets_events_its_own_way() -> N
     with structlog.testing.capture_logs() as logs:
         log.bind(partition="3").debug("x.opened", number=1)
     assert logs == [{"event": "x.opened", "partition": "3", "number": 1, "log_level": "debug"}]
+
+
+class Troubled(PartitionHandler):
+    """Partition 0 fails as it opens, once; of each partition the last record is bad; the last one waits for `go_on`."""
+
+    output_schema = "n long"
+    failed = False
+    go_on: anyio.Event
+
+    async def opened(self, ctx: Site) -> None:
+        if ctx.partition == "0" and not self.failed:
+            type(self).failed = True
+            raise OSError("the database is away")
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        if ctx.partition == "3":
+            await self.go_on.wait()
+        for record in batch:
+            ctx.emit(record, {"n": record.json()})
+
+    def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision:
+        return cast(Decision, "whatever")
+
+
+def test_every_event_of_a_run_says_of_which_processor_and_host_it_is_and_of_a_partition_which_and_its_epoch() -> None:
+    async def main() -> None:
+        Troubled.go_on = anyio.Event()
+        memory, source = Memory(clock=VirtualClock("store")), MemorySource(4)
+        for partition in range(4):
+            source.append(str(partition), [b"1", b"2", b"bad"])
+
+        def host(name: str) -> Processor:
+            clock = VirtualClock(name)
+            return Processor(Troubled, source=source, container=Store(memory, clock=clock), host=name, clock=clock,
+                             delivery="at-most-once", dead_letter_limit=1, nudge_host="no such host")  # fmt: skip
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(host("a").run, until_end=True))
+            await anyio.sleep(10)
+            async with host("b") as b:
+                while (seen := b.statistics().supervisor) is None or not seen.partitions:
+                    await anyio.sleep(1)
+                Troubled.go_on.set()
+                await anyio.sleep(60)
+
+    with structlog.testing.capture_logs() as logs:
+        virtual(main())
+    assert {log["event"] for log in logs} >= {
+        "processor.started", "processor.dead_letters", "processor.reached_end", "processor.stopped", "nudge.off",
+        "group.written", "group.move", "supervisor.leaving", "partition.opened", "partition.failed",
+        "partition.on_error_wrong", "partition.closed",
+    }  # fmt: skip
+    assert {(log.get("processor"), log.get("host")) for log in logs} == {("Troubled", "a"), ("Troubled", "b")}
+    for log in logs:
+        if log["event"].startswith("partition.") or log["event"] == "group.move":
+            assert log.keys() >= {"partition", "epoch"}, log

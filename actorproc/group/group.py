@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ log = get_logger(__name__)
 
 _RIVALRY = Backoff(0.05, 2.0)  # between two tries at a document that others write as well
 _SWEEP = 10  # abandoned heartbeats removed per look
+_TOLD = 5  # reasons for moves that a line of the log names, the commonest: 256 leases move for one or two
 _REMEMBERED = 1_000  # members written out that are not written in again
 
 
@@ -71,8 +73,8 @@ class Group:
         self._settings = settings
         self._clock = clock
         self._nudges = nudges or NoNudges()
-        self._peers = Peers(store, layout, self._nudges)
-        self._log = log.bind(host=host)
+        self._log = log.bind(processor=layout.processor, host=host)
+        self._peers = Peers(store, layout, self._nudges, self._log)
         self._lock = anyio.Lock()
         self._watch = Watch(settings.lease_expiration_interval)
         self._pulse = Pulse(store, layout, host, settings, clock)
@@ -379,9 +381,10 @@ class Group:
             self._joined = self._was_in = True
         was, now, own = before.incarnations(), document.incarnations(), (self.host, self.incarnation)
         joined, out = sorted(now - was), sorted(was - now)
-        self._log.info("group.written", joined=joined, out=out, moves=len(proposal.moves))
+        why = dict(Counter(move.reason for move in proposal.moves).most_common(_TOLD))
+        self._log.info("group.written", joined=joined, out=out, moves=len(proposal.moves), why=why)
         for move in proposal.moves:
-            self._log.debug("group.move", **move._asdict())
+            self._log.debug("group.move", **move._asdict(), epoch=proposal.leases[move.partition].epoch)
         concerned = {host for move in proposal.moves for host in (move.source, move.target)}
         await self._peers.tell(
             [who for who in sorted(now) if who[0] in concerned and who != own], [who for who in out if who != own]

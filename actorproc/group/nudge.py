@@ -8,6 +8,7 @@ import socket
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 from urllib.parse import urlsplit
 
 from actorproc.clock import SYSTEM, Clock
@@ -71,13 +72,17 @@ class UdpNudges(Nudges):
     Args:
         container: URL of the container: it tells through which of this machine's addresses the other hosts come.
         processor: name of the processor.
+        log: bound to processor and host.
     """
 
-    def __init__(self, container: str, settings: Settings, processor: str, *, clock: Clock = SYSTEM) -> None:
+    def __init__(
+        self, container: str, settings: Settings, processor: str, *, clock: Clock = SYSTEM, log: Any = log
+    ) -> None:
         self._container = container
         self._settings = settings
         self._datagram = _MAGIC + processor.encode()
         self._clock = clock
+        self._log = log
         self._transport: asyncio.DatagramTransport | None = None
 
     async def open(self, on_nudge: Callable[[], None]) -> None:
@@ -91,7 +96,7 @@ class UdpNudges(Nudges):
                 everywhere = "::" if ":" in host else "0.0.0.0"  # noqa: S104
                 transport, _ = await loop.create_datagram_endpoint(lambda: receiver, local_addr=(everywhere, 0))
         except OSError as error:
-            log.warning("nudge.off", error=str(error), what_to_do="set nudge_host to an address of this machine")
+            self._log.warning("nudge.off", error=str(error), what_to_do="set nudge_host to an address of this machine")
             return
         self._transport = transport
         self.address = _joined(host, transport.get_extra_info("sockname")[1])

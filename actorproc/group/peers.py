@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Any
 
 import anyio
 
@@ -10,10 +11,7 @@ from actorproc.errors import ActorprocError, StoreError
 from actorproc.group.heartbeat import Heartbeat, Incarnation
 from actorproc.group.nudge import Nudges
 from actorproc.layout import ProcessorLayout
-from actorproc.logger import get_logger
 from actorproc.store import Store
-
-log = get_logger(__name__)
 
 COURTESY = 1.0
 """Seconds that this may take: worth doing, not worth waiting for. Whatever fails is made good by timers."""
@@ -22,10 +20,11 @@ COURTESY = 1.0
 class Peers:
     """Addresses come from the heartbeats: read once for each incarnation, when it is nudged for the first time."""
 
-    def __init__(self, store: Store, layout: ProcessorLayout, nudges: Nudges) -> None:
+    def __init__(self, store: Store, layout: ProcessorLayout, nudges: Nudges, log: Any) -> None:
         self._store = store
         self._layout = layout
         self._nudges = nudges
+        self._log = log
         self._addresses: dict[Incarnation, str | None] = {}
 
     async def tell(self, concerned: Iterable[Incarnation], out: Iterable[Incarnation] = ()) -> None:
@@ -62,7 +61,7 @@ class Peers:
                     return
                 self._addresses[who] = Heartbeat.from_json(key, stored.body).address
             except ActorprocError as error:
-                log.debug("peers.address_unknown", of=who[0], error=str(error))
+                self._log.debug("peers.address_unknown", of=who[0], error=str(error))
                 return
         if address := self._addresses[who]:
             self._nudges.send(address)
@@ -71,4 +70,4 @@ class Peers:
         try:
             await self._store.delete(self._layout.host(*who))
         except StoreError as error:
-            log.debug("peers.heartbeat_left", of=who[0], error=str(error))
+            self._log.debug("peers.heartbeat_left", of=who[0], error=str(error))

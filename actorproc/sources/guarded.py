@@ -6,7 +6,7 @@ import inspect
 import sys
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import AbstractContextManager, aclosing
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from actorproc.budget import ByteBudget, Room
 from actorproc.errors import SourceError, blamed, described
@@ -20,9 +20,9 @@ T = TypeVar("T")
 log = get_logger(__name__)
 
 
-def guarded(source: Source) -> Source:
+def guarded(source: Source, *, log: Any = log) -> Source:
     """The source; behind a guard if it is none of ours."""
-    return source if isinstance(source, (LogSource, OutputSource, GuardedSource)) else GuardedSource(source)
+    return source if isinstance(source, (LogSource, OutputSource, GuardedSource)) else GuardedSource(source, log)
 
 
 def kind_of(source: Source) -> str:
@@ -33,8 +33,9 @@ def kind_of(source: Source) -> str:
 class GuardedSource(Source):
     """Passes every call on. Its methods raise SourceError that says what was asked, and which method failed."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, log: Any) -> None:
         self._source = source
+        self._log = log
         self.kind = type(source).__name__
 
     def __str__(self) -> str:
@@ -55,7 +56,7 @@ class GuardedSource(Source):
         try:
             await self._awaited("close", self._source.close())
         except Exception as error:  # noqa: BLE001
-            log.warning("source.close_failed", source=str(self), error=described(error))
+            self._log.warning("source.close_failed", source=str(self), error=described(error))
 
     async def register(self, processor: str, container: str) -> None:
         with _blamed(f"registering with the source {self}"):

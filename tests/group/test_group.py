@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
+import structlog
 
 from actorproc.errors import CorruptObject, Fenced, StoreUnavailable, WrittenOut
 from actorproc.group.assignment import Lease, Member, Plan, plan
@@ -113,6 +114,25 @@ def test_the_owner_is_told_why_a_lease_moves() -> None:
         assert seen >= {"it has no owner", "a holds 4, b holds 0"}
 
     run(main())
+
+
+def test_the_log_tells_why_leases_move_in_a_line_for_all_of_them() -> None:
+    async def main() -> None:
+        site = Site(256)
+        site.start("a")
+        await site.until_even("a", within=2)
+        site.start("b")
+        await site.until_even("a", "b", within=10)
+
+    with structlog.testing.capture_logs() as logs:
+        run(main())
+    told = [log for log in logs if log["log_level"] != "debug"]
+    assert [(log["event"], log["moves"], log["why"]) for log in told] == [
+        ("group.written", 256, {"it has no owner": 256}),
+        ("group.written", 0, {}),  # b is in
+        ("group.written", 128, {"a holds 256, b holds 0": 128}),
+        ("group.written", 128, {"a handed it over": 128}),
+    ]
 
 
 def test_a_crashed_host_is_replaced_after_the_expiration_and_not_before() -> None:
