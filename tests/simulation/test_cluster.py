@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import anyio
@@ -187,6 +188,53 @@ def test_leases_that_move_between_live_hosts_show_no_record_twice_and_keep_the_o
     assert len(shown) == 8
     for sequences in shown.values():
         assert sequences == sorted(set(sequences)), "again, or out of order"
+
+
+def test_a_handoff_pauses_the_partitions_that_move_for_their_drain_and_no_others() -> None:
+    """Eight busy partitions, a second a batch; of those that move one has a batch of 20 s in hand as it is to go."""
+    batches: dict[str, list[tuple[str, float, float]]] = {str(partition): [] for partition in range(8)}
+
+    class Busy(Numbers):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:  # type: ignore[override]
+            begun = current_loop().now
+            await SYSTEM.sleep(20 if ctx.partition == "7" else 1)
+            ctx.emit_each(batch, [{"n": record.json()} for record in batch])
+            batches[ctx.partition].append((ctx.host, begun, current_loop().now))
+
+    async def story() -> tuple[float, float]:
+        source = UnsteadySource(8, page=10)
+        cluster = Cluster(Busy, source, judge=judge_number)
+        for partition in batches:
+            source.append(partition, [b"%d" % n for n in range(50 if partition == "7" else 1_000)])
+        cluster.start("a")
+        await cluster.run_for(40)
+        cluster.start("b")
+        while not any(lease.next for lease in cluster.group.document.leases.values()):
+            await cluster.run_for(0.01)
+        marked = current_loop().now
+        await cluster.run_for(40)
+        assert owners(cluster) == {"a": 4, "b": 4}
+        until = current_loop().now
+        await cluster.settled(within=240)
+        await cluster.finished()
+        return marked, until
+
+    def pauses(partition: str, since: float, until: float) -> list[float]:
+        """Seconds between batches, one after the other."""
+        return [begun - ended for (_, _, ended), (_, begun, _) in pairwise(batches[partition]) if since < begun < until]
+
+    marked, until = run(story())
+    moved = {partition for partition, done in batches.items() if {host for host, _, _ in done} == {"a", "b"}}
+    assert len(moved) == 4
+    assert "7" in moved
+    for partition in batches.keys() - moved:
+        usual = max(pauses(partition, 0, marked))
+        assert max(pauses(partition, marked, until)) < usual + 0.1, "it stays, and does not wait"
+    for partition in moved:
+        drained = max(ended for host, _, ended in batches[partition] if host == "a")
+        begun = min(begun for host, begun, _ in batches[partition] if host == "b")
+        assert drained < marked + (21 if partition == "7" else 1.1), "only the batch in hand is finished"
+        assert begun < drained + 1.0, "nor does it wait for others to drain"
 
 
 def test_a_host_that_was_paused_for_long_comes_back_and_has_its_share_again() -> None:
