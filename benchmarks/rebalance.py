@@ -1,7 +1,8 @@
 """A second host joins while all partitions are busy, takes its half, and is stopped again: who waits, and how long.
 
 Two processes, a third that keeps feeding the log; folder store, default timers. The newcomer runs its half within 2 s
-after the rebalance delay; a graceful stop leaves a gap under 1 s; handoffs repeat no record to the handler.
+after the rebalance delay; a graceful stop leaves a gap under 1 s; handoffs repeat no record to the handler. How long the
+partitions that stay have no batch meanwhile stands beside how long they have none when nothing moves.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -175,7 +176,12 @@ def _print(console: Console, diaries: dict[str, list[Note]], stopped: float, par
     delay = Settings().rebalance_delay
     joining = next(note.at for note in diaries["b"] if note.what == "joining")
     half = sorted(note.at for note in diaries["b"] if note.what == "opened")[partitions // 2 - 1]
+    reopened = max(note.at for note in diaries["a"] if note.what == "opened")
     join, leave = moves(diaries["a"], diaries["b"], joining), moves(diaries["b"], diaries["a"], stopped)
+    stay = {note.partition for note in diaries["a"]} - {note.partition for note in diaries["b"]}
+    calm = longest_gaps(diaries["a"], stay, joining - SETTLING, joining)
+    join_stay = longest_gaps(diaries["a"], stay, joining, half)
+    leave_stay = longest_gaps(diaries["a"], stay, stopped, reopened)
     repeated, handled = repeats([*diaries["a"], *diaries["b"]])
 
     table = Table(title=f"{partitions} busy partitions ({RECORDS_PER_SECOND} records a second each), two hosts")
@@ -183,27 +189,30 @@ def _print(console: Console, diaries: dict[str, list[Note]], stopped: float, par
         table.add_column(heading, justify="left" if heading == "what" else "right")
     table.add_row("from the second host's start until it runs its half", f"{half - joining:.2f} s", "")
     table.add_row(f"without the rebalance delay of {delay:g} s", _coloured(half - joining - delay, 2), "<= 2 s")
-    reopened = max(note.at for note in diaries["a"] if note.what == "opened")
     table.add_row("from its SIGTERM until the other runs all", f"{reopened - stopped:.2f} s", "")
     table.add_row("records handled; repeated by handoffs", f"{handled:,}; {_coloured(repeated, 0, '')}", "0")
     console.print(table)
 
-    table = Table(title="each partition that moved, seconds")
-    for heading in ("closed there, open here", "partitions", "median", "p99", "longest", "bar"):
-        table.add_column(heading, justify="left" if heading.startswith("closed") else "right")
-    for title, found, bar in (("join", join, None), ("graceful stop", leave, 1.0)):
-        for kind, seconds in (("", found.gaps), (": last batch to first batch", found.silences)):
-            longest = max(seconds)
-            table.add_row(
-                title + kind, str(len(seconds)), f"{statistics.median(seconds):.3f}", f"{_p99(seconds):.3f}",
-                f"{longest:.3f}" if kind or bar is None else _coloured(longest, bar, ""),
-                "" if kind or bar is None else f"< {bar:g}",
-            )  # fmt: skip
+    table = Table(title="each partition, seconds")
+    for heading in ("", "partitions", "median", "p99", "longest", "bar"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for what, found, bar in (
+        ("moved, join: closed there, open here", join.gaps, None),
+        ("moved, graceful stop: closed there, open here", leave.gaps, 1.0),
+        ("moved, join: last batch there, first batch here", join.silences, None),
+        ("moved, graceful stop: the same", leave.silences, None),
+        ("stayed, join: longest from batch to batch", join_stay, None),
+        ("stayed, graceful stop: the same", leave_stay, None),
+        ("the same partitions before, when nothing moved", calm, None),
+    ):
+        longest = f"{max(found):.3f}" if bar is None else _coloured(max(found), bar, "")
+        table.add_row(
+            what, str(len(found)), f"{statistics.median(found):.3f}", f"{_p99(found):.3f}", longest, f"< {bar:g}" if bar else ""
+        )  # fmt: skip
     console.print(table)
     console.print(
-        f"Only the partitions that move wait. Last batch to first batch has in it that records come once a second. "
-        f"What it takes is {partitions} commits, claims and first reads at once: mind the load, now {os.getloadavg()[0]:.1f} "
-        f"on {os.cpu_count()} cores."
+        f"Between batches is also that records come once a second, and are polled for once. What a move takes is {partitions} "
+        f"commits, claims and first reads at once: mind the load, now {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores."
     )
 
 
@@ -220,6 +229,18 @@ def moves(old: list[Note], new: list[Note], since: float) -> Moves:
         if batch is not None:
             silences.append(batch - last)
     return Moves(gaps, silences)
+
+
+def longest_gaps(notes: list[Note], partitions: Collection[str], since: float, until: float) -> list[float]:
+    """The longest time of each partition from one batch to the next, of those that had some of it between the two moments."""
+    longest: dict[str, float] = {}
+    last: dict[str, float] = {}
+    for note in _batches(notes):
+        before = last.get(note.partition)
+        if note.partition in partitions and before is not None and before < until and note.at > since:
+            longest[note.partition] = max(longest.get(note.partition, 0.0), note.at - before)
+        last[note.partition] = note.at
+    return list(longest.values())
 
 
 def _ends(notes: list[Note], since: float, what: str) -> dict[str, tuple[float, float]]:
