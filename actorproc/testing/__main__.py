@@ -62,7 +62,7 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def main(
-    seeds: Annotated[int, typer.Option(help="How many seeds to play.", min=1)] = 100,
+    seeds: Annotated[int, typer.Option(help="How many seeds to play.", min=1)] = 200,
     seed: Annotated[int | None, typer.Option(help="Play this one alone, with the log of all hosts.")] = None,
     first: Annotated[int, typer.Option(help="The first seed.")] = 0,
     hours: Annotated[float, typer.Option(help="Virtual hours for each seed.", min=0.01)] = 1.0,

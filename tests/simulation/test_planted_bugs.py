@@ -6,10 +6,11 @@ import io
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow.parquet as pq
 import pytest
+import structlog
 
 from actorproc import processing
 from actorproc.context import Attempt, PartitionContext, Site
@@ -23,6 +24,7 @@ from actorproc.processing import BatchProcessor, Outcome
 from actorproc.records import Batch, Cursor
 from actorproc.store import Conflict, Created, Store
 from actorproc.testing.cluster import Broken
+from actorproc.testing.loop import current_loop
 from actorproc.testing.scenario import simulate
 
 SEEDS = 12
@@ -35,6 +37,31 @@ def first_broken(style: str | None = None, *, log: bool | None = None, hours: fl
         except Broken as broken:
             return str(broken)
     return f"nothing was found in {SEEDS} seeds"
+
+
+def test_a_seed_that_breaks_plays_the_same_again_event_by_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def forget(self: OutputChain, number: int, commit: Commit) -> None:
+        pass
+
+    def play(seed: int) -> tuple[str, list[tuple[object, ...]]]:
+        """What broke and when, and every event of the log until then: when, what the loop had done, what and where."""
+        story = []
+
+        def note(_: object, __: str, event: structlog.typing.EventDict) -> NoReturn:
+            at = current_loop().now, current_loop().fingerprint
+            story.append((*at, *(event.get(field) for field in ("event", "host", "partition", "epoch"))))
+            raise structlog.DropEvent
+
+        structlog.configure(processors=[note], wrapper_class=structlog.make_filtering_bound_logger(0))
+        with pytest.raises(Broken) as broken:
+            simulate(seed, hours=1.0)
+        return str(broken.value), story
+
+    monkeypatch.setattr(OutputChain, "publish", forget)
+    first = play(0)
+    assert len(first[1]) > 50
+    assert play(0) == first
+    assert play(1) != first
 
 
 def test_taking_over_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
