@@ -1,4 +1,4 @@
-"""A small actor base: a bounded mailbox, a run loop of one's own, and restarts with back-off and a limit."""
+"""A small actor base: a bounded mailbox, a run loop of one's own, and restarts with back-off."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ V = TypeVar("V")
 
 
 class Actor(Generic[Message]):
-    """State that only its own task touches; others send messages.
+    """A loop over messages. Tasks of its own alone touch its state; others send messages, or ask it to end.
 
     The mailbox holds at most `mailbox` messages: `send` waits for room, `tell` gives up at once.
     """

@@ -10,7 +10,7 @@ import anyio
 
 
 class ByteBudget:
-    """First come, first served. A reader that holds nothing gets one batch even when it is larger than the budget."""
+    """First come, first served. While nobody holds anything, the next gets a batch even if it is larger than the budget."""
 
     def __init__(self, size: int) -> None:
         self.size = size

@@ -1,4 +1,4 @@
-"""Time, randomness and threads: the one place that touches them, so that a simulation can replace all three."""
+"""Time, randomness and threads, for all who need them, so that a simulation can replace all three."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Clock:
         return anyio.current_time()
 
     def wall(self) -> float:
-        """Seconds since 1970. For people and for records, never for decisions."""
+        """Seconds since 1970, for people and for records. May jump: nothing is decided by it alone."""
         return time.time()
 
     def now(self) -> datetime:

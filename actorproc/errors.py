@@ -57,11 +57,11 @@ class StoreError(ActorprocError):
 
 
 class StoreUnavailable(StoreError):
-    """The store did not answer, or asked to be left alone. A write that ended so may have been applied."""
+    """The store did not answer, asked to be left alone, or has no space. A write that ended so may have been applied."""
 
 
 class StoreRefused(StoreError):
-    """The store said no for good: no such bucket, wrong credentials, no right, no space."""
+    """The store said no for good: no such bucket, wrong credentials, no right."""
 
 
 class StoreUnsafe(StoreError):

@@ -1,4 +1,4 @@
-"""How long to wait before trying again: exponential back-off with full jitter, as numbers only (nothing here sleeps)."""
+"""How long to wait before trying again: exponential back-off with jitter, as numbers only (nothing here sleeps)."""
 
 from __future__ import annotations
 

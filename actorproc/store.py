@@ -1,6 +1,6 @@
 """The store contract: what a backend must do, and what is built once above every backend.
 
-A backend is five verbs (`Backend`). `Store` adds what must be the same everywhere: a deadline for each request,
+A backend is six verbs (`Backend`). `Store` adds what must be the same everywhere: a deadline for each request,
 bounded concurrency, retries, request counts, and conditional writes whose outcome is known although replies get lost.
 """
 
@@ -67,7 +67,7 @@ class NotModified(Exception):
 
 
 class Backend(ABC):
-    """Five verbs over flat keys. Small and dumb: one try each, no retry, no knowledge of what is stored.
+    """Six verbs over flat keys. Small and dumb: one try each, no retry, no knowledge of what is stored.
 
     Every method raises StoreUnavailable where the outcome is unknown or may change by trying again, and StoreRefused
     where it is final. A conditional write raises ConditionFailed where the store said that the condition does not
@@ -156,8 +156,8 @@ class Conflict(Exception):
 class Store:
     """A backend with deadlines, retries, request counts and conditional writes whose outcome is known.
 
-    Bodies of conditional writes must be unique (carry a put-id), because a doubt is settled by reading back and
-    comparing: after a lost reply, a 412 may be the answer to one's own write.
+    A doubt is settled by reading back and comparing: after a lost reply, a 412 may be the answer to one's own write. So
+    bodies of conditional writes must be unique (carry a put-id), unless it does not matter whose they are.
     """
 
     def __init__(self, backend: Backend, *, limits: StoreLimits | None = None, clock: Clock = SYSTEM) -> None:

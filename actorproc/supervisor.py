@@ -49,10 +49,12 @@ LEAVING_TIME = 5.0
 
 
 class Note(Enum):
-    """What the supervisor is told. Nothing but "look": every cycle decides from what is."""
+    """What the supervisor is told: where to look, and nothing else. It decides from what it finds."""
 
     LOOK = auto()
+    """At the group."""
     RELEASED = auto()
+    """At what is drained here, and waits to be handed over."""
 
 
 @dataclass(slots=True)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 from actorproc.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 SETTINGS = ROOT / "docs" / "settings.md"
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
 
 HEAD = """\
 # Settings
@@ -52,9 +56,21 @@ def test_the_page_of_settings_lists_them_all_as_they_are() -> None:
     assert SETTINGS.read_text() == settings_page(), "run: python -m tests.test_docs"
 
 
-def test_every_link_between_pages_leads_somewhere() -> None:
-    import re
+def test_the_page_of_the_architecture_has_every_module_on_its_floor() -> None:
+    """The rows of the table go down the layers that lint-imports keeps; several layers may share a row."""
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
+    layer = {name: depth for depth, names in enumerate(contract["layers"]) for name in names.split(" | ")}
+    table = ARCHITECTURE.read_text().partition("| floor | what | where |\n|---|---|---|\n")[2].partition("\n\n")[0]
+    rows = [re.findall(r"`(\w+)/?`", row.split("|")[3]) for row in table.splitlines()]
+    modules = [
+        [name for name in names if name != "pyspark_actorproc"] for names in rows
+    ]  # which lies beside the package
+    assert sorted(name for names in modules for name in names) == sorted(layer)
+    for above, below in pairwise(modules):
+        assert max(layer[name] for name in above) <= min(layer[name] for name in below), (above, below)
 
+
+def test_every_link_between_pages_leads_somewhere() -> None:
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -1,4 +1,5 @@
-"""Where the rows of each commit are: in originals or in compacted files. All readers of an output ask here.
+"""Where the rows of each commit are: in originals or in compacted files. Readers that list an output ask here
+(`following`, which goes from commit to commit, lists nothing).
 
 A reader plans by lists that it has from here, and reads later. What it then finds missing, or changed (`tag`), was
 compacted or trimmed meanwhile: `fetch` looks again.
