@@ -241,7 +241,7 @@ def show_letter(
 def replay_letters(
     name: Name,
     container: Container,
-    source: SourceLog,
+    source: SourceLog = None,
     partition: Partition = None,
     as_json: Json = False,
     config: Config = None,
@@ -250,7 +250,7 @@ def replay_letters(
     """Append dead letters to their log again, each once however often this runs, even if it is killed in between.
 
     \b
-      actorproc dead-letters replay --name Delays --container state --source events
+      actorproc dead-letters replay --name Delays --container state
 
     Key, value, timestamp and headers are the original's; headers actorproc.dead_letter.* tell its history.
     The letters stay until they are purged.

@@ -28,7 +28,9 @@ from actorproc.layout import ProcessorLayout, partition_of
 from actorproc.output.checkpoints import read_checkpoint
 from actorproc.output.dead_letters import letter_files, read_letters
 from actorproc.output.dead_letters import purge as purge_file
+from actorproc.output.origin import recorded_source
 from actorproc.replay import Replay
+from actorproc.sources.log import LogSource
 from actorproc.sources.output import SCHEME
 from actorproc.sources.protocol import checked_time
 from actorproc.status import natural
@@ -36,6 +38,7 @@ from actorproc.store import Store
 from actorproc.stores import open_store
 
 _SHOWN = 100  # characters of a value in a table
+_OWN = "a source of your own, which is only read"
 
 
 def show_all(
@@ -93,23 +96,20 @@ def show_one(
 def replay(
     name: str,
     container: str,
-    source: str,
+    source: str | None,
     partition: str | None,
     as_json: bool,
     config: Path | None,
     given: Sequence[str] | None,
 ) -> None:
     """Append dead letters to their log again."""
-    if (other := _no_log(source)) is not None:
-        raise UsageError(
-            f"--source {source}: dead letters are appended to a log, and that is {other}. "
-            "Mend the handler and start it under another name, or produce the letters into a log of their own"
-        )
+    if source is not None and (other := _no_log(source)) is not None:
+        raise _only_to_a_log(f"--source {source}: ", other)
 
     async def work() -> None:
         async with (
             opened_processor(name, container, config, given) as (store, layout, settings),
-            open_store(source, settings) as log,
+            open_store(place := source or await _log_of(store, layout), settings) as log,
             Replay.opened(store, name, log) as replaying,
         ):
             if partition is not None:
@@ -123,7 +123,9 @@ def replay(
             print_json({"replayed": letters[False], "replayed_before": letters[True]})
         else:
             before = f"; {letters[True]:,} replayed before" if letters[True] else ""
-            console.print(f"{counted(letters[False], 'dead letter')} appended to {source}{before}")
+            console.print(
+                f"{counted(letters[False], 'dead letter')} appended to {place}{before}", markup=False, soft_wrap=True
+            )
 
     run_async(work)
 
@@ -131,7 +133,30 @@ def replay(
 def _no_log(source: str) -> str | None:
     if source.startswith(SCHEME):
         return "a processor's output, which it alone writes"
-    return "a source of your own, which is only read" if names_object(source) else None
+    return _OWN if names_object(source) else None
+
+
+async def _log_of(store: Store, layout: ProcessorLayout) -> str:
+    """URL of the log that is processed here.
+
+    Raises:
+        UsageError: it is none, or not known.
+    """
+    recorded = await recorded_source(store, layout)
+    if recorded is None:
+        raise UsageError(f"{store.url} does not say what {layout.processor} reads: give the log with --source")
+    name, kind = recorded
+    if kind != LogSource.__name__:
+        what = f"{layout.processor} reads {name}: "
+        raise _only_to_a_log(what, _no_log(name) or _OWN)
+    return name
+
+
+def _only_to_a_log(what: str, other: str) -> UsageError:
+    return UsageError(
+        f"{what}dead letters are appended to a log, and that is {other}. "
+        "Mend the handler and start it under another name, or produce the letters into a log of their own"
+    )
 
 
 def purge(

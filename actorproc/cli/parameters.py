@@ -37,12 +37,12 @@ Source = Annotated[
     ),
 ]
 SourceLog = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--source",
         metavar="URL",
         envvar="ACTORPROC_SOURCE",
-        help="The log that was processed: they are appended to it.",
+        help="The log that was processed: they are appended to it. Default: the one that the processor reads.",
     ),
 ]
 MaybeSource = Annotated[

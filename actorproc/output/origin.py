@@ -74,6 +74,15 @@ def _why_other(
     return f"not known to be {known_name}: {has} has an identity, {has_not} has none"
 
 
+async def recorded_source(store: Store, layout: ProcessorLayout) -> tuple[str, str] | None:
+    """Name and kind of the stream that is processed here, as `agree_on_source` recorded them. None: nothing was."""
+    stored = await store.get(layout.origin)
+    if stored is None:
+        return None
+    with document(layout.origin, stored.body, "name of a source") as fields:
+        return str(fields["name"]), str(fields.get("kind"))
+
+
 async def dataset_identity(store: Store, layout: ProcessorLayout) -> str | None:
     """What tells this processor's datasets from those of one that is made anew at the same place; None: nothing does.
 

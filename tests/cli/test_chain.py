@@ -37,6 +37,7 @@ def test_a_chain_is_served_to_its_end_and_status_shows_its_lag(run: Run, state: 
     own = actorproc("serve", "actorproc.handlers:JsonRows", "--option", rows, *SECOND, "--source", f"{SCHEME}file://second/late", cwd=tmp_path)  # fmt: skip
     assert own.returncode == 2
     assert "late would read its own output" in own.stderr
-    replay = run("dead-letters", "replay", *place, *source)
-    assert replay.exit_code == 2
-    assert "dead letters are appended to a log" in replay.stderr
+    for given in (source, []):
+        replay = run("dead-letters", "replay", *place, *given)
+        assert replay.exit_code == 2
+        assert "dead letters are appended to a log, and that is a processor's output" in replay.stderr

@@ -111,9 +111,9 @@ def test_lines_become_rows_and_dead_letters_that_are_replayed_once_and_purged(ru
     letters = lines(run("dead-letters", "list", *PLACE, "--json").stdout)
     assert len(letters) == 40
 
-    replay = ["dead-letters", "replay", *PLACE, "--source", "events", "--json"]
-    assert lines(run(*replay).stdout) == [{"replayed": 40, "replayed_before": 0}]
-    assert lines(run(*replay).stdout) == [{"replayed": 0, "replayed_before": 40}]
+    replay = ["dead-letters", "replay", *PLACE, "--json"]
+    assert lines(run(*replay).stdout) == [{"replayed": 40, "replayed_before": 0}], "without --source: it is known"
+    assert lines(run(*replay, "--source", "events").stdout) == [{"replayed": 0, "replayed_before": 40}]
     status = orjson.loads(run("status", *PLACE, "--source", "events", "--json").stdout)
     assert sum(partition["lag"] for partition in status["partitions"]) == 40
 

@@ -144,10 +144,17 @@ def test_dead_letters_of_a_partition_that_there_is_not_are_refused(
     assert "no partition '77'; there are: 0, 1, 2, 3" in result.stderr
 
 
-def test_dead_letters_are_replayed_into_a_log_alone(run: Run, place: list[object]) -> None:
+def test_dead_letters_are_replayed_into_a_log_alone(
+    run: Run, state: Path, place: list[object], tmp_path: Path
+) -> None:
+    shutil.copytree(state / "state", tmp_path / "state")
     result = run("dead-letters", "replay", *place, "--source", "mysrc:Lines")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "appended to a log, and that is a source of your own, which is only read" in result.stderr
+    (tmp_path / "state" / LAYOUT.origin).unlink()
+    result = run("dead-letters", "replay", "--name", "Delays", "--container", tmp_path / "state")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "does not say what Delays reads: give the log with --source" in result.stderr
     told = run("dead-letters", "replay", "--help").stdout
     assert "The log that was processed" in told
     assert "MODULE:NAME" not in told
