@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 
 from actorproc.actor import gather
-from actorproc.errors import EndNotReached, SourceError, StoreUnavailable
+from actorproc.errors import CorruptObject, EndNotReached, SourceError, StoreUnavailable
 from actorproc.layout import ProcessorLayout
 from actorproc.output.chain import read_cursor
 from actorproc.sources.protocol import End, Source
@@ -28,23 +28,6 @@ HOPELESS = 5
 _NAMED = 5  # partitions that a message names
 
 
-async def find_ends(source: Source) -> dict[str, End]:
-    """Where each partition ends now.
-
-    Raises:
-        SourceError: the source cannot tell.
-    """
-    ends: dict[str, End] = {}
-
-    async def find(partition: str) -> None:
-        ends[partition] = await source.end(partition)
-
-    async with anyio.create_task_group() as tasks:
-        for partition in await source.partitions():
-            tasks.start_soon(find, partition)
-    return ends
-
-
 class Ending:
     """One run until the end. `log`: bound to processor and host."""
 
@@ -54,6 +37,27 @@ class Ending:
         self._layout = layout
         self._log = log
         self._hopeless: dict[str, str] = {}
+        self._endless: dict[str, str] = {}  # partition -> why it cannot be told where it ends
+
+    async def find(self) -> dict[str, End]:
+        """Where each partition ends now. One that cannot tell, such as for a damaged file, fails alone, in `check`: the
+        others have an end to get to.
+
+        Raises:
+            SourceError: the source cannot tell its partitions.
+            StoreError: the store cannot be used.
+        """
+
+        async def end(partition: str) -> End | None:
+            try:
+                return await self._source.end(partition)
+            except (CorruptObject, SourceError) as error:
+                log.warning("processor.end_unknown", partition=partition, error=str(error))
+                self._endless[partition] = str(error)
+                return None
+
+        ends = await gather(await self._source.partitions(), end)
+        return {partition: found for partition, found in ends.items() if found is not None}
 
     async def watch(self, supervisor: Supervisor) -> None:
         """Stop it when every partition has reached its end, here (it says so) or elsewhere (the checkpoint does).
@@ -98,16 +102,23 @@ class Ending:
         """
         if supervisor is None:
             raise EndNotReached("stopped while starting: nothing was begun")
-        ends = supervisor.ends
-        left = sorted(ends.keys() - supervisor.reached, key=natural)
+        everything = supervisor.ends.keys() | self._endless.keys()
+        left = sorted(everything - supervisor.reached, key=natural)
         if not left:
             return
-        lines = [f"{len(left)} of {len(ends)} partitions have not reached the end they had at the start"]
-        for partition in left[:_NAMED]:
-            why = self._hopeless.get(partition)
-            failed = f"failed {HOPELESS} times in a row without getting on: {why}" if why else "is not there yet"
-            lines.append(f"partition {partition} {failed}")
+        has, it = ("has", "it") if len(left) == 1 else ("have", "they")
+        lines = [
+            f"{len(left)} of {len(everything)} partition{'' if len(everything) == 1 else 's'} {has} not reached the end {it} had at the start"
+        ]
+        lines += [f"partition {partition} {self._why(partition)}" for partition in left[:_NAMED]]
         if len(left) > _NAMED:
             lines.append(f"and {len(left) - _NAMED} more")
         lines.append("What is committed stays; the next run goes on from there")
         raise EndNotReached("\n".join(lines))
+
+    def _why(self, partition: str) -> str:
+        if partition in self._endless:
+            return f"could not tell where it ends: {self._endless[partition]}"
+        if partition in self._hopeless:
+            return f"failed {HOPELESS} times in a row without getting on: {self._hopeless[partition]}"
+        return "is not there yet"

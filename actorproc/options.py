@@ -14,6 +14,7 @@ from actorproc.handler import PartitionHandler
 from actorproc.settings import explain, read_config
 
 PREFIX = "ACTORPROC_OPTION_"
+_GIVE = "; give it with --option {0}=..., options={{'{0}': ...}} or in [options] of actorproc.toml"
 
 
 def load_options(
@@ -39,4 +40,4 @@ def load_options(
     try:
         return model(**values)
     except ValidationError as error:
-        raise SettingsError(f"options of {handler.__name__}:\n{explain(error)}") from None
+        raise SettingsError(f"options of {handler.__name__}:\n{explain(error, model, _GIVE)}") from None

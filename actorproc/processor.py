@@ -21,7 +21,7 @@ import pyarrow as pa
 from actorproc.actor import first_cause
 from actorproc.budget import ByteBudget, Tally
 from actorproc.clock import SYSTEM, Clock
-from actorproc.ending import Ending, find_ends
+from actorproc.ending import Ending
 from actorproc.errors import HandlerError, UsageError, blamed
 from actorproc.group.group import Group
 from actorproc.group.nudge import Nudges, UdpNudges
@@ -246,7 +246,7 @@ class Processor:
         try:
             with signalled.obeyed() if signalled else nullcontext():
                 async with AsyncExitStack() as stack:
-                    supervisor = await stack.enter_async_context(self._assembled(until_end))
+                    supervisor = await stack.enter_async_context(self._assembled(ending))
                     tasks = await stack.enter_async_context(anyio.create_task_group())
                     if signalled:
                         signalled.started()
@@ -297,7 +297,7 @@ class Processor:
             self._in_use = False
 
     @asynccontextmanager
-    async def _assembled(self, until_end: bool = False) -> AsyncIterator[Supervisor]:
+    async def _assembled(self, ending: Ending | None = None) -> AsyncIterator[Supervisor]:
         """Everything connected and checked, and a supervisor that is ready to run."""
         settings, clock = self.settings, self.clock
         async with AsyncExitStack() as stack:
@@ -326,7 +326,7 @@ class Processor:
                 threads=HandlerThreads(settings.handler_threads, clock),
             )  # fmt: skip
             group = Group(self._store.lane(), self.layout, self.host, settings, clock=clock, nudges=nudges)
-            ends = await find_ends(self._source) if until_end else {}
+            ends = await ending.find() if ending else {}
             self._supervisor = Supervisor(group, common, ends=ends)
             await stack.enter_async_context(nudges.listening(self._supervisor.nudge))
             self._log.info("processor.started", source=str(self._source), container=self._store.url)

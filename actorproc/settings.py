@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import tomllib
@@ -11,36 +12,39 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from actorproc.errors import SettingsError
 
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-_NUMBER_UNIT = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([A-Za-z]*)\s*")
+_NUMBER_UNIT = re.compile(r"\s*([+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
 def seconds(value: object) -> object:
     """A duration as seconds: a number, or text with a unit ('500ms', '13s', '2m', '1h', '7d')."""
     if not isinstance(value, str):
         return value
-    match = _NUMBER_UNIT.fullmatch(value)
-    unit = match[2].lower() or "s" if match else ""
-    if not match or unit not in _SECONDS:
-        raise ValueError("write seconds, or a number with ms, s, m, h or d, such as '500ms'")
-    return float(match[1]) * _SECONDS[unit]
+    return _amount(value, _SECONDS, "write seconds, or a number with ms, s, m, h or d, such as '500ms'")
 
 
 def size(value: object) -> object:
     """A size as bytes: a number, or text with a unit ('64MiB', '10kB')."""
     if not isinstance(value, str):
         return value
-    match = _NUMBER_UNIT.fullmatch(value)
-    if not match or match[2].lower() not in _BYTES:
-        raise ValueError("write bytes, or a number with kB, MB, GB, KiB, MiB or GiB, such as '64MiB'")
-    return int(float(match[1]) * _BYTES[match[2].lower()])
+    return int(_amount(value, _BYTES, "write bytes, or a number with kB, MB, GB, KiB, MiB or GiB, such as '64MiB'"))
+
+
+def _amount(text: str, units: Mapping[str, float], wanted: str) -> float:
+    match = _NUMBER_UNIT.fullmatch(text)
+    if not match or match[2].lower() not in units:
+        raise ValueError(wanted)
+    amount = float(match[1]) * units[match[2].lower()]
+    if math.isinf(amount):
+        raise ValueError("it is too large")
+    return amount
 
 
 Seconds = Annotated[float, BeforeValidator(seconds), Field(gt=0, allow_inf_nan=False)]
@@ -55,6 +59,7 @@ _ORDERED = (
 )
 """Pairs of settings of which the first must be at most the second, and why."""
 
+_SECRET = re.compile(r"(?i)secret|passw|passphrase|pwd|token|credential|private|api_?key|access_?key|dsn")
 _PREFIX = "ACTORPROC_"
 _NO_TABLE = (
     "there is no such table: settings stand at the top of the file, and only a handler's options in one, [options]"
@@ -221,7 +226,7 @@ class Settings(BaseSettings):
         try:
             return cls(**given)
         except ValidationError as error:
-            raise SettingsError(explain(error)) from None
+            raise SettingsError(explain(error, cls)) from None
         finally:
             _file.reset(token)
 
@@ -237,19 +242,35 @@ def read_config(config: str | Path | None) -> dict[str, Any]:
         raise SettingsError(f"cannot read the settings file {path}: {error}") from None
 
 
-def explain(error: ValidationError) -> str:
-    """What pydantic found, a line each: the field, the value, what is allowed."""
+def explain(error: ValidationError, model: type[BaseModel], give: str = "") -> str:
+    """What pydantic found, a line each: the field, the value, what is allowed. Never a value that may be a secret.
+
+    Args:
+        give: told of one that is missing: how to give it; `{0}` is its name.
+    """
     lines = []
     for item in error.errors():
         name = ".".join(map(str, item["loc"]))
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
-            if isinstance(item["input"], dict) and len(item["loc"]) == 1:  # not shown: it may hold a secret
+            if isinstance(item["input"], dict) and len(item["loc"]) == 1:
                 lines.append(f"[{name}]: {_NO_TABLE}")
                 continue
             message = f"there is no such setting{_did_you_mean(name)}"
-        lines.append(f"{name} = {item['input']!r}: {message}" if name else message)
+        if item["type"] == "missing":  # its input is all that was given
+            lines.append(f"{name}: is missing{give.format(name) if len(item['loc']) == 1 else ''}")
+        elif name and isinstance(item["input"], (str, int, float)) and not _is_secret(model, item["loc"]):
+            lines.append(f"{name} = {item['input']!r}: {message}")
+        else:
+            lines.append(f"{name}: {message}" if name else message)
     return "\n".join(lines)
+
+
+def _is_secret(model: type[BaseModel], place: tuple[int | str, ...]) -> bool:
+    """By its type (`SecretStr`), by `Field(repr=False)`, or by its name: rather one too many."""
+    field = model.model_fields.get(str(place[0]))
+    hidden = field is not None and (not field.repr or "Secret" in str(field.annotation))
+    return hidden or any(_SECRET.search(str(part)) for part in place)
 
 
 def _did_you_mean(name: str, like: float = 0.6) -> str:

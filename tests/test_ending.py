@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import anyio
 
-from actorproc.ending import Ending, find_ends
+from actorproc.ending import Ending
 from actorproc.layout import ProcessorLayout
 from actorproc.logger import get_logger
 from actorproc.output.checkpoints import Checkpoint
@@ -45,17 +45,19 @@ class Elsewhere:
 def test_what_other_hosts_have_reached_is_seen_soon_and_not_asked_without_pause_though_there_are_many() -> None:
     async def main() -> None:
         clock, source = VirtualClock("a"), MemorySource(400)
-        ends = await find_ends(source)
         memory = Memory(clock=clock)
+        slow: Any = FaultyBackend(memory, CALM)
+        store = Store(slow, clock=clock)
+        ending = Ending(source, store, LAYOUT, get_logger(__name__))
+        ends = await ending.find()
         for partition in ends:
             await memory.put(LAYOUT.checkpoint(partition), Checkpoint(1, 0, Cursor("0")).to_json())
-        slow: Any = FaultyBackend(memory, CALM)
         late = LAYOUT.checkpoint("7")
         await memory.put(late, Checkpoint(1, 0, Cursor("-1")).to_json())
-        store, supervisor = Store(slow, clock=clock), Elsewhere(ends)
+        supervisor = Elsewhere(ends)
         began = clock.monotonic()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(Ending(source, store, LAYOUT, get_logger(__name__)).watch, cast(Supervisor, supervisor))
+            tasks.start_soon(ending.watch, cast(Supervisor, supervisor))
             await clock.sleep(8)
             assert len(supervisor.reached) == 399
             await memory.put(late, Checkpoint(1, 0, Cursor("0")).to_json())

@@ -34,7 +34,7 @@ from actorproc import (
 from actorproc.ending import HOPELESS
 from actorproc.group.heartbeat import read_heartbeats
 from actorproc.layout import ProcessorLayout, log_file
-from actorproc.output.chain import LETTERS_LIMIT
+from actorproc.output.chain import LETTERS_LIMIT, read_cursor
 from actorproc.running import Done
 from actorproc.settings import Settings
 from actorproc.sources import LogSource
@@ -97,11 +97,36 @@ async def test_until_end_says_which_partition_cannot_go_on_after_the_others_have
 
     store = Store(Memory())
     processor = Processor(Stopping, name="Double", source=fed(), container=store, **QUICK)
-    says = rf"1 of 4 partitions.*\npartition 2 failed {HOPELESS} times.*on_error said stop: ValueError\('poison'\)"
+    says = rf"1 of 4 partitions has not reached the end it had .*\npartition 2 failed {HOPELESS} times.*on_error said stop: ValueError\('poison'\)"
     with anyio.fail_after(60), pytest.raises(errors.EndNotReached, match=says):
         await processor.run(until_end=True)
     assert await rows(store) == sorted(2 * n for n in range(10) for _ in range(3))
     assert (await store.list("Double/hosts/")).entries == [], "it has left in good order"
+
+
+async def test_until_end_brings_the_others_to_theirs_where_partitions_cannot_tell_their_ends() -> None:
+    log, container = Store(Memory()), Store(Memory())
+    for _ in range(2):
+        async with Producer(log, partitions=5) as producer:
+            for n in range(50):
+                await producer.send(str(n), key=f"k{n}")
+    newest = {}
+    for partition in "13":
+        newest[partition] = key = (await log.list(f"partition={partition}/")).entries[-1].key
+        await log.put(key, b"PAR1 damaged PAR1")
+    processor = Processor(Double, source=LogSource(log), container=container, **QUICK)
+    says = (
+        r"^2 of 5 partitions have not reached the end they had at the start\n"
+        rf"partition 1 could not tell where it ends: .*{newest['1']}.*\npartition 3 .*{newest['3']}"
+    )
+    with anyio.fail_after(60), pytest.raises(errors.EndNotReached, match=says):
+        await processor.run(until_end=True)
+    layout, whole = ProcessorLayout("Double"), LogSource(log)
+    await whole.open()
+    for partition in "024":
+        cursor = await read_cursor(container, layout, partition)
+        assert cursor is not None
+        assert cursor.sequence == (await whole.end(partition)).sequence
 
 
 async def test_until_end_has_patience_with_a_partition_that_gets_on_between_its_failures(

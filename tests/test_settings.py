@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, SecretStr
 
 from actorproc.context import PartitionContext
 from actorproc.errors import SettingsError
@@ -58,6 +58,9 @@ def test_a_file_is_read_as_utf_8_whatever_the_locale(tmp_path: Path) -> None:
             {"commit_interval": "5 parsecs"},
             "commit_interval = '5 parsecs': write seconds, or a number with ms, s, m, h or d",
         ),
+        ({"commit_interval": "-1"}, "commit_interval = '-1': Input should be greater than 0"),
+        ({"commit_interval": "1e999"}, "commit_interval = '1e999': it is too large"),
+        ({"commit_interval": "0s"}, "commit_interval = '0s': Input should be greater than 0"),
         ({"commit_interval": 0}, "commit_interval = 0: Input should be greater than 0"),
         ({"commit_intervall": 5}, "commit_intervall = 5: there is no such setting"),
         ({"delivery": "exactly-once"}, "delivery = 'exactly-once': Input should be 'at-least-once' or 'at-most-once'"),
@@ -77,6 +80,8 @@ def test_a_file_is_read_as_utf_8_whatever_the_locale(tmp_path: Path) -> None:
             "auto_commit = false cannot go with delivery = 'at-most-once'",
         ),
         ({"s3_access_key": "a"}, "s3_access_key and s3_secret_key come together"),
+        ({"commit_bytes": "-5MiB"}, "commit_bytes = '-5MiB': Input should be greater than 0"),
+        ({"commit_bytes": "9" * 400}, "it is too large"),
         ({"commit_bytes": "many"}, "commit_bytes = 'many': write bytes, or a number with kB"),
     ],
 )
@@ -135,10 +140,50 @@ def test_options_come_from_keywords_environment_and_file(tmp_path: Path) -> None
     [
         ({"table": "t", "limt": 3}, "WithOptions has no option limt; it has: table, limit"),
         ({"table": "t", "limit": "0"}, "limit = '0': Input should be greater than 0"),
-        ({}, "table"),
+        ({}, "table: is missing; give it with --option table=..., options={'table': ...} or in [options] of"),
     ],
 )
 def test_a_wrong_option_is_named(given: dict[str, object], message: str) -> None:
     with pytest.raises(SettingsError) as caught:
         load_options(WithOptions, given, None, {})
     assert message in str(caught.value)
+
+
+class Database(BaseModel):
+    host: str
+    port: int = 1
+    word: str = ""
+
+
+class WithSecrets(WithOptions):
+    class Options(BaseModel):
+        table: str
+        password: str = Field("", max_length=1)
+        pin: SecretStr | None = Field(None, max_length=1)
+        words: str = Field("", max_length=1, repr=False)
+        database: Database | None = None
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"password": "hunter2"}, "table: is missing"),
+        ({"table": "t", "password": "hunter2"}, "password: String should have at most 1 character"),
+        ({"table": "t", "pin": "hunter2"}, "pin: "),
+        ({"table": "t", "words": "hunter2"}, "words: "),
+        ({"table": "t", "database": {"word": "hunter2"}}, "database.host: is missing"),
+        ({"table": "t", "database": {"host": 1, "port": "x", "word": "hunter2"}}, "database.port = 'x': Input should"),
+        ({"table": "t", "database": ["hunter2"]}, "database: Input should be"),
+    ],
+)
+def test_what_is_wrong_with_options_tells_no_secret(given: dict[str, object], named: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_options(WithSecrets, given, None, {})
+    assert named in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_misspelt_secret_key_is_not_told() -> None:
+    with pytest.raises(SettingsError, match="s3_secret_ky: there is no such setting; did you mean") as caught:
+        Settings.load(s3_secret_ky="hunter2")
+    assert "hunter2" not in str(caught.value)

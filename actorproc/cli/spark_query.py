@@ -258,9 +258,12 @@ def _trigger(text: str) -> dict[str, Any]:
 
 def _seconds(option: str, text: str) -> float:
     try:
-        return float(str(seconds(text)))
+        found = float(str(seconds(text)))
     except ValueError as error:
         raise SettingsError(f"{option} = {text!r}: {error}") from None
+    if found < 0:
+        raise SettingsError(f"{option} = {text!r}: 0 seconds or more")
+    return found
 
 
 def _urls(ask: Ask, store: Store, settings: Settings) -> dict[str, str]:
