@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from actorproc.errors import CorruptObject
+from actorproc.errors import RESTORE, CorruptObject
 
 VERSION = 1
 
@@ -33,5 +33,5 @@ def document(key: str, body: bytes | str, what: str) -> Iterator[dict[str, Any]]
         yield fields
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CorruptObject(
-            key, f"is no {what} ({error!r}); it is written whole or not at all, so look who did"
+            key, f"is no {what} ({error!r}). It is written whole or not at all: look who changed it, and {RESTORE}"
         ) from None

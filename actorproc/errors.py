@@ -30,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
+from typing import Self
 
 
 class ActorprocError(Exception):
@@ -75,12 +76,53 @@ class ConditionFailed(StoreError):
     """
 
 
-class CorruptObject(ActorprocError):
-    """An object is not what was written there (torn, truncated, or somebody else's)."""
+RESTORE = "restore it from a backup, or from an earlier version in the bucket"
 
-    def __init__(self, key: str, why: str) -> None:
-        super().__init__(f"{key}: {why}")
+
+class CorruptObject(ActorprocError):
+    """An object is not what was written there (torn, truncated, or somebody else's).
+
+    Args:
+        url: of the store in which it is. Who finds the damage knows the key only; `locate` says it on the way up.
+    """
+
+    def __init__(self, key: str, why: str, url: str = "") -> None:
+        super().__init__(key, why, url)
         self.key = key
+        self.why = _one_line(why)
+        self.url = url
+
+    def __str__(self) -> str:
+        return f"{self.url}/{self.key}: {self.why}" if self.url else f"{self.key}: {self.why}"
+
+    @classmethod
+    def unreadable(cls, key: str, error: Exception) -> Self:
+        """A file that the library which decodes it refuses."""
+        return cls(key, f"cannot be read ({_one_line(str(error))}); {RESTORE}")
+
+
+def _one_line(text: str) -> str:
+    """Libraries put line breaks, and bytes of what they read, into their messages."""
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
+
+
+def locate(error: BaseException | None, url: str) -> None:
+    """Say of what is damaged that it is in the store at `url`, unless it is known to be in another."""
+    if isinstance(error, CorruptObject):
+        error.url = error.url or url
+    elif isinstance(error, BaseExceptionGroup):
+        for one in error.exceptions:
+            locate(one, url)
+
+
+@contextmanager
+def located(url: str) -> Iterator[None]:
+    """While inside, what is read is in the store at `url`."""
+    try:
+        yield
+    except BaseException as error:
+        locate(error, url)
+        raise
 
 
 class SourceError(ActorprocError):

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from actorproc.errors import CorruptObject
+from actorproc.errors import RESTORE, CorruptObject
 from actorproc.store import Store
 
 TAIL = 64 * 2**10
@@ -114,17 +114,17 @@ def parse_footer(key: str, tail: bytes, *, tag: str, size: int) -> Footer | int:
         CorruptObject: the file is no whole Parquet file.
     """
     if size < 12 or tail[-4:] != _MAGIC:
-        raise CorruptObject(key, f"no whole Parquet file ({size} bytes, and it does not end as one)")
+        raise CorruptObject(key, f"no whole Parquet file ({size} bytes, and it does not end as one); {RESTORE}")
     needed = int.from_bytes(tail[-8:-4], "little") + 8
     if needed > size - 4:
-        raise CorruptObject(key, f"its footer claims {needed} bytes of {size}")
+        raise CorruptObject(key, f"its footer claims {needed} bytes of {size}; {RESTORE}")
     if needed > len(tail):
         return needed
     try:  # a file of nothing but the footer is enough to read the footer
         parsed = pq.ParquetFile(pa.BufferReader(_MAGIC + tail[-needed:]), thrift_string_size_limit=2**31 - 1).metadata
         metadata = {k.decode(): v.decode() for k, v in (parsed.metadata or {}).items()}
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise CorruptObject(key, f"its Parquet footer cannot be read: {error}") from None
+        raise CorruptObject(key, f"its Parquet footer cannot be read ({error}); {RESTORE}") from None
     return Footer(metadata, parsed.num_rows, tag, size)
 
 
@@ -132,7 +132,7 @@ def footer_of(key: str, body: bytes) -> Footer:
     """The footer of a whole file. Raises CorruptObject if it is none."""
     footer = parse_footer(key, body, tag="", size=len(body))
     if isinstance(footer, int):
-        raise CorruptObject(key, f"its footer claims {footer} bytes of {len(body)}")
+        raise CorruptObject(key, f"its footer claims {footer} bytes of {len(body)}; {RESTORE}")
     return footer
 
 

@@ -18,12 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from actorproc.document import document, to_document
-from actorproc.errors import CorruptObject, UsageError
+from actorproc.errors import CorruptObject, UsageError, located
 from actorproc.layout import ProcessorLayout, number_of, partition_of
 from actorproc.log.files import LogMeta, Notes, encode_file, end_of, open_log
 from actorproc.log.heads import HeadWriter
 from actorproc.log.once import ending, hinting, land
-from actorproc.output.dead_letters import decoded, letter_files, read_letters
+from actorproc.output.dead_letters import decoded, letter_files, no_letters, read_letters
 from actorproc.output.origin import check_source
 from actorproc.records import Batch
 from actorproc.store import Conflict, Store, Stored
@@ -95,9 +95,10 @@ class Replay:
             UsageError: there is no log, or it is not the one that was processed.
         """
         meta = await open_log(log)
-        await check_source(store, ProcessorLayout(processor), meta.identity, log.url)
-        async with hinting(log) as heads:
-            yield cls(store, processor, log, heads, meta)
+        with located(store.url):
+            await check_source(store, ProcessorLayout(processor), meta.identity, log.url)
+            async with hinting(log) as heads:
+                yield cls(store, processor, log, heads, meta)
 
     async def files(self, partition: str | None = None) -> list[str]:
         """Keys of the dead-letter files that hold letters, by partition and number."""
@@ -146,7 +147,8 @@ class Replay:
 
     async def _plan(self, key: str, partition: str) -> Stored:
         """Create the intent at the end of the partition; or find another's."""
-        base, running = await ending(self._log, partition, self._heads.newest.get(partition, 0))
+        with located(self._log.url):
+            base, running = await ending(self._log, partition, self._heads.newest.get(partition, 0))
         intent = Intent(
             self._identity, self._nonce(), covers=base, running=running, base=base, done=False, write_id=self._nonce()
         )
@@ -163,9 +165,10 @@ class Replay:
             "Look for its letters in the output; then purge them, or delete the replay's object below "
             f"{self._layout.replays} to append them again"
         )
-        if await land(self._log, self._heads, partition, intent.base, intent.put_id, body, doubt=doubt):
-            return None
-        return await end_of(self._log, partition, intent.base)
+        with located(self._log.url):
+            if await land(self._log, self._heads, partition, intent.base, intent.put_id, body, doubt=doubt):
+                return None
+            return await end_of(self._log, partition, intent.base)
 
     async def _swap(self, key: str, intent: Intent, tag: str) -> Stored:
         """Store the intent; or find what another replay has made of it."""
@@ -180,7 +183,7 @@ class Replay:
             keys, values, headers, timestamps = zip(*map(self._record, letters), strict=True)
             batch = Batch.of("", values, range(len(letters)), keys=keys, headers=headers, timestamps=timestamps)
         except (ValueError, TypeError, KeyError, AttributeError, pa.ArrowException) as error:
-            raise CorruptObject(key, f"is no file of dead letters ({error!r})") from None
+            raise no_letters(key, error) from None
         table = pa.Table.from_batches([batch.data])
         newest = pc.max(table.column("timestamp")).cast(pa.int64()).as_py()
         producer = f"replay of {self._processor}"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from actorproc.actor import gather
-from actorproc.errors import CorruptObject, SourceError
+from actorproc.errors import CorruptObject, SourceError, locate
 from actorproc.group.assignment import Lease, Plan, plan
 from actorproc.group.heartbeat import Heartbeat, read_heartbeats
 from actorproc.group.liveness import Watch
@@ -145,6 +145,7 @@ async def _read_partition(
         if source is not None and end is not None:
             lag = await _lag(source, partition, state.cursor, end)
     except (CorruptObject, SourceError) as broken:
+        locate(broken, store.url)
         errors.append(str(broken))
     return PartitionStatus(
         partition=partition,

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 import anyio
 
 from actorproc.clock import SYSTEM, Clock
-from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable
+from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, locate
 from actorproc.logger import get_logger
 from actorproc.retry import Backoff
 
@@ -182,7 +182,8 @@ class Store:
         await self.backend.open()
         return self
 
-    async def __aexit__(self, *exc: object) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        locate(error, self.url)
         with anyio.CancelScope(shield=True), anyio.move_on_after(5):
             await self.backend.close()
 

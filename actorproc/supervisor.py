@@ -23,6 +23,7 @@ from actorproc.errors import (
     StoreRefused,
     WrittenOut,
     described,
+    locate,
     outside,
     text_of,
 )
@@ -333,6 +334,7 @@ class Supervisor(Actor[Note]):
             return running.actor
 
         def failed(error: Exception, delay: float) -> None:
+            locate(error, self._common.store.url)  # what the source has read says by itself where it is
             running.failed(error)
             self._let_go(running)
             blame = error.__cause__ or error  # what a handler raised, behind what we made of it

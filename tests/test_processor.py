@@ -39,6 +39,7 @@ from actorproc.running import Done
 from actorproc.settings import Settings
 from actorproc.sources import LogSource
 from actorproc.store import Listing, Store
+from actorproc.stores import open_store
 from actorproc.stores.memory import Memory
 from actorproc.testing.source import MemorySource
 
@@ -105,7 +106,7 @@ async def test_until_end_says_which_partition_cannot_go_on_after_the_others_have
 
 
 async def test_until_end_brings_the_others_to_theirs_where_partitions_cannot_tell_their_ends() -> None:
-    log, container = Store(Memory()), Store(Memory())
+    log, container = open_store("memory://damaged"), Store(Memory())
     for _ in range(2):
         async with Producer(log, partitions=5) as producer:
             for n in range(50):
@@ -117,7 +118,7 @@ async def test_until_end_brings_the_others_to_theirs_where_partitions_cannot_tel
     processor = Processor(Double, source=LogSource(log), container=container, **QUICK)
     says = (
         r"^2 of 5 partitions have not reached the end they had at the start\n"
-        rf"partition 1 could not tell where it ends: .*{newest['1']}.*\npartition 3 .*{newest['3']}"
+        rf"partition 1 could not tell where it ends: memory://damaged/{newest['1']}: .*\npartition 3 .*{newest['3']}"
     )
     with anyio.fail_after(60), pytest.raises(errors.EndNotReached, match=says):
         await processor.run(until_end=True)

@@ -11,7 +11,7 @@ import typer
 
 from actorproc.actor import gather
 from actorproc.cli.common import console, counted, load_settings, print_json, print_table, run_async
-from actorproc.errors import CorruptObject, UsageError
+from actorproc.errors import CorruptObject, UsageError, locate
 from actorproc.keeping.kept import Kept, KeptLog
 from actorproc.keeping.positions import Standing, standings
 from actorproc.keeping.readers import add_to, opened_kept
@@ -158,6 +158,7 @@ async def _ends(kept: Kept, partitions: Sequence[str]) -> tuple[Mapping[str, int
         try:
             return await kept.end(partition)
         except CorruptObject as damaged:
+            locate(damaged, kept.store.url)
             errors[partition] = str(damaged)
             return None
 

@@ -38,10 +38,10 @@ async def committed_numbers(store: Store, of: str, identity: str) -> Mapping[str
     key = f"offsets/{max(batches)}"
     stored = await store.get(key)
     if stored is None:
-        raise CorruptObject(f"{store.url}/{key}", "is missing, and its micro-batch is committed")
+        raise CorruptObject(key, "is missing, and its micro-batch is committed", store.url)
     version, _, rest = stored.body.decode(errors="replace").partition("\n")
     if version != _VERSION:
-        raise CorruptObject(f"{store.url}/{key}", f"has version {version!r}, this actorproc knows {_VERSION}")
+        raise CorruptObject(key, f"has version {version!r}, this actorproc knows {_VERSION}", store.url)
     _, *sources = rest.splitlines()  # the first is about the query as a whole
     ours = [Offset.checked(found, of, identity) for found in map(_parsed, sources) if _is_ours(found, identity)]
     if not ours:

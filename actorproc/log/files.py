@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from actorproc.document import document, to_document
-from actorproc.errors import CorruptObject, UsageError
+from actorproc.errors import RESTORE, CorruptObject, UsageError
 from actorproc.layout import LOG_META, log_dir, log_file
 from actorproc.listing import numbered_files
 from actorproc.parquet import Footer, footer_of, open_parquet, read_footer, write_parquet
@@ -195,7 +195,7 @@ class LogFile:
             raise self._corrupt(error) from None
 
     def _corrupt(self, error: Exception) -> CorruptObject:
-        return CorruptObject(self.key, f"cannot be read ({error}); restore it, nothing beyond it is read before")
+        return CorruptObject(self.key, f"cannot be read ({error}); {RESTORE}: nothing beyond it is read before")
 
 
 # Finding

@@ -169,7 +169,7 @@ class Merger:
             for batch in batches_of(file, 0, footer.rows, _GROUP_ROWS // 8):
                 self._wait(self._fitted(batch))
         except (pa.ArrowException, OSError) as error:
-            raise CorruptObject(key, f"cannot be read ({error})") from None
+            raise CorruptObject.unreadable(key, error) from None
         if compacted:
             contents = Contents.from_metadata(key, footer.metadata)
             follows = contents.first == self._first + len(self._rows)

@@ -109,7 +109,7 @@ def _opened(key: str, body: bytes, number: int, stop: int) -> _Opened:
     try:
         file = open_parquet(body)
     except (pa.ArrowException, OSError) as error:
-        raise CorruptObject(key, f"cannot be read ({error})") from None
+        raise CorruptObject.unreadable(key, error) from None
     return _Opened(file, part_of(key, footer_in(file, len(body)), number, stop))
 
 
@@ -117,4 +117,4 @@ def _batches(key: str, opened: _Opened, skip: int) -> Iterator[pa.RecordBatch]:
     try:
         yield from batches_of(opened.file, opened.part.skip + skip, opened.part.stop, _ROWS)
     except (pa.ArrowException, OSError) as error:
-        raise CorruptObject(key, f"cannot be read ({error})") from None
+        raise CorruptObject.unreadable(key, error) from None

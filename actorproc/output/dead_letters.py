@@ -11,7 +11,7 @@ import orjson
 
 from actorproc.clock import Clock
 from actorproc.context import Site
-from actorproc.errors import CorruptObject, storable, text_of
+from actorproc.errors import RESTORE, CorruptObject, located, storable, text_of
 from actorproc.layout import ProcessorLayout, number_of
 from actorproc.records import Record
 from actorproc.store import Store
@@ -91,11 +91,21 @@ async def read_letters(store: Store, key: str) -> list[dict[str, Any]]:
     Raises:
         CorruptObject: it is not what was written there.
     """
-    stored = await store.get(key)
-    try:
-        return [orjson.loads(line) for line in stored.body.splitlines()] if stored else []
-    except orjson.JSONDecodeError as error:
-        raise CorruptObject(key, f"is no file of dead letters ({error})") from None
+    with located(store.url):
+        stored = await store.get(key)
+        try:
+            return [orjson.loads(line) for line in stored.body.splitlines()] if stored else []
+        except orjson.JSONDecodeError as error:
+            raise no_letters(key, error) from None
+
+
+def no_letters(key: str, error: Exception) -> CorruptObject:
+    """For a file that is not what was published."""
+    return CorruptObject(
+        key,
+        f"is no file of dead letters ({error!r}); {RESTORE}, or put an empty object in its place, as a purge does: its "
+        "letters are forgotten then",
+    )
 
 
 async def dead_letters(

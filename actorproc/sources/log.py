@@ -16,7 +16,7 @@ import pyarrow as pa
 from actorproc.actor import first_cause
 from actorproc.budget import ByteBudget, Room
 from actorproc.clock import SYSTEM, Clock
-from actorproc.errors import SourceError, StoreRefused, UsageError
+from actorproc.errors import CorruptObject, SourceError, StoreRefused, UsageError, locate, located
 from actorproc.keeping.registry import Reader, register
 from actorproc.layout import READERS, log_boundary, log_dir, log_file
 from actorproc.listing import numbered_files
@@ -70,11 +70,12 @@ class LogSource(Source):
         Raises:
             UsageError: there is no log.
         """
-        async with AsyncExitStack() as opened:
-            if self._owns_store:
-                await opened.enter_async_context(self._store)
-            meta = await open_log(self._store)
-            self._opened = opened.pop_all()
+        with located(self._store.url):
+            async with AsyncExitStack() as opened:
+                if self._owns_store:
+                    await opened.enter_async_context(self._store)
+                meta = await open_log(self._store)
+                self._opened = opened.pop_all()
         self._partitions = [str(index) for index in range(meta.partitions)]
         self.identity = meta.identity
 
@@ -82,7 +83,8 @@ class LogSource(Source):
         """See `Source.register`. On a log that may only be read nothing is registered, with a warning."""
         reader = Reader.of_processor(container, processor, self.identity or "")
         try:
-            self._lowest = (await register(self._store, READERS, reader, rename=True)).lowest
+            with located(self._store.url):
+                self._lowest = (await register(self._store, READERS, reader, rename=True)).lowest
         except StoreRefused as error:
             log.warning("log.reader_not_registered", log=self.url, processor=processor, why=str(error))
 
@@ -95,22 +97,24 @@ class LogSource(Source):
     async def start(self, partition: str, at: Start) -> str:
         """See `Source.start`. A time is found by the records' timestamps, which need not be in order: reading begins at
         the first record that is as late as `at`."""
-        lowest = await self._lowest_of(partition)
-        if at == "earliest":
-            return _position(await first_base(self._store, partition, lowest) or lowest)
-        await self._heads.refresh()
-        hint = self._heads.newest.get(partition, 0)
-        if at == "latest":
-            return _position(await end_of(self._store, partition, hint))
-        if not isinstance(at, datetime) or at.tzinfo is None:
-            raise UsageError(f"start = {at!r}: 'earliest', 'latest' or a datetime with a time zone")
-        time = (at - _EPOCH) // timedelta(microseconds=1)
-        return _position(*await find_time(self._store, partition, time, hint, lowest))
+        with located(self._store.url):
+            lowest = await self._lowest_of(partition)
+            if at == "earliest":
+                return _position(await first_base(self._store, partition, lowest) or lowest)
+            await self._heads.refresh()
+            hint = self._heads.newest.get(partition, 0)
+            if at == "latest":
+                return _position(await end_of(self._store, partition, hint))
+            if not isinstance(at, datetime) or at.tzinfo is None:
+                raise UsageError(f"start = {at!r}: 'earliest', 'latest' or a datetime with a time zone")
+            time = (at - _EPOCH) // timedelta(microseconds=1)
+            return _position(*await find_time(self._store, partition, time, hint, lowest))
 
     async def end(self, partition: str) -> End:
-        await self._heads.refresh()
-        end = await end_of(self._store, partition, self._heads.newest.get(partition, 0))
-        return End(_position(end), end - 1 if end else None)
+        with located(self._store.url):
+            await self._heads.refresh()
+            end = await end_of(self._store, partition, self._heads.newest.get(partition, 0))
+            return End(_position(end), end - 1 if end else None)
 
     def sequence_before(self, partition: str, position: str) -> int:
         """See `Source.sequence_before`. Raises SourceError if `position` is none of a log."""
@@ -129,10 +133,10 @@ class LogSource(Source):
         """
         base, skip = _parsed(partition, position)
         known = not base and not skip  # that there is such a place in the partition
-        if base < (lowest := await self._lowest_of(partition)):
-            raise self._lost(partition, base, lowest)
         ahead = _Ahead(self, partition)
         try:
+            if base < (lowest := await self._lowest_of(partition)):
+                raise self._lost(partition, base, lowest)
             while True:
                 await room.reserve(self._file_bytes)
                 body = await ahead.take(base)
@@ -166,6 +170,9 @@ class LogSource(Source):
                     room.resize(in_hand)
                 base, skip = end, 0
                 del batch
+        except CorruptObject as damaged:
+            locate(damaged, self._store.url)
+            raise
         finally:
             ahead.clear()
 

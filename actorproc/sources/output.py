@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from actorproc.budget import ByteBudget, Room
 from actorproc.clock import SYSTEM, Clock
-from actorproc.errors import CorruptObject, SourceError, StoreRefused, UsageError
+from actorproc.errors import CorruptObject, SourceError, StoreRefused, UsageError, located
 from actorproc.group.membership import read_group
 from actorproc.keeping.registry import Reader, register
 from actorproc.layout import ProcessorLayout
@@ -89,22 +89,24 @@ class OutputSource(Source):
         Raises:
             UsageError: there is no such processor.
         """
-        async with AsyncExitStack() as opened:
-            if self._owns_store:
-                await opened.enter_async_context(self._store)
-            if await read_schema(self._store, self._layout) is None:
-                raise UsageError(
-                    f"{self._layout.processor} has never run at {self._store.url}: check name and container, or start it "
-                    "first, so that there is something to read"
-                )
-            self.identity = await dataset_identity(self._store, self._layout)
-            self._opened = opened.pop_all()
+        with located(self._store.url):
+            async with AsyncExitStack() as opened:
+                if self._owns_store:
+                    await opened.enter_async_context(self._store)
+                if await read_schema(self._store, self._layout) is None:
+                    raise UsageError(
+                        f"{self._layout.processor} has never run at {self._store.url}: check name and container, or start it "
+                        "first, so that there is something to read"
+                    )
+                self.identity = await dataset_identity(self._store, self._layout)
+                self._opened = opened.pop_all()
 
     async def register(self, processor: str, container: str) -> None:
         """See `Source.register`. Where the other's container may only be read nothing is registered, with a warning."""
         reader = Reader.of_processor(container, processor, self.identity or "")
         try:
-            self._lowest = (await register(self._store, self._layout.readers, reader, rename=True)).lowest
+            with located(self._store.url):
+                self._lowest = (await register(self._store, self._layout.readers, reader, rename=True)).lowest
         except StoreRefused as error:
             log.warning("output.reader_not_registered", source=self.url, processor=processor, why=str(error))
 
@@ -112,19 +114,22 @@ class OutputSource(Source):
         await self._opened.aclose()
 
     async def partitions(self) -> Sequence[str]:
-        group = await read_group(self._store, self._layout)
-        return sorted({*await partitions_with_state(self._store, self._layout), *(group.leases if group else ())})
+        with located(self._store.url):
+            group = await read_group(self._store, self._layout)
+            return sorted({*await partitions_with_state(self._store, self._layout), *(group.leases if group else ())})
 
     async def start(self, partition: str, at: Start) -> str:
         """See `Source.start`. A time is found by when rows were committed, by their hosts' clocks."""
         at = checked_start(at)
-        following = self._following(partition)
-        if isinstance(at, datetime):
-            return _position(await following.at(at.timestamp()))
-        return _position(await (following.first() if at == "earliest" else following.end()))
+        with located(self._store.url):
+            following = self._following(partition)
+            if isinstance(at, datetime):
+                return _position(await following.at(at.timestamp()))
+            return _position(await (following.first() if at == "earliest" else following.end()))
 
     async def end(self, partition: str) -> End:
-        end = await self._following(partition).end()
+        with located(self._store.url):
+            end = await self._following(partition).end()
         return End(_position(end), end.rows - 1 if end.rows else None)
 
     def sequence_before(self, partition: str, position: str) -> int:
@@ -145,30 +150,31 @@ class OutputSource(Source):
         following = self._following(partition)
         place = _parsed(partition, position)
         pause = self._settings.poll_interval
-        while True:
-            file = await following.file(place.number, room.reserve)
-            if file is None:
-                room.resize(0)
-                yield Chunk(Batch(partition, _NO_ROWS, _NO_SEQUENCES), _position(place))
-                await self._clock.sleep(self._clock.jitter(pause))
-                pause = min(pause * _SLOWER, SLOWEST * self._settings.poll_interval)
-                continue
-            if not file.before <= place.rows <= file.end:
-                raise SourceError(
-                    f"partition {partition} of {self.url} is not the output that it was: {place.rows} rows of it are read, "
-                    f"and {file.key} has its rows {file.before} to {file.end}. Was it deleted and made anew? Then start anew "
-                    "under another processor name"
-                )
-            pause = self._settings.poll_interval
-            batches, size = _batches(partition, file, place.rows - file.before), len(file.body)
-            number, place = place.number, Spot(file.next, file.end)
-            del file
-            room.resize(size)
-            while (batch := await self._clock.offload(next, batches, None)) is not None:
-                done = batch.last + 1
-                room.resize(size + batch.nbytes)
-                yield Chunk(batch, _position(place if done == place.rows else Spot(number, done)))
-            del batch, batches
+        with located(self._store.url):
+            while True:
+                file = await following.file(place.number, room.reserve)
+                if file is None:
+                    room.resize(0)
+                    yield Chunk(Batch(partition, _NO_ROWS, _NO_SEQUENCES), _position(place))
+                    await self._clock.sleep(self._clock.jitter(pause))
+                    pause = min(pause * _SLOWER, SLOWEST * self._settings.poll_interval)
+                    continue
+                if not file.before <= place.rows <= file.end:
+                    raise SourceError(
+                        f"partition {partition} of {self.url} is not the output that it was: {place.rows} rows of it are read, "
+                        f"and {file.key} has its rows {file.before} to {file.end}. Was it deleted and made anew? Then start anew "
+                        "under another processor name"
+                    )
+                pause = self._settings.poll_interval
+                batches, size = _batches(partition, file, place.rows - file.before), len(file.body)
+                number, place = place.number, Spot(file.next, file.end)
+                del file
+                room.resize(size)
+                while (batch := await self._clock.offload(next, batches, None)) is not None:
+                    done = batch.last + 1
+                    room.resize(size + batch.nbytes)
+                    yield Chunk(batch, _position(place if done == place.rows else Spot(number, done)))
+                del batch, batches
 
     def _following(self, partition: str) -> Following:
         return Following(self._store, self._layout, partition, self._lowest.get(partition, 0))
@@ -186,7 +192,7 @@ def _batches(partition: str, file: CommittedFile, skip: int) -> Iterator[Batch]:
             yield Batch(partition, _records(rows, times[skip:stop]), pa.array(sequences))
             skip = stop
     except (pa.ArrowException, OSError, KeyError) as error:
-        raise CorruptObject(file.key, f"cannot be read ({error})") from None
+        raise CorruptObject.unreadable(file.key, error) from None
 
 
 def _records(rows: pa.RecordBatch, times: np.ndarray) -> pa.RecordBatch:

@@ -147,7 +147,7 @@ class _Work:
                     made = place.call(merge, place.store, self.layout, groups[index], self.schema)
                     report = orjson.dumps({"made": made and asdict(made)})
                 except CorruptObject as error:
-                    report = orjson.dumps({"corrupt": [error.key, str(error).removeprefix(f"{error.key}: ")]})
+                    report = orjson.dumps({"corrupt": error.args})
                 yield pa.record_batch([[index], [report]], schema=_REPORT)
 
 
@@ -230,7 +230,7 @@ async def _planned(
     plans = await plan(store, layout, partitions, target_size=target_size, older_than=older_than)
     declared = await read_schema(store, layout)  # after the listing: no file there has a column that is not in it
     if declared is None:
-        raise CorruptObject(layout.schema, f"is missing from {store.url}; every processor writes it as it starts")
+        raise CorruptObject(layout.schema, "is missing; every processor writes it as it starts", store.url)
     return output_schema(declared), plans
 
 

@@ -10,10 +10,9 @@ import orjson
 import pyarrow as pa
 
 from actorproc.actor import gather
-from actorproc.errors import CorruptObject
 from actorproc.layout import ProcessorLayout
 from actorproc.output.dataset import partitions_with_state
-from actorproc.output.dead_letters import decoded
+from actorproc.output.dead_letters import decoded, no_letters
 from actorproc.output.origin import dataset_identity
 from actorproc.records import RECORD_SCHEMA
 from actorproc.spark.dataset import Dataset, DatasetFile, FileRows, list_files
@@ -92,7 +91,7 @@ class DeadLetters(Dataset):
             letters = [_decoded(orjson.loads(line)) for line in body.splitlines()]
             table = pa.RecordBatch.from_pylist(letters, LETTER_SCHEMA)
         except (ValueError, TypeError, KeyError, pa.ArrowException) as error:
-            raise CorruptObject(key, f"is no file of dead letters ({error!r})") from None
+            raise no_letters(key, error) from None
         yield FileRows(dict(zip(LETTER_SCHEMA.names, table.columns, strict=True)), table.column("sequence"))
 
 

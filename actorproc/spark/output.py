@@ -54,9 +54,7 @@ class Output(Dataset):
         await check_processor(store, self._layout)
         declared = await read_schema(store, self._layout)
         if declared is None:
-            raise CorruptObject(
-                self._layout.schema, f"is missing from {store.url}; every processor writes it as it starts"
-            )
+            raise CorruptObject(self._layout.schema, "is missing; every processor writes it as it starts", store.url)
         return pa.schema([_nullable(field) for field in (*declared, PARTITION, SEQUENCE)])
 
     async def partitions(self, store: Store) -> Sequence[str]:
@@ -241,7 +239,7 @@ def _plain(column: pa.Array) -> pa.Array:
 
 
 def _damaged(key: str, error: Exception) -> CorruptObject:
-    return CorruptObject(key, f"cannot be read ({error})")
+    return CorruptObject.unreadable(key, error)
 
 
 def _nullable(field: pa.Field) -> pa.Field:

@@ -97,7 +97,7 @@ def test_status_of_a_torn_checkpoint_says_so_and_shows_the_others(run: Run, stat
     (tmp_path / "state" / LAYOUT.checkpoint("1")).write_bytes(b'{"version":1,"epo')
     status = orjson.loads(run("status", "--name", "Delays", "--container", tmp_path / "state", "--json").stdout)
     errors = [partition["error"] for partition in status["partitions"]]
-    assert "Delays/checkpoints/1.json: is no checkpoint" in errors[1]
+    assert f"file://{tmp_path}/state/Delays/checkpoints/1.json: is no checkpoint" in errors[1]
     assert errors[0] is errors[2] is errors[3] is None
 
 
@@ -144,9 +144,7 @@ def test_dead_letters_of_a_partition_that_there_is_not_are_refused(
     assert "no partition '77'; there are: 0, 1, 2, 3" in result.stderr
 
 
-def test_dead_letters_are_replayed_into_a_log_alone(
-    run: Run, state: Path, place: list[object], tmp_path: Path
-) -> None:
+def test_dead_letters_are_replayed_into_a_log_alone(run: Run, state: Path, place: list[object], tmp_path: Path) -> None:
     shutil.copytree(state / "state", tmp_path / "state")
     result = run("dead-letters", "replay", *place, "--source", "mysrc:Lines")
     assert (result.exit_code, result.stdout) == (2, "")
@@ -268,6 +266,47 @@ def test_rows_below_the_boundary_do_not_belong_to_the_output(run: Run, state: Pa
     anyio.run(raise_boundary)
     rows = lines(run("output", "--name", "Delays", "--container", tmp_path / "state", "--json").stdout)
     assert {row["_partition"] for row in rows} == {"0", "1", "3"}
+
+
+def damaged(run: Run, *arguments: object) -> str:
+    result = run(*arguments)
+    assert result.exit_code == 1, result.output
+    assert "Traceback" not in result.output
+    said = result.stderr.removesuffix("\n")
+    assert said.isprintable(), "one line, without what is in the file"
+    assert "restore it from a backup" in said
+    return str(said)
+
+
+def test_damage_is_said_with_the_place_and_a_remedy_on_one_line(run: Run, state: Path, tmp_path: Path) -> None:
+    place, source = tmp_path / "state", tmp_path / "events"
+    shutil.copytree(state / "state", place)
+    shutil.copytree(state / "events", source)
+    given = ["--name", "Delays", "--container", place]
+    replay = ["dead-letters", "replay", *given, "--source", source]
+
+    key = LAYOUT.dead_letter_file("0", 0)
+    (place / key).write_bytes(b"{\n\x00\n")
+    for command in (["dead-letters", "list", *given], replay):
+        said = damaged(run, *command)
+        assert said.startswith(f"error: file://{place}/{key}: is no file of dead letters")
+        assert "put an empty object in its place" in said
+    (place / key).write_bytes(b"")
+    assert run("dead-letters", "list", *given).exit_code == 0, "that was right"
+
+    key = LAYOUT.output_file("0", 0)
+    body = (place / key).read_bytes()
+    footer = int.from_bytes(body[-8:-4], "little") + 8
+    for broken in (body[:40], body[-footer:-8] * 2 + body[-8:], body[:-footer] + b"\x07\n" * 20 + body[40 - footer :]):
+        (place / key).write_bytes(broken)
+        assert damaged(run, "output", *given, "--json").startswith(f"error: file://{place}/{key}: ")
+
+    (source / "log.json").write_bytes(b"{")
+    for command in (replay, ["readers", "list", "--log", source]):
+        assert damaged(run, *command).startswith(f"error: file://{source}/log.json: is no description of a log")
+
+    (place / LAYOUT.group).write_bytes(b"{")
+    assert damaged(run, "status", *given).startswith(f"error: file://{place}/Delays/group.json: is no group document")
 
 
 def test_a_damaged_output_file_is_named(run: Run, state: Path, tmp_path: Path) -> None:
