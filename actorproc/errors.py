@@ -8,6 +8,8 @@ ActorprocError
   StoreError
     StoreUnavailable     try again later; a write that ended so may or may not have been applied
     StoreRefused         fix the bucket, the credentials or the rights; trying again will not help
+      CredentialsExpired renew them
+      PlaceRefused       said no at the first contact: wrong use, as a UsageError is
     StoreUnsafe          use another store (or version): this one does not keep its conditions
     ConditionFailed      a conditional write found the object otherwise than it was told
   CorruptObject          look at the named object: it is not what was written there
@@ -65,6 +67,14 @@ class StoreRefused(StoreError):
     """The store said no for good: no such bucket, wrong credentials, no right."""
 
 
+class CredentialsExpired(StoreRefused):
+    """They were right once, and may be renewed."""
+
+
+class PlaceRefused(StoreRefused, UsageError):
+    """The store said no at the first contact: the URL or the credentials are wrong, or lack rights."""
+
+
 class StoreUnsafe(StoreError):
     """The store does not keep a property on which safety rests; the message names it."""
 
@@ -77,6 +87,17 @@ class ConditionFailed(StoreError):
 
 
 RESTORE = "restore it from a backup, or from an earlier version in the bucket"
+
+
+@contextmanager
+def first_contact() -> Iterator[None]:
+    """While inside, a store that refuses was never right: wrong use, which starting again does not mend."""
+    try:
+        yield
+    except CredentialsExpired:
+        raise
+    except StoreRefused as error:
+        raise PlaceRefused(str(error)) from error
 
 
 class CorruptObject(ActorprocError):

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 import anyio
 
 from actorproc.actor import gather
-from actorproc.errors import ConditionFailed, StoreError, StoreRefused, StoreUnavailable, StoreUnsafe
+from actorproc.errors import ConditionFailed, StoreError, StoreRefused, StoreUnavailable, StoreUnsafe, first_contact
 from actorproc.store import Entry, NotModified, Store, Stored
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ async def probe(store: Store, prefix: str) -> list[Property]:
     Raises:
         StoreUnavailable: nothing was found broken, but the store did not answer often enough within
             `store.limits.patience` to tell.
-        StoreRefused: likewise, but the store does not allow a request.
+        PlaceRefused: likewise, but the store does not allow a request.
     """
     bench = _Bench(store, f"{prefix}{store.clock.nonce()}/")
     results: dict[int, Property | StoreError] = {}
@@ -61,7 +61,8 @@ async def probe(store: Store, prefix: str) -> list[Property]:
     errors = [result for result in results.values() if isinstance(result, StoreError)]
     broken = any(isinstance(result, Property) and not result.held for result in results.values())
     if errors and not broken:
-        raise errors[0]
+        with first_contact():
+            raise errors[0]
     return [_told(_CHECKS[index], results[index]) for index in range(len(_CHECKS))]
 
 

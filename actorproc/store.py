@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 import anyio
 
 from actorproc.clock import SYSTEM, Clock
-from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, locate
+from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, first_contact, locate
 from actorproc.logger import get_logger
 from actorproc.retry import Backoff
 
@@ -179,7 +179,8 @@ class Store:
         return lane
 
     async def __aenter__(self) -> Store:
-        await self.backend.open()
+        with first_contact():
+            await self.backend.open()
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:

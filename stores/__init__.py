@@ -24,8 +24,8 @@ def open_store(url: str, settings: Settings | None = None, *, clock: Clock = SYS
         settings: for limits and credentials; default: environment and `actorproc.toml`.
 
     Raises:
-        UsageError: the URL, or a setting that it needs, is malformed. Connecting raises it, too, for a file; StoreRefused
-            for a place that does not exist or may not be used, StoreUnavailable for one that does not answer.
+        UsageError: the URL, or a setting that it needs, is malformed. Connecting raises it, too, for a file, and (as
+            PlaceRefused) for a place that does not exist or may not be used; StoreUnavailable for one that does not answer.
     """
     settings = settings or Settings.load()
     limits = StoreLimits(settings.store_timeout, settings.store_patience, settings.store_concurrency)

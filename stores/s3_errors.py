@@ -9,7 +9,7 @@ from typing import NamedTuple
 import aiohttp
 from botocore import exceptions as aws
 
-from actorproc.errors import StoreError, StoreRefused, StoreUnavailable
+from actorproc.errors import CredentialsExpired, StoreError, StoreRefused, StoreUnavailable
 
 _TRY_AGAIN = {408, 409, 425, 429}  # and all of 5xx
 _TRY_AGAIN_CODES = {"SlowDown", "RequestTimeout", "RequestTimeoutException", "Throttling", "ThrottlingException"}
@@ -55,7 +55,8 @@ def answered(what: str, answer: Answer) -> StoreError:
     if again or (answer.status >= 500 and answer.code != "NotImplemented"):
         return StoreUnavailable(text)
     code = "AccessDenied" if answer.status == 403 and answer.code not in _ADVICE else answer.code
-    return StoreRefused(f"{text}; {_ADVICE[code]}" if code in _ADVICE else text)
+    kind = CredentialsExpired if code == "ExpiredToken" else StoreRefused
+    return kind(f"{text}; {_ADVICE[code]}" if code in _ADVICE else text)
 
 
 def unanswered(what: str, endpoint: str, error: Exception) -> StoreError:

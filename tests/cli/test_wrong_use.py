@@ -234,14 +234,14 @@ def test_a_corrupt_log_file_is_named_and_nothing_beyond_it_is_processed(run: Run
 
 @pytest.mark.servers
 async def test_a_missing_bucket_wrong_keys_and_a_dead_endpoint_are_said_plainly(
-    seaweedfs: S3Server, run: Run, monkeypatch: pytest.MonkeyPatch
+    seaweedfs: S3Server, run: Run, folder: Path
 ) -> None:
     url = await seaweedfs.new_url()
     good = [part for name, value in seaweedfs.settings.items() for part in ("--set", f"{name}={value}")]
 
-    def doctor(*arguments: object) -> str:
+    def doctor(*arguments: object, code: int = 2) -> str:
         result = run("doctor", *arguments)
-        assert result.exit_code == 1, result.output
+        assert result.exit_code == code, result.output
         assert "Traceback" not in result.output
         return str(result.stderr)
 
@@ -251,7 +251,14 @@ async def test_a_missing_bucket_wrong_keys_and_a_dead_endpoint_are_said_plainly(
         wrong = ["--set", "s3_secret_key=wrong"]
         assert "secret" in doctor(url, *good, *wrong).lower()
         dead = ["--set", "s3_endpoint=http://127.0.0.1:9"]
-        assert "127.0.0.1:9" in doctor(url, *good, *dead)
+        assert "127.0.0.1:9" in doctor(url, *good, *dead, code=1)
+        served = actorproc(
+            "serve", "flights_app:Delays", "--source", f"{url}/events", "--container", "s3://no-such-bucket-here/state",
+            "--workers", "2", *good, cwd=folder,
+        )  # fmt: skip
+        assert served.returncode == 2, served.stderr
+        assert "NoSuchBucket" in served.stderr
+        assert "worker.died" not in served.stderr, "starting it again would not help"
 
     await anyio.to_thread.run_sync(all_of_it)
 

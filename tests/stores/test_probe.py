@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from actorproc.clock import Clock
-from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, StoreUnsafe
+from actorproc.errors import (
+    ConditionFailed,
+    CredentialsExpired,
+    StoreRefused,
+    StoreUnavailable,
+    StoreUnsafe,
+    UsageError,
+)
 from actorproc.probe import RACERS, ensure_safe, probe
 from actorproc.retry import Backoff
 from actorproc.store import Listing, Store, Stored, StoreLimits
@@ -192,3 +199,31 @@ async def test_a_store_that_ignores_one_condition_and_does_not_know_the_other_is
     found = {p.name: p.found for p in await probe(Store(OldService()), "probe/") if not p.held}
     assert found["race of creates"].startswith(f"{RACERS} of them were told that they had won")
     assert found["race of matches"] == "it could not be tried: NotImplemented"
+
+
+class Refusing(Memory):
+    """Lets nobody write, or nobody in."""
+
+    def __init__(self, error: StoreRefused, verb: str) -> None:
+        super().__init__()
+        setattr(self, verb, self._refuse)
+        self._error = error
+
+    async def _refuse(self, *_: object, **__: object) -> str:
+        raise self._error
+
+
+@pytest.mark.parametrize("verb", ["open", "put"])
+async def test_a_store_that_refuses_at_the_first_contact_is_wrong_use_unless_credentials_have_expired(
+    verb: str,
+) -> None:
+    async def contact(error: StoreRefused) -> None:
+        async with Store(Refusing(error, verb)) as store:
+            await ensure_safe(store, "probe/")
+
+    with pytest.raises(UsageError, match="no right") as caught:
+        await contact(StoreRefused("no right"))
+    assert isinstance(caught.value, StoreRefused)
+    with pytest.raises(StoreRefused, match="renew them") as caught:
+        await contact(CredentialsExpired("renew them"))
+    assert not isinstance(caught.value, UsageError)
