@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actorproc.errors import CorruptObject, UsageError
+from actorproc.errors import CorruptObject
 from actorproc.group.membership import GroupDocument
 from actorproc.layout import GROUP, LOG_META, ProcessorLayout
 from actorproc.listing import documents
@@ -53,19 +53,12 @@ async def wrong_container(store: Store) -> str | None:
     return f"{store.url} is the folder of the processor {name!r} itself; its container is {container}"
 
 
-async def refuse_log_among_processors(store: Store) -> None:
-    """A log among processors, or inside one, would be taken for what they keep, and they for the log's.
-
-    Raises:
-        UsageError: it would be one.
-    """
+async def processors_at(store: Store) -> str | None:
+    """That this is the folder of a processor, or a container with some; None if it is neither."""
     if await store.get(GROUP, tail=1):
-        raise UsageError(f"{store.url} is the folder of a processor, and no place for a log: give it one of its own")
-    if there := await find_processors(store):
-        raise UsageError(
-            f"{store.url} is a container, in which processors live ({', '.join(there)}), and no place for a log: give it one "
-            "of its own"
-        )
+        return f"{store.url} is the folder of a processor"
+    there = await find_processors(store)
+    return f"{store.url} is a container, in which processors live ({', '.join(there)})" if there else None
 
 
 async def _has_run(store: Store, layout: ProcessorLayout) -> bool:

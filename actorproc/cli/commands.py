@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from actorproc.cli.parameters import Config, Container, Json, MaybeSource, Name, Partition, Set, Source, SourceLog
+from actorproc.cli.parameters import (
+    Config,
+    Container,
+    Json,
+    MaybeSource,
+    Name,
+    Partition,
+    Set,
+    Source,
+    SourceLog,
+    place,
+)
 
 app = typer.Typer()
 letters = typer.Typer(
@@ -30,7 +41,10 @@ def produce(
         str, typer.Argument(metavar="FILE.jsonl|-", help="One record a line; '-' reads stdin as it comes.")
     ],
     log: Annotated[
-        str, typer.Option(metavar="URL", help="The log; with --partitions it is created if it is not there.")
+        str,
+        typer.Option(
+            metavar="URL", callback=place, help="The log; with --partitions it is created if it is not there."
+        ),
     ],
     partitions: Annotated[
         int | None,
@@ -122,11 +136,12 @@ def serve(
 
     \b
       actorproc serve app:Delays --source events --container state
-      actorproc serve app:Delays --source s3://b/events --container s3://b/state --workers 4
-      actorproc serve app:Delays --source events --container state --until-end
-      actorproc serve actorproc.handlers:JsonRows --name rows \\
-          --option output_schema='tail string, delay double' --source events --container state
-      actorproc serve app:Delays --source events --container state --spark app:counts --spark-checkpoint spark/counts
+      actorproc serve app:Delays --source events --container state --workers 4
+      actorproc serve app:Delays --source s3://b/log --container s3://b/state
+      export ACTORPROC_SOURCE=events ACTORPROC_CONTAINER=state
+      actorproc serve app:Delays --until-end
+      actorproc serve app:Delays --spark app:counts --spark-checkpoint spark/c
+      actorproc serve actorproc.handlers:JsonRows -o output_schema='tail string'
 
     SIGTERM or Ctrl-C drains, commits and hands over; a second one aborts. For a trial on a laptop set short timers in
     actorproc.toml (the README has them): the defaults suit a fleet, which notices a death after a minute.
@@ -159,7 +174,7 @@ def status(
     \b
       actorproc status --name Delays --container state --source events
       actorproc status --name Delays --container state --watch
-      actorproc status --name Delays --container state --json | jq '.partitions[].lag'
+      actorproc status --name Delays --container state --json | jq .lag
     """
     from actorproc.cli.status import run
 
@@ -211,7 +226,8 @@ def list_letters(
 
     \b
       actorproc dead-letters list --name Delays --container state
-      actorproc dead-letters list --name Delays --container state --json --error KeyError | jq .value
+      actorproc dead-letters list --name Delays --container state --error KeyError
+      actorproc dead-letters list --name Delays --container state --json
     """
     from actorproc.cli.letters import show_all
 
@@ -269,7 +285,7 @@ def purge_letters(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Only letters older than this, such as 2026-01-31T12:00Z, or a time as `list` shows it. Those committed "
+            help="Only letters older than this, such as 2026-01-31T12:00Z, or a time as `list --json` shows it. Those committed "
             "together go together.",
         ),
     ] = None,
@@ -281,7 +297,8 @@ def purge_letters(
     """Forget dead letters for good.
 
     \b
-      actorproc dead-letters purge --name Delays --container state --before 2026-01-31T00:00Z --yes
+      actorproc dead-letters purge --name Delays --container state
+      actorproc dead-letters purge --name Delays --container state --yes
     """
     from actorproc.cli.letters import purge
 
@@ -290,7 +307,9 @@ def purge_letters(
 
 @app.command()
 def doctor(
-    url: Annotated[str, typer.Argument(metavar="URL", help="A container or log, such as s3://bucket/prefix.")],
+    url: Annotated[
+        str, typer.Argument(metavar="URL", callback=place, help="A container or log, such as s3://bucket/prefix.")
+    ],
     as_json: Json = False,
     config: Config = None,
     settings: Set = None,

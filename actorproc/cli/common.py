@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 from rich.box import SIMPLE_HEAD
@@ -32,6 +32,8 @@ T = TypeVar("T")
 _BLOCK = 200  # rows of a table whose columns are fitted together
 
 _LOOK_AGAIN = 0.5  # seconds
+
+_ONE_LINE: Any = {"no_wrap": True, "overflow": "ellipsis"}
 
 # Whoever reads a pipe or a file wants whole lines.
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 1000)
@@ -108,25 +110,38 @@ def print_json(document: object) -> None:
     sys.stdout.write(to_json(document).decode() + "\n")
 
 
-async def print_table(columns: Sequence[str], rows: AsyncIterator[Sequence[object]], *, if_empty: bool = True) -> None:
-    """Print a table of any length, in blocks that each fit their columns. `if_empty`: its head, too, without rows."""
+async def print_table(
+    columns: Sequence[str], rows: AsyncIterator[Sequence[object]], *, if_empty: bool = True, cut: Collection[str] = ()
+) -> None:
+    """Print a table of any length, in blocks that each fit their columns.
+
+    Args:
+        if_empty: print its head without rows, too.
+        cut: columns that are cut where the terminal is too narrow, the widest first; the others stay whole.
+    """
     block: list[Sequence[object]] = []
     some = not if_empty
     async for row in rows:
         some = True
         block.append(row)
         if len(block) == _BLOCK:
-            _print_block(columns, block)
+            _print_block(columns, block, cut)
             block.clear()
     if block or not some:
-        _print_block(columns, block)
+        _print_block(columns, block, cut)
 
 
-def _print_block(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    table = Table(*(Column(Text(column), no_wrap=True) for column in columns), box=SIMPLE_HEAD)
+def _print_block(columns: Sequence[str], rows: Sequence[Sequence[object]], cut: Collection[str]) -> None:
+    # Of columns that may not wrap Rich takes only once the others are at nothing; these are cut, not wrapped, all the same.
+    heads = (Column(Text(column, **_ONE_LINE), no_wrap=column not in cut) for column in columns)
+    table = Table(*heads, box=SIMPLE_HEAD)
     for row in rows:
-        table.add_row(*(Text(shown(cell), justify=_side(cell)) for cell in row))
+        table.add_row(*(Text(_line(shown(cell)), justify=_side(cell), **_ONE_LINE) for cell in row))
     console.print(table)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.splitlines())
 
 
 def _side(cell: object) -> JustifyMethod:

@@ -37,10 +37,11 @@ def run(url: str, as_json: bool, config: Path | None, given: Sequence[str] | Non
             return properties, latency, await _clock_difference(store), store.url
 
     properties, latency, difference, place = run_async(work)
+    endpoint = settings.s3_endpoint if place.startswith("s3://") else None
     if as_json:
-        print_json(_document(place, settings.s3_endpoint, properties, latency, difference))
+        print_json(_document(place, endpoint, properties, latency, difference))
     else:
-        _print(place, settings.s3_endpoint, properties, latency, difference)
+        _print(place, endpoint, properties, latency, difference)
     if not all(held for _, held, *_ in properties):
         raise typer.Exit(1)
 
@@ -79,7 +80,7 @@ async def _clock_difference(store: Store) -> float:
     """Seconds by which the store's clock is ahead of this host's; S3 tells whole seconds only."""
     before = store.clock.wall()
     now = (await store.list(_PREFIX, limit=1)).now
-    return round(now - (before + store.clock.wall()) / 2, 1)
+    return round(now - (before + store.clock.wall()) / 2, 1) + 0.0  # which makes -0.0 of some roundings 0.0
 
 
 def _document(

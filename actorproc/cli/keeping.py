@@ -64,7 +64,7 @@ def add_reader(
     """Register a reader: from now on what it has not read is kept.
 
     \b
-      actorproc readers add table --spark checkpoints/table --name Delays --container state
+      actorproc readers add table --spark spark/t --name Delays --container state
       actorproc readers add export --at 1200 --name Delays --container state
       actorproc readers add export --at 0=1200 --at 1=950 --log events
 
@@ -165,7 +165,7 @@ def compact(
     \b
       actorproc compact --name Delays --container state --dry-run
       actorproc compact --name Delays --container state
-      actorproc compact --name Delays --container s3://b/state --master spark://host:7077 --older-than 6h
+      actorproc compact --name Delays --container state --master spark://host:7077
 
     The originals stay until `actorproc trim --yes` deletes them, an hour later or more. Run it now and then, an hour apart or a
     day. Killed in between, it goes on at its next run; two at once do no harm. Needs Java 17 or newer and the extra `spark`.

@@ -63,8 +63,9 @@ def show_all(
                 async for letter in letters:
                     print_json(letter)
             else:
-                columns = ["letter", "time", "error", "message", "attempts", "key", "value"]
-                await print_table(columns, (_row(letter) async for letter in letters), if_empty=error is None)
+                columns = ["letter", "time", "error", "message", "key", "value"]
+                rows = (_row(letter) async for letter in letters)
+                await print_table(columns, rows, if_empty=error is None, cut=columns[3:])
             if error is not None and error not in types:
                 there = ", ".join(f"{name} ({count:,})" for name, count in types.most_common()) or "none at all"
                 typer.echo(f"no dead letter with an error of type {error!r}; there are: {there}", err=True)
@@ -243,8 +244,9 @@ async def _find(store: Store, layout: ProcessorLayout, partition: str, sequence:
 def _row(letter: dict[str, Any]) -> list[object]:
     error = letter["error"]
     name = f"{letter['partition']}:{letter['sequence']}"
-    cells = [error["message"], letter["attempts"], letter["key"], letter["value"]]
-    return [name, letter["time"], error["type"], *map(_short, cells)]
+    cells = [error["message"], letter["key"], letter["value"]]
+    time = datetime.fromisoformat(letter["time"]).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return [name, time, error["type"], *map(_short, cells)]
 
 
 def _short(cell: object) -> object:

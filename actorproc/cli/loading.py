@@ -64,7 +64,10 @@ def load_source(spec: str) -> str | Source:
     except Exception as error:  # the user's code: whatever it raises
         raise HandlerDefinitionError(f"making the source {spec!r} failed: {described(error)}") from error
     if not isinstance(made, Source):
-        raise HandlerDefinitionError(f"source {spec!r} is {made!r}; it must be, or make, an actorproc.Source")
+        kind = type(made)
+        raise HandlerDefinitionError(
+            f"source {spec!r} is of class {kind.__module__}.{kind.__qualname__}; it must be, or make, an actorproc.Source"
+        )
     return made
 
 

@@ -28,14 +28,14 @@ def run(
     async def work() -> None:
         async with opened_processor(name, container, config, given) as (store, layout, _):
             partitions = await chosen_partitions(store, layout, partition)
-            rows = _rows(store, _pieces(store, layout, partitions, tail))
+            schema = await read_schema(store, layout)
+            columns = ["_partition", SEQUENCE.name, *(schema.names if schema is not None else ())]
+            rows = _rows(store, _pieces(store, layout, partitions, tail), columns)
             if as_json:
                 async for row in rows:
                     print_json(row)
                 return
-            schema = await read_schema(store, layout)
-            columns = ["_partition", SEQUENCE.name, *(schema.names if schema is not None else ())]
-            await print_table(columns, ([row.get(column) for column in columns] async for row in rows))
+            await print_table(columns, ([row[column] for column in columns] async for row in rows), cut=columns[2:])
 
     run_async(work)
 
@@ -51,8 +51,10 @@ async def _pieces(
             yield piece
 
 
-async def _rows(store: Store, pieces: AsyncIterator[Piece]) -> AsyncIterator[dict[str, Any]]:
+async def _rows(store: Store, pieces: AsyncIterator[Piece], columns: Sequence[str]) -> AsyncIterator[dict[str, Any]]:
+    """Each with all `columns`: files that were written before one was added do not have it."""
+    missing = dict.fromkeys(columns)
     async for piece in pieces:
         async for batch in read_rows(store, piece):
             for row in batch.to_pylist(maps_as_pydicts="lossy"):
-                yield {"_partition": piece.partition, SEQUENCE.name: row.pop(SEQUENCE.name), **row}
+                yield missing | {"_partition": piece.partition} | row

@@ -7,6 +7,14 @@ from typing import Annotated
 
 import typer
 
+
+def place(value: str | None) -> str | None:
+    """A place that is given and empty, as a variable that is not set makes it, is no default."""
+    if value is not None and not value.strip():
+        raise typer.BadParameter("it is empty; give a folder or a URL")
+    return value
+
+
 Name = Annotated[
     str, typer.Option("--name", metavar="PROCESSOR", envvar="ACTORPROC_NAME", help="Name of the processor.")
 ]
@@ -14,6 +22,7 @@ Container = Annotated[
     str,
     typer.Option(
         metavar="URL",
+        callback=place,
         envvar="ACTORPROC_CONTAINER",
         help="Where the processor keeps everything it owns: a folder or bucket.",
     ),
@@ -24,15 +33,24 @@ MaybeName = Annotated[
 ]
 MaybeContainer = Annotated[
     str | None,
-    typer.Option("--container", metavar="URL", envvar="ACTORPROC_CONTAINER", help="Where that processor keeps it."),
+    typer.Option(
+        "--container",
+        metavar="URL",
+        callback=place,
+        envvar="ACTORPROC_CONTAINER",
+        help="Where that processor keeps it.",
+    ),
 ]
-MaybeLog = Annotated[str | None, typer.Option("--log", metavar="URL", help="A log, instead of a processor's output.")]
+MaybeLog = Annotated[
+    str | None, typer.Option("--log", metavar="URL", callback=place, help="A log, instead of a processor's output.")
+]
 Source = Annotated[
     str,
     typer.Option(
         metavar="URL",
+        callback=place,
         envvar="ACTORPROC_SOURCE",
-        help="The log that is processed; or another processor's output, as actorproc+URL/PROCESSOR; "
+        help="The log that is processed; or another processor's output, as actorproc+URL/NAME; "
         "or MODULE:NAME of a source of your own.",
     ),
 ]
@@ -41,6 +59,7 @@ SourceLog = Annotated[
     typer.Option(
         "--source",
         metavar="URL",
+        callback=place,
         envvar="ACTORPROC_SOURCE",
         help="The log that was processed: they are appended to it. Default: the one that the processor reads.",
     ),
@@ -48,7 +67,11 @@ SourceLog = Annotated[
 MaybeSource = Annotated[
     str | None,
     typer.Option(
-        "--source", metavar="URL", envvar="ACTORPROC_SOURCE", help="The log that is processed: adds end and lag."
+        "--source",
+        metavar="URL",
+        callback=place,
+        envvar="ACTORPROC_SOURCE",
+        help="The log that is processed: adds end and lag.",
     ),
 ]
 Partition = Annotated[str | None, typer.Option(help="Only this partition.")]
@@ -62,6 +85,6 @@ Set = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="Any setting, such as commit_interval=500ms or s3_endpoint=http://minio:9000; repeatable.",
+        help="Any setting, such as commit_interval=500ms; repeatable.",
     ),
 ]

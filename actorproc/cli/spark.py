@@ -84,11 +84,11 @@ def spark(
           return rows.groupBy("carrier").count()
 
     \b
-      actorproc spark app:delays --name Delays --container state --checkpoint spark/delays
-      actorproc spark app:flights --name Delays --container state --checkpoint spark/flights \\
-          --to parquet --path tables/flights --trigger 1m
-      actorproc spark app:delays --name Delays --container s3://b/state --checkpoint s3://b/spark/delays \\
-          --master spark://host:7077 --trigger available-now
+      export ACTORPROC_NAME=Delays ACTORPROC_CONTAINER=state
+      actorproc spark app:delays --checkpoint spark/delays
+      actorproc spark app:delays --checkpoint spark/delays --trigger available-now
+      actorproc spark app:delays --checkpoint s3://b/c --master spark://host:7077
+      actorproc spark app:flights --checkpoint c --to parquet --path tables/f
 
     The function takes the rows and, by name if it wants them, `spark`, `checkpoint` and `trigger`. It returns a
     DataFrame; or a writer (`rows.writeStream.foreachBatch(...)`), which is started with checkpoint and trigger;

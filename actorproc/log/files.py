@@ -20,7 +20,7 @@ from actorproc.errors import RESTORE, CorruptObject, UsageError
 from actorproc.layout import LOG_META, log_dir, log_file
 from actorproc.listing import numbered_files
 from actorproc.parquet import Footer, footer_of, open_parquet, read_footer, write_parquet
-from actorproc.places import refuse_log_among_processors
+from actorproc.places import processors_at
 from actorproc.records import RECORD_SCHEMA, Batch
 from actorproc.store import Conflict, Store, Stored
 
@@ -57,6 +57,8 @@ async def open_log(store: Store) -> LogMeta:
     """
     stored = await store.get(LOG_META)
     if stored is None:
+        if (other := await processors_at(store)) is not None:
+            raise UsageError(f"{other}, and no log: give the log, or a processor's output as actorproc+CONTAINER/PROCESSOR")
         raise UsageError(
             f"there is no log at {store.url}: create it with Producer({store.url!r}, partitions=8), "
             f"or with: actorproc produce --log {store.url} --partitions 8 FILE.jsonl"
@@ -74,7 +76,9 @@ async def create_log(store: Store, partitions: int) -> LogMeta:
         raise UsageError(f"partitions = {partitions}: 1 to {MAX_PARTITIONS}")
     stored = await store.get(LOG_META)
     if stored is None:
-        await refuse_log_among_processors(store)
+        # A log among processors, or inside one, would be taken for what they keep, and they for the log's.
+        if (other := await processors_at(store)) is not None:
+            raise UsageError(f"{other}, and no place for a log: give it one of its own")
         meta = LogMeta(partitions, store.clock.nonce())
         try:
             await store.create(LOG_META, to_document({"partitions": meta.partitions, "put_id": meta.identity}))

@@ -99,7 +99,7 @@ def test_a_run_until_the_end_of_which_nothing_but_dead_letters_came_ends_with_a_
     ("source", "message", "code"),
     [
         ("own_source_app:four", "has no 'four'", 2),
-        ("own_source_app:number", "it must be, or make, an actorproc.Source", 2),
+        ("own_source_app:number", "is of class builtins.int; it must be, or make, an actorproc.Source", 2),
         ("no_such_module:three", "there is no module 'no_such_module'", 2),
         (
             "own_source_app:failing",

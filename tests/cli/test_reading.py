@@ -11,16 +11,21 @@ import anyio
 import orjson
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
-from actorproc import Cursor, Producer
+from actorproc import Cursor, Processor, Producer
+from actorproc.cli import common, doctor
 from actorproc.group.assignment import Lease, Member
 from actorproc.group.heartbeat import Heartbeat
 from actorproc.group.membership import GroupDocument
+from actorproc.handlers import JsonRows
 from actorproc.layout import ProcessorLayout
 from actorproc.output.checkpoints import Checkpoint, Totals
+from actorproc.output.schema import agree_on_schema
+from actorproc.rows.schema import parse_schema
 from actorproc.store import Store
 from actorproc.stores import open_store
-from tests.cli.conftest import Run, events, processed
+from tests.cli.conftest import QUICK, Run, events, processed
 
 LAYOUT = ProcessorLayout("Delays")
 
@@ -116,6 +121,16 @@ def test_a_log_or_the_folder_of_a_processor_is_no_container_and_the_message_says
     result = run("status", "--name", "Delays", "--container", state / "state" / "Delays")
     assert result.exit_code == 2
     assert f"its container is file://{state}/state" in result.stderr
+
+
+def test_a_container_or_the_folder_of_a_processor_is_no_source_and_the_message_says_so(
+    run: Run, state: Path, place: list[object]
+) -> None:
+    for source, what in ((state / "state", "is a container, in which processors live (Delays), and no log"),
+                         (state / "state" / "Delays", "is the folder of a processor, and no log")):  # fmt: skip
+        result = run("status", *place, "--source", source)
+        assert result.exit_code == 2
+        assert f"file://{source} {what}: give the log, or a processor's output as actorproc+" in result.stderr
 
 
 def test_processors_are_named_though_somebody_made_a_log_among_them(run: Run, state: Path, tmp_path: Path) -> None:
@@ -224,6 +239,56 @@ def test_output_for_people_is_a_table(run: Run, place: list[object]) -> None:
     result = run("output", *place, "--tail", "3")
     assert result.stdout.split()[:4] == ["_partition", "_sequence", "tail", "delay"]
     assert len([line for line in result.stdout.splitlines() if " N" in line]) == 3
+
+
+def narrow(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setattr(common, "console", Console(width=width, highlight=False))
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_a_narrow_terminal_cuts_the_values_of_dead_letters_and_not_what_show_needs(
+    run: Run, place: list[object], monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    letters = lines(run("dead-letters", "list", *place, "--json").stdout)
+    narrow(monkeypatch, width)
+    shown = run("dead-letters", "list", *place).stdout.splitlines()
+    assert max(map(len, shown)) <= width
+    rows = [line.split() for line in shown if "KeyError" in line]
+    assert [row[0] for row in rows] == [f"{letter['partition']}:{letter['sequence']}" for letter in letters]
+    assert {tuple(row[2:4]) for row in rows} == {("KeyError", "'delay'")}
+    assert [row[4] for row in rows] == [letter["key"] for letter in letters]
+
+
+def test_a_narrow_terminal_cuts_columns_of_the_output_and_not_where_a_row_is(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def wide() -> None:
+        async with Producer(str(tmp_path / "events"), partitions=1) as producer:
+            await producer.send(orjson.dumps({"text": "a\nb" * 50, "more": "x" * 90}))
+        settings = {"options": {"output_schema": "text string, more string"}, **QUICK}
+        places: dict[str, Any] = {"source": str(tmp_path / "events"), "container": str(tmp_path / "state")}
+        await Processor(JsonRows, name="Delays", **places, **settings).run(until_end=True)
+
+    anyio.run(wide)
+    narrow(monkeypatch, 80)
+    shown = run("output", "--name", "Delays", "--container", tmp_path / "state").stdout.splitlines()
+    assert max(map(len, shown)) <= 80
+    (row,) = (line.split() for line in shown if "xx" in line)
+    assert row[:4] == ["0", "0", "a", "ba"]
+    assert row[-1].endswith("…")
+
+
+def test_a_column_that_was_added_is_null_in_rows_from_before(run: Run, state: Path, tmp_path: Path) -> None:
+    shutil.copytree(state / "state", tmp_path / "state")
+
+    async def add() -> None:
+        async with open_store(str(tmp_path / "state")) as store:
+            await agree_on_schema(store, LAYOUT, parse_schema("tail string, delay double, late boolean"))
+
+    anyio.run(add)
+    rows = lines(run("output", "--name", "Delays", "--container", tmp_path / "state", "--json").stdout)
+    assert {tuple(row) for row in rows} == {("_partition", "_sequence", "tail", "delay", "late")}
+    assert {row["late"] for row in rows} == {None}
 
 
 def test_tail_is_what_was_committed_last_and_opens_no_other_file(
@@ -394,6 +459,17 @@ def test_doctor_proves_a_folder_and_leaves_nothing_in_it(run: Run, tmp_path: Pat
     assert files == []
 
 
+def test_doctor_tells_no_s3_endpoint_of_a_folder_and_no_sign_of_a_zero(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACTORPROC_S3_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(doctor, "round", lambda *_: -0.0, raising=False)
+    assert orjson.loads(run("doctor", tmp_path, "--json").stdout)["endpoint"] is None
+    shown = run("doctor", tmp_path).stdout
+    assert "127.0.0.1" not in shown
+    assert "the store's is +0.0 s from" in shown
+
+
 def test_doctor_fails_a_store_that_ignores_conditions(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -432,7 +508,6 @@ def test_doctor_tells_of_a_store_that_refuses_every_match_and_leaves_nothing_in_
 def test_doctor_leaves_nothing_in_a_store_that_fails_while_it_is_measured(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from actorproc.cli import doctor
     from actorproc.errors import StoreRefused
     from actorproc.stores.files import Files
 

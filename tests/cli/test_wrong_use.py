@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
+import typer
 
+from actorproc.cli import app
 from actorproc.layout import log_file
 from tests.cli.conftest import APP, Run, actorproc, events
 from tests.servers import S3Server
@@ -149,6 +153,23 @@ def test_a_malformed_command_line_is_wrong_use(run: Run, arguments: list[str]) -
     assert run(*arguments).exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (["serve", "flights_app:Delays", *HERE, "--container", ""], "--container"),
+        (["serve", "flights_app:Delays", *HERE, "--source", " "], "--source"),
+        (["produce", "--log", "", "flights.jsonl"], "--log"),
+        (["trim", "--log", ""], "--log"),
+        (["status", "--name", "x", "--container", "state", "--source", ""], "--source"),
+    ],
+)
+def test_an_empty_place_is_refused_by_the_name_of_its_option(run: Run, arguments: list[str], option: str) -> None:
+    result = run(*arguments, env={"COLUMNS": "200"})
+    assert result.exit_code == 2
+    assert f"Invalid value for '{option}'" in result.stderr
+    assert "it is empty; give a folder or a URL" in result.stderr
+
+
 # produce
 
 
@@ -278,6 +299,21 @@ def test_every_command_teaches_by_example(run: Run) -> None:
     for command in [*([name] for name in commands), *(["dead-letters", name] for name in letters)]:
         text = run(*command, "--help").stdout
         assert f"actorproc {' '.join(command)} " in text, command
+
+
+def test_examples_of_the_help_can_be_copied_from_80_columns_and_nothing_in_it_is_cut(run: Run) -> None:
+    def commands(group: Any, path: list[str]) -> Iterator[tuple[list[str], Any]]:
+        yield path, group
+        for name, command in getattr(group, "commands", {}).items():
+            yield from commands(command, [*path, name])
+
+    for path, command in commands(typer.main.get_command(app), []):
+        shown = run(*path, "--help", env={"COLUMNS": "80"}).stdout
+        assert "…" not in shown, path
+        examples = [line.strip() for line in (command.help or "").splitlines() if line.startswith("  ")]
+        for example in examples:
+            assert any(line.strip() == example for line in shown.splitlines()), example
+            assert not example.endswith("\\"), "spaces would follow, and the shell not go on"
 
 
 def test_the_help_tells_the_exit_codes(run: Run) -> None:

@@ -224,6 +224,6 @@ async def test_a_store_that_refuses_at_the_first_contact_is_wrong_use_unless_cre
     with pytest.raises(UsageError, match="no right") as caught:
         await contact(StoreRefused("no right"))
     assert isinstance(caught.value, StoreRefused)
-    with pytest.raises(StoreRefused, match="renew them") as caught:
+    with pytest.raises(StoreRefused, match="renew them") as expired:
         await contact(CredentialsExpired("renew them"))
-    assert not isinstance(caught.value, UsageError)
+    assert not isinstance(expired.value, UsageError)
