@@ -247,8 +247,13 @@ def narrow(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
 
 @pytest.mark.parametrize("width", [80, 100, 140])
 def test_a_narrow_terminal_cuts_the_values_of_dead_letters_and_not_what_show_needs(
-    run: Run, place: list[object], monkeypatch: pytest.MonkeyPatch, width: int
+    run: Run, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
+    shutil.copytree(state / "state", tmp_path / "state")
+    place = ["--name", "Delays", "--container", tmp_path / "state"]
+    for file in (tmp_path / "state" / LAYOUT.dead_letters).rglob("*.jsonl"):
+        wide = [letter | {"value": "x" * 200} for letter in lines(file.read_text())]
+        file.write_bytes(b"".join(orjson.dumps(letter) + b"\n" for letter in wide))
     letters = lines(run("dead-letters", "list", *place, "--json").stdout)
     narrow(monkeypatch, width)
     shown = run("dead-letters", "list", *place).stdout.splitlines()
