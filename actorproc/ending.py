@@ -52,7 +52,7 @@ class Ending:
             try:
                 return await self._source.end(partition)
             except (CorruptObject, SourceError) as error:
-                log.warning("processor.end_unknown", partition=partition, error=str(error))
+                self._log.warning("processor.end_unknown", partition=partition, error=str(error))
                 self._endless[partition] = str(error)
                 return None
 

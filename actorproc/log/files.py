@@ -58,7 +58,9 @@ async def open_log(store: Store) -> LogMeta:
     stored = await store.get(LOG_META)
     if stored is None:
         if (other := await processors_at(store)) is not None:
-            raise UsageError(f"{other}, and no log: give the log, or a processor's output as actorproc+CONTAINER/PROCESSOR")
+            raise UsageError(
+                f"{other}, and no log: give the log, or a processor's output as actorproc+CONTAINER/PROCESSOR"
+            )
         raise UsageError(
             f"there is no log at {store.url}: create it with Producer({store.url!r}, partitions=8), "
             f"or with: actorproc produce --log {store.url} --partitions 8 FILE.jsonl"
