@@ -76,7 +76,7 @@ class Workers:
 
     async def _keep(self, host: str, alive: int) -> None:
         """Run one worker, again and again if need be."""
-        restarts = Restarts(_RESTARTS, self._clock)
+        restarts, first = Restarts(_RESTARTS, self._clock), True
         while not self._stopping.is_set():
             born = self._clock.monotonic()
             code = await self._run_once(host, alive)
@@ -87,16 +87,17 @@ class Workers:
                 return
             if code == self._well and self._until_end:
                 return
-            if code in (0, _FAILED) and self._until_end:
-                why = "it said what" if code else "exit code 0 before the end: does the handler end the process?"
-                log.error("worker.gave_up", host=host, why=f"{why}; it is not started again until the end")
-                self._note(_FAILED)
-                return
-            if code == _WRONG_USE:
+            if code == _WRONG_USE and first:  # later it is no reason to stop those that run
                 log.error("worker.wrong_use", host=host, why="it said what; all workers stop")
                 self._note(code)
                 self.stop(signal.SIGTERM)
                 return
+            if code in (0, _FAILED, _WRONG_USE) and self._until_end:
+                why = "it said what" if code else "exit code 0 before the end: does the handler end the process?"
+                log.error("worker.gave_up", host=host, why=f"{why}; it is not started again until the end")
+                self._note(_FAILED)
+                return
+            first = False
             delay = restarts.failed(self._clock.monotonic() - born)
             log.error("worker.died", host=host, exit=_exit(code), again_in=round(delay, 3))
             with anyio.move_on_after(delay):

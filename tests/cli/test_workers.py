@@ -10,7 +10,9 @@ from typing import Any
 import anyio
 import pytest
 
+from actorproc.actor import RestartPolicy
 from actorproc.cli.workers import Workers
+from actorproc.retry import Backoff
 
 
 class Process:
@@ -54,3 +56,53 @@ async def test_a_signal_reaches_all_workers_though_one_has_just_ended(
     with anyio.fail_after(60):
         assert await Workers({name: [name] for name in order}, until_end=True).run() == 0
     assert sorted(started) == sorted(order)
+
+
+class Ending:
+    """A process that ends at once."""
+
+    pid = 1
+
+    def __init__(self, code: int) -> None:
+        self._code = code
+
+    async def __aenter__(self) -> Ending:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    def send_signal(self, number: signal.Signals) -> None:
+        raise ProcessLookupError
+
+    async def wait(self) -> int:
+        return self._code
+
+
+async def test_wrong_use_ends_all_workers_at_the_first_start_and_later_none_but_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    codes: list[int] = [-signal.SIGKILL, 2, 0]
+    busy = Process("busy")
+
+    async def open_process(command: list[str], **_: Any) -> Process | Ending:
+        if command == ["busy"]:
+            return busy
+        if len(codes) == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return Ending(codes.pop(0))
+
+    monkeypatch.setattr(anyio, "open_process", open_process)
+    monkeypatch.setattr("actorproc.cli.workers._RESTARTS", RestartPolicy(Backoff(0.001, 0.001)))
+    with anyio.fail_after(60):
+        assert await Workers({"busy": ["busy"], "dies": ["dies"]}, until_end=False).run() == 0
+    assert codes == []
+
+
+async def test_wrong_use_at_the_first_start_stops_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def open_process(command: list[str], **_: Any) -> Process | Ending:
+        return Process("busy") if command == ["busy"] else Ending(2)
+
+    monkeypatch.setattr(anyio, "open_process", open_process)
+    with anyio.fail_after(60):
+        assert await Workers({"busy": ["busy"], "wrong": ["wrong"]}, until_end=False).run() == 2
