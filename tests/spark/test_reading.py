@@ -170,7 +170,7 @@ async def test_what_is_not_there_is_said_by_name(spark: SparkSession, tmp_path: 
         read_output(spark, container, "numbers", partitions=["7"])
     for options, schema, problem in (
         ({"name": "nmbers"}, None, "no processor 'nmbers'"),
-        ({"kind": "log"}, None, "there is no log at file://"),
+        ({"kind": "log"}, None, "in which processors live (numbers), and no log"),
         (
             {"name": "numbers"},
             "n int, m int",
