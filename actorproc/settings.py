@@ -6,7 +6,7 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from difflib import get_close_matches
 from pathlib import Path
@@ -45,6 +45,26 @@ def _amount(text: str, units: Mapping[str, float], wanted: str) -> float:
     if math.isinf(amount):
         raise ValueError("it is too large")
     return amount
+
+
+def duration(name: str, given: float | str, least: float = 0.0) -> float:
+    """The seconds that argument `name` gives. Raises SettingsError: it is none, or less than `least`."""
+    return _checked(name, given, seconds, least, "s")
+
+
+def count_of_bytes(name: str, given: int | str, least: int = 1) -> int:
+    """The bytes that argument `name` gives. Raises SettingsError: it is no size, or less than `least`."""
+    return int(_checked(name, given, size, least, "bytes"))
+
+
+def _checked(name: str, given: object, parse: Callable[[object], object], least: float, unit: str) -> float:
+    try:
+        found = parse(given)
+    except ValueError as error:
+        raise SettingsError(f"{name} = {given!r}: {error}") from None
+    if isinstance(found, bool) or not isinstance(found, int | float) or not least <= found < math.inf:
+        raise SettingsError(f"{name} = {given!r}: at least {least:g} {unit}")
+    return found
 
 
 Seconds = Annotated[float, BeforeValidator(seconds), Field(gt=0, allow_inf_nan=False)]

@@ -13,11 +13,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from actorproc.cli.common import console, counted, print_json, print_table, run_async
 from actorproc.cli.readers import asked_for
-from actorproc.errors import SettingsError
 from actorproc.keeping.kept import Kept
 from actorproc.keeping.trim import PartitionTrim, Trim, plan_trim
 from actorproc.keeping.trim import trim as trim_now
-from actorproc.settings import Settings, seconds
+from actorproc.settings import Settings, duration
 from actorproc.status import natural
 
 _UNITS = ["B", "kB", "MB", "GB", "TB"]
@@ -34,7 +33,7 @@ def run(
     given: Sequence[str] | None,
 ) -> None:
     """Show what would go, or trim and show what went."""
-    age = _seconds(older_than)
+    age = duration("--older-than", older_than)
 
     async def work() -> None:
         async with asked_for(name, container, log, config, given) as (kept, settings):
@@ -104,14 +103,6 @@ def _document(partition: PartitionTrim) -> dict[str, Any]:
         "kept_from": partition.hold.number,
         "because": partition.hold.why,
     }
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = seconds(text)
-    except ValueError as error:
-        raise SettingsError(f"--older-than {text!r}: {error}") from None
-    return float(str(value))
 
 
 def sized(count: float) -> str:

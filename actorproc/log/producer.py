@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -40,7 +40,7 @@ from actorproc.log.payloads import (
     value_bytes,
 )
 from actorproc.logger import get_logger
-from actorproc.settings import Settings, seconds, size
+from actorproc.settings import Settings, count_of_bytes, duration
 from actorproc.store import Store
 from actorproc.stores import open_store
 
@@ -114,10 +114,10 @@ class Producer:
             raise UsageError(f"partitioner = {partitioner!r}: 'sticky', 'round-robin' or a callable")
         if compression not in ("zstd", "lz4", "snappy", "gzip", "none"):
             raise UsageError(f"compression = {compression!r}: 'zstd', 'lz4', 'snappy', 'gzip' or 'none'")
-        self._linger = _number("linger", linger, seconds, least=0)
-        self._batch_bytes = min(COLUMNS_LIMIT, _number("batch_bytes", batch_bytes, size, least=1))
-        self._budget = ByteBudget(int(_number("buffer_bytes", buffer_bytes, size, least=1)))
-        self._timeout = _number("delivery_timeout", delivery_timeout, seconds, least=1)
+        self._linger = duration("linger", linger)
+        self._batch_bytes = min(COLUMNS_LIMIT, count_of_bytes("batch_bytes", batch_bytes))
+        self._budget = ByteBudget(count_of_bytes("buffer_bytes", buffer_bytes))
+        self._timeout = duration("delivery_timeout", delivery_timeout, least=1)
         if not isinstance(log, str | os.PathLike | Store):
             raise UsageError(f"log = {log!r}: the URL or path of a log, or an opened Store")
         self._owns_store = not isinstance(log, Store)
@@ -408,13 +408,3 @@ class Producer:
     def _forget(self, batch: OutgoingBatch) -> None:
         self._pending.pop(batch, None)
         self._budget.give_back(batch.weight)
-
-
-def _number(name: str, given: float | str, parse: Callable[[object], object], least: float) -> float:
-    try:
-        number = parse(given)
-    except ValueError as error:
-        raise UsageError(f"{name} = {given!r}: {error}") from None
-    if isinstance(number, bool) or not isinstance(number, int | float) or not number >= least or math.isinf(number):
-        raise UsageError(f"{name} = {given!r}: at least {least:g}")
-    return number

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from actorproc.actor import gather
-from actorproc.errors import CorruptObject, SettingsError, SourceError, UsageError
+from actorproc.errors import CorruptObject, SourceError, UsageError
 from actorproc.layout import ProcessorLayout
 from actorproc.output.boundary import RETENTION, Range
 from actorproc.output.compaction import FileGroup, PartitionPlan, merge, plan, sweep, switch
@@ -24,7 +24,7 @@ from actorproc.output.dataset import partitions_with_state
 from actorproc.output.schema import read_schema
 from actorproc.places import missing_processor
 from actorproc.rows.schema import output_schema
-from actorproc.settings import Settings, seconds, size
+from actorproc.settings import Settings, count_of_bytes, duration
 from actorproc.spark.failure import explained
 from actorproc.spark.place import Place, opened
 from actorproc.store import Store
@@ -96,7 +96,8 @@ def compact(
     """
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise UsageError("compact needs a session of its own process, such as local[*], not one of Spark Connect")
-    target, age, kept = _size(target_size), _seconds("older_than", older_than), _seconds("keep", keep)
+    target = count_of_bytes("target_size", target_size)
+    age, kept = duration("older_than", older_than), duration("keep", keep)
     if kept < RETENTION:
         raise UsageError(
             f"keep = {kept:g} s: {RETENTION:g} s (1h) at least; queries that were planned before still read"
@@ -232,23 +233,3 @@ async def _planned(
     if declared is None:
         raise CorruptObject(layout.schema, "is missing; every processor writes it as it starts", store.url)
     return output_schema(declared), plans
-
-
-def _size(value: int | str) -> int:
-    try:
-        found = size(value)
-    except ValueError as error:
-        raise SettingsError(f"target_size = {value!r}: {error}") from None
-    if not isinstance(found, int) or found < 1:
-        raise SettingsError(f"target_size = {value!r}: 1 byte or more")
-    return found
-
-
-def _seconds(name: str, value: float | str) -> float:
-    try:
-        found = seconds(value)
-    except ValueError as error:
-        raise SettingsError(f"{name} = {value!r}: {error}") from None
-    if not isinstance(found, int | float) or found < 0:
-        raise SettingsError(f"{name} = {value!r}: 0 seconds or more")
-    return float(found)

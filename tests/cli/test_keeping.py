@@ -154,7 +154,7 @@ def test_a_torn_newest_file_of_one_partition_does_not_hide_the_others(run: Run, 
         (["trim"], "Give --name and --container for a processor's output, or --log for a log"),
         (["trim", "--log", "nowhere"], "there is no log at"),
         (["trim", "--log", "events", "--older-than", "5m"], "older_than = 300 s: 3600 s (1h) at least"),
-        (["trim", "--log", "events", "--older-than", "soon"], "--older-than 'soon': write seconds, or a number with"),
+        (["trim", "--log", "events", "--older-than", "soon"], "--older-than = 'soon': write seconds, or a number with"),
         (
             ["readers", "add", "x", "--log", "events"],
             "Give one of --spark URL, --processor CONTAINER/NAME, --at NUMBER",
