@@ -338,7 +338,8 @@ class Supervisor(Actor[Note]):
             running.failed(error)
             self._let_go(running)
             blame = error.__cause__ or error  # what a handler raised, behind what we made of it
-            expected = isinstance(blame, (ActorprocError, OSError)) and not isinstance(blame, HandlerMisuse)
+            in_handler = isinstance(blame, HandlerMisuse) and outside(blame) is not blame.__traceback__
+            expected = isinstance(blame, (ActorprocError, OSError)) and not in_handler
             self._log.error("partition.failed", partition=partition, epoch=running.epoch, again_in=round(delay, 3),
                             error=running.error, exc_info=None if expected else (type(blame), blame, outside(blame)))  # fmt: skip
             if running.draining:
