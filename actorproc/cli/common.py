@@ -111,24 +111,26 @@ def print_json(document: object) -> None:
 
 
 async def print_table(
-    columns: Sequence[str], rows: AsyncIterator[Sequence[object]], *, if_empty: bool = True, cut: Collection[str] = ()
+    columns: Sequence[str], rows: AsyncIterator[Sequence[object]], *, empty: str = "", cut: Collection[str] = ()
 ) -> None:
     """Print a table of any length, in blocks that each fit their columns.
 
     Args:
-        if_empty: print its head without rows, too.
+        empty: what to say in its place where there are no rows.
         cut: columns that are cut where the terminal is too narrow, the widest first; the others stay whole.
     """
     block: list[Sequence[object]] = []
-    some = not if_empty
+    some = False
     async for row in rows:
         some = True
         block.append(row)
         if len(block) == _BLOCK:
             _print_block(columns, block, cut)
             block.clear()
-    if block or not some:
+    if block:
         _print_block(columns, block, cut)
+    elif not some and empty:
+        console.print(empty, markup=False)
 
 
 def _print_block(columns: Sequence[str], rows: Sequence[Sequence[object]], cut: Collection[str]) -> None:

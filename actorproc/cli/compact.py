@@ -74,7 +74,7 @@ async def _print(found: Compaction, name: str, *, dry_run: bool) -> None:
                    sized(partition["bytes"])]  # fmt: skip
 
     if dry_run:
-        await print_table(["partition", "files", "size", "to rewrite", "into", "size"], rows())
+        await print_table(["partition", "files", "size", "to rewrite", "into", "size"], rows(), empty="no partitions")
         what = f"{counted(found.files_before, 'file')}, {sized(found.bytes_before)}"
         into = counted(len(found.groups), "file")
         console.print(f"{what} of {name} would become {into}; nothing is changed by a dry run", markup=False)

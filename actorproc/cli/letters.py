@@ -65,7 +65,7 @@ def show_all(
             else:
                 columns = ["letter", "time", "error", "message", "key", "value"]
                 rows = (_row(letter) async for letter in letters)
-                await print_table(columns, rows, if_empty=error is None, cut=columns[3:])
+                await print_table(columns, rows, empty="no dead letters" if error is None else "", cut=columns[3:])
             if error is not None and error not in types:
                 there = ", ".join(f"{name} ({count:,})" for name, count in types.most_common()) or "none at all"
                 typer.echo(f"no dead letter with an error of type {error!r}; there are: {there}", err=True)

@@ -35,7 +35,9 @@ def run(
                 async for row in rows:
                     print_json(row)
                 return
-            await print_table(columns, ([row[column] for column in columns] async for row in rows), cut=columns[2:])
+            await print_table(
+                columns, ([row[column] for column in columns] async for row in rows), empty="no rows", cut=columns[2:]
+            )
 
     run_async(work)
 
