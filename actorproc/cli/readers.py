@@ -176,7 +176,7 @@ def _rows(standing: Standing, ends: Mapping[str, int | None]) -> list[dict[str, 
 
 def _document(standing: Standing, ends: Mapping[str, int | None]) -> dict[str, Any]:
     reader = standing.reader
-    place = {"url": reader.url or None, "processor": reader.processor or None}
+    place = {"url": reader.url or None, "processor": reader.processor or None, "query": reader.query or None}
     partitions = _rows(standing, ends) if standing.error is None else []
     return {"name": reader.name, "kind": reader.kind, **place, "error": standing.error, "partitions": partitions}
 

@@ -211,13 +211,14 @@ async def _register(job: Job, store: Store) -> str | None:
         back a trim for ever.
 
     Raises:
-        UsageError: it was not registered before, and what it reads next was trimmed.
+        UsageError: the checkpoint is another query's; or it was not registered before, and what it reads next was trimmed.
     """
     if job.native:
         log.warning("spark.not_registered", why="how far Spark's own file stream is cannot be told: trim with care")
         return None
     try:
-        reader = Reader.spark(job.query.spec.replace(":", ".").lstrip("_"), job.query.checkpoint)
+        spec = job.query.spec
+        reader = Reader.spark(spec.replace(":", ".").lstrip("_"), job.query.checkpoint, spec)
     except UsageError as unreadable:  # a place that Hadoop knows, and we do not
         log.warning("spark.not_registered", why=str(unreadable))
         return None

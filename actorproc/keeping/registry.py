@@ -42,11 +42,13 @@ class Reader:
     """Identity of the stream that the processor reads."""
     positions: Mapping[str, int] = field(default_factory=dict)
     """Number that is read next by partition, where it is given by hand."""
+    query: str = ""
+    """MODULE:FUNCTION whose checkpoint it is; "" where nobody has said."""
 
     @classmethod
-    def spark(cls, name: str, checkpoint: str) -> Self:
+    def spark(cls, name: str, checkpoint: str, query: str = "") -> Self:
         """A Spark query with this `checkpointLocation`. Until its first micro-batch is done it holds everything."""
-        return cls(checked_name("reader name", name), "spark", url=_place(checkpoint))
+        return cls(checked_name("reader name", name), "spark", url=_place(checkpoint), query=query)
 
     @classmethod
     def of_processor(cls, container: str, processor: str, stream: str = "", *, name: str | None = None) -> Self:
@@ -144,7 +146,7 @@ async def register(
         The registry. A reader that has no position yet may begin at its `lowest` numbers.
 
     Raises:
-        UsageError: what it reads next was trimmed; or another reader has its name.
+        UsageError: what it reads next was trimmed; another reader has its name; or its checkpoint is another query's.
     """
     registry = Registry()
 
@@ -158,7 +160,10 @@ async def register(
                 f"there is a reader {reader.name!r} already ({there}): give this one another name, or remove that one first"
             )
         if there is not None:
-            wanted = replace(wanted, positions={**there.positions, **wanted.positions})
+            _refuse_if_anothers(wanted, there)
+            wanted = replace(
+                wanted, positions={**there.positions, **wanted.positions}, query=wanted.query or there.query
+            )
         if there == wanted:
             return None
         _refuse_if_behind(reader, reader.positions if at is None else at, registry.lowest)
@@ -205,6 +210,15 @@ def _free_name(registry: Registry, reader: Reader) -> str:
     known = (name for name, other in registry.readers.items() if reader.kind != "position" and other.is_same(reader))
     names = chain([reader.name], (f"{reader.name}-{number}" for number in count(2)))
     return next(known, None) or next(name for name in names if name not in registry.readers)
+
+
+def _refuse_if_anothers(reader: Reader, there: Reader) -> None:
+    if reader.query and there.query and reader.query != there.query:
+        raise UsageError(
+            f"the checkpoint {there.url} belongs to {there.query}: {reader.query} would go on where that is, without the rows "
+            "before. Give it a checkpoint of its own; or, if it is the same query under a new name, "
+            f"`actorproc readers remove {there.name} ...` and start it again"
+        )
 
 
 def _refuse_if_behind(reader: Reader, positions: Mapping[str, int], lowest: Mapping[str, int]) -> None:

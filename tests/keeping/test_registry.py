@@ -65,6 +65,19 @@ async def test_who_was_added_by_hand_under_another_name_registers_as_that(store:
     assert set(registry.readers) == {"mine"}
 
 
+async def test_a_checkpoint_belongs_to_the_query_that_was_started_on_it_first(store: Store) -> None:
+    place = "s3://bucket/one"
+    await register(store, READERS, Reader.spark("mine", place))
+    await register(store, READERS, Reader.spark("app.delays", place, "app:delays"), rename=True)
+    with pytest.raises(
+        UsageError,
+        match=r"^the checkpoint s3://bucket/one belongs to app:delays: app:late would .*`actorproc readers remove mine ",
+    ):
+        await register(store, READERS, Reader.spark("app.late", place, "app:late"), rename=True)
+    await register(store, READERS, Reader.spark("mine", place))  # again by hand: it stays whose it is
+    assert (await read_registry(store, READERS)).readers == {"mine": Reader.spark("mine", place, "app:delays")}
+
+
 async def test_positions_by_hand_are_not_one_reader_because_they_have_no_place(store: Store) -> None:
     await register(store, READERS, Reader.at("one", {"0": 1}), rename=True)
     registry = await register(store, READERS, Reader.at("two", {"0": 2}), rename=True)

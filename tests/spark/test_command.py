@@ -134,7 +134,8 @@ async def test_a_query_is_stopped_goes_on_loses_its_java_and_reaches_the_end(tmp
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("queries_app:files: ")
     readers = orjson.loads((tmp_path / "state/numbers/readers.json").read_bytes())["readers"]
-    assert readers == {"queries_app.files": {"kind": "spark", "url": f"file://{tmp_path}/spark/c"}}
+    reader = {"kind": "spark", "url": f"file://{tmp_path}/spark/c", "query": "queries_app:files"}
+    assert readers == {"queries_app.files": reader}
     assert Sink(tmp_path / "out").rows() == fleet.expected()
 
 

@@ -175,6 +175,12 @@ async def test_a_query_that_comes_when_what_it_reads_next_was_trimmed_is_refused
         assert (await read_registry(store, READERS)).readers == {}
 
 
+async def test_a_query_on_the_checkpoint_of_another_function_is_refused_before_it_starts(tmp_path: Path) -> None:
+    one = Reader.spark("app.early", f"file://{tmp_path}/c", "app:early")
+    with pytest.raises(UsageError, match=r"c belongs to app:early: app:late would"):
+        await readers_after(tmp_path, AssertionError("it was started"), one)
+
+
 async def test_a_query_that_is_a_reader_is_not_asked_where_it_stands(tmp_path: Path) -> None:
     """It is held where it was; what is wrong since then, reading says."""
     async with open_store(str(tmp_path / "state")) as store:
