@@ -14,6 +14,7 @@ ActorprocError
     ConditionFailed      a conditional write found the object otherwise than it was told
   CorruptObject          look at the named object: it is not what was written there
   SourceError            the source could not be read
+    Lost                 start anew, or restore the files: what was to be read next is not there any more, and later is
   Fenced                 stop: another owner runs this partition (or this host name)
     Outranked            its checkpoint bears a later epoch than our lease
   WrittenOut             stop the partitions, then join again: the group took this host for dead
@@ -148,6 +149,10 @@ def located(url: str) -> Iterator[None]:
 
 class SourceError(ActorprocError):
     """The source could not be read."""
+
+
+class Lost(SourceError):
+    """What a reader reads next was trimmed, or deleted: trying again will not help."""
 
 
 class Fenced(ActorprocError):

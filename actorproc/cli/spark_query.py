@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from actorproc.java import check_java
 from actorproc.keeping.kept import KeptOutput
 from actorproc.keeping.positions import position_of
 from actorproc.keeping.registry import Reader, read_registry, register, remove
+from actorproc.keeping.spark_checkpoint import has_begun, reads_through_data_source
 from actorproc.layout import ProcessorLayout
 from actorproc.logger import get_logger
 from actorproc.retry import Backoff
@@ -36,6 +37,7 @@ from actorproc.spark.running import RunLimits, RunningQuery
 from actorproc.spark.session import RemoteSession, Session, default_master, session_options
 from actorproc.spark.urls import check_apart, full_url, spark_url
 from actorproc.store import Store
+from actorproc.stores import open_store
 
 log = get_logger(__name__)
 
@@ -45,6 +47,7 @@ _LEAVING = 20.0
 _MODES = ("append", "update", "complete")
 _OURS = "actorproc"  # the format whose sink is our own: it opens the log as we do, with our settings
 _IN_FOLDERS = ("parquet", "orc", "json", "csv", "text", "avro", "delta", _OURS)
+_UNNAMED = re.compile(r"^the checkpoint (?=belongs|holds)")
 _COORDINATES = re.compile(r"[^\s:]+:[^\s:]+:[^\s:]+")
 
 
@@ -190,11 +193,16 @@ async def _keep(job: Job, limits: RunLimits, store: Store, signals: Signals, tri
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(stop)
             tasks.start_soon(show.run)
-            await running.run()
+            try:
+                await running.run()
+            except (
+                UsageError
+            ) as error:  # what is said of a checkpoint in a process of Spark's, which is not told which it is
+                raise type(error)(_UNNAMED.sub(f"the checkpoint {job.query.checkpoint} ", str(error))) from error
             tasks.cancel_scope.cancel()
-    except* UsageError:
+    except* ActorprocError as failed:
         if added is not None and not figures.batches:
-            await remove(store, ProcessorLayout(job.name).readers, added)
+            await _unregister(job, store, added, refused=failed.subgroup(UsageError) is not None)
         raise
     finally:
         if figures.latest is not None:
@@ -203,31 +211,55 @@ async def _keep(job: Job, limits: RunLimits, store: Store, signals: Signals, tri
             await SYSTEM.offload(job.session.close)
 
 
-async def _register(job: Job, store: Store) -> str | None:
+async def _register(job: Job, store: Store) -> Reader | None:
     """From now on nothing is trimmed that the query has not read; where its checkpoint can be asked how far it is.
 
     Returns:
-        The name of the reader, if it was not registered before: what then turns out to be wrong use must not hold
-        back a trim for ever.
+        The reader, if it was not registered before: what then does not begin must not hold back a trim for ever.
 
     Raises:
         UsageError: the checkpoint is another query's; or it was not registered before, and what it reads next was trimmed.
     """
-    if job.native:
-        log.warning("spark.not_registered", why="how far Spark's own file stream is cannot be told: trim with care")
-        return None
     try:
         spec = job.query.spec
         reader = Reader.spark(spec.replace(":", ".").lstrip("_"), job.query.checkpoint, spec)
     except UsageError as unreadable:  # a place that Hadoop knows, and we do not
         log.warning("spark.not_registered", why=str(unreadable))
         return None
+    if job.native:
+        if await _ask_checkpoint(job, reader, reads_through_data_source):
+            raise UsageError(
+                f"the checkpoint {job.query.checkpoint} belongs to a query that reads through the data source, and --native reads "
+                "with Spark's own file stream: leave --native out, or give it a new checkpoint"
+            )
+        log.warning("spark.not_registered", why="how far Spark's own file stream is cannot be told: trim with care")
+        return None
     key = ProcessorLayout(job.name).readers
     before = (await read_registry(store, key)).readers
     known = any(other.is_same(reader) for other in before.values())
     at = None if known else await _position(job, store, reader)
     after = (await register(store, key, reader, at, rename=True)).readers
-    return next((name for name in after if name not in before and after[name].is_same(reader)), None)
+    return next((after[name] for name in after if name not in before and after[name].is_same(reader)), None)
+
+
+async def _unregister(job: Job, store: Store, reader: Reader, *, refused: bool) -> None:
+    """Forget the reader again, if the query is wrong use, or has planned no micro-batch that will run again."""
+    if not refused and await _ask_checkpoint(job, reader, has_begun) is not False:
+        return
+    try:
+        await remove(store, ProcessorLayout(job.name).readers, reader.name)
+    except ActorprocError as error:  # why it failed is the news; and perhaps the store is
+        log.debug("spark.reader_stays", reader=reader.name, error=str(error))
+
+
+async def _ask_checkpoint(job: Job, reader: Reader, ask: Callable[[Store], Awaitable[bool]]) -> bool | None:
+    """What its checkpoint says; None: it does not."""
+    try:
+        async with open_store(reader.url, job.settings or Settings.load()) as checkpoint:
+            return await ask(checkpoint)
+    except ActorprocError as error:
+        log.debug("spark.checkpoint_unknown", error=str(error))
+        return None
 
 
 async def _position(job: Job, store: Store, reader: Reader) -> Mapping[str, int] | None:

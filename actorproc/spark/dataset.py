@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 
 import pyarrow as pa
 
-from actorproc.errors import SourceError, UsageError
+from actorproc.errors import Lost, SourceError, UsageError
 from actorproc.keeping.offsets import called
 from actorproc.listing import numbered_files
 from actorproc.store import Store
@@ -91,7 +91,7 @@ class Dataset(ABC):
         """See that nothing was trimmed between the number where reading goes on and the first file listed.
 
         Raises:
-            SourceError: it was; names the partition and the numbers.
+            Lost: it was; names the partition and the numbers.
         """
 
     async def after(self, store: Store, partition: str, file: DatasetFile) -> int:
@@ -130,7 +130,8 @@ class Dataset(ABC):
     def lost(self, store: Store, partition: str, first: int, found: int | None, why: str) -> SourceError:
         """The error for a position whose files are gone."""
         there = "nothing is there from it on" if found is None else f"the first that can be read is {found}"
-        return SourceError(
+        kind = SourceError if found is None else Lost  # with nothing there, all of it may be away, and come back
+        return kind(
             f"partition {partition} of {self.at(store.url)}: number {first} is to be read "
             f"next, but {there}: {why}. What lies between is lost to this reader. Go on with a new checkpointLocation, "
             "which begins with what is there; or restore the files"

@@ -6,10 +6,16 @@ import re
 from pathlib import Path
 
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException, PySparkException
+from pyspark.errors import (
+    AnalysisException,
+    IllegalArgumentException,
+    ParseException,
+    PySparkException,
+    StreamingQueryException,
+)
 
 from actorproc import errors
-from actorproc.errors import ActorprocError, HandlerDefinitionError, QueryFailed, SourceError, UsageError, described
+from actorproc.errors import ActorprocError, HandlerDefinitionError, Lost, QueryFailed, UsageError, described
 
 _TRACEBACK = "Traceback (most recent call last):\n"
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line \d+, in .*\n(?:    .*\n)*')
@@ -22,6 +28,10 @@ _OURS = re.compile(r"^actorproc\.errors\.(\w+): (.*)", re.MULTILINE)
 _HEAD = re.compile(r"^(?:\[STREAM_FAILED\] )?Query \[id = \S+, runId = \S+\] terminated with exception: ")
 _FRAMES = 3  # of the user's traceback that are shown
 _JAVA = re.compile(r"An error occurred while calling .*\n: [\w.$]+: (.*)")
+# What PySpark knows no exception for: a format that is not there (SQLSTATE 42), a place that is a file or of no known store.
+_REFUSED = re.compile(
+    r"SQLSTATE: (42|0A)|\.fs\.(FileAlreadyExists|ParentNotDirectory|UnsupportedFileSystem)Exception: "
+)
 _LENGTH = 2_000  # characters of a message
 
 
@@ -29,7 +39,7 @@ def explained(error: BaseException, what: str) -> ActorprocError:
     """The error as one of ours.
 
     What the user's code raises by itself, or Spark refuses before it runs anything, is a HandlerDefinitionError; what
-    actorproc said in one of Spark's processes is said again, as wrong use (UsageError) or as lost for good (SourceError)
+    actorproc said in one of Spark's processes is said again, as wrong use (UsageError) or as lost for good (Lost)
     where it is that; anything else is QueryFailed: it may go better the next time.
     """
     if isinstance(error, ActorprocError):
@@ -39,12 +49,19 @@ def explained(error: BaseException, what: str) -> ActorprocError:
     text = text_of(error)
     for name, message in reversed(_OURS.findall(text)):
         kind = getattr(errors, name, ActorprocError)
-        for ours in (UsageError, SourceError):
+        for ours in (UsageError, Lost):
             if issubclass(kind, ours):
                 return ours(message.strip())
         return QueryFailed(f"{what}: {message.strip()}")
-    refused = isinstance(error, (AnalysisException, ParseException, IllegalArgumentException))
-    return (HandlerDefinitionError if refused else QueryFailed)(f"{what}: {shortened(text)}")
+    return (HandlerDefinitionError if _is_refused(error, text) else QueryFailed)(f"{what}: {shortened(text)}")
+
+
+def _is_refused(error: BaseException, text: str) -> bool:
+    """Whether Spark says so of what it was asked, and not of a query that ran."""
+    if isinstance(error, StreamingQueryException):
+        return False
+    known = isinstance(error, (AnalysisException, ParseException, IllegalArgumentException))
+    return known or _REFUSED.search(text.partition("\n\tat ")[0]) is not None
 
 
 def text_of(error: BaseException) -> str:

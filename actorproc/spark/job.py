@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pyspark.sql.streaming.query import StreamingQuery
 
+from actorproc.errors import QueryFailed, UsageError
 from actorproc.settings import Settings
 from actorproc.spark.frames import stream_output
 from actorproc.spark.query import Query
@@ -31,12 +32,18 @@ class Job:
         """Start the query; `again`: it ran before, and failed.
 
         Raises:
-            UsageError, StoreError, QueryFailed: it cannot be started.
+            UsageError, StoreError, QueryFailed: it cannot be started. No UsageError for what is read, once it ran: that was
+                there, and may come back.
         """
         spark = self.session.again() if again else self.session.open()
         self.session.enter()
-        rows = stream_output(
-            spark, self.container, self.name, columns=self.columns, max_rows=self.max_rows, max_files=self.max_files,
-            native=self.native, settings=self.settings,
-        )  # fmt: skip
+        try:
+            rows = stream_output(
+                spark, self.container, self.name, columns=self.columns, max_rows=self.max_rows, max_files=self.max_files,
+                native=self.native, settings=self.settings,
+            )  # fmt: skip
+        except UsageError as error:
+            if again:
+                raise QueryFailed(str(error)) from error
+            raise
         return self.query.start(spark, rows)

@@ -86,7 +86,7 @@ class RunningQuery:
 
         Raises:
             QueryFailed: it failed too often, or Spark itself has ended.
-            UsageError, SourceError: starting it again would not help.
+            UsageError, Lost: starting it again would not help.
         """
         query = None
         while not self._stopping.is_set():

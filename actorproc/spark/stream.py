@@ -35,7 +35,7 @@ class Stream:
 
     Raises (everywhere):
         UsageError: an offset is of another dataset; or there is no such dataset, or it has other columns than `schema`.
-        SourceError: files that were to be read next were trimmed.
+        Lost: files that were to be read next were trimmed. SourceError: the dataset is gone.
     """
 
     def __init__(self, request: Request, schema: pa.Schema) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 import orjson
 import pytest
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 
 import actorproc.spark.session
+from actorproc.actor import first_cause
 from actorproc.cli.spark_query import _keep
 from actorproc.clock import SYSTEM
 from actorproc.errors import HandlerDefinitionError, QueryFailed, UsageError
@@ -50,6 +51,16 @@ DAEMON = JavaError(
 )
 
 
+NO_FORMAT = JavaError(
+    "An error occurred while calling o114.start.\n: org.apache.spark.SparkClassNotFoundException: [DATA_SOURCE_NOT_FOUND] "
+    "Failed to find the data source: delta. Make sure it is there. SQLSTATE: 42K02\n\tat org.apache"
+)
+FILE = JavaError(
+    "An error occurred while calling o135.start.\n: org.apache.hadoop.fs.FileAlreadyExistsException: Destination exists and is "
+    "not a directory: /c\n\tat org.apache"
+)
+
+
 def running(start: Any) -> RunningQuery:
     return RunningQuery(start, what="app:late", reads="", limits=QUICK, told=lambda _: None, clock=SYSTEM)
 
@@ -76,6 +87,33 @@ async def test_what_java_says_by_itself_is_a_failure_of_the_query_told_in_a_line
         raise error
 
     with pytest.raises(QueryFailed, match=says):
+        await running(start).run()
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [(NO_FORMAT, "app:late failed: .*the data source: delta"), (FILE, "failed: .* is not a directory: /c$")],
+)
+async def test_what_spark_refuses_in_javas_own_words_is_wrong_use_and_not_tried_again(
+    error: Exception, says: str
+) -> None:
+    def function(rows: Any) -> Any:
+        raise error
+
+    query = Query("app:late", function, "file:///c", {}, Sink())
+    run = running(lambda _: query.start(SimpleNamespace(), SimpleNamespace()))  # type: ignore[arg-type]
+    with pytest.raises(HandlerDefinitionError, match=says):
+        await run.run()
+    assert run.restarts == 0
+
+
+async def test_what_spark_says_of_a_query_that_ran_is_a_failure() -> None:
+    """A table of a `foreachBatch`'s, say, that is not there yet."""
+
+    def start(_: bool) -> Any:
+        raise StreamingQueryException("[STREAM_FAILED] Query terminated with exception: no table SQLSTATE: 42P01")
+
+    with pytest.raises(QueryFailed, match="given up: 2 failures"):
         await running(start).run()
 
 
@@ -141,9 +179,42 @@ async def test_a_function_that_turns_out_to_be_wrong_use_is_no_reader_that_holds
     assert await readers_after(tmp_path, error, Reader.spark("app.late", "elsewhere")) == ["app.late"]
 
 
-async def test_who_was_a_reader_before_or_may_go_on_later_stays_one(tmp_path: Path) -> None:
-    assert await readers_after(tmp_path, QueryFailed("no space")) == ["app.late"]
-    assert await readers_after(tmp_path, HandlerDefinitionError("no such column")) == ["app.late"]
+async def test_who_was_a_reader_before_or_has_begun_stays_one(tmp_path: Path) -> None:
+    before = Reader.spark("mine", f"file://{tmp_path}/c")
+    assert await readers_after(tmp_path, QueryFailed("no space"), before) == ["mine"]
+    assert await readers_after(tmp_path, HandlerDefinitionError("no such column")) == ["mine"]
+    (tmp_path / "other").mkdir()
+    async with open_store(str(tmp_path / "other" / "c")) as spark:
+        await spark.put("offsets/0", b"v1\n{}")  # the micro-batch that failed, and runs again
+    assert await readers_after(tmp_path / "other", QueryFailed("no space")) == ["app.late"]
+
+
+async def test_a_query_that_fails_and_never_began_holds_back_no_trim(tmp_path: Path) -> None:
+    assert await readers_after(tmp_path, QueryFailed("no space")) == []
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_sparks_own_file_stream_is_refused_a_checkpoint_of_the_data_source(tmp_path: Path, begun: bool) -> None:
+    async with open_store(str(tmp_path / "state")) as store:
+        if begun:
+            await read_up_to(3, store, tmp_path / "c")
+        native = job(f"file://{tmp_path}/c", AssertionError("it was started"))
+        native.native = True
+        with pytest.raises(UsageError if begun else ExceptionGroup) as refused:
+            await _keep(native, QUICK, store, Signals(SYSTEM, lambda: None), "10s")
+    if begun:
+        assert str(refused.value).startswith(
+            f"the checkpoint file://{tmp_path}/c belongs to a query that reads through"
+        )
+        assert "leave --native out, or give it a new checkpoint" in str(refused.value)
+
+
+async def test_what_is_wrong_with_the_checkpoint_names_it(tmp_path: Path) -> None:
+    async with open_store(str(tmp_path / "state")) as store:
+        refused = job(f"file://{tmp_path}/c", UsageError("the checkpoint belongs to a query on output A"))
+        with pytest.raises(ExceptionGroup) as raised:
+            await _keep(refused, QUICK, store, Signals(SYSTEM, lambda: None), "10s")
+    assert str(first_cause(raised.value)) == f"the checkpoint file://{tmp_path}/c belongs to a query on output A"
 
 
 async def read_up_to(number: int, store: Store, checkpoint: Path) -> None:

@@ -21,7 +21,7 @@ from actorproc.spark.running import RunLimits
 from actorproc.stores import open_store
 from tests.spark.committing import Fleet
 from tests.spark.conftest import needs_limits
-from tests.spark.jobs import Runs
+from tests.spark.jobs import QUICK, Runs
 from tests.spark.sink import Sink
 
 
@@ -76,6 +76,29 @@ async def test_a_query_that_fails_goes_on_from_its_checkpoint_and_repeats_nothin
     assert running.restarts == 3, "two failures in a row, and a third after a micro-batch was done"
     assert sink.rows() == fleet.expected()
     assert [progress.batch for progress in runs.told if progress.ran] == [0, 1, 2, 3]
+
+
+@needs_limits
+async def test_a_container_that_is_away_for_a_while_is_waited_for(spark: SparkSession, tmp_path: Path) -> None:
+    fleet, sink = Fleet(str(tmp_path / "state")), Sink(tmp_path / "out")
+    await fleet.commit(p0=20)
+    runs = Runs(
+        spark, fleet, tmp_path / "c", lambda rows: rows.writeStream.foreachBatch(sink._write),
+        trigger={"processingTime": "100 milliseconds"}, limits=RunLimits(failures=1000, backoff=QUICK.backoff),
+    )  # fmt: skip
+    with anyio.fail_after(100):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(runs.to_end)
+            while not runs.told:
+                await anyio.sleep(0.1)
+            (tmp_path / "state").rename(tmp_path / "away")
+            while runs.running.restarts < 2:  # the query notices, and then each start
+                await anyio.sleep(0.1)
+            (tmp_path / "away").rename(tmp_path / "state")
+            await fleet.commit(p0=20)
+            while sink.rows() != fleet.expected():
+                await anyio.sleep(0.1)
+            runs.running.stop()
 
 
 async def test_a_query_that_only_fails_is_given_up_with_the_line_that_failed(

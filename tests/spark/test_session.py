@@ -14,7 +14,7 @@ from py4j import clientserver
 from pyspark.errors import PySparkException
 
 import actorproc.spark.session
-from actorproc.errors import HandlerDefinitionError, QueryFailed, SourceError, UsageError
+from actorproc.errors import HandlerDefinitionError, Lost, QueryFailed, UsageError
 from actorproc.settings import Settings
 from actorproc.spark.failure import explained, shortened
 from actorproc.spark.session import RemoteSession, Session, session_options
@@ -169,7 +169,8 @@ def test_of_a_java_error_its_first_line_is_left() -> None:
             UsageError,
             "^the checkpoint belongs to another$",
         ),
-        ("actorproc.errors.SourceError: partition 0: number 2", SourceError, "^partition 0: number 2$"),
+        ("actorproc.errors.Lost: partition 0: number 2", Lost, "^partition 0: number 2$"),
+        ("actorproc.errors.SourceError: output is gone", QueryFailed, "^app:f: output is gone$"),
         ("actorproc.errors.StoreUnavailable: s3://b: no answer", QueryFailed, "^app:f: s3://b: no answer$"),
         ("ValueError: boom", QueryFailed, "^app:f: ValueError: boom"),
     ],
