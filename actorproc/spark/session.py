@@ -19,15 +19,20 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from actorproc.errors import QueryFailed, UsageError
+from actorproc.logger import get_logger
 from actorproc.settings import Settings
 from actorproc.spark.bounded import ends_within
 from actorproc.spark.failure import shortened, text_of
 from actorproc.spark.native import native_options
 
+log = get_logger(__name__)
+
 _HOME = Path(pyspark.__file__).parent
 _SDK = "2.35.4"  # of the AWS SDK: the parts that s3a needs are 19 MB, its bundle 686
 _S3A = ("s3", "s3-transfer-manager", "sts", "apache-client")
 _CLOSING = 10.0  # seconds that Spark has to end in good order; its Java ends with this process in any case
+_REACH = 60.0  # seconds that a Spark Connect server has to answer at first
+_SILENT = 5.0  # of them, before a word is said
 _SECRET = re.compile(r"(?i)secret|password|token|access\.key")
 
 
@@ -58,6 +63,12 @@ class Session:
                 why = shortened(text_of(error))
                 if "JAVA_GATEWAY_EXITED" in why:
                     why = "its Java ended at once, and has said why above"
+                    if "spark.jars.packages" in self._options:
+                        why += " (under UNRESOLVED DEPENDENCIES: packages that it did not find)"
+                elif "stopped SparkContext" in why and self.place.startswith(
+                    "spark://"
+                ):  # which stops when it gives up
+                    why = "no Spark master of this version answers there"
                 raise QueryFailed(f"Spark does not start on {self.place}: {why}") from error
         return self._current
 
@@ -122,10 +133,31 @@ class RemoteSession(Session):
 
     def _start(self) -> SparkSession:
         try:
+            self._reach()
             session: SparkSession = SparkSession.builder.remote(self.place).config(map=self._options).create()
         except ImportError as error:
             raise UsageError(f"Spark Connect needs more packages ({error}): pip install 'actorproc[connect]'") from None
         return session
+
+    def _reach(self) -> None:
+        """Wait until the server answers. Spark's own client would try for ten minutes, without a word.
+
+        Raises:
+            QueryFailed: it does not.
+        """
+        import grpc  # type: ignore[import-untyped]
+        from pyspark.sql.connect.client import DefaultChannelBuilder
+
+        with DefaultChannelBuilder(self.place).toChannel() as channel:
+            ready = grpc.channel_ready_future(channel)
+            with suppress(grpc.FutureTimeoutError):
+                ready.result(_SILENT)
+                return
+            log.info("spark.waiting", on=self.place, why="no Spark Connect server answers there yet")
+            try:
+                ready.result(_REACH - _SILENT)
+            except grpc.FutureTimeoutError:
+                raise QueryFailed(f"no Spark Connect server answers at {self.place}, tried for {_REACH:g} s") from None
 
     def _stop(self, session: SparkSession) -> None:
         # Else a dead server is asked for ten minutes, and nobody gets another session meanwhile.
@@ -141,9 +173,27 @@ SHORT = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Flags for a driver that lives for minutes: it starts sooner, stays small, and never gets to its full speed."""
 
 
+_TRIES = 4  # of a task: what Spark has for clusters; its own default for `local` is one
+_LOCAL = re.compile(r"local(?:\[(\d+|\*)\])?")
+_MASTER = re.compile(r"local\[(\d+|\*)\s*,\s*\d+\]|local-cluster\[.+\]|spark://.+:\d+|k8s://.+|yarn")
+
+
 def default_master() -> str:
-    """All cores of this machine; a task may be tried four times, which plain `local[N]` never does."""
-    return f"local[{os.cpu_count() or 1},4]"
+    """All cores of this machine."""
+    return f"local[{os.cpu_count() or 1},{_TRIES}]"
+
+
+def _with_tries(master: str) -> str:
+    """The master; of this machine with the tries of a task, where they are not said.
+
+    Raises:
+        UsageError: Spark would not know it, and say so in a page of Java.
+    """
+    if (local := _LOCAL.fullmatch(master)) is not None:
+        return f"local[{local[1] or 1},{_TRIES}]"
+    if _MASTER.fullmatch(master) is None:
+        raise UsageError(f"--master {master!r}: write local[4], local[*], spark://HOST:PORT, yarn or k8s://URL")
+    return master
 
 
 def session_options(
@@ -153,13 +203,18 @@ def session_options(
     """What Spark is told.
 
     Args:
+        master: tasks of `local`, `local[N]` and `local[*]` are tried four times, too; `local[N,TRIES]` stays as it is.
         app: its name on Spark's pages.
         packages: Maven coordinates.
         conf: options that win over ours.
         urls: what Spark itself reads and writes, as it spells them: `s3a://` among them brings the jars for it and,
             from `settings`, endpoint and keys.
         java: flags of the driver's.
+
+    Raises:
+        UsageError: Spark knows no such master.
     """
+    master = _with_tries(master)
     local = master.startswith("local")
     options = {
         "spark.master": master,

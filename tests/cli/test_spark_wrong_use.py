@@ -53,6 +53,10 @@ def refused(run: Run, *arguments: object, says: str) -> None:
         (["queries_app:counts", "--stop-within=-1s"], "--stop-within = '-1s': 0 seconds or more"),
         (["queries_app:counts", "--conf", "x"], "--conf 'x': write --conf name=value"),
         (["queries_app:counts", "--remote", "sc://x", "--master", "local"], "--master and --package do not go with it"),
+        (
+            ["queries_app:counts", "--master", "foo[2]"],
+            "--master 'foo[2]': write local[4], local[*], spark://HOST:PORT",
+        ),
         (["queries_app:counts", "--set", "nope=1"], "there is no such setting"),
         (["queries_app:counts", "--package", "foo"], "--package 'foo': write GROUP:NAME:VERSION"),
         (["queries_app:counts", "--package", "a:b:1,c:d"], "--package 'c:d': write GROUP:NAME:VERSION"),
@@ -86,6 +90,11 @@ def test_spark_is_kept_out_of_what_the_processor_keeps(run: Run, state: Path, wh
 )
 def test_serve_says_what_is_wrong_with_its_query(run: Run, options: list[str], says: str) -> None:
     refused(run, "serve", "flights_app:Delays", "--source", "events", "--container", "state", *options, says=says)
+
+
+def test_compact_says_so_of_its_master_too(run: Run, state: Path) -> None:
+    place = ["--name", "Delays", "--container", state / "state"]
+    refused(run, "compact", *place, "--master", "foo[2]", says="--master 'foo[2]': write local[4]")
 
 
 def test_without_java_one_line_says_what_to_install(folder: Path, state: Path) -> None:

@@ -35,6 +35,46 @@ def test_a_machine_of_its_own_gets_as_many_shuffle_partitions_as_cores_and_stays
     assert options("local[*]")["spark.sql.shuffle.partitions"] == str(os.cpu_count())
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("local", "local[1,4]"), ("local[3]", "local[3,4]"), ("local[*]", "local[*,4]"), ("local[3,1]", "local[3,1]"),
+        ("local[*, 2]", "local[*, 2]"), ("local-cluster[2,1,1024]", "local-cluster[2,1,1024]"), ("yarn", "yarn"),
+        ("spark://a:7077,b:7077", "spark://a:7077,b:7077"), ("k8s://https://host:443", "k8s://https://host:443"),
+    ],
+)  # fmt: skip
+def test_a_task_on_this_machine_is_tried_again_unless_the_user_says_how_often(given: str, told: str) -> None:
+    assert options(given)["spark.master"] == told
+
+
+@pytest.mark.parametrize("master", ["foo[2]", "local[foo]", "local4", "spark://host", "mesos://host:5050", ""])
+def test_a_master_that_spark_does_not_know_is_refused_before_it_starts(master: str) -> None:
+    with pytest.raises(UsageError, match=r"write local\[4\], local\[\*\], spark://HOST:PORT"):
+        options(master)
+
+
+@pytest.mark.parametrize(
+    ("place", "told", "raised", "says"),
+    [
+        ("spark://a:1", {}, "Cannot call methods on a stopped SparkContext.", "spark://a:1: no Spark master of this"),
+        (
+            "local",
+            {"spark.jars.packages": "a:b:1"},
+            "[JAVA_GATEWAY_EXITED]",
+            "why above .under UNRESOLVED DEPENDENCIES",
+        ),
+        ("local", {}, "[JAVA_GATEWAY_EXITED]", "has said why above$"),
+    ],
+)
+def test_why_spark_did_not_start_is_said_in_a_line(place: str, told: dict[str, str], raised: str, says: str) -> None:
+    class Dead(Session):
+        def _start(self) -> Any:
+            raise PySparkException(raised)
+
+    with pytest.raises(QueryFailed, match=says):
+        Dead(place, told).open()
+
+
 def test_executors_of_a_cluster_find_actorproc_and_the_users_modules_where_this_process_does() -> None:
     told = options("spark://10.0.0.7:7077")
     assert (
@@ -236,6 +276,19 @@ class Remote(RemoteSession):
                 raise PySparkException("no answer")
 
         return SimpleNamespace(client=SimpleNamespace(set_retry_policies=self.asked.append), stop=stop)
+
+
+def test_a_server_that_never_answers_is_given_up_and_said_to_be_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("grpc", reason="Spark Connect: install the extra 'connect'")
+    said: list[str] = []
+    monkeypatch.setattr(actorproc.spark.session, "log", SimpleNamespace(info=lambda event, **_: said.append(event)))
+    monkeypatch.setattr(actorproc.spark.session, "_SILENT", 0.01)
+    monkeypatch.setattr(actorproc.spark.session, "_REACH", 0.02)
+    with pytest.raises(
+        QueryFailed, match=r"^no Spark Connect server answers at sc://127\.0\.0\.1:1, tried for 0\.02 s$"
+    ):
+        RemoteSession("sc://127.0.0.1:1", {}).open()
+    assert said == ["spark.waiting"]
 
 
 @pytest.mark.parametrize("gone", [False, True])
