@@ -161,18 +161,26 @@ async def _keep(job: Job, limits: RunLimits, store: Store, signals: Signals, tri
     """Run it, and show how it gets on."""
     began, figures, output = SYSTEM.monotonic(), Figures(), Output(job.name)
     what, reads = job.query.spec, output.at(store.url)
-    facts = {
-        "query": what,
-        "spark": f"{job.session.open().version} on {job.session.place}",
-        "page": job.session.page() or "on the server",
-        "reads": reads,
-        "writes": f"{job.query.sink}, if it returns a DataFrame",
-        "checkpoint": job.query.checkpoint,
-        "trigger": trigger,
-    }
-    say_started(facts, job.session.told())
-    added = await _register(job, store)
-    running = RunningQuery(job.start, what=what, reads=reads, limits=limits, told=figures.note, clock=SYSTEM)
+    added, said = await _register(job, store), False
+
+    def start(again: bool) -> Any:
+        nonlocal said
+        query, writes = job.start(again)
+        if not said:  # what it writes to is not known before
+            said = True
+            facts = {
+                "query": what,
+                "spark": f"{job.session.open().version} on {job.session.place}",
+                "page": job.session.page() or "on the server",
+                "reads": reads,
+                "writes": writes,
+                "checkpoint": job.query.checkpoint,
+                "trigger": trigger,
+            }
+            say_started(facts, job.session.told())
+        return query
+
+    running = RunningQuery(start, what=what, reads=reads, limits=limits, told=figures.note, clock=SYSTEM)
 
     async def lag() -> Lag | None:
         if figures.latest is None or figures.latest.next is None:
@@ -187,7 +195,7 @@ async def _keep(job: Job, limits: RunLimits, store: Store, signals: Signals, tri
         await signals.wait()
         running.stop()
 
-    show = Show(what, figures, lag, live=job.query.sink.format != "console")  # which Java prints on the same terminal
+    show = Show(what, figures, lag)
     signals.started()
     try:
         async with anyio.create_task_group() as tasks:

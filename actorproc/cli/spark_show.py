@@ -24,6 +24,7 @@ log = get_logger(__name__)
 _LINE_EVERY = 10.0  # seconds between log lines, if there is news
 _TABLE_EVERY = 2.0  # the same, of the live table
 _TICK = 0.25
+_CONSOLE = "ConsoleTable"  # Spark's name for it
 
 
 @dataclass(slots=True)
@@ -59,29 +60,31 @@ def say_started(facts: Mapping[str, str], told: Mapping[str, str]) -> None:
 
 
 class Show:
-    """Shows figures until it is cancelled.
+    """Shows figures until it is cancelled: on a terminal as a table that stays where it is, unless Spark's console sink prints
+    there, too.
 
     Args:
         query: its name.
         lag: reads how far behind it is; None: not known.
-        live: as a table that stays where it is, if stderr is a terminal.
     """
 
-    def __init__(self, query: str, figures: Figures, lag: Callable[[], Awaitable[Lag | None]], *, live: bool) -> None:
+    def __init__(self, query: str, figures: Figures, lag: Callable[[], Awaitable[Lag | None]]) -> None:
         self._query = query
         self._figures = figures
         self._lag = lag
-        self._live = live and sys.stderr.isatty()
 
     async def run(self) -> None:
         figures, last = self._figures, Figures()
-        every = _TABLE_EVERY if self._live else _LINE_EVERY
+        while figures.latest is None:  # which tells of the sink
+            await SYSTEM.sleep(_TICK)
+        live = sys.stderr.isatty() and _CONSOLE not in figures.latest.sink
+        every = _TABLE_EVERY if live else _LINE_EVERY
         console = Console(stderr=True, highlight=False)
-        with Live(console=console, auto_refresh=False) if self._live else nullcontext() as table:
+        with Live(console=console, auto_refresh=False) if live else nullcontext() as table:
             due = SYSTEM.monotonic()
             while True:
                 first = not last.batches and figures.batches  # the first micro-batch is shown at once
-                if figures.latest is not None and (first or SYSTEM.monotonic() >= due):
+                if first or SYSTEM.monotonic() >= due:
                     lag, due = await self._lag(), SYSTEM.monotonic() + every
                     if table is not None:
                         table.update(self._table(last, lag), refresh=True)

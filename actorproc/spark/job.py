@@ -28,8 +28,8 @@ class Job:
     native: bool = False
     settings: Settings | None = None
 
-    def start(self, again: bool) -> StreamingQuery:
-        """Start the query; `again`: it ran before, and failed.
+    def start(self, again: bool) -> tuple[StreamingQuery, str]:
+        """Start the query; and where it writes, for people. `again`: it ran before, and failed.
 
         Raises:
             UsageError, StoreError, QueryFailed: it cannot be started. No UsageError for what is read, once it ran: that was

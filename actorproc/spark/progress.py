@@ -32,6 +32,8 @@ class Progress:
     seconds: float
     next: Numbers | None
     seen: Numbers | None
+    sink: str = ""
+    """As Spark calls it."""
 
     @classmethod
     def of(cls, document: Mapping[str, Any], what: str) -> Progress:
@@ -44,6 +46,7 @@ class Progress:
             seconds=document["batchDuration"] / 1000,
             next=_least([_numbers(source["endOffset"]) for source in ours]),
             seen=_least([_numbers(source.get("latestOffset") or source["endOffset"]) for source in ours]),
+            sink=document["sink"]["description"],
         )
 
 

@@ -74,19 +74,22 @@ class Query:
     def _name(self) -> str:
         return self.spec.rpartition(":")[2]
 
-    def start(self, spark: SparkSession, rows: DataFrame) -> StreamingQuery:
-        """Call the function, and start what it returns.
+    def start(self, spark: SparkSession, rows: DataFrame) -> tuple[StreamingQuery, str]:
+        """Call the function, and start what it returns; and where that writes, for people.
 
         Raises:
             HandlerDefinitionError: it failed, or returned something else; or Spark refuses what it returned.
             Py4JNetworkError: Spark's Java has ended.
         """
         more = {"spark": spark, "checkpoint": self.checkpoint, "trigger": dict(self.trigger)}
+        writes = "where the function's own query says"
         taken = inspect.signature(self.function).parameters
         try:
             made = self.function(rows, **{name: more[name] for name in MORE if name in list(taken)[1:]})
             if _is_a(made, DataFrame):
-                made = self._writer(made)
+                made, writes = self._writer(made), str(self.sink)
+            elif _is_a(made, DataStreamWriter):
+                writes = "where the function's own writer says"
             if _is_a(made, DataStreamWriter):
                 made = made.option("checkpointLocation", self.checkpoint).trigger(**self.trigger).start()
         except Py4JNetworkError:
@@ -99,7 +102,7 @@ class Query:
                 "started, or the query that you started"
             )
         query: StreamingQuery = made
-        return query
+        return query, writes
 
     def _writer(self, frame: DataFrame) -> DataStreamWriter:
         if not frame.isStreaming:

@@ -45,7 +45,7 @@ class Runs:
         query = Query("app:function", function, checkpoint.as_uri(), trigger or AVAILABLE, sink or Sink("noop"))
         job = Job(Borrowed(spark), query, f"file://{fleet.container}", "numbers", **rows)
         self.running = RunningQuery(
-            job.start,
+            lambda again: job.start(again)[0],
             what="app:function",
             reads=f"output numbers at file://{fleet.container}",
             limits=limits,

@@ -22,7 +22,8 @@ from actorproc.testing.loop import run
 def report(batch: int, second: int, *, ran: bool) -> Any:
     """One of Spark's on a query."""
     document = {
-        "batchId": batch, "batchDuration": 1, "sources": [], "durationMs": {"addBatch": 1} if ran else {"latestOffset": 1},
+        "batchId": batch, "batchDuration": 1, "sources": [], "sink": {"description": "NoopTable"},
+        "durationMs": {"addBatch": 1} if ran else {"latestOffset": 1},
     }  # fmt: skip
     return SimpleNamespace(
         batchId=batch, timestamp=f"2026-01-01T00:00:{second:02}.000Z", json=orjson.dumps(document).decode()

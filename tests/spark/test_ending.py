@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import orjson
 import pytest
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+import actorproc.cli.spark_query
 import actorproc.spark.session
 from actorproc.actor import first_cause
 from actorproc.cli.spark_query import _keep
@@ -160,6 +166,48 @@ def job(checkpoint: str, error: Exception) -> Any:
     )
     query = SimpleNamespace(spec="app:late", sink=Sink(), checkpoint=checkpoint)
     return SimpleNamespace(session=session, query=query, name="Delays", native=False, settings=None, start=start)
+
+
+@pytest.mark.parametrize(
+    ("function", "writes"),
+    [
+        (lambda frame, writer, query: frame, "console (update)"),
+        (lambda frame, writer, query: writer, "where the function's own writer says"),
+        (lambda frame, writer, query: query, "where the function's own query says"),
+    ],
+)
+def test_a_query_that_is_started_tells_where_it_writes(function: Any, writes: str) -> None:
+    query, frame, writer = Mock(StreamingQuery), Mock(DataFrame, isStreaming=True), Mock(DataStreamWriter)
+    for made in (writer.format, writer.outputMode, writer.options, writer.option, writer.trigger):
+        made.return_value = writer
+    frame.writeStream, writer.start.return_value = writer, query
+    late = Query("app:late", lambda _: function(frame, writer, query), "file:///c", {}, Sink())
+    assert late.start(SimpleNamespace(), SimpleNamespace()) == (query, writes)  # type: ignore[arg-type]
+
+
+async def test_what_was_set_is_said_once_the_query_is_started_and_not_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[Mapping[str, str]] = []
+    monkeypatch.setattr(actorproc.cli.spark_query, "say_started", lambda facts, told: said.append(facts))
+
+    def ends(error: Exception | None) -> Any:
+        return SimpleNamespace(isActive=False, lastProgress=None, exception=lambda: error)
+
+    coming = [None, ends(StreamingQueryException("away")), ends(None)]
+
+    def start(_: bool) -> Any:
+        query = coming.pop(0)
+        if query is None:
+            raise QueryFailed("away")
+        return query, "a table"
+
+    runs = job(f"file://{tmp_path}/c", AssertionError())
+    runs.start = start
+    limits = RunLimits(failures=9, backoff=QUICK.backoff)
+    async with open_store(str(tmp_path / "state")) as store:
+        await _keep(runs, limits, store, Signals(SYSTEM, lambda: None), "10s")
+    assert [facts["writes"] for facts in said] == ["a table"]
 
 
 async def readers_after(tmp_path: Path, error: Exception, *there: Reader) -> list[str]:

@@ -1,0 +1,67 @@
+"""How a query's progress is shown on a terminal. Without Spark."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import actorproc.cli.spark_show
+from actorproc.cli.spark_show import Figures, Show
+from actorproc.spark.progress import Progress
+from actorproc.testing.clock import VirtualClock
+from actorproc.testing.loop import run
+from tests.spark.committing import Fleet
+from tests.spark.jobs import Runs
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, sink: str) -> str:
+    """What a terminal shows of a micro-batch into this sink, in virtual time."""
+    figures, terminal = Figures(), Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(actorproc.cli.spark_show, "SYSTEM", VirtualClock(0))
+
+    async def lag() -> None:
+        return None
+
+    async def work() -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(Show("app:late", figures, lag).run)
+            await anyio.sleep(1)
+            figures.note(Progress(0, True, 18, 1.0, None, None, sink))
+            await anyio.sleep(3)
+            tasks.cancel_scope.cancel()
+
+    run(work())
+    return terminal.getvalue()
+
+
+def test_a_terminal_has_a_table_whatever_the_function_writes_to_but_the_console(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert "rows per second" in shown(monkeypatch, "ForeachBatchSink")
+    assert "rows per second" not in shown(
+        monkeypatch, "org.apache.spark.sql.execution.streaming.ConsoleTable$@4aed722a"
+    )
+
+
+async def test_spark_calls_its_console_as_we_know_it(spark: SparkSession, tmp_path: Path) -> None:
+    fleet = Fleet(str(tmp_path / "state"))
+    await fleet.commit(p0=10)
+
+    def writer(rows: DataFrame) -> Any:
+        return rows.writeStream.format("console")
+
+    console = Runs(spark, fleet, tmp_path / "c", writer)
+    await console.to_end()
+    assert "ConsoleTable" in console.told[0].sink
