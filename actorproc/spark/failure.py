@@ -30,7 +30,7 @@ _FRAMES = 3  # of the user's traceback that are shown
 _JAVA = re.compile(r"An error occurred while calling .*\n: [\w.$]+: (.*)")
 # What PySpark knows no exception for: a format that is not there (SQLSTATE 42), a place that is a file or of no known store.
 _REFUSED = re.compile(
-    r"SQLSTATE: (42|0A)|\.fs\.(FileAlreadyExists|ParentNotDirectory|UnsupportedFileSystem)Exception: "
+    r"SQLSTATE: (42|0A)|\.fs\.(FileAlreadyExists|ParentNotDirectory|UnsupportedFileSystem)Exception[:)] "
 )
 _LENGTH = 2_000  # characters of a message
 

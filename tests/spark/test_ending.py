@@ -98,7 +98,14 @@ async def test_what_java_says_by_itself_is_a_failure_of_the_query_told_in_a_line
 
 @pytest.mark.parametrize(
     ("error", "says"),
-    [(NO_FORMAT, "app:late failed: .*the data source: delta"), (FILE, "failed: .* is not a directory: /c$")],
+    [
+        (NO_FORMAT, "app:late failed: .*the data source: delta"),
+        (FILE, "failed: .* is not a directory: /c$"),
+        (
+            PySparkException("(org.apache.hadoop.fs.FileAlreadyExistsException) is not a directory: /c"),
+            "directory: /c$",
+        ),
+    ],
 )
 async def test_what_spark_refuses_in_javas_own_words_is_wrong_use_and_not_tried_again(
     error: Exception, says: str
