@@ -25,7 +25,7 @@ from actorproc.keeping.spark_checkpoint import has_begun, reads_through_data_sou
 from actorproc.layout import ProcessorLayout
 from actorproc.logger import get_logger
 from actorproc.retry import Backoff
-from actorproc.settings import Settings, seconds
+from actorproc.settings import Settings, duration
 from actorproc.signals import Signals
 from actorproc.spark.failure import needs_session
 from actorproc.spark.job import Job
@@ -85,8 +85,8 @@ def run(ask: Ask, config: Path | None, given: Sequence[str] | None) -> None:
         QueryFailed, SourceError: see `RunningQuery.run`.
     """
     _check(ask)
-    trigger, stop_within = _trigger(ask.trigger), _seconds("--stop-within", ask.stop_within)
-    wait = _seconds("--wait", ask.wait)
+    trigger, stop_within = _trigger(ask.trigger), duration("--stop-within", ask.stop_within)
+    wait = duration("--wait", ask.wait)
     if ask.remote and (ask.master or ask.packages):
         raise UsageError(
             "--remote (or SPARK_REMOTE) names a server that is there: --master and --package do not go with it"
@@ -292,19 +292,9 @@ def _trigger(text: str) -> dict[str, Any]:
     if text == "available-now":
         return {"availableNow": True}
     try:
-        return {"processingTime": f"{round(_seconds('--trigger', text) * 1000)} milliseconds"}
+        return {"processingTime": f"{round(duration('--trigger', text) * 1000)} milliseconds"}
     except SettingsError as error:
         raise SettingsError(f"{error}; or available-now") from None
-
-
-def _seconds(option: str, text: str) -> float:
-    try:
-        found = float(str(seconds(text)))
-    except ValueError as error:
-        raise SettingsError(f"{option} = {text!r}: {error}") from None
-    if found < 0:
-        raise SettingsError(f"{option} = {text!r}: 0 seconds or more")
-    return found
 
 
 def _urls(ask: Ask, store: Store, settings: Settings) -> dict[str, str]:

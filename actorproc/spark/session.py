@@ -33,6 +33,7 @@ _S3A = ("s3", "s3-transfer-manager", "sts", "apache-client")
 _CLOSING = 10.0  # seconds that Spark has to end in good order; its Java ends with this process in any case
 _REACH = 60.0  # seconds that a Spark Connect server has to answer at first
 _SILENT = 5.0  # of them, before a word is said
+_TOKEN = re.compile(r"(?i)(token=)[^;]*")
 _SECRET = re.compile(r"(?i)secret|password|token|access\.key")
 
 
@@ -110,7 +111,16 @@ class Session:
 
 
 class RemoteSession(Session):
-    """A session on a Spark Connect server, which has its own environment, jars and settings."""
+    """A session on a Spark Connect server, which has its own environment, jars and settings.
+
+    Args:
+        url: `sc://HOST:PORT/;token=...`; the token is not shown.
+        options: what it is told.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, str]) -> None:
+        super().__init__(_TOKEN.sub(r"\1***", url), options)
+        self._url = url
 
     def again(self) -> SparkSession:
         """A new one: the old one may have died with its server. If it has not, the server would keep it and all that is in it."""
@@ -134,7 +144,7 @@ class RemoteSession(Session):
     def _start(self) -> SparkSession:
         try:
             self._reach()
-            session: SparkSession = SparkSession.builder.remote(self.place).config(map=self._options).create()
+            session: SparkSession = SparkSession.builder.remote(self._url).config(map=self._options).create()
         except ImportError as error:
             raise UsageError(f"Spark Connect needs more packages ({error}): pip install 'actorproc[connect]'") from None
         return session
@@ -148,7 +158,7 @@ class RemoteSession(Session):
         import grpc  # type: ignore[import-untyped]
         from pyspark.sql.connect.client import DefaultChannelBuilder
 
-        with DefaultChannelBuilder(self.place).toChannel() as channel:
+        with DefaultChannelBuilder(self._url).toChannel() as channel:
             ready = grpc.channel_ready_future(channel)
             with suppress(grpc.FutureTimeoutError):
                 ready.result(_SILENT)
@@ -276,7 +286,7 @@ def _hush() -> None:
     """Errors of analysis, and those of a Java that has ended, reach us as exceptions; PySpark and Py4J log them as well, with
     pages of Java and Python."""
     logging.getLogger().addFilter(_is_not_py4js)
-    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger", "py4j.clientserver", "py4j.java_gateway"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 

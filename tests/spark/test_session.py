@@ -105,6 +105,10 @@ def test_a_place_on_s3_brings_the_jars_and_the_keys_and_the_keys_are_not_shown()
     assert told["spark.hadoop.fs.s3a.endpoint"] == "http://127.0.0.1:9000"
     assert told["spark.hadoop.fs.s3a.secret.key"] == "hidden"
     assert "hidden" not in str(RemoteSession("sc://host", told).told())
+    assert (
+        RemoteSession("sc://host:15002/;user_id=me;token=hidden;x=1", {}).place
+        == "sc://host:15002/;user_id=me;token=***;x=1"
+    )
     shown = Session("local", told).told()
     assert shown["spark.hadoop.fs.s3a.secret.key"] == shown["spark.hadoop.fs.s3a.access.key"] == "***"
     assert "hidden" not in str(shown)
