@@ -50,7 +50,7 @@ def refused(run: Run, *arguments: object, says: str) -> None:
         (["queries_app:counts", "--container", "elsewhere"], "no processor 'Delays' at file://"),
         (["queries_app:counts", "--trigger", "soon"], "--trigger = 'soon': write seconds"),
         (["queries_app:counts", "--stop-within", "x"], "--stop-within = 'x': write seconds"),
-        (["queries_app:counts", "--stop-within=-1s"], "--stop-within = '-1s': 0 seconds or more"),
+        (["queries_app:counts", "--stop-within=-1s"], "--stop-within = '-1s': at least 0 s"),
         (["queries_app:counts", "--conf", "x"], "--conf 'x': write --conf name=value"),
         (["queries_app:counts", "--remote", "sc://x", "--master", "local"], "--master and --package do not go with it"),
         (
