@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from actorproc.errors import HandlerError, blamed, described, repr_of
+from actorproc.errors import ActorprocError, HandlerError, blamed, described, repr_of
 from actorproc.handler import Decision
 from actorproc.records import Batch
 from actorproc.settings import Settings
@@ -127,19 +127,27 @@ class Parts:
         return ruling
 
     def _decision(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
+        try:
+            return self._asked(error, failed, attempt)
+        except ActorprocError as stopping:
+            if not self._once:
+                raise
+            why = "at most once nothing is shown again, and a stop would lose it: it is a dead letter"
+            self._log.error("partition.not_stopped", error=str(stopping), why=why)
+            return None
+
+    def _asked(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
+        """What the handler's `on_error` says. Raises HandlerError: stop, or it failed itself."""
         with blamed("on_error", HandlerError):
             decision: object = self._decide(error, failed, attempt)
         if decision is Decision.STOP:
             raise HandlerError(f"on_error said stop: {repr_of(error)}") from error
         if decision is None or isinstance(decision, Decision):
             return decision
-        wrong = f"on_error returned {repr_of(decision):.100}; allowed are {', '.join(map(str, Decision))}, and None for the default"
-        if not self._once:
-            raise HandlerError(f"{wrong}. It was asked about {described(error)}") from error
-        self._log.error(
-            "partition.on_error_wrong", error=wrong, why="at most once nothing is shown again: it is a dead letter"
-        )
-        return None
+        raise HandlerError(
+            f"on_error returned {repr_of(decision):.100}; allowed are {', '.join(map(str, Decision))}, and None for the default. "
+            f"It was asked about {described(error)}"
+        ) from error
 
     def _again(self, decision: Decision | None, part: Part) -> bool:
         if self._once or decision is Decision.RETRY:

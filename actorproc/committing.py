@@ -112,7 +112,7 @@ class Committer:
         self._number, self.cursor, self._totals = checkpoint.number, checkpoint.cursor, checkpoint.totals
         previous, new = Cursor(""), not checkpoint.time  # never moved: perhaps another one was deleted
         walking = not new or await self._chain.begun()
-        while walking and (commit := await self._next_commit(look_beyond=new)) is not None:
+        while walking and (commit := await self._next_commit()) is not None:
             self._chain.check_follows(self._number, commit, previous, None if new else self.cursor)
             previous = commit.next
             await self._chain.publish(self._number, commit)
@@ -126,10 +126,10 @@ class Committer:
         self._statistics.cursor = self._statistics.committed = self.cursor
         self._log.info("partition.opened", position=self.cursor.position, next_output=self._number)
 
-    async def _next_commit(self, *, look_beyond: bool) -> Commit | None:
+    async def _next_commit(self) -> Commit | None:
         """The one that the walk comes to. A gap must not be filled with rows that later commits have."""
         commit = await self._chain.read(self._number, letters=True)
-        if commit is None and look_beyond and (gap := await self._chain.gap(self._number)) is not None:
+        if commit is None and (gap := await self._chain.gap(self._number)) is not None:
             raise gap
         return commit
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
@@ -47,7 +48,7 @@ class Attempt:
     """Sequence -> reason, of records that the handler gave up itself."""
     failures: dict[int, Exception] = field(default_factory=dict)
     """Sequence -> error, of records that failed alone."""
-    awaited: set[int] = field(default_factory=set)
+    awaited: Counter[int] = field(default_factory=Counter)
     """Sequences of records that `map` has not finished."""
     committed: int = -1
     """Sequence up to which the handler has committed the batch."""
@@ -194,21 +195,26 @@ class PartitionContext:
         records = list(batch)
         self._attempt.batch.emitted_at_end = None  # which ones are worked on is known without
         results: list[T | None] = [None] * len(records)
-        self._attempt.awaited.update(record.sequence for record in records)
+        awaited, left = self._attempt.awaited, len(records)
+        awaited.update(record.sequence for record in records)
         todo = iter(enumerate(records))
 
         async def worker() -> None:
+            nonlocal left
             for index, record in todo:
                 try:
                     results[index] = await work(record)
                 except (Exception, SystemExit) as error:  # noqa: BLE001  # the user's code; it is this record's failure
                     self.fail(record, failure_of(error))
-                self._attempt.awaited.discard(record.sequence)
+                left -= 1
+                awaited[record.sequence] -= 1
+                if not awaited[record.sequence]:  # a map around this one may still work on it
+                    del awaited[record.sequence]
 
         async with anyio.create_task_group() as tasks:
             for _ in range(min(concurrency, len(records))):
                 tasks.start_soon(worker)
-        if not self._attempt.awaited.isdisjoint(record.sequence for record in records):
+        if left:
             raise HandlerError("ctx.map was cancelled from within: work awaited something that was cancelled")
         return results
 
@@ -244,8 +250,9 @@ class PartitionContext:
 
     def _close(self) -> None:
         """From now on nothing can be added."""
-        self._attempt = _Closed(self._attempt)
-        self._rows = self._sequences = _CLOSED_LIST
+        refusing = _ClosedList(self._site.log)
+        self._attempt = _Closed(self._attempt, refusing)
+        self._rows = self._sequences = refusing
 
 
 def _no_record(given: object) -> HandlerMisuse:
@@ -254,21 +261,34 @@ def _no_record(given: object) -> HandlerMisuse:
     )
 
 
+_TOO_LATE = "emitted after process() had returned: await the work before returning (ctx.map does)"
+
+
 class _ClosedList(list[Any]):
+    """Refuses, and says so once in the log, too: the error may end where nobody looks, as in a thread of the handler's."""
+
+    def __init__(self, log: Any) -> None:
+        super().__init__()
+        self._log = log
+
     def _refuse(self, *_: object) -> NoReturn:
-        raise HandlerError("emitted after process() had returned: await the work before returning (ctx.map does)")
+        if self._log is not None:
+            self._log.error("partition.emitted_too_late", error=_TOO_LATE)
+            self._log = None
+        raise HandlerError(_TOO_LATE)
 
     append = extend = __setitem__ = _refuse
 
 
 class _ClosedDict(dict[int, Any]):
+    def __init__(self, refusing: _ClosedList) -> None:
+        super().__init__()
+        self._refusing = refusing
+
     def __setitem__(self, key: int, value: Any) -> NoReturn:
-        _ClosedList()._refuse()
-
-
-_CLOSED_LIST = _ClosedList()
+        self._refusing._refuse()
 
 
 class _Closed(Attempt):
-    def __init__(self, attempt: Attempt) -> None:
-        super().__init__(attempt.batch, attempt.emitted, 0, _CLOSED_LIST, _ClosedDict(), _ClosedDict())
+    def __init__(self, attempt: Attempt, refusing: _ClosedList) -> None:
+        super().__init__(attempt.batch, attempt.emitted, 0, refusing, _ClosedDict(refusing), _ClosedDict(refusing))

@@ -269,5 +269,5 @@ def blamed(what: str, kind: type[ActorprocError]) -> Iterator[None]:
         yield
     except ActorprocError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # which would end the host, as if all were well
         raise kind(f"{what} failed: {described(error)}") from error

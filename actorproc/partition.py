@@ -21,7 +21,7 @@ from actorproc.budget import ByteBudget, Room, Tally
 from actorproc.clock import Clock
 from actorproc.committing import Committer, PartitionStatistics
 from actorproc.context import Site
-from actorproc.errors import Fenced, HandlerError, SourceError
+from actorproc.errors import Fenced, HandlerError, SourceError, failure_of
 from actorproc.handler import CloseReason, PartitionHandler
 from actorproc.handler_threads import HandlerThreads
 from actorproc.layout import ProcessorLayout
@@ -125,8 +125,11 @@ class PartitionActor(Actor[_Read | Exception]):
         try:
             await self._committer.open(lambda: self._common.source.start(self.partition, self._common.start))
             self.statistics.state = "running"
-            new = self._common.handler()
-            await new.opened(self._site)
+            try:
+                new = self._common.handler()
+                await new.opened(self._site)
+            except SystemExit as error:  # which would end the host, as if all were well
+                raise failure_of(error) from error
             handler = new
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._read_ahead)
@@ -247,6 +250,7 @@ class PartitionActor(Actor[_Read | Exception]):
         if self._at_end:
             self._committer.move(message.cursor)
             return
+        settled = self._committer.committed.sequence == self._committer.cursor.sequence
         try:
             if self._settings.delivery == "at-most-once":
                 await self._committer.go_ahead(message.cursor)  # whatever becomes of it
@@ -257,7 +261,7 @@ class PartitionActor(Actor[_Read | Exception]):
         finally:
             self._room.give_back(batch.nbytes)
         self._committer.processed(batch, batch.last, message.cursor, outcome)
-        if processor.wanted >= batch.last and not self._settings.auto_commit:
+        if not self._settings.auto_commit and processor.asked_for(settled) >= batch.last:
             await self._committer.commit()  # asked for while records of the batch were still open
 
     async def _keep(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -99,6 +99,8 @@ class BatchProcessor:
         self._committing = anyio.Lock()
         self._broken: Exception | None = None
         self._saved = -1  # sequence up to which this batch was committed by the handler itself
+        self._sequences: list[int] = []  # of the batch
+        self._given_up: set[int] = set()
         self.wanted = -1
         """Sequence up to which the handler asked for a commit in the last batch."""
 
@@ -113,12 +115,28 @@ class BatchProcessor:
         self._whole, self._done, self._saved, self.wanted = batch, Outcome(), -1, -1
         self._parts = Parts(batch, self._settings, self._handler.on_error, self._site.log)
         self._limit.begin(batch)
+        self._sequences, self._given_up = batch.sequences, set()
         for part in self._parts:
             await self._attempt(part, self._parts)
         if len(self._done.tables) > 1:
             self._done.tables = [in_order(pa.concat_tables(self._done.tables))]
         self._whole = None  # its memory is for the next one
         return self._done
+
+    def asked_for(self, settled: bool) -> int:
+        """Up to which sequence of the last batch the handler wants to have committed.
+
+        What was given up behind that counts as asked for, since a handler cannot commit a record that it fails at. `settled`:
+        so it does at the batch's beginning, as nothing from before is open.
+        """
+        sequences, upto = self._sequences, self.wanted
+        if upto < 0 and not settled:
+            return upto
+        for sequence in sequences[bisect_right(sequences, upto) :]:
+            if sequence not in self._given_up:
+                break
+            upto = sequence
+        return upto
 
     @property
     def progress(self) -> tuple[object, ...] | None:
@@ -333,6 +351,7 @@ class BatchProcessor:
 
     def _give_up(self, attempt: Attempt, sequence: int, error: Exception | str, verdict: Decision) -> None:
         record = attempt.batch[bisect_left(attempt.batch.sequences, sequence)]
+        self._given_up.add(sequence)
         if verdict is Decision.SKIP:
             self._done.skipped += 1
             self._site.log.warning("partition.record_skipped", sequence=sequence, error=repr_of(error))

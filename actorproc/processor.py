@@ -22,7 +22,7 @@ from actorproc.actor import first_cause
 from actorproc.budget import ByteBudget, Tally
 from actorproc.clock import SYSTEM, Clock
 from actorproc.ending import Ending
-from actorproc.errors import HandlerError, UsageError, blamed
+from actorproc.errors import HandlerDefinitionError, HandlerError, UsageError, blamed
 from actorproc.group.group import Group
 from actorproc.group.nudge import Nudges, UdpNudges
 from actorproc.handler import PartitionHandler
@@ -143,7 +143,9 @@ class Processor:
         if settings is not None and (also := [*keywords, *(["config"] if config else [])]):
             raise UsageError(f"give settings or {', '.join(also)}, not both")
         self.options = load_options(self.handler, options, config)
-        self.schema = parse_schema(self.handler.schema_for(self.options))
+        with blamed(f"{self.handler.__name__}.schema_for", HandlerDefinitionError):
+            declared = self.handler.schema_for(self.options)
+        self.schema = parse_schema(declared)
         self.name = self.handler.__name__ if name is None else name
         self.layout = ProcessorLayout(self.name)
         self.host = checked_name("host name", default_host() if host is None else host)

@@ -805,3 +805,77 @@ async def test_a_mistake_in_the_handler_gives_no_record_up_but_at_most_once_wher
         await Run(Undeclared())(numbers(1, 2))
     outcome = await Run(Undeclared(), QUICK.model_copy(update={"delivery": "at-most-once"}))(numbers(1, 2))
     assert sorted(outcome.letters) == [100, 101]
+
+
+async def test_a_map_within_a_map_does_not_free_the_record_that_the_outer_one_still_works_on() -> None:
+    class Nested(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            async def parse(record: Record) -> int:
+                return int(record.json())
+
+            async def work(record: Record) -> None:
+                (number,) = await ctx.map([record], parse)
+                if record.sequence % 2 == 0:
+                    await anyio.wait_all_tasks_blocked()
+                ctx.emit(record, {"n": number})
+                await ctx.commit(record)
+
+            await ctx.map(batch, work, concurrency=4)
+
+    run = Run(Nested())
+    outcome = await run(numbers(*range(20)))
+    assert [n for rows, _, _ in run.saved for n in rows] + column(outcome, "n") == list(range(20))
+
+
+@pytest.mark.parametrize("stops", ["returns", "raises"])
+async def test_at_most_once_a_stop_would_lose_the_batch_so_its_records_become_dead_letters(stops: str) -> None:
+    class Stopping(Doubler):
+        bad = frozenset({2})
+
+        def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision:
+            if stops == "raises":
+                raise RuntimeError("no idea")
+            return Decision.STOP
+
+    with pytest.raises(errors.HandlerError):
+        await Run(Stopping())(numbers(1, 2, 3))
+    outcome = await Run(Stopping(), QUICK.model_copy(update={"delivery": "at-most-once"}))(numbers(1, 2, 3))
+    assert sorted(outcome.letters) == [100, 101, 102]
+
+
+async def test_what_is_emitted_too_late_where_nobody_sees_the_error_is_in_the_log_once() -> None:
+    class Leaving(PartitionHandler):
+        output_schema = "n long"
+        left: ClassVar[list[asyncio.Task[None]]] = []
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            async def late(record: Record) -> None:
+                await anyio.wait_all_tasks_blocked()
+                ctx.emit(record, {"n": 1})
+
+            self.left.extend(asyncio.ensure_future(late(record)) for record in batch)
+
+    with structlog.testing.capture_logs() as logs:
+        await Run(Leaving())(numbers(1, 2))
+        await asyncio.gather(*Leaving.left, return_exceptions=True)
+    assert [entry["event"] for entry in logs] == ["partition.emitted_too_late"]
+
+
+async def test_a_record_given_up_at_the_end_needs_no_commit_of_the_handler_which_cannot_make_it() -> None:
+    class ByHand(Doubler):
+        bad = frozenset({3})
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                if record.json() in self.bad:
+                    raise ValueError("no")
+                ctx.emit(record, {"n": record.json()})
+                await ctx.commit(record)
+
+    run = Run(ByHand())
+    assert list((await run(numbers(1, 2, 3))).letters) == [102]
+    assert run.processor.asked_for(settled=True) == 102
+    await run(numbers(3))
+    assert (run.processor.asked_for(settled=True), run.processor.asked_for(settled=False)) == (100, -1)
+    await run(numbers(3, 1))
+    assert run.processor.asked_for(settled=True) == 101

@@ -7,6 +7,7 @@ import base64
 import io
 import random
 import shutil
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -303,6 +304,20 @@ async def test_statistics_tell_of_a_partition_that_fails_also_while_it_waits_to_
         errors_told = [p.error for p in _partitions(processor)]
     assert "no such table" in errors_told[0]
     assert errors_told[1] is None
+
+
+@pytest.mark.parametrize("where", ["opened", "__init__", "shared", "schema_for"])
+async def test_a_handler_that_ends_the_process_fails_and_does_not_end_a_run_as_if_all_were_well(where: str) -> None:
+    def leave(*_: Any) -> Any:
+        sys.exit(0)
+
+    async def leave_later(*_: Any) -> None:
+        sys.exit(0)
+
+    how: Any = {"opened": leave_later, "__init__": leave}.get(where, classmethod(leave))
+    leaving: Any = type("Leaving", (Double,), {where: how})
+    with pytest.raises(errors.ActorprocError, match="SystemExit"):
+        await Processor(leaving, source=fed(2), container=Store(Memory()), **QUICK).run(until_end=True)
 
 
 async def test_several_processors_live_in_one_process() -> None:

@@ -215,6 +215,7 @@ REFUSED = [
     ("float", 1e300, "1e+300 is out of range for float"),
     ("float", 2**24 + 1, "an int that float cannot hold exactly"),
     ("string", 1, "1 (int) is no string; give a str"),
+    ("array<int>", np.array(5), "is no array; give a list"),
     ("string", b"x", "b'x' (bytes) is no string; give a str, as bytes.decode() makes one"),
     ("string", "\ud800", "is no text: surrogates not allowed"),
     ("binary", "x", "'x' (str) is no binary; give bytes, as str.encode() makes them"),
@@ -390,3 +391,10 @@ def test_an_instant_comes_back_as_the_same_instant(times: list[datetime]) -> Non
     assert {time.year for time in refused} <= {1, 9999}  # in UTC they lie before or after
     taken = [time for index, time in enumerate(times) if 100 + index not in misfits]
     assert [row["c"] for row in stored] == [time.astimezone(UTC) for time in taken]
+
+
+@pytest.mark.parametrize("kind", ["string", "boolean"])
+def test_values_of_types_that_arrow_cannot_tell_apart_are_refused_and_end_no_process(kind: str) -> None:
+    rows, unfit = encode(f"x {kind}", {"x": np.datetime64("2020-01-01")}, {"x": np.float32(1.5)}, {"x": None})
+    assert rows == [{"x": None}]
+    assert sorted(unfit) == [100, 101]

@@ -61,7 +61,7 @@ def load_source(spec: str) -> str | Source:
         made = found() if callable(found) and not isinstance(found, Source) else found
     except ActorprocError:
         raise
-    except Exception as error:  # the user's code: whatever it raises
+    except (Exception, SystemExit) as error:  # the user's code: whatever it raises
         raise HandlerDefinitionError(f"making the source {spec!r} failed: {described(error)}") from error
     if not isinstance(made, Source):
         kind = type(made)
@@ -123,11 +123,11 @@ def _import(name: str) -> ModuleType:
             where = f"{os.getcwd()} or on the Python path"  # noqa: PTH109
             raise HandlerDefinitionError(f"there is no module {error.name!r} in {where}") from None
         raise HandlerDefinitionError(_failed(name, error)) from error
-    except Exception as error:  # the user's code: whatever it raises
+    except (Exception, SystemExit) as error:  # the user's code: whatever it raises
         raise HandlerDefinitionError(_failed(name, error)) from error
 
 
-def _failed(name: str, error: Exception) -> str:
+def _failed(name: str, error: BaseException) -> str:
     """The end of the user's own traceback; without our frames and those of the import system."""
     frames = [
         frame

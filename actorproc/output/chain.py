@@ -172,8 +172,8 @@ class OutputChain:
             return None
         return CorruptObject(
             self._layout.output_file(self._partition, number),
-            f"is not there, and {later} is; nor is a checkpoint that has passed it. Restore what was deleted, or start anew "
-            "under another processor name",
+            f"is not there, and {later} is, nor has the checkpoint passed it: it was deleted, or an older checkpoint restored. Restore "
+            "what is missing, or start anew under another processor name",
         )
 
     async def _first_from(self, number: int) -> str | None:

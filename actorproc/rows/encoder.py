@@ -22,9 +22,6 @@ from actorproc.rows.values import coercer, plain, unknown_name
 Row = Mapping[str, Any] | tuple[Any, ...]
 """Values by column, or all of them in the schema's order."""
 
-_TELLING = frozenset({pa.string(), pa.bool_()})
-"""Types that Arrow infers only where every value is of them: no look at each value is needed."""
-
 
 class _Column:
     """Encodes the values of one column."""
@@ -35,7 +32,6 @@ class _Column:
         self._required = not field.nullable
         self._checked = has_rules(field.type)
         self._plain = plain(field.type)
-        self._tells = field.type in _TELLING
         self._coerce = coercer(field.type, required=self._required)
 
     def encode(self, values: list[Any]) -> tuple[pa.Array, dict[int, str]]:
@@ -57,8 +53,7 @@ class _Column:
 
     def _at_once(self, values: list[Any]) -> pa.Array | None:
         """The array, if all values are of types that Arrow converts rightly by itself, or else raises."""
-        if self._tells and (array := pa.array(values)).type == self._kind:
-            return self._in_one(array)
+        # Arrow is told the type: where it has to infer one from values that nobody has looked at, some kill the process.
         return self._array(values) if self._plain(values) else None
 
     def _array(self, values: list[Any]) -> pa.Array:

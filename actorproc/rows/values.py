@@ -330,7 +330,7 @@ def _list(kind: pa.ListType) -> Coerce:
 
     def convert(value: Any) -> list[Any]:
         values: Iterable[Any] = value
-        if isinstance(value, np.ndarray):
+        if isinstance(value, np.ndarray) and value.ndim:
             values = value.tolist()
         elif not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray | memoryview):
             raise _no(value, "array", "a list")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -149,7 +150,7 @@ def test_starting_behind_the_output_that_is_there_is_found(monkeypatch: pytest.M
 
 
 def test_committing_records_that_map_still_works_on_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Overlooked(set[int]):
+    class Overlooked(Counter[int]):
         def __iter__(self) -> Iterator[int]:
             return iter(())
 
