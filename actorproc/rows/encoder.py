@@ -106,13 +106,21 @@ class RowEncoder:
             return self.encode_columns(values, sequences)
         misshapen = self._misshapen(rows)
         others = [index for index in range(len(rows)) if index not in misshapen]
-        batch, misfits = self.encode([self._as_dict(rows[i]) for i in others], [sequences[i] for i in others])
-        return batch, misfits | {sequences[index]: misshapen[index] for index in sorted(misshapen, reverse=True)}
+        by_name = self._by_name([self._as_dict(rows[i]) for i in others]) or [[] for _ in self._columns]
+        batch, unfit = self._encode(by_name, [sequences[i] for i in others])
+        return batch, _firsts(misshapen | {others[index]: why for index, why in unfit.items()}, sequences)
 
     def encode_columns(
         self, values: Sequence[list[Any]], sequences: Sequence[int]
     ) -> tuple[pa.RecordBatch, dict[int, Misfit]]:
         """The same for the values of each declared column, as `columns` gave them."""
+        batch, unfit = self._encode(values, sequences)
+        return batch, _firsts(unfit, sequences)
+
+    def _encode(
+        self, values: Sequence[list[Any]], sequences: Sequence[int]
+    ) -> tuple[pa.RecordBatch, dict[int, Misfit]]:
+        """The same, with misfits by index."""
         columns = []
         unfit: dict[int, Misfit] = {}
         for column, its_values in zip(self._columns, values, strict=True):
@@ -125,7 +133,7 @@ class RowEncoder:
             keep = np.ones(len(sequences), dtype=bool)
             keep[list(unfit)] = False
             batch = batch.filter(pa.array(keep))
-        return in_order(batch), {sequences[index]: unfit[index] for index in sorted(unfit, reverse=True)}
+        return in_order(batch), unfit
 
     def encode_table(self, table: pa.Table) -> tuple[pa.Table, dict[int, Misfit]]:
         """The rows of a table that fit, by `_sequence`, and why others do not, by sequence.
@@ -240,6 +248,11 @@ class RowEncoder:
         if columns[-1].null_count or not pt.is_integer(columns[-1].type):
             raise HandlerMisuse(f"emit_arrow: {SEQUENCE.name} must be int64 without nulls, as batch.to_arrow() gave it")
         return pa.Table.from_arrays(columns, names=self.schema.names)
+
+
+def _firsts(unfit: Mapping[int, Misfit], sequences: Sequence[int]) -> dict[int, Misfit]:
+    """Misfits by the sequence of their record, of which the first counts, in place of by index."""
+    return {sequences[index]: unfit[index] for index in sorted(unfit, reverse=True)}
 
 
 def in_order(rows: Any) -> Any:
