@@ -7,7 +7,7 @@ Nothing outside this module may rely on sequences being dense.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass
 from typing import NamedTuple, Self
 
@@ -177,10 +177,18 @@ class LogFile:
         for group in range(self._file.num_row_groups):
             last = first + self._file.metadata.row_group(group).num_rows
             if last > skip:
-                data = self._decode(group)
+                data = self._decode(group, RECORD_SCHEMA)
                 start = max(skip - first, 0)
-                sequences = pa.array(np.arange(self.base + first, self.base + last, dtype=np.int64))
-                yield Batch(self.partition, data, sequences)[start:]
+                yield Batch(self.partition, data, self._sequences(first, last))[start:]
+            first = last
+
+    def columns(self, names: Sequence[str]) -> Generator[tuple[list[pa.Array], pa.Int64Array], None, None]:
+        """Of all its records the columns `names` of `RECORD_SCHEMA` alone, and the sequences; otherwise as `batches`."""
+        schema = pa.schema([RECORD_SCHEMA.field(name) for name in names])
+        first = 0
+        for group in range(self._file.num_row_groups):
+            last = first + self._file.metadata.row_group(group).num_rows
+            yield (self._decode(group, schema).columns if names else []), self._sequences(first, last)
             first = last
 
     def first_at(self, time: int) -> int:
@@ -191,11 +199,14 @@ class LogFile:
                 return batch.first - self.base + int(index)
         return self.rows
 
-    def _decode(self, group: int) -> pa.RecordBatch:
+    def _sequences(self, first: int, last: int) -> pa.Int64Array:
+        return pa.array(np.arange(self.base + first, self.base + last, dtype=np.int64))
+
+    def _decode(self, group: int, schema: pa.Schema) -> pa.RecordBatch:
         try:
-            table = self._file.read_row_group(group, use_threads=False)
-            if not table.schema.equals(RECORD_SCHEMA):
-                table = table.select(RECORD_SCHEMA.names).cast(RECORD_SCHEMA)
+            table = self._file.read_row_group(group, columns=schema.names, use_threads=False)
+            if not table.schema.equals(schema):
+                table = table.select(schema.names).cast(schema)
             return table.combine_chunks().to_batches()[0]
         except (pa.ArrowException, OSError, KeyError) as error:
             raise self._corrupt(error) from None

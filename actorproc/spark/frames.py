@@ -22,7 +22,7 @@ from actorproc.settings import Settings
 from actorproc.spark.native import native_options, native_url
 from actorproc.spark.output import PARTITION, Output, check_names
 from actorproc.spark.place import opened
-from actorproc.spark.request import check_partitions, check_start, riding_options
+from actorproc.spark.request import check_limit, check_partitions, check_start, checked_names, riding_options
 from actorproc.store import Store
 
 _NEVER = "36500d"  # Spark's own file stream passes over files that are a week older than the newest it has seen
@@ -51,7 +51,8 @@ def read_output(
         settings: how to reach the store; default: environment and `actorproc.toml`.
 
     Raises:
-        UsageError: there is no such processor, column or partition; or Spark itself does not reach the store.
+        UsageError: an argument is wrong; there is no such processor, column or partition; or Spark itself does not reach the
+            store.
         StoreError: the store could not be read.
     """
     wanted = _Wanted(container, name, columns, partitions, start_sequence)
@@ -95,6 +96,8 @@ def stream_output(
         UsageError, StoreError: as `read_output`.
     """
     wanted = _Wanted(container, name, columns, partitions, start_sequence)
+    check_limit("max_rows", max_rows)
+    check_limit("max_files", max_files)
     limits = {"maxRowsPerTrigger": max_rows, "maxFilesPerTrigger": max_files}
     given = {option: str(limit) for option, limit in limits.items() if limit is not None}
     if not native or _is_remote(spark):
@@ -137,11 +140,11 @@ class _Wanted:
         self.originals = self._layout.output.rstrip("/")
         self._compacted = self._layout.compacted.rstrip("/")
         self._name = name
-        self._columns = columns
-        self._partitions = None if partitions is None else [str(partition) for partition in partitions]
+        self._columns = None if columns is None else checked_names("columns", columns)
+        self._partitions = None if partitions is None else checked_names("partitions", partitions)
         if start is not None:
             check_start(f"start_sequence = {start!r}", start)
-        self._start = start
+        self._start = {str(name): first for name, first in start.items()} if isinstance(start, Mapping) else start
 
     def look(self, settings: Settings, *, files: bool) -> tuple[pa.Schema, str, Mapping[str, Sequence[str]]]:
         """The schema of all columns, the URL in full, and, if `files` are wanted, what Spark's own reader is to read: keys of
@@ -186,8 +189,8 @@ class _Wanted:
         frame: DataFrame = reader.load(self._container)
         if self._columns is None:
             return frame
-        names = {field.name: field for field in frame.schema}
-        chosen = frame.schema.__class__([names[column] for column in self._columns])
+        check_names(self._name, self._columns, frame.schema)
+        chosen = frame.schema.__class__([frame.schema[column] for column in self._columns])
         return reader.schema(chosen).load(self._container)  # type: ignore[no-any-return]
 
     def _told(self, spark: SparkSession, reader: Any, settings: Settings | None) -> Any:
@@ -198,7 +201,7 @@ class _Wanted:
         if self._partitions is not None:
             options["partitions"] = json.dumps(self._partitions)
         if self._start is not None:
-            options["startSequence"] = json.dumps(self._start if isinstance(self._start, int) else dict(self._start))
+            options["startSequence"] = json.dumps(self._start)
         return reader.format("actorproc").options(**options)
 
     def of_files(self, frame: DataFrame, schema: pa.Schema) -> DataFrame:

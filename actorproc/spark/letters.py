@@ -82,17 +82,19 @@ class DeadLetters(Dataset):
     def decode(
         self, partition: str, number: int, stop: int, key: str, body: bytes, columns: Sequence[str]
     ) -> tuple[Iterator[FileRows], int]:
-        return self._letters(key, body), number + 1
+        # Each line is parsed as a whole; Arrow is made of what is asked for, and of what rows are filtered by.
+        wanted = [field for field in LETTER_SCHEMA if field.name in columns or field.name == "sequence"]
+        return self._letters(key, body, pa.schema(wanted)), number + 1
 
-    def _letters(self, key: str, body: bytes) -> Iterator[FileRows]:
+    def _letters(self, key: str, body: bytes, schema: pa.Schema) -> Iterator[FileRows]:
         if not body:
             return  # purged
         try:
             letters = [_decoded(orjson.loads(line)) for line in body.splitlines()]
-            table = pa.RecordBatch.from_pylist(letters, LETTER_SCHEMA)
+            table = pa.RecordBatch.from_pylist(letters, schema)
         except (ValueError, TypeError, KeyError, pa.ArrowException) as error:
             raise no_letters(key, error) from None
-        yield FileRows(dict(zip(LETTER_SCHEMA.names, table.columns, strict=True)), table.column("sequence"))
+        yield FileRows(dict(zip(schema.names, table.columns, strict=True)), table.column("sequence"))
 
 
 def _decoded(letter: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from actorproc.actor import gather
@@ -13,7 +14,7 @@ from actorproc.layout import LOG_BOUNDARIES, READERS, log_dir, log_file
 from actorproc.log.files import LogFile, first_base, open_log, read_notes
 from actorproc.output.boundary import NOTHING_TRIMMED, Boundaries
 from actorproc.records import RECORD_SCHEMA
-from actorproc.spark.dataset import Dataset, DatasetFile, FileRows, list_files
+from actorproc.spark.dataset import Dataset, DatasetFile, FileRows, list_files, repeated
 from actorproc.store import Store
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
@@ -26,10 +27,11 @@ LOG_SCHEMA = pa.schema(
         ("partition", pa.int32()),
         ("offset", pa.int64()),
         ("timestamp", RECORD_SCHEMA.field("timestamp").type),
+        ("timestampType", pa.int32()),
         ("headers", pa.list_(pa.field("element", _HEADER))),
     ]
 )
-"""`topic` is the last part of the log's URL; `offset` the record's sequence."""
+"""`topic` is the last part of the log's URL; `offset` the record's sequence; `timestampType` 0, which is Kafka's CreateTime."""
 
 
 class Log(Dataset):
@@ -98,13 +100,15 @@ class Log(Dataset):
         self, partition: str, number: int, stop: int, key: str, body: bytes, columns: Sequence[str]
     ) -> tuple[Iterator[FileRows], int]:
         file = LogFile(partition, number, body)
-        return self._records(partition, file), file.next
+        return self._records(partition, file, columns), file.next
 
-    def _records(self, partition: str, file: LogFile) -> Iterator[FileRows]:
-        for batch in file.batches():
-            count = len(batch)
-            columns = dict(zip(RECORD_SCHEMA.names, batch.data.columns, strict=True))
-            columns["topic"] = pa.repeat(self._topic, count)
-            columns["partition"] = pa.repeat(pa.scalar(int(partition), pa.int32()), count)
-            columns["offset"] = batch.sequence_array
-            yield FileRows(columns, batch.sequence_array)
+    def _records(self, partition: str, file: LogFile, columns: Sequence[str]) -> Iterator[FileRows]:
+        stored = [name for name in RECORD_SCHEMA.names if name in columns]
+        for found, sequences in file.columns(stored):
+            count = len(sequences)
+            rows = dict(zip(stored, found, strict=True))
+            rows["topic"] = repeated(self._topic, count)
+            rows["partition"] = pa.array(np.full(count, int(partition), np.int32))
+            rows["offset"] = sequences
+            rows["timestampType"] = pa.array(np.zeros(count, np.int32))
+            yield FileRows(rows, sequences)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -21,7 +20,7 @@ from actorproc.output.schema import read_schema
 from actorproc.parquet import open_parquet, read_footer
 from actorproc.places import missing_processor
 from actorproc.records import SEQUENCE
-from actorproc.spark.dataset import Dataset, DatasetFile, FileRows
+from actorproc.spark.dataset import Dataset, DatasetFile, FileRows, repeated
 from actorproc.store import Store
 
 PARTITION = pa.field("_partition", pa.string())
@@ -210,7 +209,7 @@ class Output(Dataset):
             for batch in batches_of(file, part.skip, part.stop, _ROWS, columns):
                 found = dict(zip(batch.schema.names, map(_plain, batch.columns), strict=True))
                 if with_partition:
-                    found[PARTITION.name] = _repeated(partition, batch.num_rows)
+                    found[PARTITION.name] = repeated(partition, batch.num_rows)
                 yield FileRows(found, found[SEQUENCE.name])
         except (pa.ArrowException, OSError, KeyError) as error:
             raise _damaged(key, error) from None
@@ -224,13 +223,6 @@ async def check_processor(store: Store, layout: ProcessorLayout) -> None:
     """
     if (problem := await missing_processor(store, layout.processor)) is not None:
         raise UsageError(problem)
-
-
-def _repeated(text: str, rows: int) -> pa.Array:
-    """What `pa.repeat` gives, which first imports pandas: a quarter of a second in each process that Spark starts."""
-    value = text.encode()
-    ends = np.arange(rows + 1, dtype=np.int32) * np.int32(len(value))
-    return pa.StringArray.from_buffers(rows, pa.py_buffer(ends), pa.py_buffer(value * rows))
 
 
 def _plain(column: pa.Array) -> pa.Array:
@@ -255,7 +247,7 @@ def _nullable(field: pa.Field) -> pa.Field:
 
 
 def check_names(processor: str, columns: Sequence[str], schema: pa.Schema) -> None:
-    """Check that the output has these columns.
+    """Check that the output has these columns. `schema`: Arrow's, or Spark's.
 
     Raises:
         UsageError: names those that are not there, and those that are.

@@ -22,6 +22,9 @@ KINDS = ("output", "log", "dead-letters")
 RIDING = ("poll_interval", *(name for name in Settings.model_fields if name.startswith(("s3_", "store_"))))
 """Settings that are options, too: how to reach the store, and how often to look for news."""
 
+_LIMIT = "a whole number, 1 or more"
+_NO_SEQUENCE = 2**63
+
 _OPTIONS = ("path", "name", "kind", "startSequence", "partitions", "tasks", "maxRowsPerTrigger", "maxFilesPerTrigger")
 
 
@@ -125,7 +128,7 @@ def _count(options: Mapping[str, str], name: str) -> int | None:
     if value is None:
         return None
     if not value.strip().isdecimal() or not int(value):
-        raise UsageError(f"{name} = {value!r}: a whole number, 1 or more")
+        raise UsageError(f"{name} = {value!r}: {_LIMIT}")
     return int(value)
 
 
@@ -154,9 +157,31 @@ def check_start(what: str, start: object) -> None:
         UsageError: says what is allowed.
     """
     numbers = list(start.values()) if isinstance(start, Mapping) else [start]
-    if not all(isinstance(number, int) and number >= 0 for number in numbers):
+    if not all(type(number) is int and 0 <= number < _NO_SEQUENCE for number in numbers):  # True is an int, too
         allowed = 'a whole number, 0 or more, or such numbers by partition: {"0": 1200, "1": 950}'
         raise UsageError(f"{what}: {allowed}")
+
+
+def check_limit(what: str, limit: object) -> None:
+    """Check that it is a limit, or None. `what` was given, for the message.
+
+    Raises:
+        UsageError: says what is allowed.
+    """
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise UsageError(f"{what} = {limit!r}: {_LIMIT}")
+
+
+def checked_names(what: str, given: object) -> list[str]:
+    """The names in a list that was given as `what`: at least one, each once.
+
+    Raises:
+        UsageError: says what is allowed.
+    """
+    names = [] if isinstance(given, str | bytes) or not isinstance(given, Iterable) else [str(name) for name in given]
+    if not names or len(set(names)) < len(names):
+        raise UsageError(f"{what} = {given!r}: a list of names, at least one, each once")
+    return names
 
 
 def check_partitions(named: Iterable[str], there: Sequence[str], what: str) -> None:

@@ -5,18 +5,20 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
 
 from actorproc import Batch, PartitionContext, Processor, Producer, errors
 from actorproc.layout import ProcessorLayout
 from actorproc.output.boundary import raise_boundary
 from actorproc.settings import Settings
-from actorproc.spark import read_output
+from actorproc.spark import read_output, stream_output
 from actorproc.stores import open_store
 from tests.servers import S3Server
 from tests.spark.committing import QUICK, Fleet, Grown, Numbers, Rows, Stream
@@ -121,7 +123,11 @@ async def test_the_log_has_the_columns_of_sparks_kafka_source(spark: SparkSessio
             for n in range(10):
                 await producer.send(f"v{n}", key=f"k{n % 3}", headers={"h": b"\xff"}, timestamp=time)
     log = spark.read.format("actorproc").option("kind", "log").load(url)
-    assert log.columns == ["key", "value", "topic", "partition", "offset", "timestamp", "headers"]
+    kafka = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
+    assert (
+        log.schema.simpleString()
+        == StructType.fromDDL(f"{kafka}, headers array<struct<key: string, value: binary>>").simpleString()
+    )
     found = log.withColumn("at", f.date_format("timestamp", "yyyy-MM-dd'T'HH:mm:ss.SSSSSS")).collect()
     assert sorted(bytes(row.value) for row in found) == sorted(2 * [b"v%d" % n for n in range(10)])
     assert {(row.partition, row.offset) for row in found} == {
@@ -129,6 +135,7 @@ async def test_the_log_has_the_columns_of_sparks_kafka_source(spark: SparkSessio
     }
     first = found[0]
     assert (first.topic, first.headers, first["at"]) == ("events", [Row(key="h", value=b"\xff")], time.isoformat()[:-6])
+    assert {row.timestampType for row in found} == {0}
     half = spark.read.format("actorproc").options(kind="log", partitions="1", startSequence="2").load(url)
     assert {row.offset for row in half.collect()} == {row.offset for row in found if row.partition == 1} - {0, 1}
 
@@ -181,3 +188,49 @@ async def test_what_is_not_there_is_said_by_name(spark: SparkSession, tmp_path: 
         with pytest.raises(PySparkException) as caught:
             (reader.schema(schema) if schema else reader).load(container).collect()
         assert problem in str(caught.value)
+
+
+class Reader:
+    """Spark Connect's, of a dataset with one column."""
+
+    schema = StructType().add("n", "long")
+
+    def _same(self, *args: object, **kwargs: object) -> Reader:
+        return self
+
+    format = option = options = load = _same
+
+
+class ConnectSession:
+    __module__ = "pyspark.sql.connect.session"
+    dataSource = SimpleNamespace(register=lambda source: None)  # noqa: N815
+    read = readStream = Reader()  # noqa: N815
+
+
+async def test_a_wrong_argument_is_told_by_name_whichever_way_is_read(spark: SparkSession, tmp_path: Path) -> None:
+    await Fleet(str(tmp_path)).commit(p0=5)
+    names = "a list of names, at least one, each once"
+    numbers = "a whole number, 0 or more, or such numbers by partition"
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"columns": ["n", "n"]}, rf"columns = \['n', 'n'\]: {names}"),
+        ({"columns": []}, rf"columns = \[\]: {names}"),
+        ({"columns": "n"}, rf"columns = 'n': {names}"),
+        ({"columns": ["n", "nope"]}, "numbers has no column nope; there are: n"),
+        ({"partitions": []}, rf"partitions = \[\]: {names}"),
+        ({"partitions": "0"}, rf"partitions = '0': {names}"),
+        ({"start_sequence": True}, f"start_sequence = True: {numbers}"),
+        ({"start_sequence": {"0": 1.5}}, rf"start_sequence = {{'0': 1.5}}: {numbers}"),
+        ({"start_sequence": 2**63}, f"start_sequence = {2**63}: {numbers}"),
+    ]
+    limits: list[tuple[dict[str, Any], str]] = [
+        ({"max_files": 0}, "max_files = 0: a whole number, 1 or more"),
+        ({"max_rows": True}, "max_rows = True: a whole number, 1 or more"),
+    ]
+    for session, native in ((spark, True), (spark, False), (cast(SparkSession, ConnectSession()), False)):
+        for read, problems in ((read_output, wrong), (stream_output, wrong + limits)):
+            for given, problem in problems:
+                with pytest.raises(errors.UsageError, match=problem):
+                    read(session, str(tmp_path), "numbers", native=native, **given)
+    for kept in ({"partitions": [0]}, {"start_sequence": {0: 3}}):  # a number names a partition as well
+        for native in (True, False):
+            assert read_output(spark, str(tmp_path), "numbers", native=native, **kept).count() > 0

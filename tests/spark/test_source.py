@@ -6,19 +6,59 @@ import subprocess
 import sys
 import traceback
 from pathlib import Path
+from typing import Any, cast
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructField, StructType
 
-from actorproc.errors import UsageError
+from actorproc import Producer
+from actorproc.errors import CorruptObject, UsageError
+from actorproc.layout import log_dir
+from actorproc.spark.letters import DeadLetters
 from actorproc.spark.source import ActorprocSource
-from tests.spark.committing import Fleet
+from tests.spark.committing import LAYOUT, Fleet
 
 
 def lines(error: BaseException) -> list[str]:
     """As Spark's workers put them into its own error; without the test's own call."""
     assert error.__traceback__ is not None
     return "".join(traceback.format_exception(type(error), error, error.__traceback__.tb_next)).splitlines()
+
+
+async def test_of_a_log_only_the_columns_that_are_asked_for_are_decoded(tmp_path: Path) -> None:
+    async with Producer(str(tmp_path), partitions=1) as producer:
+        await producer.send_many([bytes([n]) * 100 for n in range(100)], keys=[b"k"] * 100)
+    (path,) = (tmp_path / log_dir("0")).glob("*.parquet")
+    body = bytearray(path.read_bytes())
+    described = pq.ParquetFile(path).metadata.row_group(0)
+    (value,) = (c for c in map(described.column, range(described.num_columns)) if c.path_in_schema == "value")
+    end = value.data_page_offset + value.total_compressed_size
+    body[end - 9] ^= 1  # within its page, whose checksum tells
+    path.write_bytes(body)
+
+    def read(**columns: DataType) -> dict[str, list[Any]]:
+        schema = StructType([StructField(name, kind) for name, kind in columns.items()])
+        reader = ActorprocSource({"path": str(tmp_path), "kind": "log"}).reader(schema)
+        (batch,) = (batch for part in reader.partitions() for batch in reader.read(part))
+        found: dict[str, list[Any]] = cast(pa.RecordBatch, batch).to_pydict()
+        return found
+
+    assert read(key=BinaryType(), offset=LongType()) == {"key": [b"k"] * 100, "offset": list(range(100))}
+    assert read(topic=StringType(), timestampType=IntegerType()) == {
+        "topic": [tmp_path.name] * 100,
+        "timestampType": [0] * 100,
+    }
+    with pytest.raises(CorruptObject, match=path.name):
+        read(value=BinaryType())
+
+
+async def test_of_dead_letters_arrow_is_made_of_the_columns_that_are_asked_for(tmp_path: Path) -> None:
+    await Fleet(str(tmp_path)).commit(p0=10)
+    (path,) = (tmp_path / LAYOUT.dead_letter_dir("0")).glob("*.jsonl")
+    rows, _ = DeadLetters("numbers").decode("0", 0, 1, path.name, path.read_bytes(), ["host"])
+    assert [list(found.columns) for found in rows] == [["sequence", "host"]]
 
 
 async def test_wrong_use_is_told_in_four_lines_and_not_with_the_way_through_our_code(tmp_path: Path) -> None:
