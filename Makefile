@@ -40,12 +40,13 @@ simulate: $(STAMP) ## the cluster in virtual time: 200 seeds, 240 cluster-hours,
 	@$(BIN)/python -m actorproc.testing $(ARGS)
 
 install: $(STAMP) ## only the environment
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "actorproc needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Point PYTHON= at one.")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.8,<1'
 	@# Compiled: where Python may not write bytecode itself, as in many containers, each process would take half a second more.
-	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -e '.[dev]'
+	@# compat: the checkout on sys.path, where Spark finds pyspark_actorproc; an import hook, the default, lists no modules.
+	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --config-settings editable_mode=compat -e '.[dev]'
 	@$(BIN)/python -m compileall -q actorproc
 	@touch $@
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import zipfile
@@ -21,8 +22,8 @@ def test_the_folders_at_the_root_are_linked_into_the_package(folder: str) -> Non
 
 
 @pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """Names of the files in the wheel, built from a copy of the checkout."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy of the checkout."""
     copy, out = tmp_path_factory.mktemp("source") / "copy", tmp_path_factory.mktemp("wheel")
     files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
     for name in filter(None, files):
@@ -34,14 +35,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
             target.write_bytes((ROOT / name).read_bytes())
     uv = Path(sys.executable).parent / "uv"
     subprocess.run([uv, "build", "--wheel", "--quiet", "--out-dir", out, copy], check=True, capture_output=True)
-    with zipfile.ZipFile(next(out.glob("*.whl"))) as archive:
-        return set(archive.namelist())
+    return next(out.glob("*.whl"))
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_every_module_once_and_only_sparks_module_beside_the_package(wheel: set[str]) -> None:
-    assert {name.split("/")[0] for name in wheel} - {"actorproc", "pyspark_actorproc.py"} == {
-        next(name.split("/")[0] for name in wheel if ".dist-info/" in name)
+def test_the_wheel_holds_every_module_once_and_only_sparks_module_beside_the_package(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    assert {name.split("/")[0] for name in names} - {"actorproc", "pyspark_actorproc.py"} == {
+        next(name.split("/")[0] for name in names if ".dist-info/" in name)
     }
     modules = {
         str(path.relative_to(ROOT))
@@ -51,5 +53,38 @@ def test_the_wheel_holds_every_module_once_and_only_sparks_module_beside_the_pac
     }
     expected = {name if name.startswith("actorproc/") else f"actorproc/{name}" for name in modules}
     expected.add("pyspark_actorproc.py")
-    assert {name for name in wheel if name.endswith(".py")} == expected
-    assert {"actorproc/stores/s3.py", "actorproc/handlers/json_rows.py", "actorproc/py.typed"} <= wheel
+    assert {name for name in names if name.endswith(".py")} == expected
+    assert {"actorproc/stores/s3.py", "actorproc/handlers/json_rows.py", "actorproc/py.typed"} <= names
+
+
+# As Spark does before its first query, in a process of its own.
+DISCOVERY = """
+import io
+from pyspark.sql.worker import lookup_data_sources as lookup
+from pyspark.serializers import read_int
+
+found = io.BytesIO()
+lookup._main(io.BytesIO(), found)
+found.seek(0)
+count = read_int(found)
+print(found.read(read_int(found)).decode() if count else "", lookup.import_module("pyspark_actorproc").__file__)
+"""
+
+
+def discovered(where: Path, path: str) -> list[str]:
+    """The data source that Spark finds from folder `where`, and the file that it finds it in."""
+    env = {**os.environ, "PYTHONPATH": path}
+    command = [sys.executable, "-c", DISCOVERY]
+    return subprocess.run(command, cwd=where, env=env, capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_spark_finds_the_data_source_from_any_folder_in_what_make_install_has_made(tmp_path: Path) -> None:
+    assert discovered(tmp_path, "") == ["actorproc", str(ROOT / "pyspark_actorproc.py")], "run: make install"
+
+
+@pytest.mark.slow
+def test_spark_finds_the_data_source_of_an_installed_wheel(wheel: Path, tmp_path: Path) -> None:
+    installed = tmp_path / "site"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(installed)
+    assert discovered(tmp_path, str(installed)) == ["actorproc", str(installed / "pyspark_actorproc.py")]
