@@ -1,4 +1,4 @@
-"""The README's trial, as written: in an empty folder, by a shell."""
+"""What a newcomer is told to type, as written: in an empty folder, by a shell."""
 
 from __future__ import annotations
 
@@ -10,38 +10,81 @@ from pathlib import Path
 
 import orjson
 import pytest
+from pyarrow.dataset import dataset
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
 
 
-@pytest.mark.slow
-def test_a_newcomer_who_types_what_the_readme_says_sees_what_it_promises(tmp_path: Path) -> None:
-    command = tmp_path / "bin" / "actorproc"
-    command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m actorproc "$@"\n')
-    command.chmod(0o755)
-    folder = tmp_path / "trial"
-    folder.mkdir()
-    (folder / "app.py").write_text(re.findall(r"```python\n(# app\.py\n.*?)```", README, re.DOTALL)[0])
-    trial = README.partition("## Try a handler of your own")[2].partition("\n## ")[0]
-    first, service = re.findall(r"```sh\n(.*?)```", trial, re.DOTALL)
-    environment = {**os.environ, "PATH": f"{command.parent}:{os.environ['PATH']}"}
+class Shell:
+    """bash in an empty folder, with `actorproc` and `python` at hand."""
 
-    def run(script: str) -> str:
-        # `set -m`: jobs and %1, as at a prompt. The trial at a quicker rate.
-        shell = ["bash", "-c", f"set -em\n{script.replace('--rate 1000', '--rate 4000')}"]
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "trial"
+        self.folder.mkdir()
+        commands = {"actorproc": f"{sys.executable} -m actorproc", "python": sys.executable}
+        for name, what in commands.items():
+            command = folder / "bin" / name
+            command.parent.mkdir(exist_ok=True)
+            command.write_text(f'#!/bin/sh\nexec {what} "$@"\n')
+            command.chmod(0o755)
+        self._environment = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
+
+    def run(self, script: str) -> str:
+        """What it prints."""
+        shell = ["bash", "-c", f"set -em\n{script}"]  # `set -m`: jobs and %1, as at a prompt
         done = subprocess.run(
-            shell, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+            shell, cwd=self.folder, env=self._environment, capture_output=True, text=True, timeout=500, check=False
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+
+def commands(page: str, heading: str) -> list[str]:
+    """The blocks of shell commands in a section."""
+    section = page.partition(f"\n## {heading}")[2].partition("\n## ")[0]
+    return re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+
+
+@pytest.mark.slow
+def test_a_newcomer_who_types_what_the_readme_says_sees_what_it_promises(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    (shell.folder / "app.py").write_text(re.findall(r"```python\n(# app\.py\n.*?)```", README, re.DOTALL)[0])
+    first, service = commands(README, "Try a handler of your own")
+    run = shell.run
     out = run(first)
     assert "4 records handled, 3 rows and 1 dead letter committed" in out
     assert "see why: actorproc dead-letters list --name Delays --container state" in out
     assert out.count("KeyError") == 1
-    assert "20,000 events appended to events" in run(service)
+    assert "20,000 events appended to events" in run(service.replace("--rate 1000", "--rate 4000"))
     ended = run("actorproc serve app:Delays --source events --container state --until-end")
     assert "0 dead letters committed" in ended
     rows = [orjson.loads(line) for line in run("actorproc output --name Delays --container state --json").splitlines()]
     assert len(rows) == len({(row["_partition"], row["_sequence"]) for row in rows}) == 20_003
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1500)
+def test_a_newcomer_gets_from_nothing_to_a_windowed_table_with_the_commands_of_the_page_on_spark(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("pyspark.sql", reason="pyspark is not installed")
+    shell = Shell(tmp_path)
+
+    def table() -> list[tuple[int, str, int]]:
+        found = dataset(shell.folder / "tables" / "hours").to_table().to_pylist()
+        return sorted((row["start"].hour, row["origin"], row["flights"]) for row in found)
+
+    def hours(number: int) -> list[tuple[int, str, int]]:
+        return [(hour, origin, 30) for hour in range(number) for origin in ("EWR", "JFK")]
+
+    install, first, look, later = commands((ROOT / "docs" / "spark.md").read_text(), "From nothing to a windowed table")
+    assert install.startswith("pip install ")
+    shell.run(first)
+    assert table() == hours(7)
+    shown = shell.run(look)
+    assert "|2013-01-01 06:00:00|   JFK|     30|" in shown
+    assert "|     DL|" in shown
+    function = re.findall(r"flights\(\) {\n.*?\n}\n", first, re.DOTALL)[0]  # which a prompt still knows
+    shell.run(function + later)
+    assert table() == hours(17)
