@@ -25,6 +25,7 @@ from actorproc.spark.request import parse_options
 from actorproc.spark.stream import plan
 from tests.servers import S3Server
 from tests.spark.committing import Fleet
+from tests.spark.conftest import minio_is_long
 from tests.spark.sink import Sink
 from tests.spark.test_streaming import until
 from tests.stores.proxy import Proxy, Request, proxied
@@ -89,10 +90,10 @@ def outages(server: S3Server) -> Iterator[Outages]:
         yield Outages(proxy, front)
 
 
-async def test_a_task_that_starts_while_the_store_is_away_waits_for_it(seaweedfs: S3Server) -> None:
-    url = await seaweedfs.new_url()
-    await Fleet(url, seaweedfs.settings).commit(p0=20)
-    with outages(seaweedfs) as network:
+async def test_a_task_that_starts_while_the_store_is_away_waits_for_it(s3_server: S3Server) -> None:
+    url = await s3_server.new_url()
+    await Fleet(url, s3_server.settings).commit(p0=20)
+    with outages(s3_server) as network:
         request = parse_options({"path": url, "name": "numbers", **network.server.settings})
         (spans,) = plan(request, pa.schema([("n", pa.int64())]))[:1]
         network.begin()
@@ -109,12 +110,13 @@ async def test_a_task_that_starts_while_the_store_is_away_waits_for_it(seaweedfs
     assert batches[0].column("n").to_pylist() == [0, 1, 2, 3, 4, 5, 6, 8, 9]
 
 
+@minio_is_long
 async def test_a_store_that_stays_away_ends_the_stream_by_name_and_nothing_is_lost_when_it_is_back(
-    spark: SparkSession, seaweedfs: S3Server, tmp_path: Path
+    spark: SparkSession, s3_server: S3Server, tmp_path: Path
 ) -> None:
-    url = await seaweedfs.new_url()
-    fleet, sink = Fleet(url, seaweedfs.settings), Sink(tmp_path / "out")
-    with outages(seaweedfs) as network:
+    url = await s3_server.new_url()
+    fleet, sink = Fleet(url, s3_server.settings), Sink(tmp_path / "out")
+    with outages(s3_server) as network:
 
         def start(patience: str) -> StreamingQuery:
             settings = Settings.load(**network.server.settings, store_patience=patience)

@@ -18,7 +18,7 @@ from actorproc.spark.source import LIMITS
 from actorproc.stores import open_store
 from tests.servers import S3Server
 from tests.spark.committing import Fleet
-from tests.spark.conftest import needs_limits
+from tests.spark.conftest import minio_is_long, needs_limits
 from tests.spark.sink import Sink
 
 LAYOUT = ProcessorLayout("numbers")
@@ -65,10 +65,11 @@ async def test_limits_are_refused_where_spark_has_none_and_all_there_is_is_read_
         await fleet.commit(p0=10, p2=20)
 
 
+@minio_is_long
 async def test_a_stream_on_s3_that_is_stopped_and_started_again_reads_each_row_once(
-    spark: SparkSession, seaweedfs: S3Server, tmp_path: Path
+    spark: SparkSession, s3_server: S3Server, tmp_path: Path
 ) -> None:
-    fleet = Fleet(await seaweedfs.new_url(), seaweedfs.settings)
+    fleet = Fleet(await s3_server.new_url(), s3_server.settings)
     sink = Sink(tmp_path / "out")
 
     def start() -> StreamingQuery:

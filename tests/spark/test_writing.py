@@ -203,11 +203,11 @@ class Doubles(PartitionHandler):
 
 
 async def test_from_spark_to_a_log_to_a_processor_and_back_on_s3(
-    spark: SparkSession, seaweedfs: S3Server, tmp_path: Path
+    spark: SparkSession, s3_server: S3Server, tmp_path: Path
 ) -> None:
-    log, container = await seaweedfs.new_url(), str(tmp_path)
-    save(numbers(spark, 200, 2), log, logPartitions="2", **seaweedfs.settings)
-    settings = {**QUICK, **seaweedfs.settings}
+    log, container = await s3_server.new_url(), str(tmp_path)
+    save(numbers(spark, 200, 2), log, logPartitions="2", **s3_server.settings)
+    settings = {**QUICK, **s3_server.settings}
     await Processor(Doubles, source=log, container=container, host="a", **settings).run(until_end=True)
     output = read_output(spark, container, "Doubles")
     assert sorted(row.n for row in output.collect()) == list(range(0, 400, 2))
