@@ -3,12 +3,15 @@
 All on this machine. The clock starts as the producer takes the event in hand, and stops when the micro-batch that holds it
 has been written. An event waits for its commit (half of `commit_interval` on average, and the producer's linger), then
 for the next trigger (half of the interval, or for the micro-batch before it to end), then for its own micro-batch.
+Each round runs all cases, each with a log, a host and a stream of its own.
 """
 
 from __future__ import annotations
 
+import shutil
+import statistics
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -57,35 +60,40 @@ class Latency:
         return self.commit + self.trigger + self.batch
 
 
-def run(seconds: int = 60, cases: tuple[Intervals, ...] = CASES) -> None:
+def run(seconds: int = 20, cases: tuple[Intervals, ...] = CASES, rounds: int = 5) -> None:
     """Print the table."""
     only_warnings()
-    table = Table(
-        title=f"{RATE:,} events a second for {seconds} s, {PARTITIONS} partitions, folder store, {CORES} cores; in seconds"
-    )
-    for heading in (
-        "commit, trigger",
-        "p50",
-        "p99",
-        "until committed",
-        "until its trigger",
-        "micro-batch",
-        "events/s",
-    ):
-        table.add_column(heading, justify="left" if heading.startswith("commit,") else "right")
+    found: dict[Intervals, list[tuple[Latency, float]]] = {case: [] for case in cases}
     with session() as spark, tempfile.TemporaryDirectory(prefix="actorproc-bench-") as name:
         lines = Path(name) / "events.jsonl"
         make_lines(lines, RATE * (WARM_UP + seconds))
-        for case in cases:
-            folder = Path(name) / f"{case.commit:g}-{case.trigger:g}"
-            folder.mkdir()
-            latency, rate = _measure(spark, folder, lines, RATE * (WARM_UP + seconds), case)
-            middle = [np.median(part) for part in (latency.commit, latency.trigger, latency.batch)]
-            table.add_row(
-                f"{case.commit:g}, {case.trigger:g}", f"[bold]{np.median(latency.whole):.2f}[/]",
-                f"[bold]{np.quantile(latency.whole, 0.99):.2f}[/]", *(f"{part:.2f}" for part in middle), f"{rate:,.0f}",
-            )  # fmt: skip
+        for turn in range(rounds):
+            for case in cases:
+                folder = Path(name) / f"{turn}-{case.commit:g}-{case.trigger:g}"
+                folder.mkdir()
+                found[case].append(_measure(spark, folder, lines, RATE * (WARM_UP + seconds), case))
+                shutil.rmtree(folder)
+    table = Table(
+        title=f"{RATE:,} events a second for {seconds} s, {PARTITIONS} partitions, folder store, {CORES} cores; "
+        f"seconds, median of {rounds} (lowest, highest)"
+    )
+    for heading in ("commit, trigger", "p50", "p99", "until committed", "until its trigger", "micro-batch", "events/s"):
+        table.add_column(heading, justify="left" if heading.startswith("commit,") else "right")
+    for case, measured in found.items():
+        took, rates = zip(*measured, strict=True)
+        p50, p99 = (_spread([float(np.quantile(each.whole, part)) for each in took]) for part in (0.5, 0.99))
+        parts = ([float(np.median(getattr(each, part))) for each in took] for part in ("commit", "trigger", "batch"))
+        table.add_row(
+            f"{case.commit:g}, {case.trigger:g}", p50, p99, *(_spread(part, bold=False) for part in parts),
+            f"{statistics.median(rates):,.0f}",
+        )  # fmt: skip
     Console().print(table)
+
+
+def _spread(seconds: Sequence[float], *, bold: bool = True) -> str:
+    """Their median, lowest and highest."""
+    middle = f"{statistics.median(seconds):.2f}"
+    return f"{f'[bold]{middle}[/]' if bold else middle} ({min(seconds):.2f}, {max(seconds):.2f})"
 
 
 def _measure(spark: Any, folder: Path, lines: Path, events: int, intervals: Intervals) -> tuple[Latency, float]:

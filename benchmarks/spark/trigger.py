@@ -52,15 +52,14 @@ def _triggers(spark: Any, folder: Path, files: int, rounds: int) -> None:
         listed.append(_first(own, folder / f"own-{turn}"))
 
     table = Table(title=f"a trigger on {files:,} files with {NEW} new ones, seconds, median of {rounds}")
-    for heading in ("stream", "finding them", "lowest, highest", "whole trigger", "bar"):
+    for heading in ("stream", "finding them", "lowest, highest", "whole trigger", "lowest, highest", "bar"):
         table.add_column(heading, justify="left" if heading == "stream" else "right")
     for name, progress, bar in (("the data source", found, "< 2"), ("Spark's own file stream", listed, "")):
         finding, whole = _seconds(progress, "latestOffset"), _seconds(progress, "triggerExecution")
         middle = statistics.median(finding)
         colour = "default" if not bar else "green" if middle < 2 else "red"
-        table.add_row(
-            name, f"[{colour}]{middle:.2f}[/]", f"{min(finding):.2f}, {max(finding):.2f}", f"{statistics.median(whole):.2f}", bar
-        )  # fmt: skip
+        spread, wholly = (f"{min(took):.2f}, {max(took):.2f}" for took in (finding, whole))
+        table.add_row(name, f"[{colour}]{middle:.2f}[/]", spread, f"{statistics.median(whole):.2f}", wholly, bar)
     Console().print(table)
 
 
