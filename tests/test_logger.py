@@ -121,7 +121,7 @@ def test_every_event_of_a_run_says_of_which_processor_and_host_it_is_and_of_a_pa
     assert {log["event"] for log in logs} >= {
         "processor.started", "processor.dead_letters", "processor.reached_end", "processor.stopped", "nudge.off",
         "group.written", "group.move", "supervisor.leaving", "partition.opened", "partition.failed",
-        "partition.on_error_wrong", "partition.closed",
+        "partition.not_stopped", "partition.closed",
     }  # fmt: skip
     assert {(log.get("processor"), log.get("host")) for log in logs} == {("Troubled", "a"), ("Troubled", "b")}
     for log in logs:
