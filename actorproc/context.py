@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -203,7 +204,7 @@ class PartitionContext:
             nonlocal left
             for index, record in todo:
                 try:
-                    results[index] = await work(record)
+                    results[index] = await _awaitable(work(record))
                 except (Exception, SystemExit) as error:  # noqa: BLE001  # the user's code; it is this record's failure
                     self.fail(record, failure_of(error))
                 left -= 1
@@ -259,6 +260,12 @@ def _no_record(given: object) -> HandlerMisuse:
     return HandlerMisuse(
         f"a {type(given).__name__} was given in place of a record: the record comes first, ctx.emit(record, row)"
     )
+
+
+def _awaitable(made: Awaitable[T]) -> Awaitable[T]:
+    if not inspect.isawaitable(made):
+        raise HandlerMisuse(f"ctx.map awaits what it is given; that returned a {type(made).__name__}: write async def")
+    return made
 
 
 _TOO_LATE = "emitted after process() had returned: await the work before returning (ctx.map does)"

@@ -64,7 +64,7 @@ class LetterLimit:
                 f"{len(window)} of the latest {sizes[over[0]]} records failed, more than dead_letter_limit = "
                 f"{self._share:g} allows; nothing of this batch was committed. {self._most_frequent(window)}\n"
                 "Mend the cause and start again. To let them become dead letters, raise dead_letter_limit (1 switches it "
-                "off); to pass over them, let on_error return Decision.SKIP"
+                "off); to pass over records that raise, let on_error return Decision.SKIP"
             ) from (error if isinstance(error, Exception) else None)
 
     def _most_frequent(self, failed: list[int]) -> str:

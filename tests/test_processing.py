@@ -879,3 +879,17 @@ async def test_a_record_given_up_at_the_end_needs_no_commit_of_the_handler_which
     assert (run.processor.asked_for(settled=True), run.processor.asked_for(settled=False)) == (100, -1)
     await run(numbers(3, 1))
     assert run.processor.asked_for(settled=True) == 101
+
+
+async def test_a_plain_function_given_to_map_is_a_mistake_and_no_records_failure() -> None:
+    class Plain(PartitionHandler):
+        output_schema = "n long"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            work: Any = lambda record: {"n": record.json()}  # noqa: E731
+            await ctx.map(batch, work)
+
+    with pytest.raises(
+        errors.HandlerMisuse, match=r"ctx\.map awaits what it is given; that returned a dict: write async def"
+    ):
+        await Run(Plain())(numbers(1, 2))

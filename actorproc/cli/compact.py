@@ -85,7 +85,7 @@ async def _print(found: Compaction, name: str, *, dry_run: bool) -> None:
     if found.files_before:
         console.print(f"{before} of {name} became {after}, with {counted(found.rows, 'row')}{swept}", markup=False)
         console.print(
-            "originals go with `actorproc trim --yes`: at once where every reader has passed them, the rest in an hour",
+            "originals go with `actorproc trim --yes` an hour later; and so do rows that every reader has passed: see docs/keeping.md",
             markup=False,
         )
     else:
