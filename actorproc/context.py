@@ -236,11 +236,11 @@ class PartitionContext:
     def _end(self) -> int:
         """The last sequence, if the handler may be done with it."""
         batch, emitted = self._attempt.batch, self._attempt.emitted
+        listed = batch.emitted_at_end is not None and batch.emitted_at_end < len(
+            emitted
+        )  # a list(batch) is worked through
         # Which records are done is not for us to guess: it may have taken one more than it has worked on.
-        amid = batch.reached is not None
-        # A list(batch) is worked through.
-        amid = amid or (batch.emitted_at_end is not None and batch.emitted_at_end < len(emitted))
-        if amid:
+        if listed or batch.reached is not None:
             raise HandlerMisuse(
                 "ctx.commit() takes the whole batch as done, and it was called amid its records: say up to which one, "
                 "ctx.commit(record)"

@@ -261,7 +261,7 @@ class PartitionActor(Actor[_Read | Exception]):
         finally:
             self._room.give_back(batch.nbytes)
         self._committer.processed(batch, batch.last, message.cursor, outcome)
-        if not self._settings.auto_commit and processor.asked_for(settled) >= batch.last:
+        if not self._settings.auto_commit and processor.asked_for(batch, settled) >= batch.last:
             await self._committer.commit()  # asked for while records of the batch were still open
 
     async def _keep(self) -> None:

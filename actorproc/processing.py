@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -99,7 +99,6 @@ class BatchProcessor:
         self._committing = anyio.Lock()
         self._broken: Exception | None = None
         self._saved = -1  # sequence up to which this batch was committed by the handler itself
-        self._sequences: list[int] = []  # of the batch
         self._given_up: set[int] = set()
         self.wanted = -1
         """Sequence up to which the handler asked for a commit in the last batch."""
@@ -115,7 +114,7 @@ class BatchProcessor:
         self._whole, self._done, self._saved, self.wanted = batch, Outcome(), -1, -1
         self._parts = Parts(batch, self._settings, self._handler.on_error, self._site.log)
         self._limit.begin(batch)
-        self._sequences, self._given_up = batch.sequences, set()
+        self._given_up = set()
         for part in self._parts:
             await self._attempt(part, self._parts)
         if len(self._done.tables) > 1:
@@ -123,16 +122,16 @@ class BatchProcessor:
         self._whole = None  # its memory is for the next one
         return self._done
 
-    def asked_for(self, settled: bool) -> int:
-        """Up to which sequence of the last batch the handler wants to have committed.
+    def asked_for(self, batch: Batch, settled: bool) -> int:
+        """Up to which sequence of the last batch, which was this one, the handler wants to have committed.
 
         What was given up behind that counts as asked for, since a handler cannot commit a record that it fails at. `settled`:
         so it does at the batch's beginning, as nothing from before is open.
         """
-        sequences, upto = self._sequences, self.wanted
+        upto = self.wanted
         if upto < 0 and not settled:
             return upto
-        for sequence in sequences[bisect_right(sequences, upto) :]:
+        for sequence in batch.after(upto).sequences:
             if sequence not in self._given_up:
                 break
             upto = sequence
@@ -322,10 +321,8 @@ class BatchProcessor:
             for sequence, reason in attempt.letters.items():
                 if self._saved < sequence <= limit:
                     self._give_up(attempt, sequence, reason, Decision.DEAD_LETTER)
-        except (
-            TooManyDeadLetters
-        ) as error:  # no failure of the handler's: another attempt would find these letters written
-            self._broken = error
+        except TooManyDeadLetters as error:
+            self._broken = error  # no failure of the handler's: another attempt would find these letters written
             raise
         done = self._done
         tables = done.tables if table is None else [*done.tables, table]

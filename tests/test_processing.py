@@ -873,12 +873,12 @@ async def test_a_record_given_up_at_the_end_needs_no_commit_of_the_handler_which
                 await ctx.commit(record)
 
     run = Run(ByHand())
-    assert list((await run(numbers(1, 2, 3))).letters) == [102]
-    assert run.processor.asked_for(settled=True) == 102
-    await run(numbers(3))
-    assert (run.processor.asked_for(settled=True), run.processor.asked_for(settled=False)) == (100, -1)
-    await run(numbers(3, 1))
-    assert run.processor.asked_for(settled=True) == 101
+    assert list((await run(batch := numbers(1, 2, 3))).letters) == [102]
+    assert run.processor.asked_for(batch, settled=True) == 102
+    await run(batch := numbers(3))
+    assert [run.processor.asked_for(batch, settled) for settled in (True, False)] == [100, -1]
+    await run(batch := numbers(3, 1))
+    assert run.processor.asked_for(batch, settled=True) == 101
 
 
 async def test_a_plain_function_given_to_map_is_a_mistake_and_no_records_failure() -> None:

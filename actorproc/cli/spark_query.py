@@ -203,9 +203,8 @@ async def _keep(job: Job, limits: RunLimits, store: Store, signals: Signals, tri
             tasks.start_soon(show.run)
             try:
                 await running.run()
-            except (
-                UsageError
-            ) as error:  # what is said of a checkpoint in a process of Spark's, which is not told which it is
+            except UsageError as error:
+                # What is said of a checkpoint in a process of Spark's, which is not told which it is.
                 raise type(error)(_UNNAMED.sub(f"the checkpoint {job.query.checkpoint} ", str(error))) from error
             tasks.cancel_scope.cancel()
     except* ActorprocError as failed:

@@ -181,10 +181,8 @@ async def merge(store: Store, layout: ProcessorLayout, group: FileGroup, schema:
         for file in files:
             stored = fetched[file]
             if stored is None and file.compacted and await _is_led_to(store, layout, group, file):
-                raise CorruptObject(
-                    file.key,
-                    f"is missing from {store.url}: it was deleted by hand. Restore it, or trim the output up to there",
-                )
+                why = "is missing where readers are led to it: it was deleted by hand. Restore it, or trim the output up to there"
+                raise CorruptObject(file.key, why, store.url)
             if stored is None or (file.tag and stored.tag != file.tag):
                 return None
             await store.clock.offload(partial(merger.add, compacted=file.compacted), file.key, stored.body)

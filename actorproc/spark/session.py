@@ -66,9 +66,8 @@ class Session:
                     why = "its Java ended at once, and has said why above"
                     if "spark.jars.packages" in self._options:
                         why += " (under UNRESOLVED DEPENDENCIES: packages that it did not find)"
-                elif "stopped SparkContext" in why and self.place.startswith(
-                    "spark://"
-                ):  # which stops when it gives up
+                elif "stopped SparkContext" in why and self.place.startswith("spark://"):
+                    # It stops when it gives up.
                     why = "no Spark master of this version answers there"
                 raise QueryFailed(f"Spark does not start on {self.place}: {why}") from error
         return self._current
