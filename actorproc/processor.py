@@ -152,11 +152,8 @@ class Processor:
         self.start = checked_start(start)
         self.clock = clock
         self._log = log.bind(processor=self.name, host=self.host)
-        given = os.fspath(source) if isinstance(source, os.PathLike) else source
-        self._source = guarded(open_source(given, settings=self.settings, clock=clock), log=self._log)
-        self._store = (
-            container if isinstance(container, Store) else open_store(os.fspath(container), self.settings, clock=clock)
-        )
+        self._source = guarded(open_source(source, settings=self.settings, clock=clock), log=self._log)
+        self._store = container if isinstance(container, Store) else open_store(container, self.settings, clock=clock)
         self._owns_store = not isinstance(container, Store)
         if str(self._source) == OutputSource(self._store, self.name, settings=self.settings, clock=clock).url:
             raise UsageError(f"{self.name} would read its own output, for ever: give it another name or container")

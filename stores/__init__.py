@@ -15,7 +15,7 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _ALLOWED = "write memory://NAME, file:///FOLDER, file://FOLDER, a plain path, or s3://BUCKET/PREFIX"
 
 
-def open_store(url: str, settings: Settings | None = None, *, clock: Clock = SYSTEM) -> Store:
+def open_store(url: str | os.PathLike[str], settings: Settings | None = None, *, clock: Clock = SYSTEM) -> Store:
     """The store at `url`, not yet connected: `async with open_store(url) as store`.
 
     Args:
@@ -29,7 +29,7 @@ def open_store(url: str, settings: Settings | None = None, *, clock: Clock = SYS
     """
     settings = settings or Settings.load()
     limits = StoreLimits(settings.store_timeout, settings.store_patience, settings.store_concurrency)
-    return Store(_backend(url, settings, clock), limits=limits, clock=clock)
+    return Store(_backend(os.fspath(url), settings, clock), limits=limits, clock=clock)
 
 
 def overlap(one: str, other: str) -> bool:

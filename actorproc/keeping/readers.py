@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from os import PathLike, fspath
+from os import PathLike
 
 from actorproc.errors import UsageError
 from actorproc.keeping.kept import Kept, KeptLog, KeptOutput
@@ -16,28 +16,29 @@ from actorproc.places import missing_processor
 from actorproc.settings import Settings
 from actorproc.stores import open_store
 
-Place = str | PathLike[str]
+StrPath = str | PathLike[str]
 
 
 @asynccontextmanager
 async def opened_kept(
-    settings: Settings, *, container: Place | None = None, name: str | None = None, log: Place | None = None
+    settings: Settings, *, container: StrPath | None = None, name: str | None = None, log: StrPath | None = None
 ) -> AsyncIterator[Kept]:
     """The log, or else the output of processor `name` in the container.
 
     Raises:
         UsageError: it is not there, or not said which.
     """
-    if log is None and (name is None or container is None):
-        raise UsageError("readers of what? Give container and name of a processor's output, or the log")
-    async with open_store(fspath(log if log is not None else container or ""), settings) as store:
-        if log is not None:
+    if log is not None:
+        async with open_store(log, settings) as store:
             await open_log(store)
             yield KeptLog(store)
-            return
-        if (problem := await missing_processor(store, name or "")) is not None:
-            raise UsageError(problem)
-        yield KeptOutput(store, ProcessorLayout(name or ""))
+    elif container is not None and name is not None:
+        async with open_store(container, settings) as store:
+            if (problem := await missing_processor(store, name)) is not None:
+                raise UsageError(problem)
+            yield KeptOutput(store, ProcessorLayout(name))
+    else:
+        raise UsageError("readers of what? Give container and name of a processor's output, or the log")
 
 
 async def add_to(kept: Kept, reader: Reader, settings: Settings) -> Mapping[str, int]:
@@ -55,9 +56,9 @@ async def add_to(kept: Kept, reader: Reader, settings: Settings) -> Mapping[str,
 async def add_reader(
     reader: Reader,
     *,
-    container: Place | None = None,
+    container: StrPath | None = None,
     name: str | None = None,
-    log: Place | None = None,
+    log: StrPath | None = None,
     settings: Settings | None = None,
 ) -> None:
     """From now on `actorproc trim` leaves what `reader` has not read. Again for each move of one that is moved by hand.
@@ -79,9 +80,9 @@ async def add_reader(
 async def remove_reader(
     reader: str,
     *,
-    container: Place | None = None,
+    container: StrPath | None = None,
     name: str | None = None,
-    log: Place | None = None,
+    log: StrPath | None = None,
     settings: Settings | None = None,
 ) -> None:
     """Keep nothing for the reader of this name any more. Arguments as of `add_reader`.

@@ -121,7 +121,7 @@ class Producer:
         if not isinstance(log, str | os.PathLike | Store):
             raise UsageError(f"log = {log!r}: the URL or path of a log, or an opened Store")
         self._owns_store = not isinstance(log, Store)
-        self._store = log if isinstance(log, Store) else open_store(os.fspath(log), settings, clock=clock)
+        self._store = log if isinstance(log, Store) else open_store(log, settings, clock=clock)
         self._wanted = partitions
         self._partitioner = partitioner
         self._compression = compression

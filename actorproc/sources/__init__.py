@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from actorproc.clock import SYSTEM, Clock
 from actorproc.errors import UsageError
 from actorproc.settings import Settings
@@ -15,7 +17,9 @@ __all__ = ["Chunk", "End", "LogSource", "OutputSource", "Source", "Start", "guar
 _STORES = ("s3", "file", "memory")
 
 
-def open_source(source: str | Source, *, settings: Settings | None = None, clock: Clock = SYSTEM) -> Source:
+def open_source(
+    source: str | os.PathLike[str] | Source, *, settings: Settings | None = None, clock: Clock = SYSTEM
+) -> Source:
     """The source that `source` names, not yet connected; a `Source` is returned as it is.
 
     Args:
@@ -27,6 +31,8 @@ def open_source(source: str | Source, *, settings: Settings | None = None, clock
     """
     if isinstance(source, Source):
         return source
+    if isinstance(source, os.PathLike):
+        source = os.fspath(source)
     if not isinstance(source, str):
         raise UsageError(
             f"source = {source!r}: the URL of a log, or an instance of a subclass of actorproc.sources.Source"
