@@ -50,8 +50,12 @@ class Clock:
         return seconds * self.random.uniform(1 - share, 1 + share)
 
     def effort(self) -> tuple[float, float]:
-        """What the calling thread has computed, and how long it took, in seconds from some moment on. To be called in it."""
-        return time.thread_time(), time.perf_counter()
+        """What the calling thread has computed, and in what time, in seconds from some moment on. To be called in it.
+
+        Time in which the rest of the process kept the cores busy does not count: who waits for a core is not idle.
+        """
+        computed = time.thread_time()
+        return computed, time.perf_counter() - (time.process_time() - computed) / self.cores
 
     @property
     def cores(self) -> int:

@@ -66,12 +66,12 @@ class HandlerThreads:
         def in_thread() -> T:
             if not first.acquire(blocking=False):
                 raise RuntimeError("given up before it began")
-            computed, at = self._clock.effort()
+            before = self._clock.effort()
             try:
                 return work(*args)
             finally:
                 if has_turn:
-                    self._measured(computed, at)
+                    self._measured(before)
                 with suppress(RuntimeError):  # the loop is closed: nobody counts any more
                     loop.call_soon_threadsafe(release)
 
@@ -92,10 +92,10 @@ class HandlerThreads:
             return True
         return False
 
-    def _measured(self, computed: float, at: float) -> None:
-        after, now = self._clock.effort()
-        if now > at:
-            self._computing += ((after - computed) / (now - at) - self._computing) / 2
+    def _measured(self, before: tuple[float, float]) -> None:
+        computed, took = (now - then for now, then in zip(self._clock.effort(), before, strict=True))
+        if computed > 0 or took > 0:
+            self._computing += (computed / max(computed, took) - self._computing) / 2
 
     async def ended(self, partition: str) -> None:
         """Wait until no thread is at work for the partition."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 
 import anyio
 import anyio.to_thread
 
-from actorproc.clock import SYSTEM
+from actorproc.clock import SYSTEM, Clock
 
 # In a process of its own, which has one thread: forking any other is not safe.
 FORKS = """
@@ -43,3 +44,31 @@ async def test_an_application_that_blocks_all_its_threads_does_not_hold_our_work
                 assert await SYSTEM.offload(divmod, 17, 5, abandon=True) == (3, 2)
         finally:
             release.set()
+
+
+class OneCore(Clock):
+    cores = 1
+
+
+def test_time_in_which_other_threads_keep_the_core_busy_is_not_idle_time() -> None:
+    clock, begun, enough = OneCore(), threading.Event(), threading.Event()
+    tooks: list[float] = []
+    walls: list[float] = []
+
+    def work() -> None:
+        (_, before), at = clock.effort(), time.perf_counter()
+        begun.set()
+        while not enough.is_set():
+            pass
+        tooks.append(clock.effort()[1] - before)
+        walls.append(time.perf_counter() - at)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    begun.wait()
+    until = time.thread_time() + 0.05
+    while time.thread_time() < until:
+        pass
+    enough.set()
+    thread.join()
+    assert tooks[0] < walls[0] - 0.045

@@ -77,17 +77,18 @@ class Measured(Clock):
 
     def __init__(self, share: float) -> None:
         super().__init__(1)
-        self._share = share
-        self._time = 0.0
+        self.share = share
+        self.others = 0.0  # what the rest of the process computes meanwhile
+        self._computed = self._left = 0.0
 
     def effort(self) -> tuple[float, float]:
-        self._time += 1.0
-        return self._share * self._time, self._time
+        self._computed += self.share
+        self._left += 1 - self.others
+        return self._computed, self._left
 
 
-@pytest.mark.parametrize(("share", "together"), [(0.9, ["0"]), (0.1, ["0", "1"])])
-async def test_handlers_that_compute_take_turns_and_those_that_wait_do_not(share: float, together: list[str]) -> None:
-    threads = HandlerThreads(4, Measured(share))
+async def begun_together(threads: HandlerThreads) -> list[str]:
+    """Which of two partitions begin at once, after three attempts have been measured; both do in the end."""
     for _ in range(3):
         await threads.run("0", lambda: None, lambda: None)
     go_on, begun = threading.Event(), list[str]()
@@ -97,9 +98,28 @@ async def test_handlers_that_compute_take_turns_and_those_that_wait_do_not(share
                 threads.run, partition, lambda partition=partition: begun.append(partition), go_on.wait, 60
             )
         await anyio.wait_all_tasks_blocked()
-        assert begun == together
+        together = list(begun)
         go_on.set()
     assert begun == ["0", "1"]
+    return together
+
+
+@pytest.mark.parametrize(("share", "together"), [(0.9, ["0"]), (0.1, ["0", "1"])])
+async def test_handlers_that_compute_take_turns_and_those_that_wait_do_not(share: float, together: list[str]) -> None:
+    assert await begun_together(HandlerThreads(4, Measured(share))) == together
+
+
+@pytest.mark.parametrize("others", [0.8, 1.0, 1.2])
+async def test_a_handler_that_computes_takes_turns_however_busy_the_rest_of_the_process_keeps_the_core(
+    others: float,
+) -> None:
+    clock = Measured(0.1)
+    threads = HandlerThreads(4, clock)
+    assert await begun_together(threads) == ["0", "1"]
+    clock.share, clock.others = 0.2, others
+    for _ in range(200):  # few of those that wait are measured
+        await threads.run("0", lambda: None, lambda: None)
+    assert await begun_together(threads) == ["0"]
 
 
 async def test_a_turn_that_does_not_come_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
