@@ -15,9 +15,10 @@ import anyio.to_thread
 
 T = TypeVar("T")
 
-_THREADS = 40  # at once, of each event loop
+_AT_ONCE = 40  # threads that do not wait for a core, of each event loop
 
-_limiter: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar("actorproc.threads")
+_cores: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar("actorproc.cores")
+_at_once: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar("actorproc.at_once")
 
 
 class Clock:
@@ -70,22 +71,28 @@ class Clock:
         work: Callable[..., T],
         *args: object,
         abandon: bool = False,
+        at_once: bool = False,
         limiter: anyio.CapacityLimiter | None = None,
     ) -> T:
         """Run blocking or CPU-heavy `work` off the event loop.
 
-        A cancelled caller still waits for the thread to end, unless it may `abandon` it. `limiter` bounds the threads;
-        default: one of our own, for anyio's is the application's, which may block all of those threads.
+        Args:
+            abandon: a cancelled caller need not wait for the thread to end.
+            at_once: not only when there is a core for it: for what mostly waits, or what others wait for. Else as many run
+                as there are cores; more would only drive each other's data out of the caches.
+            limiter: bounds the threads instead. (anyio's own is the application's, which may block all of those threads.)
         """
-        return await anyio.to_thread.run_sync(work, *args, abandon_on_cancel=abandon, limiter=limiter or _own_limiter())
+        if limiter is None:
+            limiter = _of_loop(_at_once, _AT_ONCE) if at_once else _of_loop(_cores, self.cores)
+        return await anyio.to_thread.run_sync(work, *args, abandon_on_cancel=abandon, limiter=limiter)
 
 
-def _own_limiter() -> anyio.CapacityLimiter:
+def _of_loop(limiter: anyio.lowlevel.RunVar[anyio.CapacityLimiter], most: int) -> anyio.CapacityLimiter:
     try:
-        return _limiter.get()
+        return limiter.get()
     except LookupError:
-        _limiter.set(anyio.CapacityLimiter(_THREADS))
-        return _limiter.get()
+        limiter.set(anyio.CapacityLimiter(most))
+        return limiter.get()
 
 
 SYSTEM = Clock()

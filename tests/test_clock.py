@@ -50,6 +50,30 @@ class OneCore(Clock):
     cores = 1
 
 
+async def test_work_waits_for_a_core_unless_it_is_to_begin_at_once() -> None:
+    clock, inside, go_on = OneCore(), threading.Event(), threading.Event()
+    begun: list[str] = []
+
+    def work() -> None:
+        inside.set()
+        go_on.wait(60)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(clock.offload, work)
+        with anyio.fail_after(30):
+            while not inside.is_set():
+                await anyio.sleep(0)
+        tasks.start_soon(clock.offload, begun.append, "later")
+        await anyio.wait_all_tasks_blocked()
+        try:
+            with anyio.fail_after(30):
+                await clock.offload(begun.append, "at once", at_once=True)
+            assert begun == ["at once"]
+        finally:
+            go_on.set()
+    assert begun == ["at once", "later"]
+
+
 def test_time_in_which_other_threads_keep_the_core_busy_is_not_idle_time() -> None:
     clock, begun, enough = OneCore(), threading.Event(), threading.Event()
     tooks: list[float] = []

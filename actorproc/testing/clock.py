@@ -51,6 +51,7 @@ class VirtualClock(Clock):
         work: Callable[..., T],
         *args: object,
         abandon: bool = False,
+        at_once: bool = False,
         limiter: anyio.CapacityLimiter | None = None,
     ) -> T:
         """Run `work` on the loop: time stands still meanwhile. So `anyio.from_thread` does not work in it."""
