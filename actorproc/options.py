@@ -35,8 +35,9 @@ def load_options(
     values |= {name: environment[PREFIX + name.upper()] for name in fields if PREFIX + name.upper() in environment}
     values |= given or {}
     if unknown := sorted(values.keys() - fields.keys()):
-        known = ", ".join(fields) or "none"
-        raise SettingsError(f"{handler.__name__} has no option {', '.join(unknown)}; it has: {known}")
+        file = f" (in [options] of {config or 'actorproc.toml'})"
+        named = ", ".join(name if name in (given or {}) else f"{name}{file}" for name in unknown)
+        raise SettingsError(f"{handler.__name__} has no option {named}; it has: {', '.join(fields) or 'none'}")
     try:
         return model(**values)
     except ValidationError as error:

@@ -45,6 +45,8 @@ HAND_OVER_PAUSE = 0.05
 SHOWN_FAILING = 50
 """Failing partitions that a heartbeat names: enough to see that something is wrong, and it stays small."""
 
+_TOLD = 300  # characters of an error in a heartbeat
+
 LEAVING_TIME = 5.0
 """Seconds that a stopping host takes for the group, beyond what its partitions take to drain."""
 
@@ -176,7 +178,7 @@ class Supervisor(Actor[Note]):
     def _shown_failing(self) -> dict[str, str]:
         """Partitions that failed and have not got on since -> why. A few of them, cut: they ride in the heartbeat."""
         found = {
-            partition: running.error[:300]
+            partition: running.error if len(running.error) <= _TOLD else f"{running.error[:_TOLD]} ..."
             for partition, running in self._running.items()
             if running.error
             and (running.actor is None or running.actor.aborted or not running.actor.statistics.records)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from actorproc.settings import Settings
 ROOT = Path(__file__).parent.parent
 SETTINGS = ROOT / "docs" / "settings.md"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
+LOGS = ROOT / "docs" / "logs.md"
 
 HEAD = """\
 # Settings
@@ -74,6 +77,27 @@ def test_every_link_between_pages_leads_somewhere() -> None:
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_page_of_log_events_names_all_that_are_logged_by_default_with_their_levels() -> None:
+    rows = re.findall(r"^\| (`[^|]+) \| (\w+) \|", LOGS.read_text(), re.MULTILINE)
+    told = {name: level for names, level in rows for name in re.findall(r"`([\w.]+)`", names)}
+    made = {f"{who}.stopping": "info" for who in ("processor", "spark")}  # names put together by `Signals`
+    assert told == made | dict(_logged_events())
+
+
+def _logged_events() -> Iterator[tuple[str, str]]:
+    levels = {"info": "info", "warning": "warning", "error": "error", "exception": "error", "say": "warning"}
+    for folder in ("actorproc", "stores", "handlers"):
+        for path in (ROOT / folder).rglob("*.py"):
+            if path.parent.name == "testing":
+                continue
+            for node in ast.walk(ast.parse(path.read_text())):
+                match node:
+                    case ast.Call(
+                        func=ast.Attribute(attr=name) | ast.Name(id=name), args=[ast.Constant(value=str() as event), *_]
+                    ) if name in levels and re.fullmatch(r"\w+\.\w+", event):
+                        yield event, levels[name]
 
 
 if __name__ == "__main__":

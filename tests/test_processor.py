@@ -11,7 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import anyio
 import orjson
@@ -460,6 +460,24 @@ async def test_a_stuck_handler_that_swallows_its_cancellation_is_reported_all_th
     assert supervisor is not None
     assert [partition.error for partition in supervisor.partitions] == [stuck]
     assert stuck in [entry["error"] for entry in logs if entry["event"] == "partition.stuck"]
+
+
+async def test_a_heartbeat_shows_the_beginning_of_a_long_error() -> None:
+    class Fails(Double):
+        async def opened(self, ctx: Site) -> None:
+            raise RuntimeError("x" * 10_000)
+
+    store = Store(Memory())
+    async with Processor(Fails, name="Double", source=fed(1), container=store, **QUICK):
+        failing: dict[str, str] = {}
+        with anyio.fail_after(60):
+            while not failing:
+                await anyio.sleep(0.01)
+                for beat, _ in await read_heartbeats(store, ProcessorLayout("Double")):
+                    failing = cast("dict[str, str]", beat.statistics["failing"])
+    assert failing["0"].startswith("RuntimeError: xxx")
+    assert failing["0"].endswith("xxx ...")
+    assert len(failing["0"]) < 400
 
 
 async def test_until_end_of_a_log_that_has_lost_what_was_read_is_an_error() -> None:

@@ -149,6 +149,14 @@ def test_a_wrong_option_is_named(given: dict[str, object], message: str) -> None
     assert message in str(caught.value)
 
 
+def test_an_unknown_option_of_the_file_is_said_to_come_from_there(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text('[options]\ntable = "t"\nlimt = 1\n')
+    with pytest.raises(SettingsError) as caught:
+        load_options(WithOptions, {"tabel": "u"}, file, {})
+    assert str(caught.value) == f"WithOptions has no option limt (in [options] of {file}), tabel; it has: table, limit"
+
+
 class Database(BaseModel):
     host: str
     port: int = 1

@@ -32,7 +32,7 @@ from actorproc.spark.job import Job
 from actorproc.spark.output import Output, check_names
 from actorproc.spark.progress import Lag, read_lag
 from actorproc.spark.query import Query, Sink
-from actorproc.spark.request import riding_options
+from actorproc.spark.request import checked_names, riding_options
 from actorproc.spark.running import RunLimits, RunningQuery
 from actorproc.spark.session import RemoteSession, Session, default_master, session_options
 from actorproc.spark.urls import check_apart, full_url, spark_url
@@ -101,7 +101,8 @@ def run(ask: Ask, config: Path | None, given: Sequence[str] | None) -> None:
         with signals.obeyed():
             async with opened_processor(ask.name, ask.container, config, given, wait) as (store, _, settings):
                 if ask.columns is not None:
-                    check_names(ask.name, ask.columns, await Output(ask.name).schema(store))
+                    columns = checked_names("--columns", ask.columns)
+                    check_names(ask.name, columns, await Output(ask.name).schema(store))
                 urls = _urls(ask, store, settings)
                 told = settings if given or not ask.remote else None  # a server has settings of its own
                 sink = _sink(ask, urls.get("path"), told)

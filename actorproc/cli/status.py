@@ -62,6 +62,9 @@ def run(
                 status, plan = await look()
                 print_json(_document(status, plan)) if as_json else console.print(_tables(status, plan))
                 return
+            while not console.is_terminal:  # a file, a pipe: one below the other
+                console.print(_tables(*await look(), most=_LISTED))
+                await SYSTEM.sleep(WATCH_EVERY)
             with Live(console=console, auto_refresh=False) as live:
                 while True:
                     live.update(_tables(*await look(), most=_LISTED), refresh=True)

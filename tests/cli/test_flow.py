@@ -400,22 +400,25 @@ def test_a_thread_that_hangs_does_not_keep_an_aborted_host_alive(run: Run, folde
         assert "aborted" in log.read_text()
 
 
-def test_status_watch_shows_the_state_again_until_interrupted(run: Run, folder: Path) -> None:
+@pytest.mark.parametrize("opened", [os.openpty, os.pipe])
+def test_status_watch_shows_the_state_again_until_interrupted(
+    run: Run, folder: Path, opened: Callable[[], tuple[int, int]]
+) -> None:
     produce(run)
     assert actorproc(*SERVE, "--until-end", cwd=folder).returncode == 0
-    terminal, inner = os.openpty()
+    outer, inner = opened()
     command = [sys.executable, "-m", "actorproc", "status", *PLACE, "--source", "events", "--watch"]
-    with subprocess.Popen(command, stdin=inner, stdout=inner, stderr=inner) as process:
+    with subprocess.Popen(command, stdout=inner, stderr=inner) as process:
         os.close(inner)
         try:
             shown = b""
             while shown.count(b"lag 0") < 2:
-                shown += os.read(terminal, 65536)
+                shown += os.read(outer, 65536)
             process.send_signal(signal.SIGINT)
             assert process.wait(30) == 0
         finally:
             process.kill()
-            os.close(terminal)
+            os.close(outer)
     assert b"Traceback" not in shown
 
 

@@ -66,6 +66,10 @@ def refused(run: Run, *arguments: object, says: str) -> None:
             ["queries_app:counts", "--columns", "tail,dely"],
             "Delays has no column dely; there are: tail, delay, _partition",
         ),
+        (
+            ["queries_app:counts", "--columns", "tail,tail"],
+            "--columns = ['tail', 'tail']: a list of names, at least one, each once",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(run: Run, state: Path, options: list[str], says: str) -> None:
