@@ -15,10 +15,10 @@ import anyio.to_thread
 
 T = TypeVar("T")
 
-_AT_ONCE = 40  # threads that do not wait for a core, of each event loop
+_THREADS = 40  # at once, of each event loop
 
+_threads: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar("actorproc.threads")
 _cores: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar("actorproc.cores")
-_at_once: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar("actorproc.at_once")
 
 
 class Clock:
@@ -71,19 +71,19 @@ class Clock:
         work: Callable[..., T],
         *args: object,
         abandon: bool = False,
-        at_once: bool = False,
+        ahead: bool = False,
         limiter: anyio.CapacityLimiter | None = None,
     ) -> T:
         """Run blocking or CPU-heavy `work` off the event loop.
 
         Args:
             abandon: a cancelled caller need not wait for the thread to end.
-            at_once: not only when there is a core for it: for what mostly waits, or what others wait for. Else as many run
-                as there are cores; more would only drive each other's data out of the caches.
+            ahead: nobody waits for it yet, and it computes: it begins when there is a core for it, as more at once would only
+                drive each other's data out of the caches. It may offload nothing itself.
             limiter: bounds the threads instead. (anyio's own is the application's, which may block all of those threads.)
         """
         if limiter is None:
-            limiter = _of_loop(_at_once, _AT_ONCE) if at_once else _of_loop(_cores, self.cores)
+            limiter = _of_loop(_cores, self.cores) if ahead else _of_loop(_threads, _THREADS)
         return await anyio.to_thread.run_sync(work, *args, abandon_on_cancel=abandon, limiter=limiter)
 
 

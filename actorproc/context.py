@@ -229,9 +229,20 @@ class PartitionContext:
         Raises:
             Fenced: another host runs this partition; nothing was committed.
             HandlerError: what was emitted as columns does not fit: nothing was committed.
-            HandlerMisuse: the handler is still amid the batch and does not say which record it has done.
+            HandlerMisuse: the handler is still amid the batch and does not say which record it has done; or the record is not
+                of this batch.
         """
-        await self._commit(self._attempt, self._end() if upto is None else upto.sequence)
+        await self._commit(self._attempt, self._end() if upto is None else self._up_to(upto))
+
+    def _up_to(self, record: Record) -> int:
+        batch = self._attempt.batch
+        if not isinstance(record, Record):
+            raise _no_record(record)
+        if record.partition != batch.partition or record.sequence > batch.last:
+            raise HandlerMisuse(
+                f"ctx.commit({record!r}): it is not of the batch at hand, {batch!r}; what is committed is never handled again"
+            )
+        return record.sequence
 
     def _end(self) -> int:
         """The last sequence, if the handler may be done with it."""
@@ -251,6 +262,8 @@ class PartitionContext:
 
     def _close(self) -> None:
         """From now on nothing can be added."""
+        if isinstance(self._attempt, _Closed):
+            return
         refusing = _ClosedList(self._site.log)
         self._attempt = _Closed(self._attempt, refusing)
         self._rows = self._sequences = refusing
@@ -258,7 +271,7 @@ class PartitionContext:
 
 def _no_record(given: object) -> HandlerMisuse:
     return HandlerMisuse(
-        f"a {type(given).__name__} was given in place of a record: the record comes first, ctx.emit(record, row)"
+        f"a {type(given).__name__} was given in place of a record: the record comes first, as in ctx.emit(record, row)"
     )
 
 

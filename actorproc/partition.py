@@ -289,9 +289,9 @@ class PartitionActor(Actor[_Read | Exception]):
         if not self._heard and newest is not None and committer.cursor.sequence > newest:
             return  # beyond it from the start: the source has to say first that it knows of such a place
         if self._at_end or self._common.source.reached(committer.cursor, self._end):
-            if self._settings.auto_commit:
-                await committer.commit()
-            elif committer.committed != committer.cursor:
+            if self._settings.auto_commit or committer.committed.sequence == committer.cursor.sequence:
+                await committer.commit()  # at least how far the source has looked
+            else:
                 raise HandlerError(
                     f"the end is processed, but the handler has not committed the records after "
                     f"{committer.committed.sequence}: with auto_commit off, call ctx.commit() at the end of each batch"

@@ -223,7 +223,7 @@ class S3(Backend):
 
     async def _parsed(self, page: bytes) -> _Page:
         try:
-            return _parse(page) if len(page) < _INLINE else await self._clock.offload(_parse, page, at_once=True)
+            return _parse(page) if len(page) < _INLINE else await self._clock.offload(_parse, page)
         except (ET.ParseError, ValueError, TypeError) as error:
             raise StoreUnavailable(f"{self.url}: the answer to list is no listing: {error}") from error
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 
 import anyio
 import anyio.to_thread
@@ -50,7 +51,7 @@ class OneCore(Clock):
     cores = 1
 
 
-async def test_work_waits_for_a_core_unless_it_is_to_begin_at_once() -> None:
+async def test_work_ahead_of_its_time_waits_for_a_core_and_other_work_does_not() -> None:
     clock, inside, go_on = OneCore(), threading.Event(), threading.Event()
     begun: list[str] = []
 
@@ -59,15 +60,15 @@ async def test_work_waits_for_a_core_unless_it_is_to_begin_at_once() -> None:
         go_on.wait(60)
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(clock.offload, work)
+        tasks.start_soon(partial(clock.offload, work, ahead=True))
         with anyio.fail_after(30):
             while not inside.is_set():
                 await anyio.sleep(0)
-        tasks.start_soon(clock.offload, begun.append, "later")
+        tasks.start_soon(partial(clock.offload, begun.append, "later", ahead=True))
         await anyio.wait_all_tasks_blocked()
         try:
             with anyio.fail_after(30):
-                await clock.offload(begun.append, "at once", at_once=True)
+                await clock.offload(begun.append, "at once")
             assert begun == ["at once"]
         finally:
             go_on.set()

@@ -322,6 +322,55 @@ async def test_emitting_after_process_returned_is_refused() -> None:
         kept[0].emit(batch[0], {"n": 1})
 
 
+async def test_a_row_emitted_while_the_rows_are_encoded_is_refused_and_not_lost() -> None:
+    refused: list[str] = []
+
+    class Handler(PartitionHandler):
+        output_schema = "n long"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            async def later() -> None:
+                try:
+                    ctx.emit(batch[0], {"n": -1})
+                except errors.HandlerError as error:
+                    refused.append(str(error))
+
+            ctx.emit_each(batch, [{"n": record.json()} for record in batch])
+            self.task = asyncio.create_task(later())
+
+    outcome = await Run(Handler())(numbers(*range(60_000)))  # so many that they are encoded in a thread
+    assert len(column(outcome, "n")) == 60_000
+    assert len(refused) == 1
+    assert "after process() had returned" in refused[0]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [Batch.of("1", [b"1"], [100]), Batch.of("0", [b"1"], [103])],
+    ids=["of another partition", "of a later batch"],
+)
+async def test_a_commit_up_to_a_record_that_is_not_of_the_batch_is_refused(other: Batch) -> None:
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            await ctx.commit(other[0])
+
+    run = Run(Handler())
+    with pytest.raises(
+        errors.HandlerMisuse, match=r"ctx\.commit\(Record\(.*not of the batch at hand, Batch\('0', 100\.\.102"
+    ):
+        await run(numbers(1, 2, 3))
+    assert not run.saved
+
+
+async def test_a_commit_up_to_something_that_is_no_record_is_refused() -> None:
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            await ctx.commit(batch.last)  # type: ignore[arg-type]
+
+    with pytest.raises(errors.HandlerMisuse, match="a int was given in place of a record"):
+        await Run(Handler())(numbers(1, 2, 3))
+
+
 async def test_a_row_of_another_batch_fails_the_attempt() -> None:
     other = numbers(1, 2, 3)
 

@@ -8,7 +8,7 @@ import io
 import random
 import shutil
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -39,6 +39,7 @@ from actorproc.output.chain import LETTERS_LIMIT, read_cursor
 from actorproc.running import Done
 from actorproc.settings import Settings
 from actorproc.sources import LogSource
+from actorproc.sources.protocol import Chunk, End
 from actorproc.store import Listing, Store
 from actorproc.stores import open_store
 from actorproc.stores.memory import Memory
@@ -548,6 +549,34 @@ async def test_manual_commits_survive_a_handoff() -> None:
             processor = Processor(Manual, name="Double", source=source, container=store, host=host, **settings)
             tasks.start_soon(lambda processor=processor: processor.run(until_end=True))  # type: ignore[misc]
     assert await rows(store) == sorted(n for n in range(10) for _ in range(4))
+
+
+async def test_manual_commits_reach_an_end_up_to_which_the_source_gives_no_more_records() -> None:
+    class Filtering(MemorySource):
+        """Has passed over records of others, up to position 1000."""
+
+        async def end(self, partition: str) -> End:
+            return End("1000", None)
+
+        async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+            async for chunk in super().read(partition, position):
+                yield chunk if len(chunk.batch) else Chunk(chunk.batch, "1000")
+
+    class Manual(Double):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            await super().process(batch, ctx)
+            await ctx.commit()
+
+    store, source = Store(Memory()), Filtering(2)
+    source.append("0", [b"1", b"2"])  # and nothing in the other one
+    settings = {**QUICK, "auto_commit": False}
+    with anyio.fail_after(60):
+        await Processor(Manual, name="Double", source=source, container=store, **settings).run(until_end=True)
+    assert await rows(store) == [2, 4]
+    for partition in ("0", "1"):
+        cursor = await read_cursor(store, ProcessorLayout("Double"), partition)
+        assert cursor is not None
+        assert cursor.position == "1000"
 
 
 async def test_a_lost_group_document_does_not_lock_its_own_hosts_out() -> None:

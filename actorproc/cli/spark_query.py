@@ -110,7 +110,7 @@ def run(ask: Ask, config: Path | None, given: Sequence[str] | None) -> None:
                 native = [spark_url(store.url, settings)] if ask.native else []
                 session = _session(ask, [*urls.values(), *native], settings)
                 log.info("spark.starting", on=session.place)
-                await SYSTEM.offload(session.open, abandon=True, at_once=True)
+                await SYSTEM.offload(session.open, abandon=True)
                 query = query or Query(ask.function, load_function(ask.function), urls["checkpoint"], trigger, sink)
                 session.carry(ask.function.partition(":")[0])
                 job = Job(
@@ -216,7 +216,7 @@ async def _keep(job: Job, limits: RunLimits, store: Store, signals: Signals, tri
         if figures.latest is not None:
             typer.echo(summary(what, figures, running.restarts, SYSTEM.monotonic() - began))
         with anyio.CancelScope(shield=True):
-            await SYSTEM.offload(job.session.close, at_once=True)
+            await SYSTEM.offload(job.session.close)
 
 
 async def _register(job: Job, store: Store) -> Reader | None:

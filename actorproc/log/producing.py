@@ -90,7 +90,7 @@ async def produce_lines(
     unconfirmed: deque[Deliveries] = deque()
     begun: list[bytes] = []  # pieces of a line whose end was not read yet
     while True:
-        block = await clock.offload(lines.read1, BLOCK, abandon=True, at_once=True)
+        block = await clock.offload(lines.read1, BLOCK, abandon=True)
         head, found, tail = block.rpartition(b"\n")
         if block and not found:
             begun.append(block)

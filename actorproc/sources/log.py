@@ -183,7 +183,7 @@ class LogSource(Source):
         return max(boundary, self._lowest.get(partition, 0))
 
     async def _work(self, size: int, work: Callable[..., T], *args: object) -> T:
-        return await self._clock.offload(work, *args) if size > _OFFLOADED else work(*args)
+        return await self._clock.offload(work, *args, ahead=True) if size > _OFFLOADED else work(*args)
 
     async def _get(self, partition: str, base: int) -> bytes | None:
         began = self._clock.monotonic()

@@ -170,7 +170,7 @@ class OutputSource(Source):
                 number, place = place.number, Spot(file.next, file.end)
                 del file
                 room.resize(size)
-                while (batch := await self._clock.offload(next, batches, None)) is not None:
+                while (batch := await self._clock.offload(next, batches, None, ahead=True)) is not None:
                     done = batch.last + 1
                     room.resize(size + batch.nbytes)
                     yield Chunk(batch, _position(place if done == place.rows else Spot(number, done)))

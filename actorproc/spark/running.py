@@ -165,7 +165,7 @@ class RunningQuery:
             _Gone: there is no Spark any more. QueryFailed: it failed.
         """
         try:
-            return await self._clock.offload(work, abandon=True, at_once=True)
+            return await self._clock.offload(work, abandon=True)
         except (Py4JNetworkError, OSError) as error:
             raise _Gone(
                 f"Spark's Java, which runs {self._what}, has ended ({error or type(error).__name__}): killed, or out of "

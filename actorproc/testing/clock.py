@@ -33,6 +33,7 @@ class VirtualClock(Clock):
         self.offset = offset
         self._delay = delay
         self._looks = 0.0
+        self._core = anyio.CapacityLimiter(1)
 
     def wall(self) -> float:
         return EPOCH + current_loop().time() + self.offset
@@ -51,12 +52,12 @@ class VirtualClock(Clock):
         work: Callable[..., T],
         *args: object,
         abandon: bool = False,
-        at_once: bool = False,
+        ahead: bool = False,
         limiter: anyio.CapacityLimiter | None = None,
     ) -> T:
         """Run `work` on the loop: time stands still meanwhile. So `anyio.from_thread` does not work in it."""
         await anyio.lowlevel.checkpoint()
-        async with limiter or anyio.CapacityLimiter(1):
+        async with limiter or (self._core if ahead else anyio.CapacityLimiter(1)):
             with anyio.CancelScope(shield=not abandon):
                 await self.sleep(self.random.uniform(0, self._delay))
             return work(*args)
