@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
@@ -53,6 +53,8 @@ class Attempt:
     """Sequences of records that `map` has not finished."""
     committed: int = -1
     """Sequence up to which the handler has committed the batch."""
+    maps: list[Coroutine[Any, Any, object]] = field(default_factory=list)
+    """Calls of `map`, awaited or not."""
 
     @property
     def produced(self) -> int:
@@ -182,10 +184,10 @@ class PartitionContext:
                 "finished, or commit up to an earlier one with ctx.commit(record)"
             )
 
-    async def map(
+    def map(
         self, batch: Iterable[Record], work: Callable[[Record], Awaitable[T]], *, concurrency: int = 32
-    ) -> list[T | None]:
-        """Await `work` for many records at once.
+    ) -> Coroutine[Any, Any, list[T | None]]:
+        """Await `work` for many records at once. To be awaited itself.
 
         Returns:
             The results in record order. Where `work` raised, that record has failed, alone (see `fail`), its result is
@@ -193,6 +195,13 @@ class PartitionContext:
         """
         if concurrency < 1:
             raise ValueError(f"concurrency = {concurrency}: at least 1")
+        made = self._map(batch, work, concurrency)
+        self._attempt.maps.append(made)
+        return made
+
+    async def _map(
+        self, batch: Iterable[Record], work: Callable[[Record], Awaitable[T]], concurrency: int
+    ) -> list[T | None]:
         records = list(batch)
         self._attempt.batch.emitted_at_end = None  # which ones are worked on is known without
         results: list[T | None] = [None] * len(records)
@@ -260,10 +269,25 @@ class PartitionContext:
 
     # For the core
 
+    def _finish(self) -> None:
+        """`process` has returned: from now on nothing can be added.
+
+        Raises:
+            HandlerMisuse: it has not awaited what it called.
+        """
+        forgotten = any(inspect.getcoroutinestate(made) == inspect.CORO_CREATED for made in self._attempt.maps)
+        self._close()
+        if forgotten:
+            raise HandlerMisuse(
+                "ctx.map was called and not awaited: none of its work has run; write await ctx.map(...)"
+            )
+
     def _close(self) -> None:
         """From now on nothing can be added."""
         if isinstance(self._attempt, _Closed):
             return
+        for made in self._attempt.maps:
+            made.close()  # nothing happens to one that has run
         refusing = _ClosedList(self._site.log)
         self._attempt = _Closed(self._attempt, refusing)
         self._rows = self._sequences = refusing

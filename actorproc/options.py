@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from actorproc.errors import SettingsError
 from actorproc.handler import PartitionHandler
-from actorproc.settings import explain, read_config
+from actorproc.settings import Settings, explain, read_config
 
 PREFIX = "ACTORPROC_OPTION_"
 _GIVE = "; give it with --option {0}=..., options={{'{0}': ...}} or in [options] of actorproc.toml"
@@ -22,23 +23,59 @@ def load_options(
     given: Mapping[str, object] | None = None,
     config: str | Path | None = None,
     environment: Mapping[str, str] = os.environ,
+    *,
+    alone: bool = False,
 ) -> BaseModel:
     """The handler's `Options`. What is given beats the environment, the environment beats the file.
+
+    Args:
+        alone: only what is `given` counts.
 
     Raises:
         SettingsError: names each option that is unknown or wrong, its value, and what is allowed.
     """
     model = handler.Options
     fields = model.model_fields
-    table = read_config(config).get("options", {})
-    values: dict[str, Any] = {**table}
-    values |= {name: environment[PREFIX + name.upper()] for name in fields if PREFIX + name.upper() in environment}
+    values: dict[str, Any] = {}
+    if not alone:
+        values |= read_config(config).get("options", {})
+        values |= _from(environment, handler)
     values |= given or {}
     if unknown := sorted(values.keys() - fields.keys()):
         file = f" (in [options] of {config or 'actorproc.toml'})"
         named = ", ".join(name if name in (given or {}) else f"{name}{file}" for name in unknown)
-        raise SettingsError(f"{handler.__name__} has no option {named}; it has: {', '.join(fields) or 'none'}")
+        raise _no_option(handler, named, unknown[0])
     try:
         return model(**values)
     except ValidationError as error:
         raise SettingsError(f"options of {handler.__name__}:\n{explain(error, model, _GIVE)}") from None
+
+
+def _from(environment: Mapping[str, str], handler: type[PartitionHandler]) -> dict[str, str]:
+    """A variable that is nearly an option is a typing error; others may be for another handler."""
+    fields = handler.Options.model_fields
+    found = {}
+    for variable, value in environment.items():
+        name = variable.removeprefix(PREFIX).lower()
+        if not variable.startswith(PREFIX):
+            continue
+        field = next((field for field in fields if field.lower() == name), None)
+        if field is not None:
+            found[field] = value
+        elif _near(name, fields):
+            raise _no_option(handler, f"{name} ({variable} in the environment)", name)
+    return found
+
+
+def _no_option(handler: type[PartitionHandler], named: str, first: str) -> SettingsError:
+    fields = handler.Options.model_fields
+    hint = ""
+    if near := _near(first, fields):
+        hint = f"; did you mean {near[0]}?"
+    elif first in Settings.model_fields:
+        hint = f"; {first} is a setting: in the file it stands above [options]"
+    return SettingsError(f"{handler.__name__} has no option {named}; it has: {', '.join(fields) or 'none'}{hint}")
+
+
+def _near(name: str, fields: Iterable[str]) -> list[str]:
+    return get_close_matches(name, fields, n=1, cutoff=0.8)

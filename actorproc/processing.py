@@ -162,7 +162,7 @@ class BatchProcessor:
             else:
                 self._begin(attempt)
                 _check_nothing(await self._handler.process(part.batch, ctx))  # type: ignore[misc]  # an async def
-                ctx._close()  # what is emitted while the rows are encoded would be lost
+                ctx._finish()  # what is emitted while the rows are encoded would be lost
             async with self._committing:  # what the handler began to commit and did not wait for
                 table, failures = self._joined(attempt, encoded or await self._encode(attempt))
                 self._current = None
@@ -241,7 +241,7 @@ class BatchProcessor:
             _check_nothing(self._handler.process(attempt.batch, ctx))
         except (KeyboardInterrupt, GeneratorExit) as raised:  # nobody's but the handler's, in a thread
             raise failure_of(raised) from raised
-        ctx._close()
+        ctx._finish()
         return self._encoded(attempt.emitted, attempt.tables)
 
     async def _encode(self, attempt: Attempt) -> _Encoded:

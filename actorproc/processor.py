@@ -114,7 +114,7 @@ class Processor:
         start: where to begin without a checkpoint: 'earliest', 'latest', or a time with its zone.
         options: of the handler.
         config: a TOML file of settings and options; default: `actorproc.toml`, if it is here.
-        settings: all of them, instead of reading file and environment.
+        settings: all of them, instead of reading file and environment; likewise `options` then.
         keywords: settings by name.
 
     Raises:
@@ -142,7 +142,7 @@ class Processor:
         self.settings = settings if settings is not None and not keywords else Settings.load(config, **keywords)
         if settings is not None and (also := [*keywords, *(["config"] if config else [])]):
             raise UsageError(f"give settings or {', '.join(also)}, not both")
-        self.options = load_options(self.handler, options, config)
+        self.options = load_options(self.handler, options, config, alone=settings is not None)
         with blamed(f"{self.handler.__name__}.schema_for", HandlerDefinitionError):
             declared = self.handler.schema_for(self.options)
         self.schema = parse_schema(declared)

@@ -277,6 +277,8 @@ def explain(error: ValidationError, model: type[BaseModel], give: str = "") -> s
                 lines.append(f"[{name}]: {_NO_TABLE}")
                 continue
             message = f"there is no such setting{_did_you_mean(name)}"
+            if name == "options":
+                message = "it is a table: a line [options], and below it name = value for each option of the handler"
         if item["type"] == "missing":  # its input is all that was given
             lines.append(f"{name}: is missing{give.format(name) if len(item['loc']) == 1 else ''}")
         elif name and isinstance(item["input"], (str, int, float)) and not _is_secret(model, item["loc"]):

@@ -392,7 +392,11 @@ class Supervisor(Actor[Note]):
         running.actor.drain()
         await self._clock.sleep(deadline - self._clock.monotonic())
         if running.actor is not None and self._running.get(running.partition) is running:
-            self._log.warning("partition.drain_timed_out", partition=running.partition, epoch=running.epoch)
+            self._log.warning(
+                "partition.drain_timed_out", partition=running.partition, epoch=running.epoch,
+                after=self._settings.max_handoff_time,
+                why="the handler did not finish its batch within max_handoff_time: the next owner processes it again",
+            )  # fmt: skip
             running.scope.cancel()
 
     async def _hand_over(self) -> None:

@@ -362,6 +362,36 @@ async def test_a_commit_up_to_a_record_that_is_not_of_the_batch_is_refused(other
     assert not run.saved
 
 
+@pytest.mark.parametrize("threaded", [False, True])
+async def test_a_map_that_is_not_awaited_is_the_handlers_mistake_and_no_record_is_done(threaded: bool) -> None:
+    async def work(record: Record) -> None: ...
+
+    class Awaits(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            ctx.map(batch, work)  # type: ignore[unused-coroutine]
+
+    class Plain(PartitionHandler):
+        output_schema = "n long"
+
+        def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            ctx.map(batch, work)  # type: ignore[unused-coroutine]
+
+    with pytest.raises(errors.HandlerMisuse, match=r"ctx\.map was called and not awaited"):
+        await Run(Plain() if threaded else Awaits())(numbers(1, 2))
+
+
+async def test_a_handler_that_fails_beside_a_map_that_it_did_not_await_fails_with_its_own_error() -> None:
+    async def work(record: Record) -> None: ...
+
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            ctx.map(batch, work)  # type: ignore[unused-coroutine]
+            raise ValueError("first")
+
+    outcome = await Run(Handler())(numbers(1))
+    assert letters(outcome)[100]["error"]["message"] == "first"
+
+
 async def test_a_commit_up_to_something_that_is_no_record_is_refused() -> None:
     class Handler(Doubler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:

@@ -15,6 +15,7 @@ from actorproc.context import PartitionContext
 from actorproc.errors import SettingsError
 from actorproc.handler import PartitionHandler
 from actorproc.options import load_options
+from actorproc.processor import Processor
 from actorproc.records import Batch
 from actorproc.settings import Settings
 
@@ -149,12 +150,50 @@ def test_a_wrong_option_is_named(given: dict[str, object], message: str) -> None
     assert message in str(caught.value)
 
 
+def test_a_variable_that_is_nearly_an_option_is_refused_and_one_for_another_handler_is_not() -> None:
+    assert load_options(WithOptions, {"table": "t"}, None, {"ACTORPROC_OPTION_HOT": "1"}) == WithOptions.Options(
+        table="t"
+    )
+    with pytest.raises(
+        SettingsError, match=r"no option limt \(ACTORPROC_OPTION_LIMT in the environment\).*did you mean limit\?"
+    ):
+        load_options(WithOptions, {"table": "t"}, None, {"ACTORPROC_OPTION_LIMT": "1"})
+
+
+def test_a_setting_among_the_options_is_said_to_stand_in_the_wrong_place(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text('[options]\ntable = "t"\ncommit_interval = 1\n')
+    with pytest.raises(SettingsError, match=r"commit_interval is a setting: in the file it stands above \[options\]"):
+        load_options(WithOptions, None, file, {})
+
+
+@pytest.mark.parametrize("text", ["options = 3", "[[options]]\nlimit = 1"])
+def test_options_that_are_no_table_are_refused_with_how_it_is_written(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(text)
+    with pytest.raises(SettingsError, match=r"it is a table: a line \[options\], and below it name = value"):
+        Settings.load(file)
+
+
+def test_options_of_a_processor_that_is_given_its_settings_come_from_nowhere_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "actorproc.toml").write_text("[options]\nlimit = 1\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ACTORPROC_OPTION_LIMIT", "2")
+    places: dict[str, Any] = {"source": "log", "container": "state", "settings": Settings(), "options": {"table": "t"}}
+    assert Processor(WithOptions, **places).options == WithOptions.Options(table="t", limit=10)
+
+
 def test_an_unknown_option_of_the_file_is_said_to_come_from_there(tmp_path: Path) -> None:
     file = tmp_path / "a.toml"
     file.write_text('[options]\ntable = "t"\nlimt = 1\n')
     with pytest.raises(SettingsError) as caught:
         load_options(WithOptions, {"tabel": "u"}, file, {})
-    assert str(caught.value) == f"WithOptions has no option limt (in [options] of {file}), tabel; it has: table, limit"
+    assert (
+        str(caught.value)
+        == f"WithOptions has no option limt (in [options] of {file}), tabel; it has: table, limit; did you mean limit?"
+    )
 
 
 class Database(BaseModel):

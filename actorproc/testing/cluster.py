@@ -15,6 +15,7 @@ from actorproc.errors import Fenced, SourceError, StoreUnavailable
 from actorproc.handler import CloseReason, PartitionHandler
 from actorproc.layout import ProcessorLayout
 from actorproc.logger import get_logger
+from actorproc.options import load_options
 from actorproc.processor import Processor
 from actorproc.records import Batch
 from actorproc.settings import Settings
@@ -74,6 +75,7 @@ class Cluster:
         faults: Faults = CALM,
         lost_nudges: float = 0.0,
         settings: Mapping[str, Any] | None = None,
+        options: Mapping[str, object] | None = None,
         seed: object = 0,
     ) -> None:
         self.source = source
@@ -84,6 +86,8 @@ class Cluster:
         self._seed = seed
         self._random = Random(f"{seed}/cluster")  # noqa: S311
         self._judge = judge
+        load_options(handler, options, alone=True)  # what is wrong with them shows here, not in each host
+        self._options = options
         self._handler = self._watched(handler)
         self._loop = current_loop()
         self._checks: dict[str, PartitionChecks] = {}
@@ -243,6 +247,7 @@ class Cluster:
             source=self.source.read_by(process, self.settings),
             container=process.connect(self.settings),
             settings=self.settings,
+            options=self._options,
             clock=process.clock,
             nudges=self.switchboard.connect(),
         )

@@ -11,11 +11,13 @@ from pathlib import Path
 import anyio
 import orjson
 import pytest
+from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from actorproc import context
 from actorproc.clock import SYSTEM
 from actorproc.context import PartitionContext
+from actorproc.errors import SettingsError
 from actorproc.handler import PartitionHandler
 from actorproc.records import Batch
 from actorproc.testing import CALM, Broken, Cluster, Ended, SimulationError, UnsteadySource, current_loop, run
@@ -83,6 +85,35 @@ def numbers(partitions: int, each: int = 50) -> UnsteadySource:
 
 def owners(cluster: Cluster) -> Counter[str | None]:
     return Counter(lease.owner for lease in cluster.group.document.leases.values())
+
+
+def test_options_of_the_handler_come_from_the_story_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Scaled(PartitionHandler):
+        class Options(BaseModel):
+            factor: int
+
+        output_schema = "n long"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                ctx.emit(record, {"n": record.json() * ctx.options.factor})
+
+    def judge(ended: Ended) -> str | None:
+        return (
+            None if [row["n"] for row in ended.rows] == [orjson.loads(ended.value) * 3] else "not three times as much"
+        )
+
+    async def story() -> None:
+        with pytest.raises(SettingsError, match="factor: is missing"):
+            Cluster(Scaled, numbers(2))
+        cluster = Cluster(Scaled, numbers(2), judge=judge, options={"factor": 3})
+        cluster.start("a")
+        await cluster.settled(within=90)
+        await cluster.finished()
+
+    (tmp_path / "actorproc.toml").write_text("[options]\nfactor = 7\nother = 1\n")
+    monkeypatch.chdir(tmp_path)
+    run(story())
 
 
 def test_a_calm_cluster_settles_at_once_and_shares_evenly() -> None:
