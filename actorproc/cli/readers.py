@@ -22,6 +22,8 @@ from actorproc.settings import Settings
 from actorproc.status import natural
 from actorproc.stores import open_store
 
+_NAMED = 5  # partitions in a warning
+
 
 @asynccontextmanager
 async def asked_for(
@@ -65,6 +67,9 @@ def show(
             console.print(f"{kept} has no readers: whatever is old enough may be trimmed", markup=False, soft_wrap=True)
         for standing in found:
             await _print(kept, standing, ends)
+            asked = standing.error is None and not standing.next
+            if asked and (unknown := await _never_ran(standing.reader, settings)) is not None:
+                typer.echo(f"{standing.reader.name}: {unknown}. If it is gone: readers remove", err=True)
 
     run_async(work)
 
@@ -90,6 +95,7 @@ def add(
             positions = await add_to(kept, new, settings)
             if (unknown := await _never_ran(new, settings)) is not None:
                 typer.echo(f"warning: {unknown}. It holds everything until it has begun", err=True)
+            await _warn_beyond(kept, new)
         if positions:
             console.print(f"{kept} keeps what {reader} ({new}) has not read", markup=False, soft_wrap=True)
         else:
@@ -126,6 +132,15 @@ async def _reader(reader: str, kept: Kept, spark: str | None, processor: str | N
         stream = await kept.identity() if isinstance(kept, KeptLog) else None
         return Reader.of_processor(place, its_name, stream or "", name=reader)
     return Reader.at(reader, _positions(at, await kept.partitions()))
+
+
+async def _warn_beyond(kept: Kept, reader: Reader) -> None:
+    """A number that is not there yet may be a typing error, and holds nothing of what is there."""
+    ends, _ = await _ends(kept, sorted(reader.positions, key=natural))
+    beyond = [f"{p} ends at {end:,}" for p, end in ends.items() if end is not None and reader.positions[p] > end]
+    if beyond:
+        named = ", ".join(beyond[:_NAMED]) + (" ..." if len(beyond) > _NAMED else "")
+        typer.echo(f"warning: partition {named}: {reader.name} holds nothing of what is there", err=True)
 
 
 async def _never_ran(reader: Reader, settings: Settings) -> str | None:

@@ -100,6 +100,25 @@ def test_a_processor_that_could_not_register_is_added_by_hand(run: Run, place: P
     assert f"keeps what copy (processor Delays at file://{place}/state) has not read" in added.stdout
 
 
+def test_a_position_beyond_the_end_is_added_with_a_warning(run: Run, of: list[str]) -> None:
+    added = run("readers", "add", "export", "--at", "0=0", "--at", "1=999", *of)
+    assert added.exit_code == 0
+    ends = {
+        p["partition"]: p["end"]
+        for p in orjson.loads(run("readers", "list", "--json", *of).stdout)["readers"][0]["partitions"]
+    }
+    assert added.stderr == f"warning: partition 1 ends at {ends['1']}: export holds nothing of what is there\n"
+    assert run("readers", "add", "export", "--at", f"1={ends['1']}", *of).stderr == ""
+
+
+def test_a_reader_whose_processor_is_gone_is_shown_as_such(run: Run, place: Path) -> None:
+    log = ["--log", str(place / "events")]
+    run("readers", "add", "copy", "--processor", str(place / "gone/Delays"), *log)
+    shown = run("readers", "list", *log)
+    assert "copy: no processor 'Delays' at file://" in shown.stderr
+    assert "If it is gone: readers remove" in shown.stderr
+
+
 def test_a_processor_that_has_never_run_is_added_with_a_warning(run: Run, place: Path) -> None:
     log = ["--log", str(place / "events")]
     added = run("readers", "add", "copy", "--processor", str(place / "state/Dely"), *log)
