@@ -275,11 +275,11 @@ class PartitionContext:
         Raises:
             HandlerMisuse: it has not awaited what it called.
         """
-        forgotten = any(inspect.getcoroutinestate(made) == inspect.CORO_CREATED for made in self._attempt.maps)
+        left = [made for made in self._attempt.maps if inspect.getcoroutinestate(made) != inspect.CORO_CLOSED]
         self._close()
-        if forgotten:
+        if left:
             raise HandlerMisuse(
-                "ctx.map was called and not awaited: none of its work has run; write await ctx.map(...)"
+                "ctx.map was called and not awaited: its records are not done when process returns; write await ctx.map(...)"
             )
 
     def _close(self) -> None:
@@ -287,7 +287,8 @@ class PartitionContext:
         if isinstance(self._attempt, _Closed):
             return
         for made in self._attempt.maps:
-            made.close()  # nothing happens to one that has run
+            if inspect.getcoroutinestate(made) == inspect.CORO_CREATED:
+                made.close()  # else Python says, with lines of ours, that it was never awaited
         refusing = _ClosedList(self._site.log)
         self._attempt = _Closed(self._attempt, refusing)
         self._rows = self._sequences = refusing

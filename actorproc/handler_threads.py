@@ -1,7 +1,8 @@
 """The threads in which plain `def` handlers run: bounded per host, one at a time for a partition, and none is forgotten.
 
 Those that wait run beside each other; those that compute, as far as that can be measured, take turns, one for each core; who
-waits for one too long begins without. Otherwise the interpreter changes from one to the other every few milliseconds, each with ten thousand objects, and the caches hold none.
+waits for one too long begins without. Otherwise the interpreter changes from one to the other every few milliseconds, each
+with ten thousand objects, and the caches hold none.
 
 A thread cannot be stopped. A caller that is cancelled goes on without it; the thread keeps its slot until it ends, and
 until then its partition is not given to another instance of the handler on this host.

@@ -380,6 +380,43 @@ async def test_a_map_that_is_not_awaited_is_the_handlers_mistake_and_no_record_i
         await Run(Plain() if threaded else Awaits())(numbers(1, 2))
 
 
+async def test_a_map_that_the_handler_leaves_running_is_its_mistake_for_the_records_are_not_done() -> None:
+    go_on, tasks = anyio.Event(), []
+
+    async def work(record: Record) -> int:
+        await go_on.wait()
+        return record.sequence
+
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            tasks.append(asyncio.create_task(ctx.map(batch, work)))
+            await asyncio.sleep(0)
+
+    with pytest.raises(errors.HandlerMisuse, match=r"ctx\.map was called and not awaited"):
+        await Run(Handler())(numbers(1, 2))
+    go_on.set()
+    assert await tasks[0] == [100, 101]
+
+
+async def test_a_handler_may_give_a_map_only_so_much_time() -> None:
+    done: set[int] = set()
+
+    async def work(record: Record) -> None:
+        await anyio.sleep(0 if record.json() == 1 else 3600)
+        done.add(record.sequence)
+
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            with anyio.move_on_after(0.01):
+                await ctx.map(batch, work)
+            for record in batch:
+                if record.sequence not in done:
+                    ctx.dead_letter(record, "too slow")
+
+    outcome = await Run(Handler())(numbers(1, 2))
+    assert list(letters(outcome)) == [101]
+
+
 async def test_a_handler_that_fails_beside_a_map_that_it_did_not_await_fails_with_its_own_error() -> None:
     async def work(record: Record) -> None: ...
 
