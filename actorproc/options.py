@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from actorproc.errors import SettingsError
 from actorproc.handler import PartitionHandler
-from actorproc.settings import Settings, explain, read_config
+from actorproc.settings import TYPO, Settings, did_you_mean, explain, read_config
 
 PREFIX = "ACTORPROC_OPTION_"
 _GIVE = "; give it with --option {0}=..., options={{'{0}': ...}} or in [options] of actorproc.toml"
@@ -62,20 +61,14 @@ def _from(environment: Mapping[str, str], handler: type[PartitionHandler]) -> di
         field = next((field for field in fields if field.lower() == name), None)
         if field is not None:
             found[field] = value
-        elif _near(name, fields):
+        elif did_you_mean(name, fields, TYPO):
             raise _no_option(handler, f"{name} ({variable} in the environment)", name)
     return found
 
 
 def _no_option(handler: type[PartitionHandler], named: str, first: str) -> SettingsError:
     fields = handler.Options.model_fields
-    hint = ""
-    if near := _near(first, fields):
-        hint = f"; did you mean {near[0]}?"
-    elif first in Settings.model_fields:
+    hint = did_you_mean(first, fields, TYPO)
+    if not hint and first in Settings.model_fields:
         hint = f"; {first} is a setting: in the file it stands above [options]"
     return SettingsError(f"{handler.__name__} has no option {named}; it has: {', '.join(fields) or 'none'}{hint}")
-
-
-def _near(name: str, fields: Iterable[str]) -> list[str]:
-    return get_close_matches(name, fields, n=1, cutoff=0.8)

@@ -66,6 +66,12 @@ class Running:
             self._got_to = max(committed, self._got_to)
         self.error = described(error)
 
+    @property
+    def open_error(self) -> str | None:
+        """Why it failed, until an actor after that has got on."""
+        gets_on = self.actor is not None and not self.actor.aborted and self.actor.statistics.records > 0
+        return None if gets_on else self.error
+
     def failing(self, after: int) -> bool:
         """Whether it failed at least `after` times in a row, and has committed nothing since."""
         gets_on = self.actor is not None and self.actor.statistics.committed.sequence > self._got_to

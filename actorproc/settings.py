@@ -6,7 +6,7 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from difflib import get_close_matches
 from pathlib import Path
@@ -276,7 +276,7 @@ def explain(error: ValidationError, model: type[BaseModel], give: str = "") -> s
             if isinstance(item["input"], dict) and len(item["loc"]) == 1:
                 lines.append(f"[{name}]: {_NO_TABLE}")
                 continue
-            message = f"there is no such setting{_did_you_mean(name)}"
+            message = f"there is no such setting{did_you_mean(name, Settings.model_fields)}"
             if name == "options":
                 message = "it is a table: a line [options], and below it name = value for each option of the handler"
         if item["type"] == "missing":  # its input is all that was given
@@ -295,9 +295,14 @@ def _is_secret(model: type[BaseModel], place: tuple[int | str, ...]) -> bool:
     return hidden or any(_SECRET.search(str(part)) for part in place)
 
 
-def _did_you_mean(name: str, like: float = 0.6) -> str:
-    near = get_close_matches(name, Settings.model_fields, n=1, cutoff=like)
+def did_you_mean(name: str, known: Iterable[str], like: float = 0.6) -> str:
+    """The end of a message about a name that is unknown: the known one that may be meant; empty if there is none."""
+    near = get_close_matches(name, known, n=1, cutoff=like)
     return f"; did you mean {near[0]}?" if near else ""
+
+
+TYPO = 0.8
+"""How like a known name that of a variable must be to be one mistyped: others may be somebody else's."""
 
 
 def _check_environment(environment: Mapping[str, str] = os.environ) -> None:
@@ -306,7 +311,7 @@ def _check_environment(environment: Mapping[str, str] = os.environ) -> None:
         name = variable.removeprefix(_PREFIX).lower()
         if not variable.startswith(_PREFIX) or name in Settings.model_fields or name.startswith("option_"):
             continue  # an option is the handler's, and may be called like a setting
-        if near := _did_you_mean(name, 0.8):
+        if near := did_you_mean(name, Settings.model_fields, TYPO):
             raise SettingsError(f"{variable} in the environment: there is no such setting{near}")
 
 

@@ -178,10 +178,9 @@ class Supervisor(Actor[Note]):
     def _shown_failing(self) -> dict[str, str]:
         """Partitions that failed and have not got on since -> why. A few of them, cut: they ride in the heartbeat."""
         found = {
-            partition: running.error if len(running.error) <= _TOLD else f"{running.error[:_TOLD]} ..."
+            partition: error if len(error) <= _TOLD else f"{error[:_TOLD]} ..."
             for partition, running in self._running.items()
-            if running.error
-            and (running.actor is None or running.actor.aborted or not running.actor.statistics.records)
+            if (error := running.open_error)
         }
         return dict(list(found.items())[:SHOWN_FAILING])
 
