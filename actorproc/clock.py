@@ -16,9 +16,10 @@ import anyio.to_thread
 T = TypeVar("T")
 
 _THREADS = 40  # at once, of each event loop
+_PATIENCE = 0.25  # seconds; who has waited so long for a turn goes on without
 
 _threads: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar("actorproc.threads")
-_cores: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar("actorproc.cores")
+_turns: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar("actorproc.turns")
 
 
 class Clock:
@@ -78,12 +79,40 @@ class Clock:
 
         Args:
             abandon: a cancelled caller need not wait for the thread to end.
-            ahead: nobody waits for it yet, and it computes: it begins when there is a core for it, as more at once would only
-                drive each other's data out of the caches. It may offload nothing itself.
+            ahead: nobody waits for it yet, and it computes: it takes a turn.
             limiter: bounds the threads instead. (anyio's own is the application's, which may block all of those threads.)
         """
-        if limiter is None:
-            limiter = _of_loop(_cores, self.cores) if ahead else _of_loop(_threads, _THREADS)
+        if not ahead:
+            return await self._in_thread(work, *args, abandon=abandon, limiter=limiter)
+        turn = await self.take_turn()
+        try:
+            return await self._in_thread(work, *args, abandon=abandon, limiter=limiter)
+        finally:
+            self.end_turn(turn)
+
+    async def take_turn(self) -> object | None:
+        """Wait for a turn to compute: there are as many as cores, as more at once only drive each other's data out of the
+        caches. None: there was none for a while, as somebody computes for long, or waits; go on without.
+        """
+        turn = object()
+        with anyio.move_on_after(_PATIENCE):
+            await self._turns.acquire_on_behalf_of(turn)
+            return turn
+        return None
+
+    def end_turn(self, turn: object | None) -> None:
+        """What `take_turn` gave, given back: on the event loop, once."""
+        if turn is not None:
+            self._turns.release_on_behalf_of(turn)
+
+    @property
+    def _turns(self) -> anyio.CapacityLimiter:
+        return _of_loop(_turns, self.cores)
+
+    async def _in_thread(
+        self, work: Callable[..., T], *args: object, abandon: bool, limiter: anyio.CapacityLimiter | None
+    ) -> T:
+        limiter = limiter or _of_loop(_threads, _THREADS)
         return await anyio.to_thread.run_sync(work, *args, abandon_on_cancel=abandon, limiter=limiter)
 
 

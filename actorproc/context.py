@@ -142,7 +142,11 @@ class PartitionContext:
         """Add one output row for each of these records, in their order. Faster than `emit` for each."""
         if len(rows) != len(records):
             raise ValueError(f"{len(rows)} rows for {len(records)} records: emit_each takes one for each")
-        self._extend(records.sequences if isinstance(records, Batch) else [record[1] for record in records], rows)
+        if isinstance(records, Batch):
+            self._rows.extend(())  # which is refused after `process` has returned
+            self._emitted.add(rows, records.sequence_array)
+        else:
+            self._extend([record[1] for record in records], rows)
 
     def _extend(self, sequences: Sequence[int], rows: Sequence[Row]) -> None:
         self._sequences.extend(sequences)

@@ -1,8 +1,8 @@
 """The threads in which plain `def` handlers run: bounded per host, one at a time for a partition, and none is forgotten.
 
-Those that wait run beside each other; those that compute, as far as that can be measured, take turns, one for each core; who
-waits for one too long begins without. Otherwise the interpreter changes from one to the other every few milliseconds, each
-with ten thousand objects, and the caches hold none.
+Those that wait run beside each other; those that compute, as far as that can be measured, take turns, with each other and with
+what is read ahead. Otherwise the interpreter changes from one to the other every few milliseconds, each with ten thousand
+objects, and the caches hold none.
 
 A thread cannot be stopped. A caller that is cancelled goes on without it; the thread keeps its slot until it ends, and
 until then its partition is not given to another instance of the handler on this host.
@@ -23,7 +23,6 @@ from actorproc.clock import Clock
 T = TypeVar("T")
 
 _COMPUTES = 0.5  # of its time: a handler that does takes turns
-_PATIENCE = 0.25  # seconds; then it begins without a turn
 _LOOK_EVERY = 64  # attempts of which one takes a turn to be measured: beside others anything is slow
 
 
@@ -33,7 +32,6 @@ class HandlerThreads:
     def __init__(self, most: int, clock: Clock) -> None:
         self._slots = anyio.CapacityLimiter(most)
         self._threads = anyio.CapacityLimiter(float("inf"))
-        self._turns = anyio.CapacityLimiter(clock.cores)
         self._computing = 1.0  # share of its time in which the handler computes, as it was measured in turns
         self._attempts = 0
         self._clock = clock
@@ -49,7 +47,7 @@ class HandlerThreads:
         await self.ended(partition)
         await self._slots.acquire_on_behalf_of(slot)
         try:
-            has_turn = await self._take_turn(slot)
+            turn = await self._take_turn()
         except BaseException:
             self._slots.release_on_behalf_of(slot)
             raise
@@ -58,8 +56,7 @@ class HandlerThreads:
         first = threading.Lock()  # taken by the thread when it begins, or by a caller who gives up before that
 
         def release() -> None:
-            if has_turn:
-                self._turns.release_on_behalf_of(slot)
+            self._clock.end_turn(turn)
             self._slots.release_on_behalf_of(slot)
             del self._ended[partition]
             ended.set()
@@ -71,7 +68,7 @@ class HandlerThreads:
             try:
                 return work(*args)
             finally:
-                if has_turn:
+                if turn is not None:
                     self._measured(before)
                 with suppress(RuntimeError):  # the loop is closed: nobody counts any more
                     loop.call_soon_threadsafe(release)
@@ -83,15 +80,12 @@ class HandlerThreads:
             if first.acquire(blocking=False):
                 release()
 
-    async def _take_turn(self, slot: object) -> bool:
-        """Wait for a turn if the handler computes. False: it has none, and is to begin all the same."""
+    async def _take_turn(self) -> object | None:
+        """A turn, if the handler computes and there is one in time."""
         self._attempts += 1
         if self._computing < _COMPUTES and self._attempts % _LOOK_EVERY:
-            return False
-        with anyio.move_on_after(_PATIENCE):
-            await self._turns.acquire_on_behalf_of(slot)
-            return True
-        return False
+            return None
+        return await self._clock.take_turn()
 
     def _measured(self, before: tuple[float, float]) -> None:
         computed, took = (now - then for now, then in zip(self._clock.effort(), before, strict=True))

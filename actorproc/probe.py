@@ -42,7 +42,7 @@ async def probe(store: Store, prefix: str) -> list[Property]:
             `store.limits.patience` to tell.
         PlaceRefused: likewise, but the store does not allow a request.
     """
-    bench = _Bench(store, f"{prefix}{store.clock.nonce()}/")
+    bench = _Bench(store.fleeting(), f"{prefix}{store.clock.nonce()}/")
     results: dict[int, Property | StoreError] = {}
 
     async def run(index: int) -> None:

@@ -246,7 +246,7 @@ class BatchProcessor:
 
     async def _encode(self, attempt: Attempt) -> _Encoded:
         emitted, tables = attempt.emitted, attempt.tables
-        values = len(emitted) * self._rows.width + sum(table.num_rows * table.num_columns for table in tables)
+        values = emitted.waiting * self._rows.width + sum(table.num_rows * table.num_columns for table in tables)
         if values <= _SMALL:
             return self._encoded(emitted, tables)
         # With `ctx.commit` more may come meanwhile.
@@ -313,7 +313,7 @@ class BatchProcessor:
     async def _commit_alone(self, attempt: Attempt, upto: int) -> None:
         self.wanted = max(self.wanted, upto)
         awaited = list(attempt.awaited)  # before the await: what finishes meanwhile is not in the table
-        counts = len(attempt.emitted), len(attempt.tables)
+        emitted, columns = attempt.emitted.mark(), len(attempt.tables)
         table, failures = self._joined(attempt, await self._encode(attempt))
         unfinished = [*failures, *awaited, *(self._parts.waiting if self._parts else ())]
         limit = min([upto, *(sequence - 1 for sequence in unfinished)])
@@ -339,7 +339,7 @@ class BatchProcessor:
             (now if sequence <= limit else later).letters[sequence] = letter
         try:
             self._saved, self._done, attempt.committed = limit, later, limit
-            _forget(attempt, limit, *counts)
+            _forget(attempt, limit, emitted, columns)
             if self._whole is not None:
                 await self._save(self._whole, now, limit)
         except BaseException as error:  # whether it is committed is not known here: only a new start can tell
@@ -385,9 +385,9 @@ def _check_nothing(returned: object) -> None:
         )
 
 
-def _forget(attempt: Attempt, upto: int, rows: int, tables: int) -> None:
-    """Drop what was committed, of the first `rows` and `tables`, in place: the context holds the same lists."""
-    attempt.emitted.forget(upto, rows)
+def _forget(attempt: Attempt, upto: int, emitted: tuple[int, int], tables: int) -> None:
+    """Drop what was committed, of the rows up to the mark and the first `tables`, in place: the context holds the same lists."""
+    attempt.emitted.forget(upto, emitted)
     attempt.tables[:tables] = [
         table.filter(pc.greater(table[SEQUENCE.name], upto)) for table in attempt.tables[:tables]
     ]

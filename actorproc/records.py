@@ -121,7 +121,8 @@ class Batch:
         self.partition = partition
         self.data = data
         self.sequence_array = sequences
-        self._handed_out: Iterator[int] | None = None
+        self._handed_out: Iterator[object] | None = None
+        self._behind = 0
         self.emitted: Sized = ()
         """What has been emitted for it, where somebody keeps count."""
         self.emitted_at_end: int | None = None
@@ -159,7 +160,10 @@ class Batch:
         return int(self.data.num_rows)
 
     def __iter__(self) -> Iterator[Record]:
-        return chain(self._records(self.hand_out()), self._at_end())
+        # One more than there are records: it is taken when they are at their end, so `reached` can tell.
+        indices = iter(range(len(self) + 1))
+        self.hand_out(indices)
+        return chain(self._records(indices), self._at_end())
 
     def _records(self, indices: Iterable[int]) -> Iterator[Record]:
         sequences, values = _piecewise(_numbers, self.sequence_array), _piecewise(_objects, self.data.column("value"))
@@ -169,12 +173,14 @@ class Batch:
         self.emitted_at_end = len(self.emitted)
         yield from ()
 
-    def hand_out(self) -> Iterator[int]:
-        """The index of each record, for whoever hands out something else than records: so `reached` knows of it."""
-        # One more than there are records: it is taken when they are at their end, so `reached` can tell.
-        self._handed_out = iter(range(len(self) + 1))
+    def hand_out(self, items: Iterator[object], behind: int = 0) -> None:
+        """Says what stands for the records from now on: taking an item takes a record, so `reached` knows of it.
+
+        Args:
+            items: of a list or range, and `behind` more behind them; one more in all than there are records left.
+        """
+        self._handed_out, self._behind = items, behind
         self.emitted_at_end = None
-        return self._handed_out
 
     @property
     def reached(self) -> int | None:
@@ -182,7 +188,7 @@ class Batch:
 
         The first suspect when a handler fails.
         """
-        left = 0 if self._handed_out is None else length_hint(self._handed_out)
+        left = 0 if self._handed_out is None else length_hint(self._handed_out) + self._behind
         return len(self) - left if 0 < left <= len(self) else None
 
     @overload

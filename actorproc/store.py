@@ -113,6 +113,10 @@ class Backend(ABC):
         """The same objects, by `LANE` requests at once that do not wait behind those under way here."""
         return self
 
+    def fleeting(self) -> Backend:
+        """The same, for objects that nobody misses after a power failure: writes need not be durable."""
+        return self
+
     async def open(self) -> None:
         """Connect. Raises StoreRefused if the place does not exist or may not be used."""
 
@@ -174,9 +178,17 @@ class Store:
 
     def lane(self) -> Store:
         """The same store, with a few requests of its own: what must not wait behind those of thousands of partitions."""
-        lane = Store(self.backend.lane(), limits=replace(self.limits, concurrency=LANE), clock=self.clock)
-        lane.requests = self.requests
-        return lane
+        return self._beside(self.backend.lane(), replace(self.limits, concurrency=LANE))
+
+    def fleeting(self) -> Store:
+        """The same store, for objects that nobody misses after a power failure."""
+        return self._beside(self.backend.fleeting(), self.limits)
+
+    def _beside(self, backend: Backend, limits: StoreLimits) -> Store:
+        """Another way to the same objects; its requests count here."""
+        store = Store(backend, limits=limits, clock=self.clock)
+        store.requests = self.requests
+        return store
 
     async def __aenter__(self) -> Store:
         with first_contact():

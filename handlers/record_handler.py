@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import partial
 from itertools import islice
-from operator import itemgetter
 from typing import Any, ClassVar, Generic, NoReturn, get_args, get_origin
 
 from typing_extensions import TypeVar
@@ -26,8 +25,7 @@ T = TypeVar("T", default=Record)
 Rows = Row | Iterable[Row] | None
 
 _ROW = frozenset({dict, tuple})
-_PARSED = 8 * PIECE  # values that are parsed at a time: with fewer, the calls for each piece cost more than the parsing
-_first = itemgetter(0)
+_PARSED = 4 * PIECE  # values parsed at a time: fewer make more calls, and of more the caches no longer hold the objects
 _current: ContextVar[Record] = ContextVar("record")  # of the task that awaits `process_record`
 
 
@@ -108,13 +106,18 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
             for _ in range(0, len(batch), PIECE):
                 yield islice(records, PIECE), work
             return
-        indices = batch.hand_out()
-        for start in range(0, len(batch), _PARSED):
+        left = len(batch)
+        for start in range(0, left, _PARSED):
             piece = batch[start : start + _PARSED]
             parsed = typed.parse_all(piece.data.column("value"))
             values, call = (parsed, work) if parsed is not None else (piece.values, _parsing(typed, work))
             for at in range(0, len(values), PIECE):
-                yield map(_first, zip(values[at : at + PIECE], indices, strict=False)), call
+                given = values[at : at + PIECE]
+                left -= len(given)
+                items = iter(given)
+                batch.hand_out(items, left + 1)
+                yield items, call
+        batch.hand_out(iter(()))
 
     async def _process_async(self, batch: Batch, ctx: PartitionContext) -> None:
         ctx.commit = _no_commit  # type: ignore[method-assign]

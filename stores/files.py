@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 HIDDEN = ".actorproc"
 _LOCKS = 256  # a lock file is empty and stays; the more, the fewer keys wait for each other
-_THREADS = 16  # measured: with more, creates per second fall again
+_THREADS = 16
 _LEFTOVER = 3600.0  # seconds after which a draft is nobody's
 _LOCKED = Backoff(0.002, 0.03)  # between two tries for a taken lock, which is held for a rename
 _MILLISECOND = 1_000_000  # nanoseconds
@@ -86,11 +86,18 @@ class Files(Backend):
         self._time = f"{self._root}/{HIDDEN}/clock"
         self._prepared = False
         self._limiter = anyio.CapacityLimiter(_THREADS)
+        self._sync: Callable[[int], None] = sync
+        self._sync_folder: Callable[[str], None] = sync_folder
 
     def lane(self) -> Files:
         lane = copy(self)
         lane._limiter = anyio.CapacityLimiter(LANE)  # beside the threads for which others may be waiting
         return lane
+
+    def fleeting(self) -> Files:
+        fleeting = copy(self)
+        fleeting._sync = fleeting._sync_folder = _leave
+        return fleeting
 
     async def open(self) -> None:
         await self._do(self._look)
@@ -193,7 +200,7 @@ class Files(Backend):
             raise self._exists(path) from None
         finally:
             os.unlink(draft.path)
-        sync_folder(path)
+        self._sync_folder(path)
         return draft.tag
 
     def _exists(self, path: str) -> Exception:
@@ -224,7 +231,7 @@ class Files(Backend):
                 os.utime(draft.path, ns=(later, later))
                 new = _tag(os.stat(draft.path))
             place(os.rename, draft.path, path)
-        sync_folder(path)
+        self._sync_folder(path)
         return new
 
     def _compare(self, path: str, tag: str | None) -> os.stat_result | None:
@@ -240,7 +247,7 @@ class Files(Backend):
         with self._lock(path), suppress(FileNotFoundError):
             os.unlink(path)
             path = remove_empty(path, self._root)  # listings walk over folders, too
-        sync_folder(path)
+        self._sync_folder(path)
 
     def _draft(self, body: bytes) -> _Draft:
         """Write `body` down durably. Its name is unique among processes: `x` refuses one that is taken."""
@@ -255,7 +262,7 @@ class Files(Backend):
                 now = os.fstat(handle).st_mtime_ns
                 modified = now - now % _MILLISECOND + self._clock.random.randrange(_MILLISECOND)
                 os.utime(handle, ns=(modified, modified))
-                sync(handle)
+                self._sync(handle)
                 return _Draft(path, _tag(os.fstat(handle)), modified)
         except FileExistsError:
             raise
@@ -367,6 +374,10 @@ def _fits(key: str) -> bool:
     """Whether `key` is a path below the root, outside of what is hidden there."""
     parts = key.split("/")
     return {"", ".", ".."}.isdisjoint(parts) and parts[0] != HIDDEN and "\0" not in key
+
+
+def _leave(_: object) -> None:
+    """In place of a sync."""
 
 
 def _tag(status: os.stat_result) -> str:

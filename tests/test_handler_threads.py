@@ -123,7 +123,7 @@ async def test_a_handler_that_computes_takes_turns_however_busy_the_rest_of_the_
 
 
 async def test_a_turn_that_does_not_come_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actorproc.handler_threads._PATIENCE", 0.01)
+    monkeypatch.setattr("actorproc.clock._PATIENCE", 0.01)
     threads = HandlerThreads(4, Measured(1.0))
     go_on, inside = threading.Event(), threading.Event()
     async with anyio.create_task_group() as tasks:

@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, NamedTuple
+from unittest.mock import patch
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -17,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actorproc.rows.emitted import Emitted
+from actorproc.rows.emitted import PIECE, Emitted
 from actorproc.rows.encoder import RowEncoder
 from actorproc.rows.schema import parse_schema
 
@@ -100,26 +101,64 @@ ROWS = st.one_of(
 )
 
 
-@given(st.lists(st.tuples(ROWS, st.booleans(), st.booleans())), st.integers(-1, 60), st.integers(0, 60), st.booleans())
-def test_rows_that_are_gathered_as_columns_and_forgotten_become_what_they_would_have_become_at_once(
-    given_rows: list[tuple[Any, bool, bool]], upto: int, count: int, copied: bool
+@given(
+    st.lists(st.tuples(ROWS, st.booleans(), st.booleans())), st.integers(-1, 60), st.integers(0, 60), st.booleans(),
+    st.integers(1, 8),
+)  # fmt: skip
+def test_rows_that_are_gathered_encoded_and_forgotten_become_what_they_would_have_become_at_once(
+    given_rows: list[tuple[Any, bool, bool]], upto: int, count: int, copied: bool, together: int
 ) -> None:
     whole = encoder("a int, b string")
-    emitted, rows, sequences = Emitted(whole), [], list[int]()
-    for row, gather, grow in given_rows:
-        sequences.append((sequences[-1] if sequences else 0) + grow)
-        rows.append(row)
-        emitted.rows.append(row)
-        emitted.sequences.append(sequences[-1])
-        if gather:
-            emitted.gather()
+    emitted, rows, sequences = Emitted(whole), list[Any](), list[int]()
+    mark = None
+    with patch("actorproc.rows.emitted._TOGETHER", together):
+        for row, gather, grow in given_rows:
+            if len(rows) == count:
+                mark = emitted.mark()
+            sequences.append((sequences[-1] if sequences else 0) + grow)
+            rows.append(row)
+            emitted.rows.append(row)
+            emitted.sequences.append(sequences[-1])
+            if gather:
+                emitted.gather()
+    _, unfit = whole.encode(rows, sequences)
+    upto = min([upto, *(sequence - 1 for sequence in unfit)])  # nobody commits beyond a record that fails
+    emitted.forget(upto, mark or emitted.mark())
     keep = [index for index, sequence in enumerate(sequences) if index >= count or sequence > upto]
-    emitted.forget(upto, count)
     assert len(emitted) == len(keep)
     tables, misfits = (emitted.copy() if copied else emitted).encode()
     expected, unfit = whole.encode([rows[index] for index in keep], [sequences[index] for index in keep])
     assert [row for table in tables for row in table.to_pylist()] == expected.to_pylist()
     assert {s: str(m) for s, m in misfits.items()} == {s: str(m) for s, m in unfit.items()}
+
+
+@pytest.mark.parametrize("size", [1, 100, PIECE, 3 * PIECE])
+@pytest.mark.parametrize("odd", [None, 7, 2 * PIECE])
+def test_rows_that_are_added_many_at_once_become_what_they_would_have_become_one_by_one(
+    size: int, odd: int | None
+) -> None:
+    rows: list[Any] = [(index, "x") for index in range(5 * PIECE)]
+    if odd is not None:
+        rows[odd] = (odd,)
+    whole, sequences = encoder("a int, b string"), list(range(100, 100 + len(rows)))
+    emitted = Emitted(whole)
+    for at in range(0, len(rows), size):
+        emitted.add(rows[at : at + size], pa.array(sequences[at : at + size]))
+        assert len(emitted) == min(at + size, len(rows))
+    tables, misfits = emitted.encode()
+    expected, unfit = whole.encode(rows, sequences)
+    assert pa.concat_tables(tables).to_pylist() == expected.to_pylist()
+    assert list(misfits) == list(unfit) == ([] if odd is None else [100 + odd])
+
+
+def test_rows_are_encoded_while_they_come_and_not_all_kept_as_objects() -> None:
+    emitted = Emitted(encoder("a int, b string"))
+    for index in range(20 * PIECE):
+        emitted.rows.append((index, "x"))
+        emitted.sequences.append(index)
+        if len(emitted.rows) >= PIECE:
+            emitted.gather()
+        assert emitted.waiting <= 4 * PIECE
 
 
 def test_rows_come_by_sequence_and_those_of_one_record_as_they_were_emitted() -> None:

@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
@@ -34,7 +35,7 @@ class _Column:
         self._plain = plain(field.type)
         self._coerce = coercer(field.type, required=self._required)
 
-    def encode(self, values: list[Any]) -> tuple[pa.Array, dict[int, str]]:
+    def encode(self, values: Sequence[Any]) -> tuple[pa.Array, dict[int, str]]:
         """The values as an array, with null for those that do not fit, and why these do not, by index."""
         try:
             array = self._at_once(values)
@@ -51,12 +52,12 @@ class _Column:
                 unfit[index] = str(error)
         return self._array(fitting), unfit
 
-    def _at_once(self, values: list[Any]) -> pa.Array | None:
+    def _at_once(self, values: Sequence[Any]) -> pa.Array | None:
         """The array, if all values are of types that Arrow converts rightly by itself, or else raises."""
         # Arrow is told the type: where it has to infer one from values that nobody has looked at, some kill the process.
         return self._array(values) if self._plain(values) else None
 
-    def _array(self, values: list[Any]) -> pa.Array:
+    def _array(self, values: Sequence[Any]) -> pa.Array:
         array = self._in_one(pa.array(values, self._kind))
         if self._checked:
             cast(pa.chunked_array([array]), self._kind)  # only for its checks
@@ -111,14 +112,14 @@ class RowEncoder:
         return batch, _firsts(misshapen | {others[index]: why for index, why in unfit.items()}, sequences)
 
     def encode_columns(
-        self, values: Sequence[list[Any]], sequences: Sequence[int]
+        self, values: Sequence[Sequence[Any]], sequences: Sequence[int] | npt.NDArray[np.int64]
     ) -> tuple[pa.RecordBatch, dict[int, Misfit]]:
         """The same for the values of each declared column, as `columns` gave them."""
         batch, unfit = self._encode(values, sequences)
         return batch, _firsts(unfit, sequences)
 
     def _encode(
-        self, values: Sequence[list[Any]], sequences: Sequence[int]
+        self, values: Sequence[Sequence[Any]], sequences: Sequence[int] | npt.NDArray[np.int64]
     ) -> tuple[pa.RecordBatch, dict[int, Misfit]]:
         """The same, with misfits by index."""
         columns = []
@@ -157,7 +158,7 @@ class RowEncoder:
 
     # Rows
 
-    def columns(self, rows: Sequence[Row]) -> list[list[Any]] | None:
+    def columns(self, rows: Sequence[Row]) -> list[Sequence[Any]] | None:
         """The values of each declared column; None if a row is of another shape than the first, or has unknown columns."""
         if not rows:
             return [[] for _ in self._columns]
@@ -169,21 +170,22 @@ class RowEncoder:
         names = self._declared.names if kind is tuple else getattr(kind, "_fields", None)
         if names is None or not self._names.issuperset(names):
             return None
-        if not frozenset({len(names)}).issuperset(map(len, rows)):
+        try:
+            by_name = dict(zip(names, zip(*rows, strict=True), strict=True))
+        except ValueError:  # a row has more values than another, or all have more or fewer than there are names
             return None
-        by_name = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
         return [by_name.get(column.name) or [None] * len(rows) for column in self._columns]
 
-    def _by_name(self, rows: Sequence[dict[str, Any]]) -> list[list[Any]] | None:
-        values = []
-        whole = frozenset({len(self._columns)}).issuperset(map(len, rows))
+    def _by_name(self, rows: Sequence[dict[str, Any]]) -> list[Sequence[Any]] | None:
+        values: list[Sequence[Any]] = []
+        whole = sum(map(len, rows)) == len(self._columns) * len(rows)
         for column in self._columns:
             try:
                 values.append(list(map(itemgetter(column.name), rows)))
             except KeyError:
                 whole = False
                 values.append([row.get(column.name) for row in rows])
-        # A row that has every column, and as many keys as there are columns, has no other key.
+        # Rows that all have every column, and as many keys together as columns, have no other key.
         return values if whole or self._names.issuperset(chain.from_iterable(rows)) else None
 
     def _misshapen(self, rows: Sequence[object]) -> dict[int, Misfit]:
@@ -250,9 +252,9 @@ class RowEncoder:
         return pa.Table.from_arrays(columns, names=self.schema.names)
 
 
-def _firsts(unfit: Mapping[int, Misfit], sequences: Sequence[int]) -> dict[int, Misfit]:
+def _firsts(unfit: Mapping[int, Misfit], sequences: Sequence[int] | npt.NDArray[np.int64]) -> dict[int, Misfit]:
     """Misfits by the sequence of their record, of which the first counts, in place of by index."""
-    return {sequences[index]: unfit[index] for index in sorted(unfit, reverse=True)}
+    return {int(sequences[index]): unfit[index] for index in sorted(unfit, reverse=True)}
 
 
 def in_order(rows: Any) -> Any:

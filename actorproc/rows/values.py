@@ -24,7 +24,7 @@ import pyarrow.types as pt
 from actorproc.rows.columns import shown
 from actorproc.rows.ddl import type_ddl
 
-Plain = Callable[[list[Any]], bool]
+Plain = Callable[[Sequence[Any]], bool]
 Coerce = Callable[[Any], Any]
 
 _NONE = type(None)
@@ -88,7 +88,7 @@ def _plain_timestamps(*, aware: bool) -> Plain:
     types = frozenset({datetime, _NONE})
     zone = operator.attrgetter("tzinfo")
 
-    def test(values: list[Any]) -> bool:
+    def test(values: Sequence[Any]) -> bool:
         if not types.issuperset(map(type, values)):
             return False
         zones = set(map(zone, filter(None, values)))
@@ -97,7 +97,7 @@ def _plain_timestamps(*, aware: bool) -> Plain:
     return test
 
 
-def _plain_floats(values: list[Any]) -> bool:
+def _plain_floats(values: Sequence[Any]) -> bool:
     if not frozenset({float, int, _NONE}).issuperset(map(type, values)):
         return False
     wide = pa.array(values, pa.float64())
@@ -107,7 +107,7 @@ def _plain_floats(values: list[Any]) -> bool:
 def _plain_decimals(kind: pa.DataType) -> Plain:
     types = frozenset({Decimal, int, _NONE})
 
-    def test(values: list[Any]) -> bool:
+    def test(values: Sequence[Any]) -> bool:
         if not types.issuperset(map(type, values)):
             return False
         # Arrow 26 makes zero of a number with more than 38 digits to drop, instead of refusing it.
@@ -122,7 +122,7 @@ def _plain_structs(kind: pa.StructType) -> Plain:
     names = frozenset(field.name for field in kind)
     children = [(field.name, plain(field.type)) for field in kind]
 
-    def test(values: list[Any]) -> bool:
+    def test(values: Sequence[Any]) -> bool:
         if not types.issuperset(map(type, values)):
             return False
         given = list(filter(None, values))
@@ -137,7 +137,7 @@ def _plain_maps(kind: pa.MapType) -> Plain:
     types = frozenset({dict, _NONE})
     keys, items = plain(kind.key_type), plain(kind.item_type)
 
-    def test(values: list[Any]) -> bool:
+    def test(values: Sequence[Any]) -> bool:
         if not types.issuperset(map(type, values)):
             return False
         given = list(filter(None, values))
@@ -150,7 +150,7 @@ def _plain_lists(kind: pa.ListType) -> Plain:
     types = frozenset({list, tuple, _NONE})
     items = plain(kind.value_type)
 
-    def test(values: list[Any]) -> bool:
+    def test(values: Sequence[Any]) -> bool:
         return types.issuperset(map(type, values)) and items(list(chain.from_iterable(filter(None, values))))
 
     return test

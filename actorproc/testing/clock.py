@@ -47,17 +47,16 @@ class VirtualClock(Clock):
     def cores(self) -> int:
         return 1
 
-    async def offload(
-        self,
-        work: Callable[..., T],
-        *args: object,
-        abandon: bool = False,
-        ahead: bool = False,
-        limiter: anyio.CapacityLimiter | None = None,
+    @property
+    def _turns(self) -> anyio.CapacityLimiter:
+        return self._core
+
+    async def _in_thread(
+        self, work: Callable[..., T], *args: object, abandon: bool, limiter: anyio.CapacityLimiter | None
     ) -> T:
         """Run `work` on the loop: time stands still meanwhile. So `anyio.from_thread` does not work in it."""
         await anyio.lowlevel.checkpoint()
-        async with limiter or (self._core if ahead else anyio.CapacityLimiter(1)):
+        async with limiter or anyio.CapacityLimiter(1):
             with anyio.CancelScope(shield=not abandon):
                 await self.sleep(self.random.uniform(0, self._delay))
             return work(*args)

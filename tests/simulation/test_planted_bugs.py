@@ -179,12 +179,12 @@ def test_forgetting_dead_letters_at_a_commit_is_found(monkeypatch: pytest.Monkey
 def test_forgetting_what_is_emitted_during_a_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     forget = processing._forget
 
-    def forget_more(attempt: Attempt, upto: int, rows: int, tables: int) -> None:
-        gathered = len(attempt.emitted) - len(attempt.emitted.rows)
-        del attempt.emitted.rows[max(0, rows - gathered) :], attempt.emitted.sequences[max(gathered, rows) :]
-        forget(attempt, upto, rows, tables)
+    def forget_more(attempt: Attempt, upto: int, mark: tuple[int, int], tables: int) -> None:
+        attempt.emitted.mark()
+        del attempt.emitted._encoded[mark[0] :]
+        forget(attempt, upto, mark, tables)
 
-    monkeypatch.setattr(processing, "_SMALL", 0)
+    monkeypatch.setattr(processing, "_SMALL", -1)
     monkeypatch.setattr(processing, "_forget", forget_more)
     assert re.search("record .* ended as 0 rows|should have .* rows", first_broken("map, commits"))
 
@@ -206,9 +206,9 @@ def test_keeping_rows_of_a_failed_attempt_is_found(monkeypatch: pytest.MonkeyPat
     def keep(self: PartitionContext, site: Site, attempt: Attempt, commit: Any) -> None:
         init(self, site, attempt, commit)
         if attempt.number > 1 and (before := last.get(commit.__self__)) is not None:
-            rows = [*zip(*before.emitted._columns, strict=True), *before.emitted.rows]
-            for row, sequence in zip(rows, before.emitted.sequences, strict=True):
-                if sequence in attempt.batch.sequences:
+            tables, _ = before.emitted.copy().encode()
+            for row in (row for table in tables for row in table.to_pylist()):
+                if (sequence := row.pop("_sequence")) in attempt.batch.sequences:
                     attempt.emitted.rows.append(row)
                     attempt.emitted.sequences.append(sequence)
         last[commit.__self__] = attempt
