@@ -10,6 +10,7 @@ from functools import partial
 
 import anyio
 import anyio.to_thread
+import pytest
 
 from actorproc.clock import SYSTEM, Clock
 
@@ -51,7 +52,8 @@ class OneCore(Clock):
     cores = 1
 
 
-async def test_work_ahead_of_its_time_waits_for_a_core_and_other_work_does_not() -> None:
+async def test_work_ahead_of_its_time_waits_for_a_core_and_other_work_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actorproc.clock._PATIENCE", 60)
     clock, inside, go_on = OneCore(), threading.Event(), threading.Event()
     begun: list[str] = []
 
@@ -73,6 +75,32 @@ async def test_work_ahead_of_its_time_waits_for_a_core_and_other_work_does_not()
         finally:
             go_on.set()
     assert begun == ["at once", "later"]
+
+
+async def test_work_ahead_of_its_time_begins_without_a_core_when_none_comes_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("actorproc.clock._PATIENCE", 0.01)
+    clock = OneCore()
+    turn = await clock.take_turn()
+    assert turn is not None
+    assert await clock.offload(divmod, 17, 5, ahead=True) == (3, 2)
+    clock.end_turn(turn)
+    second = await clock.take_turn()
+    assert second is not None, "what began without a turn has given one back"
+    clock.end_turn(second)
+
+
+async def test_a_turn_is_free_again_when_the_work_fails_or_its_caller_gives_up() -> None:
+    clock = OneCore()
+    with pytest.raises(ZeroDivisionError):
+        await clock.offload(divmod, 1, 0, ahead=True)
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await clock.offload(divmod, 17, 5, ahead=True)
+    turn = await clock.take_turn()
+    assert turn is not None
+    clock.end_turn(turn)
 
 
 def test_time_in_which_other_threads_keep_the_core_busy_is_not_idle_time() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import anyio
 import pytest
@@ -120,6 +121,20 @@ async def test_a_handler_that_computes_takes_turns_however_busy_the_rest_of_the_
     for _ in range(200):  # few of those that wait are measured
         await threads.run("0", lambda: None, lambda: None)
     assert await begun_together(threads) == ["0"]
+
+
+async def test_what_is_read_ahead_waits_for_a_handler_that_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actorproc.clock._PATIENCE", 60)
+    clock = Measured(1.0)
+    threads, go_on, decoded = HandlerThreads(4, clock), threading.Event(), list[str]()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(threads.run, "0", lambda: None, go_on.wait, 60)
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(partial(clock.offload, decoded.append, "file", ahead=True))
+        await anyio.wait_all_tasks_blocked()
+        assert decoded == []
+        go_on.set()
+    assert decoded == ["file"]
 
 
 async def test_a_turn_that_does_not_come_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Awaitable
 from pathlib import Path
 
 import anyio
@@ -50,6 +51,33 @@ async def test_files_made_by_other_programs_are_objects_too(files: Files, tmp_pa
     assert (entry.key, entry.size) == ("in/data.json", 2)
     assert await files.get("in/data.json") == Stored(b"{}", entry.tag, 2)
     assert await files.put_if_match("in/data.json", b"[]", entry.tag) != entry.tag
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="it needs /proc to tell what is synced")
+async def test_what_is_written_or_removed_is_synced_with_its_folder_unless_it_is_fleeting(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync, synced = os.fsync, list[str]()
+
+    def note(handle: int) -> None:
+        path = os.path.relpath(os.readlink(f"/proc/self/fd/{handle}"), tmp_path / "store")
+        synced.append("draft" if path.startswith(HIDDEN) else path)
+        fsync(handle)
+
+    async def synced_by(request: Awaitable[object]) -> list[str]:
+        synced.clear()
+        await request
+        return list(synced)
+
+    fleeting = files.fleeting()
+    for backend in (files, fleeting):
+        await backend.put("a/0", b"so that its folder is there")
+    monkeypatch.setattr(os, "fsync", note)
+    for backend, expected in ((files, ["draft", "a"]), (fleeting, [])):
+        assert await synced_by(backend.put_if_absent("a/1", b"one")) == expected
+        assert await synced_by(backend.put("a/1", b"two")) == expected
+        assert await synced_by(backend.delete("a/1")) == expected[1:]
+    assert await synced_by(fleeting.put("b/0", b"others, that are not, may come to be in its folder")) == ["."]
 
 
 @pytest.mark.parametrize("key", ["", "/a", "a//b", "a/", "../a", "a/../b", "./a", ".", "a\0b", f"{HIDDEN}/clock"])
