@@ -8,7 +8,7 @@ on, after a crash or beside another replay, asks there whether it has landed, an
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -70,6 +70,30 @@ class Replayed:
     base: int
     before: bool
     """An earlier replay had done it."""
+
+
+class Replays:
+    """Tells which dead-letter files of a processor were replayed."""
+
+    def __init__(self, store: Store, layout: ProcessorLayout, begun: Collection[str]) -> None:
+        self._store = store
+        self._layout = layout
+        self._begun = begun
+
+    @classmethod
+    async def listed(cls, store: Store, layout: ProcessorLayout) -> Self:
+        """Those that have begun up to now."""
+        return cls(store, layout, {entry.key for entry in (await store.list(layout.replays)).entries})
+
+    def __bool__(self) -> bool:
+        """Whether anything was ever replayed."""
+        return bool(self._begun)
+
+    async def done(self, key: str) -> bool:
+        """Whether the letters of the dead-letter file `key` are all in the log again."""
+        intent = self._layout.replay(partition_of(key), number_of(key))
+        stored = await self._store.get(intent) if intent in self._begun else None
+        return stored is not None and Intent.from_json(intent, stored.body).done
 
 
 class Replay:

@@ -217,6 +217,9 @@ def list_letters(
     container: Container,
     partition: Partition = None,
     error: ErrorType = None,
+    replayed: Annotated[
+        bool | None, typer.Option("--replayed/--not-replayed", help="Only letters that were replayed, or were not.")
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most N.")] = None,
     as_json: Json = False,
     config: Config = None,
@@ -226,12 +229,12 @@ def list_letters(
 
     \b
       actorproc dead-letters list --name Delays --container state
-      actorproc dead-letters list --name Delays --container state --error KeyError
+      actorproc dead-letters list --name Delays --container state --error KeyError --not-replayed
       actorproc dead-letters list --name Delays --container state --json
     """
     from actorproc.cli.letters import show_all
 
-    show_all(name, container, partition, error, limit, as_json, config, settings)
+    show_all(name, container, partition, error, replayed, limit, as_json, config, settings)
 
 
 @letters.command("show")
@@ -289,6 +292,7 @@ def purge_letters(
             "together go together.",
         ),
     ] = None,
+    replayed: Annotated[bool, typer.Option("--replayed", help="Only letters that were replayed.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: Json = False,
     config: Config = None,
@@ -298,11 +302,11 @@ def purge_letters(
 
     \b
       actorproc dead-letters purge --name Delays --container state
-      actorproc dead-letters purge --name Delays --container state --yes
+      actorproc dead-letters purge --name Delays --container state --replayed --yes
     """
     from actorproc.cli.letters import purge
 
-    purge(name, container, partition, before, yes, as_json, config, settings)
+    purge(name, container, partition, before, replayed, yes, as_json, config, settings)
 
 
 @app.command()

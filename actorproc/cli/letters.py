@@ -29,7 +29,7 @@ from actorproc.output.checkpoints import read_checkpoint
 from actorproc.output.dead_letters import letter_files, read_letters
 from actorproc.output.dead_letters import purge as purge_file
 from actorproc.output.origin import recorded_source
-from actorproc.replay import Replay
+from actorproc.replay import Replay, Replays
 from actorproc.sources.log import LogSource
 from actorproc.sources.output import SCHEME
 from actorproc.sources.protocol import checked_time
@@ -46,6 +46,7 @@ def show_all(
     container: str,
     partition: str | None,
     error: str | None,
+    replayed: bool | None,
     limit: int | None,
     as_json: bool,
     config: Path | None,
@@ -58,14 +59,21 @@ def show_all(
             if partition is not None:
                 await chosen_partitions(store, layout, partition)
             types: Counter[str] = Counter()
-            letters = _chosen(store, layout, partition, error, limit, types)
+            replays = await Replays.listed(store, layout)
+            letters = _chosen(store, layout, replays, partition, error, replayed, limit, types)
             if as_json:
                 async for letter in letters:
                     print_json(letter)
             else:
-                columns = ["letter", "time", "error", "message", "key", "value"]
-                rows = (_row(letter) async for letter in letters)
-                await print_table(columns, rows, empty="no dead letters" if error is None else "", cut=columns[3:])
+                marks = ["replayed"] if replays and replayed is None else []
+                columns = ["letter", "time", *marks, "error", "message", "key", "value"]
+                rows = (_row(letter, marks) async for letter in letters)
+                none = {
+                    None: "no dead letters",
+                    True: "no dead letter was replayed",
+                    False: "no dead letter is left to replay",
+                }
+                await print_table(columns, rows, empty=none[replayed] if error is None else "", cut=columns[-3:])
             if error is not None and error not in types:
                 there = ", ".join(f"{name} ({count:,})" for name, count in types.most_common()) or "none at all"
                 typer.echo(f"no dead letter with an error of type {error!r}; there are: {there}", err=True)
@@ -165,6 +173,7 @@ def purge(
     container: str,
     partition: str | None,
     before: str | None,
+    replayed: bool,
     yes: bool,
     as_json: bool,
     config: Path | None,
@@ -178,7 +187,10 @@ def purge(
             if partition is not None:
                 await chosen_partitions(store, layout, partition)
             files = {}
+            replays = await Replays.listed(store, layout)
             for key in await letter_files(store, layout, partition):
+                if replayed and not await replays.done(key):
+                    continue
                 letters = await read_letters(store, key)
                 if letters and (
                     limit is None or all(datetime.fromisoformat(letter["time"]) < limit for letter in letters)
@@ -207,15 +219,17 @@ def purge(
 
 
 async def _chosen(
-    store: Store, layout: ProcessorLayout, partition: str | None, error: str | None, limit: int | None,
-    types: Counter[str],
+    store: Store, layout: ProcessorLayout, replays: Replays, partition: str | None, error: str | None,
+    replayed: bool | None, limit: int | None, types: Counter[str],
 ) -> AsyncIterator[dict[str, Any]]:  # fmt: skip
-    """Letters of the wanted type of `error`; counts all types in `types`."""
+    """Letters of the wanted type of `error`, `replayed` or not; counts all types in `types`."""
     left = limit
     for key in sorted(await letter_files(store, layout, partition), key=lambda key: (natural(partition_of(key)), key)):
+        done = await replays.done(key)
         for letter in await read_letters(store, key):
+            letter["replayed"] = done
             types[letter["error"]["type"]] += 1
-            if error is not None and letter["error"]["type"] != error:
+            if replayed not in (None, done) or error not in (None, letter["error"]["type"]):
                 continue
             if left is not None:
                 if left == 0:
@@ -233,6 +247,7 @@ async def _find(store: Store, layout: ProcessorLayout, partition: str, sequence:
         letters = await read_letters(store, keys[middle])
         for letter in letters:
             if letter["sequence"] == sequence:
+                letter["replayed"] = await (await Replays.listed(store, layout)).done(keys[middle])
                 return letter
         if letters and letters[0]["sequence"] > sequence:
             high = middle
@@ -241,12 +256,12 @@ async def _find(store: Store, layout: ProcessorLayout, partition: str, sequence:
     return None
 
 
-def _row(letter: dict[str, Any]) -> list[object]:
+def _row(letter: dict[str, Any], marks: Sequence[str]) -> list[object]:
     error = letter["error"]
     name = f"{letter['partition']}:{letter['sequence']}"
     cells = [error["message"], letter["key"], letter["value"]]
     time = datetime.fromisoformat(letter["time"]).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return [name, time, error["type"], *map(_short, cells)]
+    return [name, time, *("yes" if letter[mark] else "" for mark in marks), error["type"], *map(_short, cells)]
 
 
 def _short(cell: object) -> object:
@@ -258,6 +273,7 @@ def _print_whole(letter: dict[str, Any]) -> None:
     facts = {
         "letter": f"{letter['partition']}:{letter['sequence']}",
         "failed at": f"{letter['time']} on {letter['host']}, epoch {letter['epoch']}, attempts {letter['attempts']}",
+        **({"replayed": "yes, all that were committed with it"} if letter["replayed"] else {}),
         "record of": letter["timestamp"],
         "key": letter["key"],
         **{f"header {header['key']}": header["value"] for header in letter["headers"]},

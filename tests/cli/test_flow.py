@@ -110,17 +110,30 @@ def test_lines_become_rows_and_dead_letters_that_are_replayed_once_and_purged(ru
     assert sorted(row["delay"] for row in rows) == [float(n) for n in range(400) if n % 10]
     letters = lines(run("dead-letters", "list", *PLACE, "--json").stdout)
     assert len(letters) == 40
+    assert {letter["replayed"] for letter in letters} == {False}
+    assert "replayed" not in run("dead-letters", "list", *PLACE).stdout, "nothing ever was: no column for it"
+    assert "no dead letter was replayed" in run("dead-letters", "list", *PLACE, "--replayed").stdout
 
     replay = ["dead-letters", "replay", *PLACE, "--json"]
     assert lines(run(*replay).stdout) == [{"replayed": 40, "replayed_before": 0}], "without --source: it is known"
     assert lines(run(*replay, "--source", "events").stdout) == [{"replayed": 0, "replayed_before": 40}]
     status = orjson.loads(run("status", *PLACE, "--source", "events", "--json").stdout)
     assert sum(partition["lag"] for partition in status["partitions"]) == 40
+    assert "no dead letter is left to replay" in run("dead-letters", "list", *PLACE, "--not-replayed").stdout
 
     again = actorproc(*SERVE, "--until-end", cwd=folder)
     assert again.returncode == 0, again.stderr
     letters = lines(run("dead-letters", "list", *PLACE, "--json").stdout)
     assert len(letters) == 80, "they have no delay this time either"
+    replayed = [letter for letter in letters if letter["replayed"]]
+    assert len(replayed) == 40
+    assert replayed == lines(run("dead-letters", "list", *PLACE, "--replayed", "--json").stdout)
+    assert len(lines(run("dead-letters", "list", *PLACE, "--not-replayed", "--json").stdout)) == 40
+    table = run("dead-letters", "list", *PLACE).stdout.splitlines()
+    assert table[1].split()[:3] == ["letter", "time", "replayed"]
+    assert sum("  yes  " in row for row in table) == 40
+    which = f"{replayed[0]['partition']}:{replayed[0]['sequence']}"
+    assert "replayed" in run("dead-letters", "show", which, *PLACE).stdout
     history = {header["key"]: header["value"] for header in letters[-1]["headers"]}
     assert history["actorproc.dead_letter.processor"] == "Delays"
 
@@ -133,7 +146,9 @@ def test_lines_become_rows_and_dead_letters_that_are_replayed_once_and_purged(ru
         assert f"--before = '{when}': a time with its zone, such as 2013-01-01T00:00Z" in refused.stderr
     oldest = min(letter["time"] for letter in letters)
     assert lines(run(*purge, "--yes", "--before", oldest).stdout) == [{"purged": 0, "kept": 0}]
-    assert lines(run(*purge, "--yes").stdout) == [{"purged": 80, "kept": 0}]
+    assert lines(run(*purge, "--yes", "--replayed").stdout) == [{"purged": 40, "kept": 0}]
+    assert lines(run(*purge, "--yes", "--replayed").stdout) == [{"purged": 0, "kept": 0}]
+    assert lines(run(*purge, "--yes").stdout) == [{"purged": 40, "kept": 0}]
     assert run("dead-letters", "list", *PLACE, "--json").stdout == ""
     assert lines(run(*replay).stdout) == [{"replayed": 0, "replayed_before": 0}]
 
