@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
 from typing import TypeVar
 
 import anyio
@@ -16,6 +19,7 @@ import anyio.to_thread
 T = TypeVar("T")
 
 _THREADS = 40  # at once, of each event loop
+_LIMIT = Path("/sys/fs/cgroup/cpu.max")  # microseconds of CPU time that a container may use, and in how many
 _PATIENCE = 0.25  # seconds; who has waited so long for a turn goes on without
 
 _threads: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar("actorproc.threads")
@@ -61,8 +65,9 @@ class Clock:
 
     @property
     def cores(self) -> int:
-        """How many threads can compute at once."""
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        """How many threads can compute at once. A container's CPU limit counts, as far as it grants whole cores."""
+        there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return max(1, min(there, _granted()))
 
     async def sleep(self, seconds: float) -> None:
         await anyio.sleep(seconds)
@@ -114,6 +119,16 @@ class Clock:
     ) -> T:
         limiter = limiter or _of_loop(_threads, _THREADS)
         return await anyio.to_thread.run_sync(work, *args, abandon_on_cancel=abandon, limiter=limiter)
+
+
+@lru_cache
+def _granted() -> int:
+    """Whole cores that this container's limit grants (cgroup v2); more than there are if there is no limit."""
+    try:
+        quota, period = _LIMIT.read_text().split()
+        return sys.maxsize if quota == "max" else int(quota) // int(period)
+    except (OSError, ValueError):
+        return sys.maxsize
 
 
 def _of_loop(limiter: anyio.lowlevel.RunVar[anyio.CapacityLimiter], most: int) -> anyio.CapacityLimiter:

@@ -7,12 +7,13 @@ import sys
 import threading
 import time
 from functools import partial
+from pathlib import Path
 
 import anyio
 import anyio.to_thread
 import pytest
 
-from actorproc.clock import SYSTEM, Clock
+from actorproc.clock import SYSTEM, Clock, _granted
 
 # In a process of its own, which has one thread: forking any other is not safe.
 FORKS = """
@@ -101,6 +102,25 @@ async def test_a_turn_is_free_again_when_the_work_fails_or_its_caller_gives_up()
     turn = await clock.take_turn()
     assert turn is not None
     clock.end_turn(turn)
+
+
+@pytest.mark.parametrize(
+    ("limit", "cores"),
+    [("max 100000", 64), ("200000 100000", 2), ("350000 100000", 3), ("50000 100000", 1), ("9900000 100000", 64), ("?", 64),
+     (None, 64)],
+)  # fmt: skip
+def test_a_containers_cpu_limit_bounds_the_cores(
+    limit: str | None, cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if limit is not None:
+        (tmp_path / "cpu.max").write_text(limit + "\n")
+    monkeypatch.setattr("actorproc.clock._LIMIT", tmp_path / "cpu.max")
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(64), raising=False)
+    _granted.cache_clear()
+    try:
+        assert Clock().cores == cores
+    finally:
+        _granted.cache_clear()
 
 
 def test_time_in_which_other_threads_keep_the_core_busy_is_not_idle_time() -> None:
