@@ -28,6 +28,7 @@ def checked_handler(handler: object) -> type[PartitionHandler]:
     if getattr(handler, "__abstractmethods__", None):
         missing = ", ".join(sorted(handler.__abstractmethods__))  # type: ignore[attr-defined]
         raise HandlerDefinitionError(f"{name} is abstract: it has no {missing}")
+    _check_spelling(handler)
     for method, arguments in handler._arguments.items():
         _check_method(handler, method, arguments)
     _check_kinds(handler)
@@ -48,6 +49,22 @@ def checked_handler(handler: object) -> type[PartitionHandler]:
             f"{name}.Options must be a pydantic model, a subclass of pydantic.BaseModel, and is {options!r}"
         )
     return handler
+
+
+def _check_spelling(handler: type[PartitionHandler]) -> None:
+    """A name that is ours but for case or underscores, as outputSchema is, would not be looked at."""
+    ours = {name for name in (*dir(PartitionHandler), *handler._arguments) if not name.startswith("_")}
+    bare = {name.replace("_", "").lower(): name for name in ours}
+    for name in set(dir(handler)) - ours:
+        meant = bare.get(name.replace("_", "").lower())
+        model = getattr(handler, name, None)
+        if (
+            name.startswith("_")
+            or meant is None
+            or (meant == "Options" and not (inspect.isclass(model) and issubclass(model, BaseModel)))
+        ):
+            continue
+        raise HandlerDefinitionError(f"{handler.__name__}.{name} is not looked at: its name must be {meant}")
 
 
 def _check_method(handler: type[PartitionHandler], method: str, arguments: tuple[str, ...]) -> None:

@@ -13,6 +13,7 @@ from actorproc.settings import Settings
 _FEW = 100  # records of which the share is taken at least: one bad record of the first two is no alarm
 _SHOWN = 200  # characters of an error that a message shows
 _NONE = np.array([], np.int64)
+_GIVEN_UP = "ctx.dead_letter"  # in place of an error's type
 
 
 class LetterLimit:
@@ -64,7 +65,7 @@ class LetterLimit:
                 f"{len(window)} of the latest {sizes[over[0]]} records failed, more than dead_letter_limit = "
                 f"{self._share:g} allows; nothing of this batch was committed. {self._most_frequent(window)}\n"
                 "Mend the cause and start again. To let them become dead letters, raise dead_letter_limit (1 switches it "
-                "off); to pass over records that raise, let on_error return Decision.SKIP"
+                f"off); {_passing_over({self._errors[number][0] for number in window})}"
             ) from (error if isinstance(error, Exception) else None)
 
     def _most_frequent(self, failed: list[int]) -> str:
@@ -81,4 +82,13 @@ class LetterLimit:
 def _told(error: Exception | str) -> tuple[str, str]:
     if isinstance(error, Exception):
         return type(error).__name__, text_of(error)[:_SHOWN]
-    return "ctx.dead_letter", str(error)[:_SHOWN]
+    return _GIVEN_UP, str(error)[:_SHOWN]
+
+
+def _passing_over(kinds: set[str]) -> str:
+    ways = []
+    if kinds - {_GIVEN_UP}:
+        ways.append("records that raise, let on_error return Decision.SKIP")
+    if _GIVEN_UP in kinds:
+        ways.append(f"those that the handler gives up, leave out {_GIVEN_UP}, which does not ask on_error")
+    return "to pass over " + "; ".join(ways)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pytest
+from pydantic import BaseModel
 
 from actorproc.errors import HandlerDefinitionError
 from actorproc.handler import PartitionHandler
@@ -18,6 +19,22 @@ from actorproc.handlers import Capture, JsonRows, RecordHandler
 class Base(PartitionHandler):
     async def process(self, batch: Any, ctx: Any) -> None:
         pass
+
+
+class Renamed(Base):
+    class Model(BaseModel):
+        bound: int = 1
+
+    options = Model
+
+
+class CamelCase(Base):
+    outputSchema = "n long"  # noqa: N815
+
+
+class OwnNames(Base):
+    options = ("a", "b")  # no model: something of its own
+    _shared = _process = None
 
 
 class StreamingProcess(PartitionHandler):
@@ -138,6 +155,8 @@ class DataclassOptions(Base):
         (SharedNotAsync, r"shared must be an async context manager"),
         (SharedWithoutOptions, r"shared takes .* above async def shared\(cls, options\)"),
         (SchemaOfInstance, r"schema_for must be a class method"),
+        (Renamed, r"^Renamed\.options is not looked at: its name must be Options$"),
+        (CamelCase, r"^CamelCase\.outputSchema is not looked at: its name must be output_schema$"),
         (DictOptions, r"DictOptions\.Options must be a pydantic model.*<class 'dict'>"),
         (DataclassOptions, r"DataclassOptions\.Options must be a pydantic model"),
     ],
@@ -171,6 +190,6 @@ class Unusual(RecordHandler):
         pass
 
 
-@pytest.mark.parametrize("handler", [Base, Unusual, JsonRows, Capture])
+@pytest.mark.parametrize("handler", [Base, OwnNames, Unusual, JsonRows, Capture])
 def test_whatever_can_be_called_as_it_is_called_is_allowed(handler: type[Any]) -> None:
     assert checked_handler(handler) is handler
