@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,6 +18,8 @@ from actorproc.records import RECORD_SCHEMA, datable
 Value = bytes | str | dict[str, Any] | list[Any] | None
 Key = bytes | str | int | None
 Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
+
+_SIZED = frozenset({bytes, str, type(None)})
 
 VALUE_LIMIT = 512 * 2**20
 """Bytes that a value may have; so may a key, and all headers of a record together."""
@@ -126,6 +129,19 @@ def columns(
         return None
     data = pa.record_batch(made, schema=RECORD_SCHEMA)
     return data if count == 1 or data.nbytes <= COLUMNS_LIMIT else None
+
+
+def known_within(limit: int, values: Sequence[Value] | pa.Array, keys: Sequence[Key] | pa.Array) -> bool:
+    """Whether they have at most `limit` bytes together, about. False where it takes encoding them to tell."""
+    return _size(values) + _size(keys) <= limit
+
+
+def _size(column: Sequence[Any] | pa.Array) -> float:
+    if isinstance(column, pa.Array):
+        return float(column.nbytes)
+    if not _SIZED.issuperset(map(type, column)):
+        return math.inf
+    return sum(map(len, filter(None, column)))
 
 
 def binary_column(given: Sequence[Any] | pa.Array, encode: Callable[[Any], bytes | None]) -> pa.BinaryArray:

@@ -36,6 +36,7 @@ from actorproc.log.payloads import (
     header_list,
     headers_weight,
     key_bytes,
+    known_within,
     microseconds,
     value_bytes,
 )
@@ -44,7 +45,10 @@ from actorproc.settings import Settings, count_of_bytes, duration
 from actorproc.store import Store
 from actorproc.stores import open_store
 
-_MANY = 16_384  # records taken at once in send_many
+_FEW, _MANY = (
+    64,
+    16_384,
+)  # records taken at once in send_many: at first, as nobody knows how large they are, and at most
 _BREATH = 500  # records after which send lets others have the event loop
 _HEAD_RETRY = 1.0  # seconds
 
@@ -133,6 +137,7 @@ class Producer:
         self._failure: Exception | None = None  # the first since the last flush
         self._records = self._files = self._failed = 0
         self._unbroken = 0  # records taken in since others had the event loop
+        self._together = _FEW  # records that send_many takes at once, if they are as small as the latest
         self._heads = HeadWriter(self._store, clock)
         self._stack: AsyncExitStack | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -243,7 +248,10 @@ class Producer:
             if column is not None and not isinstance(column, datetime) and len(column) != len(values):
                 raise UsageError(f"{len(column)} {name} for {len(values)} values")
         deliveries = Deliveries()
-        start, rows = 0, 64
+        start, rows = 0, self._together
+        first_keys = keys[:rows] if keys is not None else ()
+        if headers is not None or not known_within(2 * self._batch_bytes, values[:rows], first_keys):
+            rows = _FEW
         while start < len(values):
             await anyio.lowlevel.checkpoint()
             part = slice(start, start + rows)
@@ -260,7 +268,8 @@ class Producer:
             await self._distribute(data, start, deliveries, tasks)
             start += data.num_rows
             # About a batch at a time, however large the records are; by and by, since the next may be larger than these.
-            rows = max(1, min(_MANY, rows * 4, math.ceil(rows * self._batch_bytes / max(1, data.nbytes))))
+            rows = max(1, min(_MANY, rows * 4, math.ceil(data.num_rows * self._batch_bytes / max(1, data.nbytes))))
+            self._together = max(rows, _FEW)
         return deliveries
 
     async def flush(self) -> None:

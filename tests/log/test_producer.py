@@ -16,6 +16,7 @@ import pytest
 from actorproc.errors import UsageError
 from actorproc.log.outgoing import Sent
 from actorproc.log.partitioning import partition_of_key
+from actorproc.log.payloads import columns
 from actorproc.log.producer import Producer
 from actorproc.records import Record
 from actorproc.settings import Settings
@@ -252,6 +253,40 @@ def test_send_waits_while_the_buffer_is_full_and_memory_stays_bounded() -> None:
         assert sum(map(len, contents.values())) == 81
 
     run(main())
+
+
+@pytest.mark.parametrize("headers", [False, True])
+async def test_records_are_taken_as_many_at_once_as_make_a_batch_if_that_is_known_and_few_where_it_is_not(
+    headers: bool, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = list[tuple[int, int]]()
+
+    def note(*given: Any) -> pa.RecordBatch | None:
+        data = columns(*given)
+        taken.append((data.num_rows, data.nbytes) if data is not None else (0, 0))
+        return data
+
+    async def taken_of(values: list[Any], **more: Any) -> list[tuple[int, int]]:
+        taken.clear()
+        if headers:
+            more["headers"] = [{"a": b"b"}] * len(values)
+        await producer.send_many(values, **more)
+        return list(taken)
+
+    monkeypatch.setattr("actorproc.log.producer.columns", note)
+    size = 100_000
+    async with Producer(store, partitions=2, batch_bytes=size) as producer:
+        small = [b"x" * 100] * 5_000
+        assert (await taken_of(small))[0][0] == 64, "nothing is known of the first"
+        first, _ = (await taken_of(small))[0]
+        assert first == 64 if headers else first > 500
+        for keys in ([b"k" * 5_000] * 5_000, [None] + ["k" * 5_000] * 4_999):
+            assert (await taken_of(small, keys=keys))[0][0] <= 64
+            await taken_of(small)
+        for large in ("y" * 5_000, b"y" * 5_000, ["y" * 5_000], {"y": "y" * 5_000}):
+            found = await taken_of([b"x", *[large] * 500])
+            assert max(bytes_ for _, bytes_ in found) <= 65 * 5_000 + size
+            await taken_of(small)
 
 
 def test_a_buffer_full_of_small_batches_is_sent_before_linger_ends() -> None:
