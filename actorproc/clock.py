@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import sys
@@ -20,10 +21,30 @@ T = TypeVar("T")
 
 _THREADS = 40  # at once, of each event loop
 _LIMIT = Path("/sys/fs/cgroup/cpu.max")  # microseconds of CPU time that a container may use, and in how many
-_PATIENCE = 0.25  # seconds; who has waited so long for a turn goes on without
+_PATIENCE = 0.25  # seconds; who has waited so long for a turn goes on without, and who has had one so long loses it
 
 _threads: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar("actorproc.threads")
 _turns: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar("actorproc.turns")
+
+
+class Turn:
+    """A turn to compute, from `begin` to `end`. After a while it ends by itself: who is still at it may only be waiting."""
+
+    def __init__(self, turns: anyio.CapacityLimiter) -> None:
+        self._turns: anyio.CapacityLimiter | None = turns
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def begin(self) -> None:
+        if self._turns is not None:
+            await self._turns.acquire_on_behalf_of(self)
+            self._timer = asyncio.get_running_loop().call_later(_PATIENCE, self.end)
+
+    def end(self) -> None:
+        """To be called on the event loop, in a task or not, once or often."""
+        if self._timer is not None and self._turns is not None:
+            self._timer.cancel()
+            self._turns.release_on_behalf_of(self)
+            self._turns = None
 
 
 class Clock:
@@ -84,7 +105,7 @@ class Clock:
 
         Args:
             abandon: a cancelled caller need not wait for the thread to end.
-            ahead: nobody waits for it yet, and it computes: it takes a turn.
+            ahead: it computes, and mostly nobody waits for it yet: it waits for a turn, though not for long.
             limiter: bounds the threads instead. (anyio's own is the application's, which may block all of those threads.)
         """
         if not ahead:
@@ -93,22 +114,18 @@ class Clock:
         try:
             return await self._in_thread(work, *args, abandon=abandon, limiter=limiter)
         finally:
-            self.end_turn(turn)
+            if turn is not None:
+                turn.end()
 
-    async def take_turn(self) -> object | None:
+    async def take_turn(self) -> Turn | None:
         """Wait for a turn to compute: there are as many as cores, as more at once only drive each other's data out of the
-        caches. None: there was none for a while, as somebody computes for long, or waits; go on without.
+        caches. None: there was none for a while; go on without.
         """
-        turn = object()
+        turn = Turn(self._turns)
         with anyio.move_on_after(_PATIENCE):
-            await self._turns.acquire_on_behalf_of(turn)
+            await turn.begin()
             return turn
         return None
-
-    def end_turn(self, turn: object | None) -> None:
-        """What `take_turn` gave, given back: on the event loop, once."""
-        if turn is not None:
-            self._turns.release_on_behalf_of(turn)
 
     @property
     def _turns(self) -> anyio.CapacityLimiter:

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import anyio
 
-from actorproc.clock import Clock
+from actorproc.clock import Clock, Turn
 
 T = TypeVar("T")
 
@@ -56,7 +56,8 @@ class HandlerThreads:
         first = threading.Lock()  # taken by the thread when it begins, or by a caller who gives up before that
 
         def release() -> None:
-            self._clock.end_turn(turn)
+            if turn is not None:
+                turn.end()
             self._slots.release_on_behalf_of(slot)
             del self._ended[partition]
             ended.set()
@@ -80,7 +81,7 @@ class HandlerThreads:
             if first.acquire(blocking=False):
                 release()
 
-    async def _take_turn(self) -> object | None:
+    async def _take_turn(self) -> Turn | None:
         """A turn, if the handler computes and there is one in time."""
         self._attempts += 1
         if self._computing < _COMPUTES and self._attempts % _LOOK_EVERY:

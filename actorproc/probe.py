@@ -42,7 +42,7 @@ async def probe(store: Store, prefix: str) -> list[Property]:
             `store.limits.patience` to tell.
         PlaceRefused: likewise, but the store does not allow a request.
     """
-    bench = _Bench(store.fleeting(), f"{prefix}{store.clock.nonce()}/")
+    bench = _Bench(store, f"{prefix}{store.clock.nonce()}/")
     results: dict[int, Property | StoreError] = {}
 
     async def run(index: int) -> None:
@@ -103,7 +103,7 @@ class _Bench:
     """
 
     def __init__(self, store: Store, prefix: str) -> None:
-        self.store = store
+        self._durable, self.store = store, store.fleeting()
         self.prefix = prefix
         self._numbers = count()
         self._keys: list[str] = []
@@ -118,6 +118,9 @@ class _Bench:
 
     async def put(self, key: str, body: bytes) -> str:
         return await self._once("put", self.store.backend.put(key, body))
+
+    async def put_durably(self, key: str, body: bytes) -> str:
+        return await self._once("put", self._durable.backend.put(key, body))
 
     async def create(self, key: str, body: bytes) -> str:
         return await self._once("put_if_absent", self.store.backend.put_if_absent(key, body))
@@ -187,7 +190,7 @@ async def _try(check: _Check, bench: _Bench) -> Property:
 
 async def _read_your_write(bench: _Bench) -> str:
     key = bench.key()
-    first = await bench.put(key, b"one")
+    first = await bench.put_durably(key, b"one")
     await bench.expect(key, b"one", "after the first write")
     second = await bench.put(key, b"two")
     await bench.expect(key, b"two", "after the second write")

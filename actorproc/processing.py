@@ -26,7 +26,7 @@ from actorproc.letter_limit import LetterLimit
 from actorproc.output.dead_letters import render_letter
 from actorproc.records import SEQUENCE, Batch
 from actorproc.retry import Backoff
-from actorproc.rows.emitted import Emitted
+from actorproc.rows.emitted import VALUES_AT_ONCE, Emitted
 from actorproc.rows.encoder import RowEncoder, in_order
 from actorproc.settings import Settings
 
@@ -37,7 +37,7 @@ _Encoded = tuple[list[pa.Table], dict[int, Exception]]
 
 _SHORT = 1.0  # seconds of a wait to try again that a drain sits out, rather than leave the batch to the next owner
 
-_SMALL = 50_000  # values that are encoded on the loop: some 5 ms, and a hop to a thread would cost more
+_SMALL = VALUES_AT_ONCE  # are encoded on the loop
 
 
 @dataclass(slots=True)
@@ -245,12 +245,12 @@ class BatchProcessor:
         return self._encoded(attempt.emitted, attempt.tables)
 
     async def _encode(self, attempt: Attempt) -> _Encoded:
-        emitted, tables = attempt.emitted, attempt.tables
+        # With `ctx.commit` more may come meanwhile.
+        emitted, tables = attempt.emitted.copy(), list(attempt.tables)
         values = emitted.waiting * self._rows.width + sum(table.num_rows * table.num_columns for table in tables)
         if values <= _SMALL:
             return self._encoded(emitted, tables)
-        # With `ctx.commit` more may come meanwhile.
-        return await self._clock.offload(self._encoded, emitted.copy(), list(tables))
+        return await self._clock.offload(self._encoded, emitted, tables)
 
     def _encoded(self, emitted: Emitted, given: list[pa.Table]) -> _Encoded:
         misfits: dict[int, Exception] = {}
@@ -269,37 +269,39 @@ class BatchProcessor:
             raise HandlerMisuse(
                 "a row was emitted, and the handler declares no output_schema, such as 'carrier string, n long'"
             )
+        self._check_origin(attempt.batch, pa.array(sorted(misfits), pa.int64()))
         failures = self._open(attempt.failures) | misfits
         if not tables:
             return None, failures
         table = tables[0] if len(tables) == 1 else in_order(pa.concat_tables(tables))  # each is in order by itself
-        self._check_origin(attempt.batch, table)
-        if self._saved >= 0 and table.num_rows and pc.min(table[SEQUENCE.name]).as_py() <= self._saved:
-            self._broken = HandlerError(
-                f"a row was emitted for a record up to {self._saved}, which ctx.commit had committed already: "
-                "emit first, or commit up to an earlier record with ctx.commit(record)"
-            )
-            raise self._broken
+        self._check_origin(attempt.batch, table[SEQUENCE.name])
         unwanted = failures.keys() | attempt.letters.keys()
         if unwanted:
             given_up = pc.is_in(table[SEQUENCE.name], value_set=pa.array(sorted(unwanted), pa.int64()))
             table = table.filter(pc.invert(given_up))
         return table, failures
 
-    def _check_origin(self, batch: Batch, table: pa.Table) -> None:
-        if table.num_rows == 0:
+    def _check_origin(self, batch: Batch, sequences: pa.Array | pa.ChunkedArray) -> None:
+        """Rows, those that do not fit as well, must belong to records that are still at hand."""
+        if len(sequences) == 0:
             return
-        span = pc.min_max(table[SEQUENCE.name]).as_py()
+        span = pc.min_max(sequences).as_py()
         if span["min"] < batch.first or span["max"] > batch.last:
             raise HandlerError(
                 f"rows with _sequence {span['min']}..{span['max']} were emitted for a batch of {batch.first}..{batch.last}: "
                 "a row belongs to a record of the batch at hand"
             )
         if batch.last - batch.first >= len(batch):  # there are gaps
-            foreign = pc.invert(pc.is_in(table[SEQUENCE.name], value_set=batch.sequence_array))
+            foreign = pc.invert(pc.is_in(sequences, value_set=batch.sequence_array))
             if pc.any(foreign).as_py():
-                sequence = table[SEQUENCE.name].filter(foreign)[0]
+                sequence = sequences.filter(foreign)[0]
                 raise HandlerError(f"a row was emitted for record {sequence}, which is not among those at hand")
+        if span["min"] <= self._saved:
+            self._broken = HandlerError(
+                f"a row was emitted for a record up to {self._saved}, which ctx.commit had committed already: "
+                "emit first, or commit up to an earlier record with ctx.commit(record)"
+            )
+            raise self._broken
 
     async def _commit(self, attempt: Attempt, upto: int) -> None:
         """`ctx.commit`: save what is finished without a gap, up to `upto` at most. One at a time, also within `ctx.map`."""
@@ -308,12 +310,13 @@ class BatchProcessor:
                 raise self._broken
             if attempt is not self._current:
                 raise HandlerError("committed after process() had returned or failed")
-            await self._commit_alone(attempt, upto)
+            with attempt.emitted.still():
+                await self._commit_alone(attempt, upto)
 
     async def _commit_alone(self, attempt: Attempt, upto: int) -> None:
         self.wanted = max(self.wanted, upto)
         awaited = list(attempt.awaited)  # before the await: what finishes meanwhile is not in the table
-        emitted, columns = attempt.emitted.mark(), len(attempt.tables)
+        counts = len(attempt.emitted), len(attempt.tables)
         table, failures = self._joined(attempt, await self._encode(attempt))
         unfinished = [*failures, *awaited, *(self._parts.waiting if self._parts else ())]
         limit = min([upto, *(sequence - 1 for sequence in unfinished)])
@@ -339,7 +342,7 @@ class BatchProcessor:
             (now if sequence <= limit else later).letters[sequence] = letter
         try:
             self._saved, self._done, attempt.committed = limit, later, limit
-            _forget(attempt, limit, emitted, columns)
+            _forget(attempt, limit, *counts)
             if self._whole is not None:
                 await self._save(self._whole, now, limit)
         except BaseException as error:  # whether it is committed is not known here: only a new start can tell
@@ -385,9 +388,9 @@ def _check_nothing(returned: object) -> None:
         )
 
 
-def _forget(attempt: Attempt, upto: int, emitted: tuple[int, int], tables: int) -> None:
-    """Drop what was committed, of the rows up to the mark and the first `tables`, in place: the context holds the same lists."""
-    attempt.emitted.forget(upto, emitted)
+def _forget(attempt: Attempt, upto: int, rows: int, tables: int) -> None:
+    """Drop what was committed, of the first `rows` and `tables`, in place: the context holds the same lists."""
+    attempt.emitted.forget(upto, rows)
     attempt.tables[:tables] = [
         table.filter(pc.greater(table[SEQUENCE.name], upto)) for table in attempt.tables[:tables]
     ]

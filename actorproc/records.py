@@ -121,7 +121,7 @@ class Batch:
         self.partition = partition
         self.data = data
         self.sequence_array = sequences
-        self._handed_out: Iterator[object] | None = None
+        self._tracked: Iterator[object] | None = None
         self._behind = 0
         self.emitted: Sized = ()
         """What has been emitted for it, where somebody keeps count."""
@@ -162,7 +162,7 @@ class Batch:
     def __iter__(self) -> Iterator[Record]:
         # One more than there are records: it is taken when they are at their end, so `reached` can tell.
         indices = iter(range(len(self) + 1))
-        self.hand_out(indices)
+        self.track(indices)
         return chain(self._records(indices), self._at_end())
 
     def _records(self, indices: Iterable[int]) -> Iterator[Record]:
@@ -173,13 +173,12 @@ class Batch:
         self.emitted_at_end = len(self.emitted)
         yield from ()
 
-    def hand_out(self, items: Iterator[object], behind: int = 0) -> None:
-        """Says what stands for the records from now on: taking an item takes a record, so `reached` knows of it.
+    def track(self, items: Iterator[object], behind: int = 0) -> None:
+        """From now on `reached` goes by what is left of `items`, an iterator over a list or range, and `behind` more.
 
-        Args:
-            items: of a list or range, and `behind` more behind them; one more in all than there are records left.
+        As long as the batch is worked on, one more is left than there are records left: that one is taken at their end.
         """
-        self._handed_out, self._behind = items, behind
+        self._tracked, self._behind = items, behind
         self.emitted_at_end = None
 
     @property
@@ -188,7 +187,7 @@ class Batch:
 
         The first suspect when a handler fails.
         """
-        left = 0 if self._handed_out is None else length_hint(self._handed_out) + self._behind
+        left = 0 if self._tracked is None else length_hint(self._tracked) + self._behind
         return len(self) - left if 0 < left <= len(self) else None
 
     @overload

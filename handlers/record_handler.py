@@ -115,9 +115,9 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
                 given = values[at : at + PIECE]
                 left -= len(given)
                 items = iter(given)
-                batch.hand_out(items, left + 1)
+                batch.track(items, left + 1)
                 yield items, call
-        batch.hand_out(iter(()))
+        batch.track(iter(()))  # at their end
 
     async def _process_async(self, batch: Batch, ctx: PartitionContext) -> None:
         ctx.commit = _no_commit  # type: ignore[method-assign]

@@ -86,10 +86,27 @@ async def test_work_ahead_of_its_time_begins_without_a_core_when_none_comes_for_
     turn = await clock.take_turn()
     assert turn is not None
     assert await clock.offload(divmod, 17, 5, ahead=True) == (3, 2)
-    clock.end_turn(turn)
+    turn.end()
     second = await clock.take_turn()
     assert second is not None, "what began without a turn has given one back"
-    clock.end_turn(second)
+    second.end()
+
+
+async def test_a_turn_that_is_held_for_long_ends_by_itself_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actorproc.clock._PATIENCE", 0.01)
+    clock = OneCore()
+    held = await clock.take_turn()
+    await anyio.sleep(0.05)
+    monkeypatch.setattr("actorproc.clock._PATIENCE", 60)
+    with anyio.fail_after(30):
+        next_one = await clock.take_turn()
+    assert held is not None
+    assert next_one is not None
+    held.end()
+    with anyio.move_on_after(0.01) as scope:
+        await clock.take_turn()
+    assert scope.cancelled_caught, "whose turn has ended cannot end another's"
+    next_one.end()
 
 
 async def test_a_turn_is_free_again_when_the_work_fails_or_its_caller_gives_up() -> None:
@@ -101,7 +118,7 @@ async def test_a_turn_is_free_again_when_the_work_fails_or_its_caller_gives_up()
         await clock.offload(divmod, 17, 5, ahead=True)
     turn = await clock.take_turn()
     assert turn is not None
-    clock.end_turn(turn)
+    turn.end()
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from functools import partial
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from actorproc.clock import Clock
@@ -121,6 +123,24 @@ async def test_a_handler_that_computes_takes_turns_however_busy_the_rest_of_the_
     for _ in range(200):  # few of those that wait are measured
         await threads.run("0", lambda: None, lambda: None)
     assert await begun_together(threads) == ["0"]
+
+
+async def test_a_thread_ends_also_where_anyio_cannot_tell_the_loop_outside_of_a_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As with `sniffio` installed, since anyio tells its worker threads that they run in no loop."""
+    get = anyio.lowlevel.RunVar.get
+
+    def only_in_tasks(self: anyio.lowlevel.RunVar[object], *default: object) -> object:
+        if asyncio.current_task() is None:
+            raise anyio.NoEventLoopError
+        return get(self, *default)
+
+    threads = HandlerThreads(1, Measured(1.0))
+    monkeypatch.setattr(anyio.lowlevel.RunVar, "get", only_in_tasks)
+    with anyio.fail_after(30):
+        for number in range(3):
+            assert await threads.run("0", lambda: None, lambda number=number: number) == number
 
 
 async def test_what_is_read_ahead_waits_for_a_handler_that_computes(monkeypatch: pytest.MonkeyPatch) -> None:

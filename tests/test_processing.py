@@ -438,12 +438,13 @@ async def test_a_commit_up_to_something_that_is_no_record_is_refused() -> None:
         await Run(Handler())(numbers(1, 2, 3))
 
 
-async def test_a_row_of_another_batch_fails_the_attempt() -> None:
+@pytest.mark.parametrize("row", [{"n": 1}, {"n": "no number"}])
+async def test_a_row_of_another_batch_fails_the_attempt_whether_it_fits_or_not(row: dict[str, Any]) -> None:
     other = numbers(1, 2, 3)
 
     class Handler(Doubler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
-            ctx.emit(other[2], {"n": 1})
+            ctx.emit(other[2], row)
 
     outcome = await Run(Handler())(numbers(1))
     assert "a row belongs to a record of the batch" in letters(outcome)[100]["error"]["message"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import OrderedDict
+from contextlib import ExitStack
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from types import MappingProxyType
@@ -18,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actorproc.errors import HandlerMisuse
 from actorproc.rows.emitted import PIECE, Emitted
 from actorproc.rows.encoder import RowEncoder
 from actorproc.rows.schema import parse_schema
@@ -109,12 +111,12 @@ def test_rows_that_are_gathered_encoded_and_forgotten_become_what_they_would_hav
     given_rows: list[tuple[Any, bool, bool]], upto: int, count: int, copied: bool, together: int
 ) -> None:
     whole = encoder("a int, b string")
-    emitted, rows, sequences = Emitted(whole), list[Any](), list[int]()
-    mark = None
-    with patch("actorproc.rows.emitted._TOGETHER", together):
+    rows, sequences = list[Any](), list[int]()
+    with patch("actorproc.rows.emitted._TOGETHER", together), ExitStack() as stack:
+        emitted = Emitted(whole)
         for row, gather, grow in given_rows:
             if len(rows) == count:
-                mark = emitted.mark()
+                stack.enter_context(emitted.still())
             sequences.append((sequences[-1] if sequences else 0) + grow)
             rows.append(row)
             emitted.rows.append(row)
@@ -123,7 +125,7 @@ def test_rows_that_are_gathered_encoded_and_forgotten_become_what_they_would_hav
                 emitted.gather()
     _, unfit = whole.encode(rows, sequences)
     upto = min([upto, *(sequence - 1 for sequence in unfit)])  # nobody commits beyond a record that fails
-    emitted.forget(upto, mark or emitted.mark())
+    emitted.forget(upto, count)
     keep = [index for index, sequence in enumerate(sequences) if index >= count or sequence > upto]
     assert len(emitted) == len(keep)
     tables, misfits = (emitted.copy() if copied else emitted).encode()
@@ -159,6 +161,78 @@ def test_rows_are_encoded_while_they_come_and_not_all_kept_as_objects() -> None:
         if len(emitted.rows) >= PIECE:
             emitted.gather()
         assert emitted.waiting <= 4 * PIECE
+
+
+class Unshowable:
+    def __repr__(self) -> str:
+        raise ZeroDivisionError
+
+
+def test_a_value_that_cannot_be_shown_is_a_misfit_like_any_other() -> None:
+    stored, misfits = encode("a int", {"a": 1}, {"a": Unshowable()})
+    assert stored == [{"a": 1}]
+    assert "Unshowable has no text: ZeroDivisionError" in misfits[101]
+
+
+def filled(emitted: Emitted, count: int, value: Any = 1) -> Emitted:
+    for index in range(count):
+        emitted.rows.append((value, "x"))
+        emitted.sequences.append(index)
+        if len(emitted.rows) >= PIECE:
+            emitted.gather()
+    return emitted
+
+
+def test_encoding_that_fails_while_rows_come_is_tried_again_in_the_end_and_repeats_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encode_columns, failed = RowEncoder.encode_columns, list[int]()
+
+    def short_of_memory(self: RowEncoder, values: Any, sequences: Any) -> Any:
+        if not failed:
+            failed.append(len(sequences))
+            raise MemoryError
+        return encode_columns(self, values, sequences)
+
+    monkeypatch.setattr(RowEncoder, "encode_columns", short_of_memory)
+    tables, _ = filled(Emitted(encoder("a int, b string")), 20 * PIECE).encode()
+    assert failed == [4 * PIECE]
+    assert pa.concat_tables(tables)["_sequence"].to_pylist() == list(range(20 * PIECE))
+
+
+def test_values_that_take_a_look_at_each_and_rows_added_by_the_thousand_are_not_encoded_while_they_come() -> None:
+    slow = filled(Emitted(encoder("a double, b string")), 20 * PIECE, np.float64(1))
+    assert slow.waiting == 16 * PIECE, "after the first piece, which showed it"
+    many = Emitted(encoder("a int, b string"))
+    many.add([(1, "x")] * 20 * PIECE, pa.array(range(20 * PIECE)))
+    assert many.waiting == 20 * PIECE
+
+
+def test_committing_record_by_record_leaves_nothing_behind_that_the_next_commit_has_to_go_through() -> None:
+    emitted = Emitted(encoder("a int, b string"))
+    for sequence in range(6 * PIECE):
+        emitted.rows.append((1, "x"))
+        emitted.sequences.append(sequence)
+        if sequence % PIECE == 0:
+            filled(emitted, 3 * PIECE, sequence)
+        with emitted.still():
+            assert len(emitted.copy().encode()[0]) <= 1
+            emitted.forget(max(sequence, 3 * PIECE), len(emitted))
+        assert len(emitted) == 0
+
+
+def test_threads_that_emit_at_once_are_noticed() -> None:
+    emitted = filled(Emitted(encoder("a int, b string")), 5)
+    emitted.sequences.append(5)  # of a thread that is just about to add its row
+    with pytest.raises(HandlerMisuse, match="by several threads at once"):
+        emitted.gather()
+    emitted.rows.append((1, "x"))
+    emitted._at_work.acquire()
+    with pytest.raises(HandlerMisuse, match="by several threads at once"):
+        emitted.gather()
+    emitted._at_work.release()
+    emitted.gather()
+    assert (len(emitted), emitted.rows) == (6, [])
 
 
 def test_rows_come_by_sequence_and_those_of_one_record_as_they_were_emitted() -> None:

@@ -10,6 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from actorproc.errors import repr_of
+
 SHOWN = 80
 """Characters of a value that a message shows."""
 
@@ -35,7 +37,7 @@ class Unfit(NamedTuple):
 
 def shown(value: object) -> str:
     """The value as a message shows it."""
-    text = repr(value)
+    text = repr_of(value)
     return text if len(text) <= SHOWN else text[:SHOWN] + "..."
 
 

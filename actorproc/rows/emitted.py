@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from actorproc.errors import Misfit
+from actorproc.errors import HandlerMisuse, Misfit
 from actorproc.records import SEQUENCE
 from actorproc.rows.encoder import Row, RowEncoder
 
 PIECE = 512
 """Rows that wait as they came: the cache holds them, and they are fewer than what sets Python looking for garbage (700)."""
+
+VALUES_AT_ONCE = 50_000
+"""Values that may be encoded on the event loop: some 5 ms, and a hop to a thread would cost more."""
 
 _TOGETHER = 4 * PIECE  # rows encoded at a time: fewer make more calls, and of more the caches no longer hold the values
 
@@ -36,6 +41,9 @@ class Emitted:
         self._encoded: list[tuple[pa.RecordBatch, dict[int, Misfit]]] = []
         self._count = 0  # of rows that are no longer in `rows`
         self._alike = True  # up to now; one odd row, and that one and those behind it stay rows
+        self._together = min(_TOGETHER, max(PIECE, VALUES_AT_ONCE // max(1, encoder.width)))
+        self._still = False
+        self._at_work = threading.Lock()
 
     def __len__(self) -> int:
         return self._count + len(self.sequences)
@@ -50,15 +58,35 @@ class Emitted:
         if len(self.rows) + len(rows) >= PIECE:
             self.gather()
             if self._alike and self._gather(rows, sequences):
+                self._encode_some()
                 return
         self.sequences.extend(sequences.to_pylist())
         self.rows.extend(rows)
 
     def gather(self) -> None:
-        """Keep only the values of the rows."""
-        if self._alike and self.rows and self._gather(self.rows, pa.array(self.sequences, pa.int64())):
-            self.rows.clear()
-            self.sequences.clear()
+        """Keep only the values of the rows, and those as Arrow when there are enough.
+
+        Raises:
+            HandlerMisuse: several threads emit at once.
+        """
+        if not self._alike or not self.rows:
+            return
+        if len(self.rows) != len(self.sequences) or not self._at_work.acquire(blocking=False):
+            raise HandlerMisuse(
+                "rows are emitted by several threads at once: collect what they make, and emit it in one"
+            )
+        try:
+            try:
+                sequences = pa.array(self.sequences, pa.int64())
+            except (pa.ArrowException, OverflowError, TypeError, ValueError):
+                self._alike = False  # `encode` raises it again, where it is no fault of the record at hand
+                return
+            if self._gather(self.rows, sequences):
+                self.rows.clear()
+                self.sequences.clear()
+                self._encode_some()
+        finally:
+            self._at_work.release()
 
     def _gather(self, rows: Sequence[Row], sequences: pa.Int64Array) -> bool:
         values = self._encoder.columns(rows)
@@ -69,9 +97,16 @@ class Emitted:
             column.extend(its_values)
         self._gathered.append(sequences.to_numpy())
         self._count += len(sequences)
-        if len(self._columns[0]) >= _TOGETHER:
-            self._encode_columns()
         return True
+
+    def _encode_some(self) -> None:
+        """Encode what is gathered, if it is enough and soon done."""
+        enough = self._together <= len(self._columns[0]) < self._together + PIECE
+        if enough and self._encoder.swift and not self._still:
+            try:
+                self._encode_columns()
+            except Exception:  # noqa: BLE001  # `encode` tries it again, and it is no fault of the record at hand
+                self._still = True
 
     def _encode_columns(self) -> None:
         if self._gathered:
@@ -100,19 +135,34 @@ class Emitted:
             misfits |= unfit  # the first of a record counts
         return [pa.Table.from_batches([batch]) for batch, _ in parts], misfits
 
-    def mark(self) -> tuple[int, int]:
-        """What there is now, for `forget`."""
-        self.gather()
-        self._encode_columns()
-        return len(self._encoded), len(self.rows)
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """While inside, `forget` knows which rows are the first so many."""
+        before, self._still = self._still, True
+        try:
+            yield
+        finally:
+            self._still = before
 
-    def forget(self, upto: int, mark: tuple[int, int]) -> None:
-        """Drop those of the rows up to `mark` whose record is at or before `upto`, which all fit."""
-        encoded, rows = mark
-        for index, (batch, misfits) in enumerate(self._encoded[:encoded]):
+    def forget(self, upto: int, count: int) -> None:
+        """Drop those of the first `count` rows whose record is at or before `upto`, and which all fit.
+
+        To be called within `still`, in which they have been counted.
+        """
+        total, in_columns = self._count, sum(map(len, self._gathered))
+        encoded, self._encoded = self._encoded, []
+        for batch, misfits in encoded:
             kept = batch.filter(pc.greater(batch.column(SEQUENCE.name), upto))
-            self._encoded[index] = kept, misfits
             self._count -= len(batch) - len(kept)
-        keep = [index for index, sequence in enumerate(self.sequences) if index >= rows or sequence > upto]
-        self.rows[:] = [self.rows[index] for index in keep]
-        self.sequences[:] = [self.sequences[index] for index in keep]
+            if len(kept) or misfits:
+                self._encoded.append((kept, misfits))
+        if in_columns:
+            gathered = np.concatenate(self._gathered)
+            keep = np.flatnonzero((np.arange(total - in_columns, total) >= count) | (gathered > upto))
+            for column in self._columns:
+                column[:] = [column[index] for index in keep.tolist()]
+            self._gathered = [gathered[keep]]
+            self._count -= in_columns - len(keep)
+        left = [index for index, sequence in enumerate(self.sequences) if total + index >= count or sequence > upto]
+        self.rows[:] = [self.rows[index] for index in left]
+        self.sequences[:] = [self.sequences[index] for index in left]

@@ -34,15 +34,18 @@ class _Column:
         self._checked = has_rules(field.type)
         self._plain = plain(field.type)
         self._coerce = coercer(field.type, required=self._required)
+        self.swift = True
+        """Whether the latest values were encoded without a look at each."""
 
     def encode(self, values: Sequence[Any]) -> tuple[pa.Array, dict[int, str]]:
         """The values as an array, with null for those that do not fit, and why these do not, by index."""
         try:
             array = self._at_once(values)
-            if array is not None and not (self._required and array.null_count):
+            self.swift = array is not None and not (self._required and array.null_count)
+            if self.swift:
                 return array, {}
         except (pa.ArrowException, ArithmeticError, TypeError, ValueError):
-            pass  # a value is against it: which one, is found below
+            self.swift = False  # a value is against it: which one, is found below
         fitting, unfit = [], {}
         for index, value in enumerate(values):
             try:
@@ -88,6 +91,11 @@ class RowEncoder:
         self._names = frozenset(schema.names)
         self._columns = [_Column(field) for field in schema]
         self.width = len(self._columns)
+
+    @property
+    def swift(self) -> bool:
+        """Whether the latest rows were encoded without a look at each value, which takes many times as long."""
+        return all(column.swift for column in self._columns)
 
     def encode(self, rows: Sequence[Row], sequences: Sequence[int]) -> tuple[pa.RecordBatch, dict[int, Misfit]]:
         """The rows that fit, by `_sequence` (those of one record as they were given), and why others do not.

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NoReturn
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import structlog
@@ -179,12 +180,17 @@ def test_forgetting_dead_letters_at_a_commit_is_found(monkeypatch: pytest.Monkey
 def test_forgetting_what_is_emitted_during_a_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     forget = processing._forget
 
-    def forget_more(attempt: Attempt, upto: int, mark: tuple[int, int], tables: int) -> None:
-        attempt.emitted.mark()
-        del attempt.emitted._encoded[mark[0] :]
-        forget(attempt, upto, mark, tables)
+    def forget_more(attempt: Attempt, upto: int, rows: int, tables: int) -> None:
+        emitted, gathered = attempt.emitted, len(attempt.emitted) - len(attempt.emitted.rows)
+        if emitted._gathered:
+            emitted._gathered = [np.concatenate(emitted._gathered)[:rows]]
+            emitted._count = len(emitted._gathered[0])
+            for column in emitted._columns:
+                del column[rows:]
+        del emitted.rows[max(0, rows - gathered) :], emitted.sequences[max(0, rows - gathered) :]
+        forget(attempt, upto, rows, tables)
 
-    monkeypatch.setattr(processing, "_SMALL", -1)
+    monkeypatch.setattr(processing, "_SMALL", 0)
     monkeypatch.setattr(processing, "_forget", forget_more)
     assert re.search("record .* ended as 0 rows|should have .* rows", first_broken("map, commits"))
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from pathlib import Path
+
 import pytest
 
 from actorproc.clock import Clock
@@ -16,6 +20,7 @@ from actorproc.errors import (
 from actorproc.probe import RACERS, ensure_safe, probe
 from actorproc.retry import Backoff
 from actorproc.store import Listing, Store, Stored, StoreLimits
+from actorproc.stores.files import Files
 from actorproc.stores.memory import Memory
 
 NAMES = [
@@ -153,6 +158,16 @@ class Days(Clock):
 
     def wall(self) -> float:
         return super().wall() + self.ahead
+
+
+async def test_a_folder_whose_files_cannot_be_synced_is_not_called_safe(tmp_path: Path) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+    files = Files(tmp_path / "store")
+    files._sync = refuse
+    with pytest.raises(StoreUnavailable, match=os.strerror(errno.ENOTSUP)):
+        await ensure_safe(Store(files, limits=StoreLimits(patience=0)), "probe/")
 
 
 async def test_a_start_sweeps_what_hosts_left_that_were_killed_in_their_probe_a_day_ago() -> None:
