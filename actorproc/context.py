@@ -122,8 +122,8 @@ class PartitionContext:
         A row that does not fit `output_schema` is that record's failure.
         """
         try:
-            self._sequences.append(record[1])
-        except (KeyError, IndexError, TypeError):
+            self._sequences.append(record.sequence)
+        except AttributeError:
             raise _no_record(record) from None
         self._rows.append(row)
         if len(self._rows) >= PIECE:
@@ -133,8 +133,8 @@ class PartitionContext:
         """Add any number of output rows that came from `record`."""
         rows = list(rows)  # first, as they may come from a generator that fails midway
         try:
-            sequences = [record[1]] * len(rows)
-        except (KeyError, IndexError, TypeError):
+            sequences = [record.sequence] * len(rows)
+        except AttributeError:
             raise _no_record(record) from None
         self._extend(sequences, rows)
 
@@ -146,7 +146,7 @@ class PartitionContext:
             self._rows.extend(())  # which is refused after `process` has returned
             self._emitted.add(rows, records.sequence_array)
         else:
-            self._extend([record[1] for record in records], rows)
+            self._extend([record.sequence for record in records], rows)
 
     def _extend(self, sequences: Sequence[int], rows: Sequence[Row]) -> None:
         self._sequences.extend(sequences)
@@ -293,6 +293,7 @@ class PartitionContext:
         for made in self._attempt.maps:
             if inspect.getcoroutinestate(made) == inspect.CORO_CREATED:
                 made.close()  # else Python says, with lines of ours, that it was never awaited
+        self._attempt.batch.emitted = ()  # a row may lead to a record of it
         refusing = _ClosedList(self._site.log)
         self._attempt = _Closed(self._attempt, refusing)
         self._rows = self._sequences = refusing

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from typing import Any, ClassVar
 
 import anyio
@@ -899,16 +901,42 @@ async def test_an_on_error_that_returns_something_else_loses_nothing_at_most_onc
     assert sorted(outcome.letters) == [100, 101, 102]
 
 
+async def test_a_batch_is_forgotten_also_where_rows_hold_their_records_which_the_garbage_collector_does_not_look_at() -> (
+    None
+):
+    batches: list[weakref.ref[Batch]] = []
+
+    class Holding(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            batches.append(weakref.ref(batch))
+            for record in batch:
+                ctx.emit(record, {"n": record})
+
+    outcome = await Run(Holding())(numbers(1, 2))
+    assert list(letters(outcome)) == [100, 101]
+    gc.collect()
+    assert {batch() for batch in batches} == {None}
+
+
+def test_records_of_a_batch_are_equal_where_they_are_the_same() -> None:
+    batch, other = numbers(5, 5), numbers(5, 5)
+    assert [record == batch[0] for record in batch] == [True, False]
+    assert len({*batch, *batch}) == 2
+    assert batch[0] != other[0]
+
+
+@pytest.mark.parametrize("row", [{"n": 1}, (1, 100, b"x")])
 @pytest.mark.parametrize("call", ["emit", "emit_many"])
-async def test_a_row_given_in_place_of_the_record_is_said_to_be_one(call: str) -> None:
+async def test_a_row_given_in_place_of_the_record_is_said_to_be_one(call: str, row: object) -> None:
     class Swapped(PartitionHandler):
         output_schema = "n long"
 
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             for record in batch:
-                getattr(ctx, call)({"n": 1}, [record])
+                getattr(ctx, call)(row, [record])
 
-    with pytest.raises(errors.HandlerMisuse, match="a dict was given in place of a record: the record comes first"):
+    given = f"a {type(row).__name__} was given in place of a record: the record comes first"
+    with pytest.raises(errors.HandlerMisuse, match=given):
         await Run(Swapped())(numbers(7))
 
 
