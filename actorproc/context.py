@@ -121,32 +121,33 @@ class PartitionContext:
 
         A row that does not fit `output_schema` is that record's failure.
         """
-        try:
-            self._sequences.append(record.sequence)
-        except AttributeError:
-            raise _no_record(record) from None
+        if type(record) is not Record:
+            raise _no_record(record)
+        self._sequences.append(record.sequence)
         self._rows.append(row)
         if len(self._rows) >= PIECE:
             self._emitted.gather()
 
     def emit_many(self, record: Record, rows: Iterable[Row]) -> None:
         """Add any number of output rows that came from `record`."""
+        if type(record) is not Record:
+            raise _no_record(record)
         rows = list(rows)  # first, as they may come from a generator that fails midway
-        try:
-            sequences = [record.sequence] * len(rows)
-        except AttributeError:
-            raise _no_record(record) from None
-        self._extend(sequences, rows)
+        self._extend([record.sequence] * len(rows), rows)
 
     def emit_each(self, records: Sequence[Record] | Batch, rows: Sequence[Row]) -> None:
         """Add one output row for each of these records, in their order. Faster than `emit` for each."""
         if len(rows) != len(records):
             raise ValueError(f"{len(rows)} rows for {len(records)} records: emit_each takes one for each")
+        rows = rows if isinstance(rows, list) else list(rows)
         if isinstance(records, Batch):
             self._rows.extend(())  # which is refused after `process` has returned
             self._emitted.add(rows, records.sequence_array)
-        else:
-            self._extend([record.sequence for record in records], rows)
+            return
+        for record in records:
+            if type(record) is not Record:
+                raise _no_record(record)
+        self._extend([record.sequence for record in records], rows)
 
     def _extend(self, sequences: Sequence[int], rows: Sequence[Row]) -> None:
         self._sequences.extend(sequences)
@@ -175,6 +176,8 @@ class PartitionContext:
         self._attempt.failures[record.sequence] = error
 
     def _check_open(self, record: Record) -> None:
+        if not isinstance(record, Record):
+            raise _no_record(record)
         batch = self._attempt.batch
         index = bisect_left(batch.sequences, record.sequence)
         if index == len(batch) or batch.sequences[index] != record.sequence:
@@ -293,7 +296,6 @@ class PartitionContext:
         for made in self._attempt.maps:
             if inspect.getcoroutinestate(made) == inspect.CORO_CREATED:
                 made.close()  # else Python says, with lines of ours, that it was never awaited
-        self._attempt.batch.emitted = ()  # a row may lead to a record of it
         refusing = _ClosedList(self._site.log)
         self._attempt = _Closed(self._attempt, refusing)
         self._rows = self._sequences = refusing

@@ -44,7 +44,7 @@ def checked_handler(handler: object) -> type[PartitionHandler]:
             "needs from ctx.options or ctx.shared, in opened(self, ctx)"
         )
     options: object = handler.Options
-    if not (inspect.isclass(options) and issubclass(options, BaseModel)):
+    if not _is_model(options):
         raise HandlerDefinitionError(
             f"{name}.Options must be a pydantic model, a subclass of pydantic.BaseModel, and is {options!r}"
         )
@@ -53,18 +53,22 @@ def checked_handler(handler: object) -> type[PartitionHandler]:
 
 def _check_spelling(handler: type[PartitionHandler]) -> None:
     """A name that is ours but for case or underscores, as outputSchema is, would not be looked at."""
-    ours = {name for name in (*dir(PartitionHandler), *handler._arguments) if not name.startswith("_")}
+    ours = {name for name in dir(PartitionHandler) if not name.startswith("_")}
     bare = {name.replace("_", "").lower(): name for name in ours}
-    for name in set(dir(handler)) - ours:
-        meant = bare.get(name.replace("_", "").lower())
-        model = getattr(handler, name, None)
-        if (
-            name.startswith("_")
-            or meant is None
-            or (meant == "Options" and not (inspect.isclass(model) and issubclass(model, BaseModel)))
-        ):
-            continue
-        raise HandlerDefinitionError(f"{handler.__name__}.{name} is not looked at: its name must be {meant}")
+    for kind in handler.__mro__:
+        own = vars(kind) if issubclass(kind, PartitionHandler) else {}  # what others bring along is theirs to name
+        for name, value in own.items():
+            meant = bare.get(name.replace("_", "").lower())
+            if meant is None or name.startswith("_") or name in ours:
+                continue
+            given = inspect.getattr_static(handler, meant) is not inspect.getattr_static(PartitionHandler, meant)
+            fits = _is_model(value) if meant == "Options" else not inspect.isclass(value)
+            if fits and not given:
+                raise HandlerDefinitionError(f"{kind.__name__}.{name} is not looked at: its name must be {meant}")
+
+
+def _is_model(value: object) -> bool:
+    return inspect.isclass(value) and issubclass(value, BaseModel)
 
 
 def _check_method(handler: type[PartitionHandler], method: str, arguments: tuple[str, ...]) -> None:

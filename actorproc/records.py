@@ -41,11 +41,8 @@ _FIRST_TIME, _LAST_TIME = (
 _PIECE = 512  # items of a column that are Python objects at a time
 
 
-class Record(msgspec.Struct, frozen=True, gc=False):
-    """One record of a batch.
-
-    A struct made in C, because a batch makes ten thousand of them. The garbage collector need not look at them, as nothing
-    that a batch holds for long leads to one.
+class Record(msgspec.Struct, frozen=True):
+    """One record of a batch. A struct made in C, because a batch makes ten thousand of them.
 
     Attributes:
         sequence: place in the partition: grows from record to record, with gaps.
@@ -151,6 +148,9 @@ class Batch:
             schema=RECORD_SCHEMA,
         )
         return cls(partition, data, pa.array(sequences, pa.int64()))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Batch, (self.partition, self.data, self.sequence_array)  # a copy is nobody's at work
 
     def __len__(self) -> int:
         return int(self.data.num_rows)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 from pydantic import BaseModel
@@ -32,9 +33,25 @@ class CamelCase(Base):
     outputSchema = "n long"  # noqa: N815
 
 
-class OwnNames(Base):
+class Mixin:
+    """Of another library."""
+
+    def onError(self) -> None:  # noqa: N802
+        pass
+
+    @property
+    def Opened(self) -> None:  # noqa: N802
+        raise RuntimeError
+
+
+class OwnNames(Base, Mixin):
     options = ("a", "b")  # no model: something of its own
     _shared = _process = None
+    OUTPUT_SCHEMA = output_schema = "n long"
+    Process = subprocess.Popen
+
+    class Shared(NamedTuple):
+        pool: int
 
 
 class StreamingProcess(PartitionHandler):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
+import pickle
 import weakref
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import anyio
 import orjson
@@ -918,6 +920,17 @@ async def test_a_batch_is_forgotten_also_where_rows_hold_their_records_which_the
     assert {batch() for batch in batches} == {None}
 
 
+async def test_a_record_can_be_copied_and_pickled_while_its_batch_is_at_work() -> None:
+    class Copying(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                for copied in (copy.deepcopy(record), pickle.loads(pickle.dumps(record))):
+                    assert (copied.sequence, copied.value, copied.key) == (record.sequence, record.value, record.key)
+                    ctx.emit(copied, {"n": record.json()})
+
+    assert column(await Run(Copying())(numbers(5, 6)), "n") == [5, 5, 6, 6]
+
+
 def test_records_of_a_batch_are_equal_where_they_are_the_same() -> None:
     batch, other = numbers(5, 5), numbers(5, 5)
     assert [record == batch[0] for record in batch] == [True, False]
@@ -925,15 +938,19 @@ def test_records_of_a_batch_are_equal_where_they_are_the_same() -> None:
     assert batch[0] != other[0]
 
 
-@pytest.mark.parametrize("row", [{"n": 1}, (1, 100, b"x")])
-@pytest.mark.parametrize("call", ["emit", "emit_many"])
+class Reading(NamedTuple):
+    sequence: int
+
+
+@pytest.mark.parametrize("row", [{"n": 1}, (1, 100, b"x"), Reading(100)])
+@pytest.mark.parametrize("call", ["emit", "emit_many", "emit_each"])
 async def test_a_row_given_in_place_of_the_record_is_said_to_be_one(call: str, row: object) -> None:
     class Swapped(PartitionHandler):
         output_schema = "n long"
 
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             for record in batch:
-                getattr(ctx, call)(row, [record])
+                getattr(ctx, call)([row] if call == "emit_each" else row, [record])
 
     given = f"a {type(row).__name__} was given in place of a record: the record comes first"
     with pytest.raises(errors.HandlerMisuse, match=given):

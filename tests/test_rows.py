@@ -7,6 +7,7 @@ from collections import OrderedDict
 from contextlib import ExitStack
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -163,6 +164,18 @@ def test_rows_are_encoded_while_they_come_and_not_all_kept_as_objects() -> None:
         assert emitted.waiting <= 4 * PIECE
 
 
+class Strange(tuple[int, ...]):
+    __slots__ = ()
+
+    @property
+    def _fields(self) -> list[str]:
+        return ["a"]
+
+
+def test_a_row_class_whose_fields_are_known_of_an_instance_alone_is_no_row_or_goes_by_them() -> None:
+    assert encode("a int", Strange((1,))) == ([{"a": 1}], {})
+
+
 class Unshowable:
     def __repr__(self) -> str:
         raise ZeroDivisionError
@@ -208,6 +221,16 @@ def test_values_that_take_a_look_at_each_and_rows_added_by_the_thousand_are_not_
     assert many.waiting == 20 * PIECE
 
 
+def test_very_wide_rows_are_not_encoded_while_they_come() -> None:
+    wide = Emitted(encoder(", ".join(f"c{number} int" for number in range(200))))
+    for sequence in range(3 * PIECE):
+        wide.rows.append((1,) * 200)
+        wide.sequences.append(sequence)
+        if len(wide.rows) >= PIECE:
+            wide.gather()
+    assert wide.waiting == 3 * PIECE
+
+
 def test_committing_record_by_record_leaves_nothing_behind_that_the_next_commit_has_to_go_through() -> None:
     emitted = Emitted(encoder("a int, b string"))
     for sequence in range(6 * PIECE):
@@ -228,11 +251,18 @@ def test_threads_that_emit_at_once_are_noticed() -> None:
         emitted.gather()
     emitted.rows.append((1, "x"))
     emitted._at_work.acquire()
-    with pytest.raises(HandlerMisuse, match="by several threads at once"):
-        emitted.gather()
+    for emit in (emitted.gather, partial(emitted.add, [(1, "x")] * PIECE, pa.array(range(PIECE)))):
+        with pytest.raises(HandlerMisuse, match="by several threads at once"):
+            emit()
     emitted._at_work.release()
     emitted.gather()
     assert (len(emitted), emitted.rows) == (6, [])
+    emitted.rows.append({"b": "y"})
+    emitted.sequences.append(6)
+    emitted.gather()
+    emitted.sequences.append(7)
+    with pytest.raises(HandlerMisuse, match="by several threads at once"):
+        emitted.encode()
 
 
 def test_rows_come_by_sequence_and_those_of_one_record_as_they_were_emitted() -> None:

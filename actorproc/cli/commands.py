@@ -229,7 +229,8 @@ def list_letters(
 
     \b
       actorproc dead-letters list --name Delays --container state
-      actorproc dead-letters list --name Delays --container state --error KeyError --not-replayed
+      actorproc dead-letters list --name Delays --container state --error KeyError
+      actorproc dead-letters list --name Delays --container state --not-replayed
       actorproc dead-letters list --name Delays --container state --json
     """
     from actorproc.cli.letters import show_all

@@ -76,7 +76,8 @@ def show_all(
                 await print_table(columns, rows, empty=none[replayed] if error is None else "", cut=columns[-3:])
             if error is not None and error not in types:
                 there = ", ".join(f"{name} ({count:,})" for name, count in types.most_common()) or "none at all"
-                typer.echo(f"no dead letter with an error of type {error!r}; there are: {there}", err=True)
+                which = {None: "", True: " was replayed", False: " is left to replay"}[replayed]
+                typer.echo(f"no dead letter with an error of type {error!r}{which}; there are: {there}", err=True)
 
     run_async(work)
 
@@ -222,14 +223,16 @@ async def _chosen(
     store: Store, layout: ProcessorLayout, replays: Replays, partition: str | None, error: str | None,
     replayed: bool | None, limit: int | None, types: Counter[str],
 ) -> AsyncIterator[dict[str, Any]]:  # fmt: skip
-    """Letters of the wanted type of `error`, `replayed` or not; counts all types in `types`."""
+    """Letters of the wanted type of `error`, `replayed` or not; counts in `types` those that there are."""
     left = limit
     for key in sorted(await letter_files(store, layout, partition), key=lambda key: (natural(partition_of(key)), key)):
         done = await replays.done(key)
+        if replayed not in (None, done):
+            continue
         for letter in await read_letters(store, key):
             letter["replayed"] = done
             types[letter["error"]["type"]] += 1
-            if replayed not in (None, done) or error not in (None, letter["error"]["type"]):
+            if error not in (None, letter["error"]["type"]):
                 continue
             if left is not None:
                 if left == 0:

@@ -20,6 +20,7 @@ Key = bytes | str | int | None
 Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 
 _SIZED = frozenset({bytes, str, type(None)})
+_PLAIN = frozenset({pa.binary(), pa.large_binary(), pa.string(), pa.large_string(), pa.null()})
 
 VALUE_LIMIT = 512 * 2**20
 """Bytes that a value may have; so may a key, and all headers of a record together."""
@@ -138,7 +139,7 @@ def known_within(limit: int, values: Sequence[Value] | pa.Array, keys: Sequence[
 
 def _size(column: Sequence[Any] | pa.Array) -> float:
     if isinstance(column, pa.Array):
-        return float(column.nbytes)
+        return float(column.nbytes) if column.type in _PLAIN else math.inf
     if not _SIZED.issuperset(map(type, column)):
         return math.inf
     return sum(map(len, filter(None, column)))

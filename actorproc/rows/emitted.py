@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -41,7 +42,8 @@ class Emitted:
         self._encoded: list[tuple[pa.RecordBatch, dict[int, Misfit]]] = []
         self._count = 0  # of rows that are no longer in `rows`
         self._alike = True  # up to now; one odd row, and that one and those behind it stay rows
-        self._together = min(_TOGETHER, max(PIECE, VALUES_AT_ONCE // max(1, encoder.width)))
+        enough = VALUES_AT_ONCE // max(1, encoder.width)
+        self._together = min(_TOGETHER, enough) if enough >= PIECE else sys.maxsize
         self._still = False
         self._at_work = threading.Lock()
 
@@ -54,12 +56,13 @@ class Emitted:
         return sum(map(len, self._gathered)) + len(self.rows)
 
     def add(self, rows: Sequence[Row], sequences: pa.Int64Array) -> None:
-        """Add many rows at once."""
+        """Add many rows at once. Raises as `gather`."""
         if len(self.rows) + len(rows) >= PIECE:
             self.gather()
-            if self._alike and self._gather(rows, sequences):
-                self._encode_some()
-                return
+            with self._alone():
+                if self._alike and self._gather(rows, sequences):
+                    self._encode_some()
+                    return
         self.sequences.extend(sequences.to_pylist())
         self.rows.extend(rows)
 
@@ -69,13 +72,9 @@ class Emitted:
         Raises:
             HandlerMisuse: several threads emit at once.
         """
-        if not self._alike or not self.rows:
-            return
-        if len(self.rows) != len(self.sequences) or not self._at_work.acquire(blocking=False):
-            raise HandlerMisuse(
-                "rows are emitted by several threads at once: collect what they make, and emit it in one"
-            )
-        try:
+        with self._alone():
+            if not self._alike or not self.rows:
+                return
             try:
                 sequences = pa.array(self.sequences, pa.int64())
             except (pa.ArrowException, OverflowError, TypeError, ValueError):
@@ -85,6 +84,15 @@ class Emitted:
                 self.rows.clear()
                 self.sequences.clear()
                 self._encode_some()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if len(self.rows) != len(self.sequences) or not self._at_work.acquire(blocking=False):
+            raise HandlerMisuse(
+                "rows are emitted by several threads at once: collect what they make, and emit it in one"
+            )
+        try:
+            yield
         finally:
             self._at_work.release()
 

@@ -176,7 +176,7 @@ class RowEncoder:
         if kind is dict:
             return self._by_name(rows)  # type: ignore[arg-type]
         names = self._declared.names if kind is tuple else getattr(kind, "_fields", None)
-        if names is None or not self._names.issuperset(names):
+        if not isinstance(names, list | tuple) or not self._names.issuperset(names):
             return None
         try:
             by_name = dict(zip(names, zip(*rows, strict=True), strict=True))

@@ -120,6 +120,10 @@ def test_lines_become_rows_and_dead_letters_that_are_replayed_once_and_purged(ru
     status = orjson.loads(run("status", *PLACE, "--source", "events", "--json").stdout)
     assert sum(partition["lag"] for partition in status["partitions"]) == 40
     assert "no dead letter is left to replay" in run("dead-letters", "list", *PLACE, "--not-replayed").stdout
+    told = run("dead-letters", "list", *PLACE, "--not-replayed", "--error", "KeyError").stderr
+    assert told.rstrip().endswith(
+        "no dead letter with an error of type 'KeyError' is left to replay; there are: none at all"
+    )
 
     again = actorproc(*SERVE, "--until-end", cwd=folder)
     assert again.returncode == 0, again.stderr

@@ -266,7 +266,7 @@ async def test_records_are_taken_as_many_at_once_as_make_a_batch_if_that_is_know
         taken.append((data.num_rows, data.nbytes) if data is not None else (0, 0))
         return data
 
-    async def taken_of(values: list[Any], **more: Any) -> list[tuple[int, int]]:
+    async def taken_of(values: Any, **more: Any) -> list[tuple[int, int]]:
         taken.clear()
         if headers:
             more["headers"] = [{"a": b"b"}] * len(values)
@@ -283,6 +283,9 @@ async def test_records_are_taken_as_many_at_once_as_make_a_batch_if_that_is_know
         for keys in ([b"k" * 5_000] * 5_000, [None] + ["k" * 5_000] * 4_999):
             assert (await taken_of(small, keys=keys))[0][0] <= 64
             await taken_of(small)
+        same = pa.array([b"y" * 5_000] * 500).dictionary_encode()
+        assert max(bytes_ for _, bytes_ in await taken_of(same)) <= 65 * 5_000 + size
+        await taken_of(small)
         for large in ("y" * 5_000, b"y" * 5_000, ["y" * 5_000], {"y": "y" * 5_000}):
             found = await taken_of([b"x", *[large] * 500])
             assert max(bytes_ for _, bytes_ in found) <= 65 * 5_000 + size
