@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from bisect import bisect_left
 from collections import Counter
@@ -53,8 +54,12 @@ class Attempt:
     """Sequences of records that `map` has not finished."""
     committed: int = -1
     """Sequence up to which the handler has committed the batch."""
-    maps: list[Coroutine[Any, Any, object]] = field(default_factory=list)
-    """Calls of `map`, awaited or not."""
+    calls: list[tuple[str, Coroutine[Any, Any, object]]] = field(default_factory=list)
+    """Calls of `map` and `commit` that may not have ended, by name, awaited or not."""
+
+    def called(self, name: str, made: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        self.calls[:] = [*((other, call) for other, call in self.calls if not _has_ended(call)), (name, made)]
+        return made
 
     @property
     def produced(self) -> int:
@@ -138,7 +143,7 @@ class PartitionContext:
     def emit_each(self, records: Sequence[Record] | Batch, rows: Sequence[Row]) -> None:
         """Add one output row for each of these records, in their order. Faster than `emit` for each."""
         if len(rows) != len(records):
-            raise ValueError(f"{len(rows)} rows for {len(records)} records: emit_each takes one for each")
+            raise HandlerMisuse(f"{len(rows)} rows for {len(records)} records: emit_each takes one for each")
         rows = rows if isinstance(rows, list) else list(rows)
         if isinstance(records, Batch):
             self._rows.extend(())  # which is refused after `process` has returned
@@ -202,9 +207,12 @@ class PartitionContext:
         """
         if concurrency < 1:
             raise ValueError(f"concurrency = {concurrency}: at least 1")
-        made = self._map(batch, work, concurrency)
-        self._attempt.maps.append(made)
-        return made
+        if not callable(work):
+            raise HandlerMisuse(
+                f"ctx.map takes the batch, then a function to call with each record, not a {type(work).__name__}: "
+                "write await ctx.map(batch, self.work)"
+            )
+        return self._attempt.called("map", self._map(batch, work, concurrency))
 
     async def _map(
         self, batch: Iterable[Record], work: Callable[[Record], Awaitable[T]], concurrency: int
@@ -235,8 +243,8 @@ class PartitionContext:
             raise HandlerError("ctx.map was cancelled from within: work awaited something that was cancelled")
         return results
 
-    async def commit(self, upto: Record | None = None) -> None:
-        """Make position and output durable together, now: up to and with `upto`; without it to the end of the batch, which is
+    def commit(self, upto: Record | None = None) -> Coroutine[Any, Any, None]:
+        """To be awaited. Make position and output durable together, now: up to and with `upto`; without it to the end of the batch, which is
         for after a loop over it.
 
         It stops short of the first record that has failed or that `map` still works on. Whatever fails later in this attempt,
@@ -248,6 +256,9 @@ class PartitionContext:
             HandlerMisuse: the handler is still amid the batch and does not say which record it has done; or the record is not
                 of this batch.
         """
+        return self._attempt.called("commit", self._commit_up_to(upto))
+
+    async def _commit_up_to(self, upto: Record | None) -> None:
         await self._commit(self._attempt, self._end() if upto is None else self._up_to(upto))
 
     def _up_to(self, record: Record) -> int:
@@ -282,23 +293,44 @@ class PartitionContext:
         Raises:
             HandlerMisuse: it has not awaited what it called.
         """
-        left = [made for made in self._attempt.maps if inspect.getcoroutinestate(made) != inspect.CORO_CLOSED]
+        calls = list(self._attempt.calls)
+        unfinished = {name for name, call in calls if not _has_ended(call) and (name == "map" or _is_forgotten(call))}
         self._close()
-        if left:
+        self._emitted.check()
+        if "map" in unfinished:
             raise HandlerMisuse(
                 "ctx.map was called and not awaited: its records are not done when process returns; write await ctx.map(...)"
+            )
+        if unfinished:
+            raise HandlerMisuse(
+                "ctx.commit was called and not awaited, so nothing was committed: write await ctx.commit() in async def process; "
+                "in a plain def, anyio.from_thread.run(ctx.commit)"
             )
 
     def _close(self) -> None:
         """From now on nothing can be added."""
         if isinstance(self._attempt, _Closed):
             return
-        for made in self._attempt.maps:
-            if inspect.getcoroutinestate(made) == inspect.CORO_CREATED:
-                made.close()  # else Python says, with lines of ours, that it was never awaited
+        for _, call in self._attempt.calls:
+            if _is_forgotten(call):
+                call.close()  # else Python says, with lines of ours, that it was never awaited
         refusing = _ClosedList(self._site.log)
         self._attempt = _Closed(self._attempt, refusing)
         self._rows = self._sequences = refusing
+
+
+def _has_ended(call: Coroutine[Any, Any, object]) -> bool:
+    return inspect.getcoroutinestate(call) == inspect.CORO_CLOSED
+
+
+def _is_forgotten(call: Coroutine[Any, Any, object]) -> bool:
+    """Nobody awaits it, and no task is about to."""
+    if inspect.getcoroutinestate(call) != inspect.CORO_CREATED:
+        return False
+    try:
+        return all(task.get_coro() is not call for task in asyncio.all_tasks())
+    except RuntimeError:  # in the thread of a plain def
+        return True
 
 
 def _no_record(given: object) -> HandlerMisuse:

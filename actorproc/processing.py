@@ -270,7 +270,7 @@ class BatchProcessor:
                 "a row was emitted, and the handler declares no output_schema, such as 'carrier string, n long'"
             )
         self._check_origin(attempt.batch, pa.array(sorted(misfits), pa.int64()))
-        failures = self._open(attempt.failures) | misfits
+        failures = misfits | self._open(attempt.failures)  # the reason that was given
         if not tables:
             return None, failures
         table = tables[0] if len(tables) == 1 else in_order(pa.concat_tables(tables))  # each is in order by itself

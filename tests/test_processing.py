@@ -702,6 +702,94 @@ async def test_a_commit_that_the_handler_does_not_wait_for_neither_loses_nor_rep
     assert bool(saved) == shielded
 
 
+class ForgetsCommit(Doubler):
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        await super().process(batch, ctx)
+        ctx.commit()  # type: ignore[unused-coroutine]
+
+
+class PlainCommit(PartitionHandler):
+    output_schema = "n long"
+
+    def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        ctx.commit()  # type: ignore[unused-coroutine]
+
+
+@pytest.mark.parametrize("handler", [ForgetsCommit, PlainCommit])
+async def test_a_commit_that_is_not_awaited_is_the_handlers_mistake(handler: type[PartitionHandler]) -> None:
+    with pytest.raises(errors.HandlerMisuse, match=r"ctx\.commit was called and not awaited, so nothing was committed"):
+        await Run(handler())(numbers(1, 2))
+
+
+@pytest.mark.parametrize("plain", [False, True])
+async def test_threads_of_the_handlers_own_that_emit_at_once_and_keep_it_to_themselves_stop_the_partition(
+    plain: bool,
+) -> None:
+    def beside(ctx: PartitionContext, batch: Batch) -> None:
+        ctx._emitted._at_work.acquire()  # as another thread has it
+        with pytest.raises(errors.HandlerMisuse):
+            ctx.emit_each(batch, [{"n": 1}] * len(batch))
+
+    class Pool(PartitionHandler):
+        output_schema = "n long"
+
+        def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            beside(ctx, batch)
+
+    class Coroutine(PartitionHandler):
+        output_schema = "n long"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            await asyncio.to_thread(beside, ctx, batch)
+
+    with pytest.raises(errors.HandlerMisuse, match="by several threads at once: collect what they make"):
+        await Run(Pool() if plain else Coroutine())(numbers(*range(600)))
+
+
+@pytest.mark.parametrize("give", ["work, batch", "batch, coroutine"])
+async def test_a_map_without_a_function_is_the_handlers_mistake(give: str) -> None:
+    async def work(record: Record) -> None: ...
+
+    class Wrong(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            made = work(batch[0])
+            given: list[Any] = [work, batch] if give == "work, batch" else [batch, made]
+            try:
+                await ctx.map(*given)
+            finally:
+                made.close()
+
+    with pytest.raises(
+        errors.HandlerMisuse, match=r"ctx\.map takes the batch, then a function .* await ctx\.map\(batch,"
+    ):
+        await Run(Wrong())(numbers(1))
+
+
+async def test_the_reason_of_a_record_that_failed_is_its_first_also_where_none_is_emitted_for_it() -> None:
+    class Emits(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record, row in zip(batch, await ctx.map(batch, self.work), strict=True):
+                ctx.emit(record, row)  # type: ignore[arg-type]
+
+        async def work(self, record: Record) -> dict[str, int]:
+            if record.json() == 2:
+                raise ValueError("price service says no")
+            return {"n": record.json()}
+
+    outcome = await Run(Emits())(numbers(1, 2, 3))
+    assert column(outcome, "n") == [1, 3]
+    assert letters(outcome)[101]["error"]["message"] == "price service says no"
+
+
+async def test_a_row_that_is_none_says_where_it_may_come_from() -> None:
+    class Emits(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            ctx.emit(batch[0], None)  # type: ignore[arg-type]
+
+    outcome = await Run(Emits())(numbers(1))
+    assert "Of a record that failed ctx.map gives None: leave that out" in letters(outcome)[100]["error"]["message"]
+
+
 @pytest.mark.parametrize("awaited", [False, True])
 async def test_a_handler_that_cancels_its_own_task_fails_at_that_record_alone(awaited: bool) -> None:
     class Cancelling(PartitionHandler):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import enum
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
-from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -244,25 +244,53 @@ def test_committing_record_by_record_leaves_nothing_behind_that_the_next_commit_
         assert len(emitted) == 0
 
 
-def test_threads_that_emit_at_once_are_noticed() -> None:
-    emitted = filled(Emitted(encoder("a int, b string")), 5)
+SEVERAL = "by several threads at once"
+
+
+def crossed(emitted: Emitted) -> None:
     emitted.sequences.append(5)  # of a thread that is just about to add its row
-    with pytest.raises(HandlerMisuse, match="by several threads at once"):
-        emitted.gather()
-    emitted.rows.append((1, "x"))
+
+
+def busy(emitted: Emitted) -> None:
     emitted._at_work.acquire()
-    for emit in (emitted.gather, partial(emitted.add, [(1, "x")] * PIECE, pa.array(range(PIECE)))):
-        with pytest.raises(HandlerMisuse, match="by several threads at once"):
-            emit()
-    emitted._at_work.release()
+
+
+@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize("collision", [crossed, busy])
+def test_threads_that_emit_at_once_are_noticed_and_not_forgotten(
+    collision: Callable[[Emitted], None], alike: bool
+) -> None:
+    for emit in (
+        Emitted.gather,
+        lambda emitted: emitted.add([(1, "x")] * PIECE, pa.array(range(PIECE))),
+        Emitted.encode,
+    ):
+        emitted = filled(Emitted(encoder("a int, b string")), 5)
+        if not alike:
+            emitted.rows[2] = {"a": 2}
+            emitted.gather()
+        emitted.check()
+        collision(emitted)
+        with pytest.raises(HandlerMisuse, match=SEVERAL):
+            emit(emitted)
+        with pytest.raises(HandlerMisuse, match=SEVERAL):
+            emitted.check()
+
+
+def test_what_another_thread_adds_while_rows_are_gathered_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns, emitted = RowEncoder.columns, Emitted(encoder("a int, b string"))
+
+    def beside(self: RowEncoder, rows: Any) -> Any:
+        emitted.sequences.append(99)
+        emitted.rows.append((99, "late"))
+        return columns(self, rows)
+
+    filled(emitted, 5)
+    monkeypatch.setattr(RowEncoder, "columns", beside)
     emitted.gather()
-    assert (len(emitted), emitted.rows) == (6, [])
-    emitted.rows.append({"b": "y"})
-    emitted.sequences.append(6)
-    emitted.gather()
-    emitted.sequences.append(7)
-    with pytest.raises(HandlerMisuse, match="by several threads at once"):
-        emitted.encode()
+    monkeypatch.undo()
+    tables, _ = emitted.encode()
+    assert pa.concat_tables(tables)["_sequence"].to_pylist() == [0, 1, 2, 3, 4, 99]
 
 
 def test_rows_come_by_sequence_and_those_of_one_record_as_they_were_emitted() -> None:

@@ -46,6 +46,7 @@ class Emitted:
         self._together = min(_TOGETHER, enough) if enough >= PIECE else sys.maxsize
         self._still = False
         self._at_work = threading.Lock()
+        self._misused = False
 
     def __len__(self) -> int:
         return self._count + len(self.sequences)
@@ -73,28 +74,34 @@ class Emitted:
             HandlerMisuse: several threads emit at once.
         """
         with self._alone():
-            if not self._alike or not self.rows:
+            count = len(self.rows)  # by which they go: nothing that a thread adds meanwhile is lost
+            if not self._alike or not count:
                 return
             try:
-                sequences = pa.array(self.sequences, pa.int64())
+                sequences = pa.array(self.sequences[:count], pa.int64())
             except (pa.ArrowException, OverflowError, TypeError, ValueError):
                 self._alike = False  # `encode` raises it again, where it is no fault of the record at hand
                 return
-            if self._gather(self.rows, sequences):
-                self.rows.clear()
-                self.sequences.clear()
+            if self._gather(self.rows[:count], sequences):
+                del self.rows[:count], self.sequences[:count]
                 self._encode_some()
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
         if len(self.rows) != len(self.sequences) or not self._at_work.acquire(blocking=False):
-            raise HandlerMisuse(
-                "rows are emitted by several threads at once: collect what they make, and emit it in one"
-            )
+            self._misused = True  # for whoever asks in the end: the thread that is told may keep it to itself
+        self.check()
         try:
             yield
         finally:
             self._at_work.release()
+
+    def check(self) -> None:
+        """Raises HandlerMisuse if several threads were found to emit at once."""
+        if self._misused:
+            raise HandlerMisuse(
+                "rows are emitted by several threads at once: collect what they make, and emit it in one"
+            )
 
     def _gather(self, rows: Sequence[Row], sequences: pa.Int64Array) -> bool:
         values = self._encoder.columns(rows)

@@ -203,6 +203,8 @@ class RowEncoder:
         for index, row in enumerate(rows):
             if not self._is_row(row):
                 why = f"a row is a dict of column to value, or a tuple in their order, not {shown(row)} ({type(row).__name__})"
+                if row is None:
+                    why += ". Of a record that failed ctx.map gives None: leave that out"
                 misfits[index] = Misfit("", why)
             elif not self._columns:
                 misfits[index] = Misfit("", "a row was emitted, but the handler declares no output_schema")
