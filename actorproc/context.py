@@ -244,8 +244,8 @@ class PartitionContext:
         return results
 
     def commit(self, upto: Record | None = None) -> Coroutine[Any, Any, None]:
-        """To be awaited. Make position and output durable together, now: up to and with `upto`; without it to the end of the batch, which is
-        for after a loop over it.
+        """Make position and output durable together, now: up to and with `upto`; without it to the end of the batch, which is
+        for after a loop over it. To be awaited.
 
         It stops short of the first record that has failed or that `map` still works on. Whatever fails later in this attempt,
         what was committed is not processed again.
