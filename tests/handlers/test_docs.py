@@ -24,6 +24,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     "TypedDelays": [{"carrier": "UA", "minutes": minutes} for minutes in (2, 20)],
     "LateFlights": [{"tail": "N14228", "minutes": 20}],
     "Sizes": [{"bytes": len(value)} for value in VALUES],
+    "Pooled": [{"tail": "N14228"}] * 3,
     "Careful": [{"carrier": "UA"}] * 3,
     "Late": [{"tail": "N14228"}],
     "Enriched": [{"tail": "N14228", "seen": 0}] * 3,
