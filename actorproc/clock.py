@@ -31,20 +31,19 @@ class Turn:
     """A turn to compute, from `begin` to `end`. After a while it ends by itself: who is still at it may only be waiting."""
 
     def __init__(self, turns: anyio.CapacityLimiter) -> None:
-        self._turns: anyio.CapacityLimiter | None = turns
-        self._timer: asyncio.TimerHandle | None = None
+        self._turns = turns
+        self._timer: asyncio.TimerHandle | None = None  # while it lasts
 
     async def begin(self) -> None:
-        if self._turns is not None:
-            await self._turns.acquire_on_behalf_of(self)
-            self._timer = asyncio.get_running_loop().call_later(_PATIENCE, self.end)
+        await self._turns.acquire_on_behalf_of(self)
+        self._timer = asyncio.get_running_loop().call_later(_PATIENCE, self.end)
 
     def end(self) -> None:
         """To be called on the event loop, in a task or not, once or often."""
-        if self._timer is not None and self._turns is not None:
-            self._timer.cancel()
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
             self._turns.release_on_behalf_of(self)
-            self._turns = None
 
 
 class Clock:

@@ -59,6 +59,7 @@ def show_all(
             if partition is not None:
                 await chosen_partitions(store, layout, partition)
             types: Counter[str] = Counter()
+            which = {None: "", True: " was replayed", False: " is left to replay"}[replayed]
             replays = await Replays.listed(store, layout)
             letters = _chosen(store, layout, replays, partition, error, replayed, limit, types)
             if as_json:
@@ -68,15 +69,10 @@ def show_all(
                 marks = ["replayed"] if replays and replayed is None else []
                 columns = ["letter", "time", *marks, "error", "message", "key", "value"]
                 rows = (_row(letter, marks) async for letter in letters)
-                none = {
-                    None: "no dead letters",
-                    True: "no dead letter was replayed",
-                    False: "no dead letter is left to replay",
-                }
-                await print_table(columns, rows, empty=none[replayed] if error is None else "", cut=columns[-3:])
+                none = f"no dead letter{which}" if which else "no dead letters"
+                await print_table(columns, rows, empty=none if error is None else "", cut=columns[-3:])
             if error is not None and error not in types:
                 there = ", ".join(f"{name} ({count:,})" for name, count in types.most_common()) or "none at all"
-                which = {None: "", True: " was replayed", False: " is left to replay"}[replayed]
                 typer.echo(f"no dead letter with an error of type {error!r}{which}; there are: {there}", err=True)
 
     run_async(work)
@@ -188,9 +184,9 @@ def purge(
             if partition is not None:
                 await chosen_partitions(store, layout, partition)
             files = {}
-            replays = await Replays.listed(store, layout)
+            replays = await Replays.listed(store, layout) if replayed else None
             for key in await letter_files(store, layout, partition):
-                if replayed and not await replays.done(key):
+                if replays is not None and not await replays.done(key):
                     continue
                 letters = await read_letters(store, key)
                 if letters and (
