@@ -21,6 +21,7 @@ T = TypeVar("T")
 
 _THREADS = 40  # at once, of each event loop
 _LIMIT = Path("/sys/fs/cgroup/cpu.max")  # microseconds of CPU time that a container may use, and in how many
+_WORTH_A_THREAD = 32 * 2**10  # bytes; going to a thread and back takes as long as most work on fewer
 _PATIENCE = 0.25  # seconds; who has waited so long for a turn goes on without, and who has had one so long loses it
 
 _threads: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar("actorproc.threads")
@@ -51,6 +52,8 @@ class Clock:
 
     `monotonic()` and `sleep()` share the event loop's time base, so anyio's deadlines agree with both.
     """
+
+    _worth_a_thread = _WORTH_A_THREAD
 
     def __init__(self, seed: int | None = None) -> None:
         self.random = random.Random(seed)  # noqa: S311 (jitter and put-ids; nothing here is a secret)
@@ -115,6 +118,12 @@ class Clock:
         finally:
             if turn is not None:
                 turn.end()
+
+    async def compute(self, size: int, work: Callable[..., T], *args: object, ahead: bool = False) -> T:
+        """Run CPU-heavy `work` on about `size` bytes: off the event loop, as `offload` does, if they are worth a thread."""
+        if size <= self._worth_a_thread:
+            return work(*args)
+        return await self.offload(work, *args, ahead=ahead)
 
     async def take_turn(self) -> Turn | None:
         """Wait for a turn to compute: there are as many as cores, as more at once only drive each other's data out of the

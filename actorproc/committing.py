@@ -218,7 +218,8 @@ class Committer:
                 rows=pending.totals.rows, letters=b"".join(pending.letters),
             )  # fmt: skip
             table = pa.concat_tables(pending.tables) if pending.tables else self._schema.empty_table()
-            body, letters = await self._clock.offload(encode_commit, table, commit)
+            size = table.nbytes + len(commit.letters)
+            body, letters = await self._clock.compute(size, encode_commit, table, commit)
             await self._chain.create(self._number, commit.put_id, body, letters)
             await self._chain.publish(self._number, commit)
             self._number += 1

@@ -19,6 +19,9 @@ from actorproc.store import Store
 TAIL = 64 * 2**10
 """Bytes fetched at first for a footer: all of most small files, and the footer of nearly every other."""
 
+_BLOCK = 4096
+"""Bytes of columns that are not compressed: on a disk they take a block in any case, and zstd's start costs more than all else."""
+
 _MAGIC = b"PAR1"
 
 # store_schema would repeat the schema in Arrow's own format in each file; Parquet's types say all that ours need.
@@ -39,6 +42,8 @@ def write_parquet(
     table: pa.Table, metadata: dict[str, str], *, row_group_rows: int | None = None, **options: Any
 ) -> bytes:
     """The file as bytes. `options` go to `pyarrow.parquet.ParquetWriter`; `use_dictionary` must be a list of columns."""
+    if table.nbytes <= _BLOCK:
+        options["compression"] = "none"
     sink = io.BytesIO()
     with open_writer(sink, table.schema, growing_columns(table), **options) as writer:
         if table.num_rows:

@@ -229,7 +229,7 @@ class Batch:
         """Sequence of the last record."""
         return int(self.sequence_array[-1].as_py())
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """Bytes that the columns take in memory."""
         return int(self.data.nbytes)

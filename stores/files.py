@@ -255,10 +255,11 @@ class Files(Backend):
             self._prepare()
         path = f"{self._drafts}/{os.getpid()}-{self._clock.nonce()}"
         try:
-            with open(path, "xb") as file:
-                file.write(body)
-                file.flush()
+            with open(path, "xb", buffering=0) as file:
                 handle = file.fileno()
+                rest = memoryview(body)
+                while rest:
+                    rest = rest[os.write(handle, rest) :]
                 now = os.fstat(handle).st_mtime_ns
                 modified = now - now % _MILLISECOND + self._clock.random.randrange(_MILLISECOND)
                 os.utime(handle, ns=(modified, modified))

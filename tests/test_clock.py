@@ -78,6 +78,12 @@ async def test_work_ahead_of_its_time_waits_for_a_core_and_other_work_does_not(m
     assert begun == ["at once", "later"]
 
 
+async def test_only_what_is_worth_a_thread_is_computed_in_one() -> None:
+    here = threading.get_ident()
+    assert await Clock().compute(1000, threading.get_ident) == here
+    assert await Clock().compute(100_000, threading.get_ident) != here
+
+
 async def test_work_ahead_of_its_time_begins_without_a_core_when_none_comes_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

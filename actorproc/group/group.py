@@ -349,7 +349,7 @@ class Group:
         if not self._balance_awaited:
             return None
         delay = self._settings.rebalance_delay
-        return max(0.0, delay - self._quiet_for()) + 0.1 * delay * self._clock.random.random()
+        return max(0.0, delay - self._quiet_for()) + 0.05 * delay * self._clock.random.random()
 
     # Changing
 

@@ -98,7 +98,7 @@ class Appender:
             await self._locate()
         running = max(self._running, newest)
         notes = Notes(self._clock.nonce(), self._producer, newest, running, covers=self._base)
-        return await self._clock.offload(encode_file, table, notes, self._compression)
+        return await self._clock.compute(table.nbytes, encode_file, table, notes, self._compression)
 
     async def _check_not_trimmed(self, base: int, table: pa.Table, looked_at: float, looked_at_wall: float) -> None:
         """After a long sleep: if the log was trimmed beyond `base` meanwhile, our file came there after another's, and is

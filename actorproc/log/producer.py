@@ -372,7 +372,7 @@ class Producer:
         base: int | None = None
         error: Exception = StoreUnavailable("the producer was cancelled: the record may be in the log or not")
         try:
-            table = await self._clock.offload(batch.table)
+            table = await self._clock.compute(batch.weight, batch.table)
             await self._open_head(batch, give_up)
             try:
                 base = await lane.appender.append(table, give_up)

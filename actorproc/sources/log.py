@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import TypeVar
 
 import anyio
 import pyarrow as pa
@@ -31,11 +30,9 @@ from actorproc.sources.protocol import Chunk, End, Source, Start
 from actorproc.store import Store
 from actorproc.stores import open_store
 
-T = TypeVar("T")
 log = get_logger(__name__)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_OFFLOADED = 32 * 2**10  # bytes of a file that are worth a thread
 _SLOW_GET = 0.004  # seconds
 _AHEAD_FILES = 8  # files fetched at once from a slow store
 _LISTED = 200  # files looked for at once
@@ -150,7 +147,7 @@ class LogSource(Source):
                     await self._heads.news(partition, base)
                     continue
                 size = len(body)
-                file = await self._work(size, LogFile, partition, base, body)
+                file = await self._clock.compute(size, LogFile, partition, base, body, ahead=True)
                 batches, end, in_hand = file.batches(skip), file.next, size + file.group_bytes
                 if base + skip > end:
                     raise self._beyond(partition, base + skip, end)
@@ -158,7 +155,7 @@ class LogSource(Source):
                 del body, file
                 self._file_bytes = max(in_hand, self._file_bytes * 7 // 8)
                 room.resize(in_hand)
-                while (batch := await self._work(size, next, batches, None)) is not None:
+                while (batch := await self._clock.compute(size, next, batches, None, ahead=True)) is not None:
                     done = batch.last + 1
                     if done == end:  # the consumer may take its time, and need not hold the whole file meanwhile
                         batches.close()
@@ -181,9 +178,6 @@ class LogSource(Source):
         must not begin in what is about to go."""
         boundary = (await read_boundary(self._store, log_boundary(partition))).lowest
         return max(boundary, self._lowest.get(partition, 0))
-
-    async def _work(self, size: int, work: Callable[..., T], *args: object) -> T:
-        return await self._clock.offload(work, *args, ahead=True) if size > _OFFLOADED else work(*args)
 
     async def _get(self, partition: str, base: int) -> bytes | None:
         began = self._clock.monotonic()
@@ -237,10 +231,14 @@ class _Ahead:
         self._bodies: dict[int, bytes] = {}
         self._sizes: dict[int, int] = {}  # of those that are counted: all but the one that is taken at once
         self._in_a_row = 0  # files since we stood at the end
+        self._stood = False  # at the end, once
 
     async def take(self, base: int) -> bytes | None:
-        """The file at `base`, or None if there is none."""
+        """The file at `base`, or None if there is none, as far as is known."""
         source = self._source
+        if self._stood and self._in_a_row == 1 and source._heads.newest.get(self._partition, -1) < base:
+            self._in_a_row = 0  # the last one came alone, so the next is a poll away: a GET would only be told so
+            return None
         if base not in self._bodies and self._in_a_row >= 2 and source._get_seconds >= _SLOW_GET:
             await self._fetch(base)
         body = self._bodies.pop(base, None)
@@ -248,6 +246,7 @@ class _Ahead:
         if body is None:
             body = await source._get(self._partition, base)
         self._in_a_row = self._in_a_row + 1 if body is not None else 0
+        self._stood = self._stood or body is None
         return body
 
     async def _fetch(self, base: int) -> None:

@@ -44,6 +44,17 @@ async def test_an_object_is_a_plain_file_at_its_key(files: Files, tmp_path: Path
     assert os.listdir(tmp_path / "store" / HIDDEN / "drafts") == []
 
 
+async def test_a_body_that_the_system_takes_in_parts_is_written_whole(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda handle, data: write(handle, bytes(data[:3])))
+    await files.put("key", b"0123456789")
+    stored = await files.get("key")
+    assert stored is not None
+    assert stored.body == b"0123456789"
+
+
 async def test_files_made_by_other_programs_are_objects_too(files: Files, tmp_path: Path) -> None:
     (tmp_path / "store/in").mkdir(parents=True)
     (tmp_path / "store/in/data.json").write_text("{}")
