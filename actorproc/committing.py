@@ -17,6 +17,7 @@ from actorproc.errors import HandlerError
 from actorproc.layout import ProcessorLayout
 from actorproc.output.chain import Commit, OutputChain, encode_commit
 from actorproc.output.checkpoints import CheckpointKeeper, Totals
+from actorproc.parquet import encoding_cost
 from actorproc.processing import Outcome
 from actorproc.records import Batch, Cursor
 from actorproc.settings import Settings
@@ -218,8 +219,8 @@ class Committer:
                 rows=pending.totals.rows, letters=b"".join(pending.letters),
             )  # fmt: skip
             table = pa.concat_tables(pending.tables) if pending.tables else self._schema.empty_table()
-            size = table.nbytes + len(commit.letters)
-            body, letters = await self._clock.compute(size, encode_commit, table, commit)
+            cost = encoding_cost(table) + len(commit.letters)
+            body, letters = await self._clock.compute(cost, encode_commit, table, commit)
             await self._chain.create(self._number, commit.put_id, body, letters)
             await self._chain.publish(self._number, commit)
             self._number += 1

@@ -20,7 +20,7 @@ TAIL = 64 * 2**10
 """Bytes fetched at first for a footer: all of most small files, and the footer of nearly every other."""
 
 _BLOCK = 4096
-"""Bytes of columns that are not compressed: on a disk they take a block in any case, and zstd's start costs more than all else."""
+"""Bytes of columns that are not compressed: zstd's start costs more than all else, and so little takes a block or two anyway."""
 
 _MAGIC = b"PAR1"
 
@@ -50,6 +50,13 @@ def write_parquet(
             writer.write_table(table, row_group_size=row_group_rows)
         writer.add_key_value_metadata(metadata)
     return sink.getvalue()
+
+
+def encoding_cost(table: pa.Table) -> int:
+    """Bytes in one column and piece that would take about as long to write: each column costs, and each piece of one."""
+    pieces: int = sum(column.num_chunks for column in table.columns)
+    rough = 512 * table.num_columns + 128 * pieces
+    return int(rough + table.nbytes) if pieces < 256 else rough  # with more, to add up their bytes takes long, too
 
 
 def open_writer(sink: io.BytesIO, schema: pa.Schema, growing: Sequence[str], **options: Any) -> pq.ParquetWriter:

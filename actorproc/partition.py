@@ -185,9 +185,8 @@ class PartitionActor(Actor[_Read | Exception]):
         position, done = cursor
         batch = chunk.batch.after(done)
         while len(batch):
-            count = _fitting(batch, settings.max_batch_records, settings.max_batch_bytes)
-            piece = batch[:count] if count < len(batch) else batch
-            batch = batch[count:]
+            piece = batch[: _fitting(batch, settings.max_batch_records, settings.max_batch_bytes)]
+            batch = batch[len(piece) :]
             done = piece.last
             await self._room.take(piece.nbytes)
             # Within a chunk the position to resume from is its start, and what is done of it is passed over.
@@ -316,6 +315,6 @@ class PartitionActor(Actor[_Read | Exception]):
 def _fitting(batch: Batch, records: int, size: int) -> int:
     """How many of the first records go into one batch: within both limits, and at least one."""
     count = min(len(batch), records)
-    if (batch[:count] if count < len(batch) else batch).nbytes <= size:
+    if batch[:count].nbytes <= size:
         return count
     return max(1, bisect_right(range(1, count + 1), size, key=lambda first: batch[:first].nbytes))

@@ -9,6 +9,7 @@ from enum import Enum, auto
 
 import anyio
 import anyio.abc
+import structlog
 
 from actorproc.actor import Actor, RestartPolicy, Restarts, keep_running
 from actorproc.clock import Clock
@@ -150,15 +151,17 @@ class Supervisor(Actor[Note]):
             Fenced: another host with the same name has taken over.
             StoreRefused: the container may not be written.
         """
-        async with anyio.create_task_group() as tasks:
-            self._tasks = tasks
-            await self._renew()
-            tasks.start_soon(self._renew_for_ever)
-            tasks.start_soon(self._fence_in_time)
-            tasks.start_soon(self._watch_progress)
-            await self._serve()
-            await self._leave()
-            tasks.cancel_scope.cancel()
+        # So that what stores and sources log, which do not know whose they are, says it too.
+        with structlog.contextvars.bound_contextvars(processor=self._common.processor, host=self._common.host):
+            async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
+                await self._renew()
+                tasks.start_soon(self._renew_for_ever)
+                tasks.start_soon(self._fence_in_time)
+                tasks.start_soon(self._watch_progress)
+                await self._serve()
+                await self._leave()
+                tasks.cancel_scope.cancel()
 
     # Timers
 

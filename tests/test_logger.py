@@ -13,8 +13,12 @@ import anyio
 import pytest
 import structlog
 
-from actorproc import Batch, Decision, PartitionContext, PartitionHandler, Processor, Site
+from actorproc import Batch, Decision, PartitionContext, PartitionHandler, Processor, Producer, Site
+from actorproc.handlers import Capture
+from actorproc.layout import log_head
 from actorproc.logger import get_logger
+from actorproc.settings import Settings
+from actorproc.sources import LogSource
 from actorproc.store import Store
 from actorproc.stores.memory import Memory
 from actorproc.testing.clock import VirtualClock
@@ -127,3 +131,25 @@ def test_every_event_of_a_run_says_of_which_processor_and_host_it_is_and_of_a_pa
     for log in logs:
         if log["event"].startswith("partition.") or log["event"] == "group.move":
             assert log.keys() >= {"partition", "epoch"}, log
+
+
+def test_what_the_log_says_of_itself_names_the_processor_and_host_that_read_it_and_what_others_say_does_not() -> None:
+    async def main() -> None:
+        clock = VirtualClock("store")
+        log, container = Store(Memory(clock=clock), clock=clock), Store(Memory(clock=clock), clock=clock)
+        async with Producer(log, partitions=2, clock=clock) as producer:
+            await producer.send("1")
+        await log.put(log_head("junk"), b"no head")
+        source = LogSource(log, settings=Settings(), clock=clock)
+        async with Processor(
+            Capture, source=source, container=container, host="a", clock=clock, nudge_host="no such host"
+        ):
+            await anyio.sleep(5)
+            get_logger("app").warning("app.event")
+
+    with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as logs:
+        virtual(main())
+    (bad,) = [log for log in logs if log["event"] == "log.bad_head"]
+    assert (bad["processor"], bad["host"]) == ("Capture", "a")
+    (own,) = [log for log in logs if log["event"] == "app.event"]
+    assert own.keys() == {"event", "log_level"}

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from actorproc.parquet import open_parquet, write_parquet
+from actorproc.parquet import encoding_cost, open_parquet, write_parquet
 
 EPOCH = datetime(2013, 1, 1, tzinfo=UTC)
 
@@ -108,3 +108,11 @@ def test_only_texts_that_repeat_throughout_are_read_as_dictionaries() -> None:
     read = open_parquet(body, dictionaries=True).read()
     assert [field.name for field in read.schema if pa.types.is_dictionary(field.type)] == ["few", "none"]
     assert read.to_pylist() == open_parquet(body).read().to_pylist() == table.to_pylist()
+
+
+def test_few_bytes_in_very_many_columns_or_pieces_cost_more_than_in_few() -> None:
+    wide = pa.table({f"c{n}": [1.0] for n in range(100)})
+    pieces = pa.concat_tables([pa.table({"n": [1]})] * 300)
+    assert encoding_cost(pa.table({"n": [1] * 300})) < 4096
+    assert encoding_cost(wide) > 2**15
+    assert encoding_cost(pieces) > 2**15

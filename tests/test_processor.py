@@ -497,6 +497,26 @@ async def test_until_end_of_a_log_that_has_lost_what_was_read_is_an_error() -> N
         await processor.run(until_end=True)
 
 
+async def test_a_torn_checkpoint_stops_its_partition_alone_and_once_restored_nothing_is_lost_or_repeated() -> None:
+    store, source = Store(Memory()), fed(partitions=3)
+    await Processor(Double, source=source, container=store, **QUICK).run(until_end=True)
+    for partition in range(3):
+        source.append(str(partition), [b"100"])
+    key = ProcessorLayout("Double").checkpoint("1")
+    whole = await store.get(key)
+    assert whole is not None
+    await store.put(key, whole.body[:-9])
+    with (
+        anyio.fail_after(60),
+        pytest.raises(errors.EndNotReached, match=rf"1 of 3 partitions .*\n.*{key}: is no checkpoint"),
+    ):
+        await Processor(Double, source=source, container=store, **QUICK).run(until_end=True)
+    assert (await rows(store)).count(200) == 2
+    await store.put(key, whole.body)
+    await Processor(Double, source=source, container=store, **QUICK).run(until_end=True)
+    assert await rows(store) == sorted([2 * n for n in range(10)] * 3 + [200] * 3)
+
+
 async def test_output_with_another_schema_is_refused_at_start(tmp_path: Path) -> None:
     class Changed(Double):
         output_schema = "n string"

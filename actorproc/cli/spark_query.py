@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import structlog
 import typer
 
 from actorproc.cli.common import opened_processor, run_async
@@ -84,6 +85,7 @@ def run(ask: Ask, config: Path | None, given: Sequence[str] | None) -> None:
         UsageError: something is wrong with what was asked, or missing on this machine.
         QueryFailed, SourceError: see `RunningQuery.run`.
     """
+    structlog.contextvars.bind_contextvars(processor=ask.name)
     _check(ask)
     trigger, stop_within = _trigger(ask.trigger), duration("--stop-within", ask.stop_within)
     wait = duration("--wait", ask.wait)

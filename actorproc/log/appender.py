@@ -14,7 +14,7 @@ from actorproc.layout import log_boundary, log_file
 from actorproc.log.files import Notes, encode_file, last_base, read_notes, running_time
 from actorproc.logger import get_logger
 from actorproc.output.boundary import RETENTION, read_boundary
-from actorproc.parquet import footer_of
+from actorproc.parquet import encoding_cost, footer_of
 from actorproc.retry import Backoff
 from actorproc.store import Conflict, Store, Stored
 
@@ -98,7 +98,7 @@ class Appender:
             await self._locate()
         running = max(self._running, newest)
         notes = Notes(self._clock.nonce(), self._producer, newest, running, covers=self._base)
-        return await self._clock.compute(table.nbytes, encode_file, table, notes, self._compression)
+        return await self._clock.compute(encoding_cost(table), encode_file, table, notes, self._compression)
 
     async def _check_not_trimmed(self, base: int, table: pa.Table, looked_at: float, looked_at_wall: float) -> None:
         """After a long sleep: if the log was trimmed beyond `base` meanwhile, our file came there after another's, and is

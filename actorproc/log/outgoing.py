@@ -66,6 +66,11 @@ class OutgoingBatch:
         self.rows += data.num_rows
         return first
 
+    @property
+    def cost(self) -> int:
+        """Bytes in one piece of which `table` would take about as long."""
+        return self.weight + 512 * len(self._pieces)
+
     def table(self) -> pa.Table:
         """The records, as columns. CPU-heavy: run it off the loop."""
         pieces = [piece.to_arrow() if isinstance(piece, _Columns) else piece for piece in self._pieces]

@@ -91,7 +91,7 @@ class Producer:
         linger: seconds that a record waits for company. Each batch costs a PUT.
         batch_bytes: bytes of records at which a batch is sent without waiting longer; more than 1 GiB is taken for that.
         buffer_bytes: bytes of records that wait or are under way at once; `send` waits while they are more.
-        compression: a Parquet codec: 'zstd', 'lz4', 'snappy', 'gzip' or 'none'.
+        compression: a Parquet codec: 'zstd', 'lz4', 'snappy', 'gzip' or 'none'; of files with more than 4 KiB of records.
         delivery_timeout: seconds from the end of their `linger` after which records fail that are not confirmed, whatever
             they waited for. Their fate is unknown then.
         settings: of the store; default: from the environment and `actorproc.toml`.
@@ -372,7 +372,7 @@ class Producer:
         base: int | None = None
         error: Exception = StoreUnavailable("the producer was cancelled: the record may be in the log or not")
         try:
-            table = await self._clock.compute(batch.weight, batch.table)
+            table = await self._clock.compute(batch.cost, batch.table)
             await self._open_head(batch, give_up)
             try:
                 base = await lane.appender.append(table, give_up)

@@ -231,14 +231,10 @@ class _Ahead:
         self._bodies: dict[int, bytes] = {}
         self._sizes: dict[int, int] = {}  # of those that are counted: all but the one that is taken at once
         self._in_a_row = 0  # files since we stood at the end
-        self._stood = False  # at the end, once
 
     async def take(self, base: int) -> bytes | None:
-        """The file at `base`, or None if there is none, as far as is known."""
+        """The file at `base`, or None if there is none."""
         source = self._source
-        if self._stood and self._in_a_row == 1 and source._heads.newest.get(self._partition, -1) < base:
-            self._in_a_row = 0  # the last one came alone, so the next is a poll away: a GET would only be told so
-            return None
         if base not in self._bodies and self._in_a_row >= 2 and source._get_seconds >= _SLOW_GET:
             await self._fetch(base)
         body = self._bodies.pop(base, None)
@@ -246,7 +242,6 @@ class _Ahead:
         if body is None:
             body = await source._get(self._partition, base)
         self._in_a_row = self._in_a_row + 1 if body is not None else 0
-        self._stood = self._stood or body is None
         return body
 
     async def _fetch(self, base: int) -> None:

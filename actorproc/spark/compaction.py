@@ -25,6 +25,7 @@ from actorproc.output.schema import read_schema
 from actorproc.places import missing_processor
 from actorproc.rows.schema import output_schema
 from actorproc.settings import Settings, count_of_bytes, duration
+from actorproc.spark.cores import cores
 from actorproc.spark.failure import explained
 from actorproc.spark.place import Place, opened
 from actorproc.store import Store
@@ -175,7 +176,7 @@ class _Job:
             ActorprocError: a task failed again and again.
         """
         groups = self._found.groups
-        at_once = self._spark.sparkContext.defaultParallelism * _GROUPS_PER_CORE
+        at_once = cores(self._spark) * _GROUPS_PER_CORE
         for start in range(0, len(groups), at_once):
             self._run(groups[start : start + at_once])
 

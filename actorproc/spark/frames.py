@@ -19,6 +19,7 @@ from actorproc.output.files import OutputFiles
 from actorproc.records import SEQUENCE
 from actorproc.rows.schema import PARTITION_COLUMN, schema_to_ddl
 from actorproc.settings import Settings
+from actorproc.spark.cores import cores
 from actorproc.spark.native import native_options, native_url
 from actorproc.spark.output import PARTITION, Output, check_names
 from actorproc.spark.place import opened
@@ -176,7 +177,7 @@ class _Wanted:
     def source(self, spark: SparkSession, reader: Any, settings: Settings, schema: pa.Schema) -> DataFrame:
         """Through the data source. Spark is told the schema, which is known: the data source would look for it again."""
         wanted = schema if self._columns is None else pa.schema([schema.field(column) for column in self._columns])
-        reader = self._told(spark, reader, settings).option("tasks", spark.sparkContext.defaultParallelism)
+        reader = self._told(spark, reader, settings).option("tasks", cores(spark))
         return reader.schema(schema_to_ddl(wanted)).load(self._container)  # type: ignore[no-any-return]
 
     def remote(self, spark: SparkSession, reader: Any, settings: Settings | None, native: bool | None) -> DataFrame:

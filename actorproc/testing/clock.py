@@ -34,6 +34,7 @@ class VirtualClock(Clock):
         self._delay = delay
         self._looks = 0.0
         self._core = anyio.CapacityLimiter(1)
+        self._worth_a_thread = Random(f"{seed}/threads").choice([0, self._worth_a_thread])  # noqa: S311
 
     def wall(self) -> float:
         return EPOCH + current_loop().time() + self.offset

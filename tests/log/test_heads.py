@@ -82,7 +82,7 @@ def by_number(key: bytes | None, value: bytes | None, partitions: int) -> int:
     return int(key or b"0")
 
 
-def test_a_record_whose_producer_died_before_its_hint_is_found_by_the_sweep() -> None:
+def test_records_whose_producer_died_before_its_hint_are_found_by_the_sweep_in_however_many_files() -> None:
     async def main() -> None:
         clock = VirtualClock("t")
         truth = Memory(clock=clock)
@@ -99,7 +99,8 @@ def test_a_record_whose_producer_died_before_its_hint_is_found_by_the_sweep() ->
                 await (await p.send("hinted", key=3))
                 await own.sleep(3)
                 backend.lost = True
-                await (await p.send("stranded", key=7))
+                for number in range(12):
+                    await (await p.send(f"stranded {number}", key=7))
                 host.crash()
                 await own.sleep(1)
 
@@ -112,8 +113,8 @@ def test_a_record_whose_producer_died_before_its_hint_is_found_by_the_sweep() ->
             assert states(await heads(truth)) == ["open"]
             follower.store.requests.clear()
             await clock.sleep(SWEEP_AGES[0] + 40)
-            assert follower.read == [("3", b"hinted"), ("7", b"stranded")]
-            assert 40 <= follower.store.requests["get"] <= 90, "each partition was looked at, once or twice"
+            assert follower.read[1:] == [("7", f"stranded {number}".encode()) for number in range(12)]
+            assert 40 <= follower.store.requests["get"] <= 110, "each partition was looked at, once or twice"
             await clock.sleep(SWEEP_AGES[-1])
             follower.store.requests.clear()
             await clock.sleep(3600)

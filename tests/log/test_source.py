@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from actorproc.budget import ByteBudget, Room
 from actorproc.errors import CorruptObject, SourceError, UsageError
-from actorproc.layout import log_dir, log_file
+from actorproc.layout import log_file
 from actorproc.log.appender import Appender
 from actorproc.log.files import ROW_GROUP_BYTES, create_log
 from actorproc.log.heads import HeadWriter
@@ -223,53 +223,6 @@ def test_an_idle_log_costs_one_listing_per_poll_whatever_the_number_of_partition
             assert 280 <= store.requests["list"] <= 320
             assert store.requests.total() == store.requests["list"]
             tasks.cancel_scope.cancel()
-
-    run(main())
-
-
-def test_a_file_that_comes_alone_costs_one_get_and_a_busy_reader_does_not_ask_for_news() -> None:
-    async def main() -> None:
-        clock = VirtualClock("t")
-        store = Store(Memory(clock=clock), clock=clock)
-        async with Producer(store, partitions=1, linger=0, clock=clock) as producer:
-            source = await opened(store, poll_interval=1)
-            read: list[float] = []
-            busy = 0.0  # seconds for a record
-
-            async def follow() -> None:
-                async for chunk in source.read("0", "0"):
-                    read.extend([clock.monotonic()] * len(chunk.batch))
-                    await clock.sleep(busy * len(chunk.batch))
-
-            async def written(every: float, files: int) -> tuple[int, list[float]]:
-                """GETs of files, and how long after it was sent each record was read."""
-                before, sent, read[:] = gets["files"], [], []
-                for _ in range(files):
-                    sent.append(clock.monotonic())
-                    await producer.send("x")
-                    await clock.sleep(every)
-                await clock.sleep(3)
-                return gets["files"] - before, [there - here for here, there in zip(sent, read, strict=True)]
-
-            gets = {"files": 0}
-            plain = store.get
-
-            async def get(key: str, **options: Any) -> Stored | None:
-                gets["files"] += key.startswith(log_dir("0"))
-                return await plain(key, **options)
-
-            store.get = get  # type: ignore[method-assign]
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(follow)
-                await clock.sleep(3)
-                asked, waited = await written(every=5, files=100)
-                assert 100 <= asked <= 105
-                assert max(waited) <= 2.2
-                busy = 0.1
-                store.requests.clear()
-                await written(every=0.1, files=100)
-                assert store.requests["list"] <= 6, "what comes next is there as soon as the last is done"
-                tasks.cancel_scope.cancel()
 
     run(main())
 

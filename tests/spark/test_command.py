@@ -15,6 +15,7 @@ import pyarrow.dataset
 import pytest
 
 from tests.cli.test_flow import event, gone, wait_for
+from tests.servers import S3Server
 from tests.spark.cluster import cluster, connect_server
 from tests.spark.committing import Fleet
 from tests.spark.conftest import ROOT
@@ -75,9 +76,9 @@ TABLE = ["--to", "parquet", "--path", "table"]
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
 
 
-def spark(function: str, *options: object) -> list[str]:
+def spark(function: str, *options: object, container: str = "state", checkpoint: str = "spark/c") -> list[str]:
     command = [sys.executable, "-m", "actorproc", "spark", f"queries_app:{function}", "--name", "numbers"]
-    return [*command, "--container", "state", "--checkpoint", "spark/c", *map(str, options)]
+    return [*command, "--container", container, "--checkpoint", checkpoint, *map(str, options)]
 
 
 def ended(command: list[str]) -> subprocess.CompletedProcess[str]:
@@ -149,6 +150,28 @@ async def test_on_a_cluster_tasks_find_the_users_modules_and_the_python_of_the_d
     rows = pyarrow.dataset.dataset("table", exclude_invalid_files=True).to_table().to_pylist()
     found = [(row["_partition"], row["_sequence"], row["n"]) for row in rows]
     assert sorted(found) == sorted((partition, n, 2 * n) for partition, n, _ in fleet.expected())
+
+
+@pytest.mark.parametrize("native", [False, True], ids=["data source", "native"])
+async def test_with_output_and_checkpoint_on_s3_it_fetches_its_jars_and_goes_on_after_a_kill(
+    s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native: bool
+) -> None:
+    for name, value in s3_server.settings.items():
+        monkeypatch.setitem(ENVIRONMENT, f"ACTORPROC_{name.upper()}", value)
+    container, checkpoint = await s3_server.new_url(), f"{await s3_server.new_url()}/c"
+    fleet, log, sink = Fleet(container, s3_server.settings), tmp_path / "log", Sink(tmp_path / "out")
+    await fleet.commit(p0=60, p1=30)
+    query = spark("files", *(["--native"] if native else []), container=container, checkpoint=checkpoint)
+    with started([*query, "--max-files", "1", "--trigger", "500ms"], log) as process:
+        wait_for(lambda: event(log, "spark.progress"), "a micro-batch is done", START)
+        java = java_of(process.pid)
+        process.kill()
+        wait_for(lambda: gone(java), "its Java ends with it")
+    assert 0 < len(sink.batches()) < 9
+    await fleet.commit(p0=20, p1=10)
+    done = ended([*query, "--trigger", "available-now"])
+    assert done.returncode == 0, done.stderr
+    assert sink.rows() == fleet.expected()
 
 
 async def test_on_a_spark_connect_server_that_is_started_again_it_goes_on(tmp_path: Path) -> None:

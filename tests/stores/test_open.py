@@ -171,6 +171,19 @@ async def test_keys_come_from_the_usual_aws_variables(s3_server: S3Server, monke
     await _open(await s3_server.new_url(), s3_endpoint=s3_server.endpoint)
 
 
+async def test_keys_come_from_the_usual_aws_profile(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    profile = f"aws_access_key_id = {s3_server.access_key}\naws_secret_access_key = {s3_server.secret_key}\n"
+    (tmp_path / "credentials").write_text(f"[default]\naws_access_key_id = no\n[shop]\n{profile}")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_PROFILE", "shop")
+    await _open(await s3_server.new_url(), s3_endpoint=s3_server.endpoint)
+
+
 async def test_a_missing_bucket_is_refused_saying_so(s3_server: S3Server) -> None:
     with pytest.raises(StoreRefused, match=r"s3://nowhere/x: list: NoSuchBucket.*create the bucket"):
         await _open("s3://nowhere/x", **s3_server.settings)
