@@ -17,8 +17,8 @@ from actorproc.settings import Settings
 
 log = get_logger(__name__)
 
-INTERVAL = 0.2
-"""Seconds between two calls of `on_nudge` at least: a flood of datagrams costs a few looks a second, no more."""
+INTERVAL = 0.1
+"""Seconds between two calls of `on_nudge` at least: a flood of datagrams costs ten looks a second, no more."""
 
 _MAGIC = b"actorproc look "
 _SOMEWHERE = "192.0.2.1"  # reserved for documentation (RFC 5737): routed like any outside address, and owned by nobody
