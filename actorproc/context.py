@@ -307,14 +307,14 @@ class PartitionContext:
                 "in a plain def, anyio.from_thread.run(ctx.commit)"
             )
 
-    def _close(self) -> None:
-        """From now on nothing can be added."""
+    def _close(self, *, cut_off: bool = False) -> None:
+        """From now on nothing can be added; it may be that `process` was cut off, and does not know it yet."""
         if isinstance(self._attempt, _Closed):
             return
         for _, call in self._attempt.calls:
             if _is_forgotten(call):
                 call.close()  # else Python says, with lines of ours, that it was never awaited
-        refusing = _ClosedList(self._site.log)
+        refusing = _ClosedList(_CUT_OFF) if cut_off else _ClosedList(_TOO_LATE, self._site.log)
         self._attempt = _Closed(self._attempt, refusing)
         self._rows = self._sequences = refusing
 
@@ -346,20 +346,22 @@ def _awaitable(made: Awaitable[T]) -> Awaitable[T]:
 
 
 _TOO_LATE = "emitted after process() had returned: await the work before returning (ctx.map does)"
+_CUT_OFF = "this partition is no longer run here, or process() took too long: what it emits now is refused"
 
 
 class _ClosedList(list[Any]):
-    """Refuses, and says so once in the log, too: the error may end where nobody looks, as in a thread of the handler's."""
+    """Refuses, and says so once in the `log`, too: the error may end where nobody looks, as in a thread of the handler's."""
 
-    def __init__(self, log: Any) -> None:
+    def __init__(self, why: str, log: Any = None) -> None:
         super().__init__()
+        self._why = why
         self._log = log
 
     def _refuse(self, *_: object) -> NoReturn:
         if self._log is not None:
-            self._log.error("partition.emitted_too_late", error=_TOO_LATE)
+            self._log.error("partition.emitted_too_late", error=self._why)
             self._log = None
-        raise HandlerError(_TOO_LATE)
+        raise HandlerError(self._why)
 
     append = extend = __setitem__ = _refuse
 

@@ -168,6 +168,7 @@ class BatchProcessor:
                 self._current = None
         except asyncio.CancelledError:
             if not is_stray():
+                ctx._close(cut_off=True)  # a thread may still be at it
                 raise
             error = HandlerError("the handler was cancelled from within: its task, or something that it awaited")
         except (KeyboardInterrupt, GeneratorExit):  # of this process, of this coroutine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Set
 from contextvars import ContextVar
 from functools import partial
 from itertools import islice
@@ -14,7 +14,7 @@ from typing_extensions import TypeVar
 
 from actorproc.context import PartitionContext
 from actorproc.errors import HandlerDefinitionError, HandlerError, HandlerMisuse
-from actorproc.handler import PartitionHandler
+from actorproc.handler import Decision, PartitionHandler
 from actorproc.handlers.typed_values import TypedValues
 from actorproc.records import Batch, Record
 from actorproc.rows.emitted import PIECE
@@ -36,7 +36,7 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
 
     `RecordHandler[Flight]` parses each value, a JSON text, into `Flight`, and gives that instead of the record: a
     `msgspec.Struct` (several times as fast as `record.json()`), a dataclass, TypedDict, pydantic model... A value that does
-    not fit is that record's failure, which names the field.
+    not fit is that record's failure, which names the field, and given up at once.
     """
 
     concurrency: ClassVar[int] = 1
@@ -48,6 +48,9 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
     }
     _typed: ClassVar[TypedValues[Any] | None] = None
     _at: Callable[[], Record]
+    _unfit: Set[int] = frozenset()
+    """Which errors of the latest attempt are values that do not fit the declared type: their `id`, as the core holds them, and
+    they hold the batch."""
 
     @abstractmethod
     def process_record(self, record: T, ctx: PartitionContext, /) -> Rows | Awaitable[Rows]:
@@ -79,6 +82,8 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
     def process(self, batch: Batch, ctx: PartitionContext) -> None:
         """Call `process_record` for each record."""
         ctx.commit = _no_commit  # type: ignore[method-assign]
+        unfit: set[int] = set()
+        self._unfit = unfit
         done = 0
         results: list[Any] = []
         append = results.append
@@ -86,7 +91,7 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
         def at_work() -> Record:
             return batch[done + len(results)]
 
-        for given, work in self._given(batch):
+        for given, work in self._given(batch, unfit):
             self._at = at_work  # again: rows that come lazily have set it to theirs
             for record in given:
                 try:
@@ -98,7 +103,13 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
             done += len(results)
             results.clear()
 
-    def _given(self, batch: Batch) -> Iterator[tuple[Iterable[Any], Callable[[Any, PartitionContext], Any]]]:
+    def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
+        """A value that does not fit the declared type becomes a dead letter at once: trying again would not help."""
+        return Decision.DEAD_LETTER if id(error) in self._unfit else None
+
+    def _given(
+        self, batch: Batch, unfit: set[int]
+    ) -> Iterator[tuple[Iterable[Any], Callable[[Any, PartitionContext], Any]]]:
         """What to call for each record, in order, and with what; in pieces."""
         typed, work = self._typed, self.process_record
         if typed is None:
@@ -110,7 +121,7 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
         for start in range(0, left, _PARSED):
             piece = batch[start : start + _PARSED]
             parsed = typed.parse_all(piece.data.column("value"))
-            values, call = (parsed, work) if parsed is not None else (piece.values, _parsing(typed, work))
+            values, call = (parsed, work) if parsed is not None else (piece.values, _parsing(typed, work, unfit))
             for at in range(0, len(values), PIECE):
                 given = values[at : at + PIECE]
                 left -= len(given)
@@ -122,11 +133,13 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
     async def _process_async(self, batch: Batch, ctx: PartitionContext) -> None:
         ctx.commit = _no_commit  # type: ignore[method-assign]
         self._at = _current.get
+        unfit: set[int] = set()
+        self._unfit = unfit
         typed = self._typed
 
         async def work(record: Record) -> Any:
             _current.set(record)
-            given: Any = record if typed is None else typed.parse(record.value)
+            given: Any = record if typed is None else _parsed(typed, record.value, unfit)
             return await self.process_record(given, ctx)  # type: ignore[misc]  # it is `async def`, or we were not here
 
         self._emit(batch, await ctx.map(batch, work, concurrency=self.concurrency), ctx)
@@ -175,8 +188,18 @@ def _same(record: Record) -> Record:
     return record
 
 
-def _parsing(typed: TypedValues[Any], work: Callable[[Any, PartitionContext], Any]) -> Callable[..., Any]:
-    return lambda value, ctx: work(typed.parse(value), ctx)
+def _parsing(
+    typed: TypedValues[Any], work: Callable[[Any, PartitionContext], Any], unfit: set[int]
+) -> Callable[..., Any]:
+    return lambda value, ctx: work(_parsed(typed, value, unfit), ctx)
+
+
+def _parsed(typed: TypedValues[Any], value: bytes | None, unfit: set[int]) -> Any:
+    try:
+        return typed.parse(value)
+    except ValueError as error:
+        unfit.add(id(error))
+        raise
 
 
 async def _no_commit(upto: Record | None = None) -> NoReturn:

@@ -6,6 +6,7 @@ import asyncio
 import copy
 import gc
 import pickle
+import threading
 import weakref
 from typing import Any, ClassVar, NamedTuple
 
@@ -1109,6 +1110,33 @@ async def test_what_is_emitted_too_late_where_nobody_sees_the_error_is_in_the_lo
         await Run(Leaving())(numbers(1, 2))
         await asyncio.gather(*Leaving.left, return_exceptions=True)
     assert [entry["event"] for entry in logs] == ["partition.emitted_too_late"]
+
+
+async def test_a_plain_handler_whose_partition_is_lost_meanwhile_is_refused_and_not_blamed_in_the_log() -> None:
+    class Slow(PartitionHandler):
+        output_schema = "n long"
+        begun, go_on, over = threading.Event(), threading.Event(), threading.Event()
+        refusal = ""
+
+        def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            self.begun.set()
+            self.go_on.wait(30)
+            try:
+                ctx.emit(batch[0], {"n": 1})
+            except errors.HandlerError as error:
+                type(self).refusal = str(error)
+            finally:
+                self.over.set()
+
+    with structlog.testing.capture_logs() as logs:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(Run(Slow()), numbers(1))
+            await anyio.to_thread.run_sync(Slow.begun.wait, 30)
+            tasks.cancel_scope.cancel()
+        Slow.go_on.set()
+        await anyio.to_thread.run_sync(Slow.over.wait, 30)
+    assert "no longer run here" in Slow.refusal
+    assert logs == []
 
 
 async def test_a_record_given_up_at_the_end_needs_no_commit_of_the_handler_which_cannot_make_it() -> None:

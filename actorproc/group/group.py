@@ -269,7 +269,7 @@ class Group:
         elif self._was_in and member.incarnation not in self._pulse.past:
             raise Fenced(
                 f"{self._layout.group}: another host named {self.host!r} has joined and replaced this one, which stops; "
-                "nothing is lost. If something starts this one again, it will replace the other in turn, and so on: give "
+                "its partitions go on there. If something starts this one again, it will replace the other in turn, and so on: give "
                 "each process a host name of its own, or none (then it is the machine's name and the process id)"
             )
 

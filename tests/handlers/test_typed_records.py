@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from actorproc.context import PartitionContext
 from actorproc.errors import HandlerDefinitionError
+from actorproc.handler import Decision
 from actorproc.handlers import RecordHandler
 from actorproc.records import Batch, Record
 from tests.handlers.running import run
@@ -107,7 +108,31 @@ async def test_a_value_that_does_not_fit_fails_alone_and_says_why(style: str) ->
         given[at] = value
     result = await run(Numbers if style == "plain" else Awaited, given)
     assert {given[s - 100]: letter["error"]["message"] for s, letter in result.letters.items()} == UNFIT
+    assert {letter["attempts"] for letter in result.letters.values()} == {1}, "trying again would not help"
     assert [row["n"] for row in result.rows] == [n for n in range(600) if given[n] not in UNFIT]
+
+
+async def test_an_on_error_of_ones_own_decides_about_values_that_do_not_fit_and_what_else_fails_is_tried_again() -> (
+    None
+):
+    asked: list[tuple[str, int]] = []
+
+    class Choosing(Numbers):
+        def process_record(self, number: Struct, ctx: PartitionContext) -> dict[str, Any]:
+            if number.n == 1:
+                msgspec.json.decode(b"what a service answered")
+            return super().process_record(number, ctx)
+
+        def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
+            asked.append((type(error).__name__, attempt))
+            decision = super().on_error(error, failed, attempt)
+            return Decision.SKIP if decision is Decision.DEAD_LETTER else decision
+
+    result = await run(Choosing, [b'{"n": 1}', b'{"n": "x"}', b'{"n": 3}'])
+    assert [(s, letter["error"]["type"]) for s, letter in result.letters.items()] == [(100, "DecodeError")]
+    assert asked.count(("ValidationError", 1)) == 1
+    assert [attempt for name, attempt in asked if name == "DecodeError"] == [1, 2, 3]
+    assert [row["n"] for row in result.rows] == [3]
 
 
 class Known(msgspec.Struct):
