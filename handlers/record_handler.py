@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import partial
 from itertools import islice
@@ -48,9 +48,9 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
     }
     _typed: ClassVar[TypedValues[Any] | None] = None
     _at: Callable[[], Record]
-    _unfit: Set[int] = frozenset()
-    """Which errors of the latest attempt are values that do not fit the declared type: their `id`, as the core holds them, and
-    they hold the batch."""
+    _unfit: set[int] = set()  # noqa: RUF012 (each attempt has its own)
+    """The `id` of each error of the latest attempt that is a value which does not fit the declared type. (Errors hold the batch;
+    while they are asked about, the core holds them.)"""
 
     @abstractmethod
     def process_record(self, record: T, ctx: PartitionContext, /) -> Rows | Awaitable[Rows]:
@@ -82,8 +82,7 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
     def process(self, batch: Batch, ctx: PartitionContext) -> None:
         """Call `process_record` for each record."""
         ctx.commit = _no_commit  # type: ignore[method-assign]
-        unfit: set[int] = set()
-        self._unfit = unfit
+        self._unfit = set()
         done = 0
         results: list[Any] = []
         append = results.append
@@ -91,7 +90,7 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
         def at_work() -> Record:
             return batch[done + len(results)]
 
-        for given, work in self._given(batch, unfit):
+        for given, work in self._given(batch):
             self._at = at_work  # again: rows that come lazily have set it to theirs
             for record in given:
                 try:
@@ -107,9 +106,7 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
         """A value that does not fit the declared type becomes a dead letter at once: trying again would not help."""
         return Decision.DEAD_LETTER if id(error) in self._unfit else None
 
-    def _given(
-        self, batch: Batch, unfit: set[int]
-    ) -> Iterator[tuple[Iterable[Any], Callable[[Any, PartitionContext], Any]]]:
+    def _given(self, batch: Batch) -> Iterator[tuple[Iterable[Any], Callable[[Any, PartitionContext], Any]]]:
         """What to call for each record, in order, and with what; in pieces."""
         typed, work = self._typed, self.process_record
         if typed is None:
@@ -121,7 +118,7 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
         for start in range(0, left, _PARSED):
             piece = batch[start : start + _PARSED]
             parsed = typed.parse_all(piece.data.column("value"))
-            values, call = (parsed, work) if parsed is not None else (piece.values, _parsing(typed, work, unfit))
+            values, call = (parsed, work) if parsed is not None else (piece.values, partial(self._parse_first, typed))
             for at in range(0, len(values), PIECE):
                 given = values[at : at + PIECE]
                 left -= len(given)
@@ -130,16 +127,25 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
                 yield items, call
         batch.track(iter(()))  # at their end
 
+    def _parse_first(self, typed: TypedValues[Any], value: bytes | None, ctx: PartitionContext) -> Any:
+        return self.process_record(self._parse(typed, value), ctx)
+
+    def _parse(self, typed: TypedValues[Any], value: bytes | None) -> Any:
+        try:
+            return typed.parse(value)
+        except ValueError as error:
+            self._unfit.add(id(error))
+            raise
+
     async def _process_async(self, batch: Batch, ctx: PartitionContext) -> None:
         ctx.commit = _no_commit  # type: ignore[method-assign]
         self._at = _current.get
-        unfit: set[int] = set()
-        self._unfit = unfit
+        self._unfit = set()
         typed = self._typed
 
         async def work(record: Record) -> Any:
             _current.set(record)
-            given: Any = record if typed is None else _parsed(typed, record.value, unfit)
+            given: Any = record if typed is None else self._parse(typed, record.value)
             return await self.process_record(given, ctx)  # type: ignore[misc]  # it is `async def`, or we were not here
 
         self._emit(batch, await ctx.map(batch, work, concurrency=self.concurrency), ctx)
@@ -186,20 +192,6 @@ def _typed(cls: type, kind: Any) -> TypedValues[Any]:
 
 def _same(record: Record) -> Record:
     return record
-
-
-def _parsing(
-    typed: TypedValues[Any], work: Callable[[Any, PartitionContext], Any], unfit: set[int]
-) -> Callable[..., Any]:
-    return lambda value, ctx: work(_parsed(typed, value, unfit), ctx)
-
-
-def _parsed(typed: TypedValues[Any], value: bytes | None, unfit: set[int]) -> Any:
-    try:
-        return typed.parse(value)
-    except ValueError as error:
-        unfit.add(id(error))
-        raise
 
 
 async def _no_commit(upto: Record | None = None) -> NoReturn:

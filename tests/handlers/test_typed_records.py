@@ -135,6 +135,16 @@ async def test_an_on_error_of_ones_own_decides_about_values_that_do_not_fit_and_
     assert [row["n"] for row in result.rows] == [3]
 
 
+async def test_a_handler_with_a_process_of_its_own_is_asked_about_errors_as_any_other() -> None:
+    class Own(Numbers):
+        def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            raise ValueError("always")
+
+    result = await run(Own, values(2))
+    assert {letter["error"]["message"] for letter in result.letters.values()} == {"always"}
+    assert {letter["attempts"] for letter in result.letters.values()} != {1}
+
+
 class Known(msgspec.Struct):
     n: int
 
