@@ -21,7 +21,6 @@ T = TypeVar("T")
 
 _THREADS = 40  # at once, of each event loop
 _LIMIT = Path("/sys/fs/cgroup/cpu.max")  # microseconds of CPU time that a container may use, and in how many
-_WORTH_A_THREAD = 32 * 2**10  # bytes; going to a thread and back takes as long as most work on fewer
 _PATIENCE = 0.25  # seconds; who has waited so long for a turn goes on without, and who has had one so long loses it
 
 _threads: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar("actorproc.threads")
@@ -53,7 +52,7 @@ class Clock:
     `monotonic()` and `sleep()` share the event loop's time base, so anyio's deadlines agree with both.
     """
 
-    _worth_a_thread = _WORTH_A_THREAD
+    _worth_a_thread = 32 * 2**10  # bytes; going to a thread and back takes as long as most work on fewer
 
     def __init__(self, seed: int | None = None) -> None:
         self.random = random.Random(seed)  # noqa: S311 (jitter and put-ids; nothing here is a secret)

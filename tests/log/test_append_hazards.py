@@ -346,7 +346,7 @@ def test_on_a_rough_network_with_crashes_every_confirmed_record_is_there_once_an
         assert found.keys() <= sent.keys()
         for value, (partition, sequence) in confirmed.items():
             assert contents[partition][sequence] == value
-        assert len(confirmed) > 100
+        assert len(confirmed) > 150
         for values in contents.values():
             for name in {value.split(b"/")[0] for value in values if value}:
                 own = [value for value in values if value and value.startswith(name + b"/")]

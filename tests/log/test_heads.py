@@ -114,7 +114,7 @@ def test_records_whose_producer_died_before_its_hint_are_found_by_the_sweep_in_h
             follower.store.requests.clear()
             await clock.sleep(SWEEP_AGES[0] + 40)
             assert follower.read[1:] == [("7", f"stranded {number}".encode()) for number in range(12)]
-            assert 40 <= follower.store.requests["get"] <= 110, "each partition was looked at, once or twice"
+            assert 40 <= follower.store.requests["get"] - 11 <= 90, "each partition was looked at, once or twice"
             await clock.sleep(SWEEP_AGES[-1])
             follower.store.requests.clear()
             await clock.sleep(3600)
