@@ -18,6 +18,11 @@ log = get_logger(__name__)
 
 SAME_STOP = 0.2
 """Seconds within which a second signal is the same stop: some senders signal the process and its group."""
+OBEYED = signal.SIGTERM, signal.SIGINT
+
+
+def _wake() -> None:
+    """What the event loop does with a signal: it looks around."""
 
 
 class Signals:
@@ -43,7 +48,9 @@ class Signals:
     def obeyed(self) -> Iterator[None]:
         """A signal before `started`, or a second one, ends the block where it is.
 
-        Handlers of Python's own: unlike the event loop's they are also called while a handler blocks the loop.
+        Handlers of Python's own: unlike the event loop's they are also called while a handler blocks the loop. The loop's
+        are there to wake it: a signal that another thread takes, or that comes just before the loop begins to wait, would
+        be heard only when something else happens.
 
         Raises:
             Aborted: a second signal came.
@@ -61,12 +68,16 @@ class Signals:
                 self._aborting()
                 loop.call_soon_threadsafe(self._end, signal.Signals(number).name)
 
-        before = {number: signal.signal(number, heard) for number in (signal.SIGTERM, signal.SIGINT)}
+        before = {number: signal.getsignal(number) for number in OBEYED}
+        for number in OBEYED:
+            loop.add_signal_handler(number, _wake)
+            signal.signal(number, heard)
         try:
             with self._life:
                 yield
         finally:
             for number, handler in before.items():
+                loop.remove_signal_handler(number)
                 signal.signal(number, handler)
         if self._abort is not None:
             raise Aborted(f"{self._abort} came twice: aborted; what was not committed is processed again")

@@ -327,6 +327,38 @@ def test_a_signal_during_start_up_ends_it_at_once(
     assert "Traceback" not in err
 
 
+HEARS_ASIDE = """
+import signal, threading, time
+import anyio
+from contextlib import asynccontextmanager
+from actorproc import PartitionHandler
+
+def ask():
+    time.sleep(0.3)  # the event loop waits by now, for nothing
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+    time.sleep(3600)
+
+class Slow(PartitionHandler):
+    async def process(self, batch, ctx): ...
+
+    @classmethod
+    @asynccontextmanager
+    async def shared(cls, options):
+        threading.Thread(target=ask, daemon=True).start()
+        await anyio.sleep(3600)
+        yield
+"""
+
+
+def test_a_signal_that_another_thread_takes_wakes_a_host_that_waits_for_nothing_else(run: Run, folder: Path) -> None:
+    (folder / "flights_app.py").write_text(HEARS_ASIDE)
+    produce(run)
+    command = [sys.executable, "-m", "actorproc", "serve", "flights_app:Slow", *SERVE[2:]]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        err = ended(process)
+    assert process.returncode == 0, err
+
+
 def test_ctrl_c_while_the_handler_is_imported_ends_it_quietly(folder: Path) -> None:
     (folder / "flights_app.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(3600)\n")
     command = [sys.executable, "-m", "actorproc", *SERVE]
