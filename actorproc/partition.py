@@ -10,10 +10,11 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pyarrow as pa
 
 from actorproc.actor import Actor, first_cause, is_stray
@@ -62,10 +63,39 @@ class Shared:
 
 @dataclass(slots=True)
 class _Read:
-    """A message of the reader: a batch (perhaps empty: the end was reached) and how far it leads."""
+    """A message of the reader: pieces that the handler gets as one batch, how far they lead, whether the end was there.
 
-    batch: Batch
+    More is added while it waits: a handler that its stream outruns gets larger batches, not ever more of them.
+    """
+
     cursor: Cursor
+    pieces: list[Batch] = field(default_factory=list)
+    at_end: bool = False
+    records: int = 0
+    nbytes: int = 0
+
+    def fits(self, piece: Batch, settings: Settings) -> bool:
+        """Whether it is a batch within the limits still with `piece`."""
+        if not self.pieces or not len(piece):
+            return True
+        within = self.records + len(piece) <= settings.max_batch_records and (
+            self.nbytes + piece.nbytes <= settings.max_batch_bytes
+        )
+        return within and piece.data.schema.equals(self.pieces[-1].data.schema)
+
+    def add(self, piece: Batch, cursor: Cursor) -> None:
+        self.cursor = cursor
+        if not len(piece):
+            self.at_end = True
+            return
+        self.pieces.append(piece)
+        self.records += len(piece)
+        self.nbytes += piece.nbytes
+
+    async def take(self, clock: Clock) -> Batch:
+        """The pieces as one batch, once: they are not kept beside it."""
+        pieces, self.pieces = self.pieces, []
+        return pieces[0] if len(pieces) == 1 else await clock.compute(self.nbytes, Batch.joined, pieces)
 
 
 class PartitionActor(Actor[_Read | Exception]):
@@ -91,6 +121,7 @@ class PartitionActor(Actor[_Read | Exception]):
         self.statistics = PartitionStatistics(partition, epoch)
         self._log = log.bind(processor=common.processor, host=common.host, partition=partition, epoch=epoch)
         self._site = Site(common.processor, common.host, partition, epoch, common.options, common.shared, self._log)
+        self._newest: _Read | None = None  # of what waits in the mailbox
         self._draining = anyio.Event()
         self._waiting: anyio.CancelScope | None = None
         self._committer = Committer(
@@ -190,10 +221,20 @@ class PartitionActor(Actor[_Read | Exception]):
             done = piece.last
             await self._room.take(piece.nbytes)
             # Within a chunk the position to resume from is its start, and what is done of it is passed over.
-            await self.send(_Read(piece, Cursor(position if len(batch) else chunk.next, done)))
+            await self._deliver(piece, Cursor(position if len(batch) else chunk.next, done))
         if not len(chunk.batch):
-            await self.send(_Read(chunk.batch, Cursor(chunk.next, done)))
+            await self._deliver(chunk.batch, Cursor(chunk.next, done))
         return Cursor(chunk.next, done)
+
+    async def _deliver(self, piece: Batch, cursor: Cursor) -> None:
+        """Into the mailbox: with what waits there already, or as the next batch."""
+        if self._newest is not None and self._newest.fits(piece, self._settings):
+            self._newest.add(piece, cursor)
+            await anyio.lowlevel.checkpoint()  # a source that never waits must not keep the loop
+            return
+        self._newest = message = _Read(cursor)
+        message.add(piece, cursor)
+        await self.send(message)
 
     def _check_growth(self, batch: Batch, above: int) -> int:
         """Its last sequence; records out of order would be passed over, or come twice."""
@@ -242,14 +283,18 @@ class PartitionActor(Actor[_Read | Exception]):
         """The next message; None when a commit is due first, or a drain has come."""
         due = self._committer.due_at()
         with anyio.CancelScope() as self._waiting:
-            return await self.receive(None if due is None else due - self._clock.monotonic())
+            message = await self.receive(None if due is None else due - self._clock.monotonic())
+            if message is self._newest:
+                self._newest = None  # complete
+            return message
         return None
 
     async def _handle(self, processor: BatchProcessor, message: _Read) -> None:
-        batch, self._at_end = message.batch, not len(message.batch)
-        if self._at_end:
+        self._at_end = message.at_end
+        if not message.pieces:
             self._committer.move(message.cursor)
             return
+        batch = await message.take(self._clock)
         settled = self._committer.committed.sequence == self._committer.cursor.sequence
         try:
             if self._settings.delivery == "at-most-once":
@@ -259,7 +304,7 @@ class PartitionActor(Actor[_Read | Exception]):
             await self._keep()
             raise
         finally:
-            self._room.give_back(batch.nbytes)
+            self._room.give_back(message.nbytes)
         self._committer.processed(batch, batch.last, message.cursor, outcome)
         if not self._settings.auto_commit and processor.asked_for(batch, settled) >= batch.last:
             await self._committer.commit()  # asked for while records of the batch were still open

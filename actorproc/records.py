@@ -149,6 +149,12 @@ class Batch:
         )
         return cls(partition, data, pa.array(sequences, pa.int64()))
 
+    @classmethod
+    def joined(cls, batches: Sequence[Batch]) -> Batch:
+        """Batches of one partition that follow each other, at least one, as one. Copies their columns."""
+        sequences = pa.concat_arrays([batch.sequence_array for batch in batches])
+        return cls(batches[0].partition, pa.concat_batches([batch.data for batch in batches]), sequences)
+
     def __reduce__(self) -> tuple[object, ...]:
         return Batch, (self.partition, self.data, self.sequence_array)  # a copy is nobody's at work
 

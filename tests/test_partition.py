@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, closing
 from typing import Any, ClassVar
 
 import anyio
+import anyio.lowlevel
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,7 +28,7 @@ from actorproc.layout import ProcessorLayout
 from actorproc.output.chain import OutputChain
 from actorproc.output.checkpoints import Checkpoint
 from actorproc.partition import PartitionActor, Shared, _fitting
-from actorproc.records import Batch
+from actorproc.records import RECORD_SCHEMA, Batch, Record
 from actorproc.rows.schema import output_schema, parse_schema
 from actorproc.settings import Settings
 from actorproc.sources.protocol import Chunk, End
@@ -63,7 +64,7 @@ class World:
         self.layout = ProcessorLayout("p")
         self.handler = handler
         self.settings = Settings.load(**{"commit_interval": 1000, "idle_commit_interval": 1000, **settings})
-        self.end: End | None = None
+        self.budget = ByteBudget(2**20)
         self.fed = 0
 
     def feed(self, count: int) -> None:
@@ -76,7 +77,7 @@ class World:
         common = Shared(
             "p", f"host-{epoch}", self.handler, output_schema(parse_schema(self.handler.output_schema)), self.source,
             self.store, self.layout, self.settings, Clock(epoch), "earliest", None, None,
-            ByteBudget(2**20), Tally(self.settings.uncommitted_bytes), HandlerThreads(1, Clock(epoch)),
+            self.budget, Tally(self.settings.uncommitted_bytes), HandlerThreads(1, Clock(epoch)),
         )  # fmt: skip
         return PartitionActor("0", epoch, common, end=end, reached=reached)
 
@@ -433,5 +434,141 @@ async def test_a_partition_that_waits_for_news_keeps_no_batch() -> None:
         assert [batch() for batch in seen] == [None, None]
 
 
+async def _settled() -> None:
+    for _ in range(20):
+        await anyio.lowlevel.checkpoint()
+
+
 async def _committed(actor: PartitionActor) -> bool:
     return actor.statistics.committed.sequence == 27
+
+
+# Small pieces
+
+
+async def test_bad_records_in_each_of_many_small_pages_cost_their_pauses_together() -> None:
+    attempts: list[tuple[int, int]] = []
+    fed = anyio.Event()
+
+    class Fails(Numbers):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            await fed.wait()
+            attempts.append((ctx.attempt, len(batch)))
+
+            async def one(record: Record) -> None:
+                if (number := record.json()) % 10 == 5:
+                    raise ValueError("a five")
+                if number % 2 == 0:
+                    ctx.emit(record, {"n": number})
+
+            await ctx.map(batch, one)
+
+    world = World(Fails, retry_backoff=0.01, commit_interval=0.01)
+    async with world.running(1) as actor:
+        for _ in range(100):  # a page and the end each
+            world.feed(10)
+            await _settled()
+        fed.set()
+        await eventually(lambda: _at_least(actor.statistics.committed.sequence, 999 * 3))
+    await world.check()
+    assert attempts == [(1, 10), (2, 1), (3, 1), (1, 990), (2, 99), (3, 99)]
+
+
+@pytest.mark.parametrize(
+    ("limits", "largest"),
+    [
+        ({"max_batch_records": 25}, {20}),
+        ({"max_batch_records": 10}, {10}),
+        ({"max_batch_bytes": 1500}, {40, 50, 60, 70}),
+    ],
+)
+async def test_what_waits_makes_batches_within_both_limits_and_in_order(
+    limits: dict[str, int], largest: set[int]
+) -> None:
+    sizes: list[int] = []
+
+    class Slow(Numbers):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            await anyio.sleep(0.01)
+            sizes.append(len(batch))
+            assert len(batch) <= world.settings.max_batch_records
+            assert batch.nbytes <= world.settings.max_batch_bytes
+            assert list(batch.sequences) == sorted(batch.sequences)
+            await super().process(batch, ctx)
+
+    world = World(Slow, page=10, **limits)
+    world.feed(200)
+    await world.until_end(1)
+    await world.check()
+    assert max(sizes) in largest
+    assert world.budget.used == 0
+
+
+async def test_read_ahead_goes_no_further_than_its_batches() -> None:
+    in_hand: list[int] = []
+
+    class Stuck(Numbers):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            in_hand.append(len(batch))
+            await anyio.sleep_forever()
+
+    class Counted(MemorySource):
+        pages = 0
+
+        async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+            async for chunk in super().read(partition, position):
+                Counted.pages += 1
+                yield chunk
+
+    world = World(Stuck, max_batch_records=30, read_ahead_batches=2)
+    world.source = Counted(1, page=10, step=3)
+    world.feed(1000)
+    async with world.running(1):
+        await eventually(lambda: _at_least(Counted.pages, 8))
+        await _settled()
+        assert 10 * Counted.pages == in_hand[0] + 2 * 30 + 10  # two batches, and a page that has no room
+
+
+async def test_the_end_that_a_source_sees_among_what_waits_counts_once_all_of_it_is_processed() -> None:
+    class Slow(Numbers):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            await anyio.sleep(0.01)
+            await super().process(batch, ctx)
+
+    class Grows(MemorySource):
+        """Never comes to rest, and cannot tell where it ends."""
+
+        async def end(self, partition: str) -> End:
+            return End("unknown", None)
+
+        async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+            async for chunk in super().read(partition, position):
+                yield chunk
+                if not len(chunk.batch):
+                    world.feed(10)
+
+    world = World(Slow)
+    world.source = Grows(1, page=10, step=3)
+    world.feed(10)
+    actor = await world.until_end(1)
+    assert actor.statistics.committed.sequence >= 9 * 3
+
+
+async def test_pages_of_other_types_are_batches_of_their_own() -> None:
+    large = pa.schema(
+        [field.with_type(pa.large_binary()) if field.name == "value" else field for field in RECORD_SCHEMA]
+    )
+
+    class Mixed(MemorySource):
+        async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+            async for chunk in super().read(partition, position):
+                batch = chunk.batch
+                if int(chunk.next) % 40 == 0:
+                    batch = Batch(partition, batch.data.cast(large), batch.sequence_array)
+                yield Chunk(batch, chunk.next)
+
+    world = World()
+    world.source = Mixed(1, page=10, step=3)
+    world.feed(200)
+    await world.until_end(1)
+    await world.check()
