@@ -16,7 +16,6 @@ from typing import Any, Self
 
 import anyio
 import anyio.abc
-import pyarrow as pa
 
 from actorproc.actor import first_cause
 from actorproc.budget import ByteBudget, Tally
@@ -65,11 +64,6 @@ class Statistics:
 
 
 _default_hosts = count(1)
-
-
-def _warm_up() -> None:
-    """pyarrow imports pandas with the first array that it makes of Python objects: a second at worst, and not on the loop."""
-    pa.array([None])
 
 
 def default_host() -> str:
@@ -308,7 +302,6 @@ class Processor:
             await self._source.open()
             stack.push_async_callback(self._source.close)
             await ensure_safe(self._store, self.layout.probe)
-            await clock.offload(_warm_up)
             source = self._source
             await agree_on_source(self._store, self.layout, source.identity, str(source), kind_of(source))
             await agree_on_schema(self._store, self.layout, self.schema)

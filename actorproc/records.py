@@ -281,6 +281,11 @@ class Batch:
         return f"Batch({self.partition!r}{span}, {len(self)} records)"
 
 
+def warm_up() -> None:
+    """pyarrow imports pandas with the first array that it makes of Python objects: a second at worst, and not on the loop."""
+    pa.array([None])
+
+
 def datable(times: pa.TimestampArray) -> pa.BooleanArray:
     """Which of these times, in microseconds, a datetime can hold; null where there is none."""
     numbers = times.cast(pa.int64())

@@ -32,6 +32,7 @@ from actorproc.group.group import Group, View
 from actorproc.letter_limit import LetterLimit
 from actorproc.logger import get_logger
 from actorproc.partition import PartitionActor, Shared
+from actorproc.records import warm_up
 from actorproc.retry import Backoff
 from actorproc.running import Done, Running
 from actorproc.settings import Settings
@@ -159,6 +160,7 @@ class Supervisor(Actor[Note]):
                 tasks.start_soon(self._renew_for_ever)
                 tasks.start_soon(self._fence_in_time)
                 tasks.start_soon(self._watch_progress)
+                await self._clock.offload(warm_up)  # while the others take note of us
                 await self._serve()
                 await self._leave()
                 tasks.cancel_scope.cancel()

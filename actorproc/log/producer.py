@@ -41,6 +41,7 @@ from actorproc.log.payloads import (
     value_bytes,
 )
 from actorproc.logger import get_logger
+from actorproc.records import warm_up
 from actorproc.settings import Settings, count_of_bytes, duration
 from actorproc.store import Store
 from actorproc.stores import open_store
@@ -158,6 +159,7 @@ class Producer:
             self._count = (await opening).partitions
             await self._heads.look_around()
             self._router = Router(self._count, self._partitioner, self._clock.random)
+            await self._clock.offload(warm_up)
             self._stack = stack.pop_all()
         self._tasks = await anyio.create_task_group().__aenter__()
         self._tasks.start_soon(self._heads.run)

@@ -119,7 +119,12 @@ class _Scenario:
         self._source = UnsteadySource(partitions, seed=seed)
         self._log = LogStream(partitions, reference_value, seed=seed) if log else None
         self._style = STYLES[style]
-        settings = {**SETTINGS, "commit_interval": self._random.choice([2, 8, 20]), **self._style.settings}
+        settings = {
+            **SETTINGS,
+            "commit_interval": self._random.choice([2, 8, 20]),
+            "max_batch_records": Random(f"{seed}/batches").choice([10, 50, 10_000]),  # noqa: S311
+            **self._style.settings,
+        }
 
         def durable(partition: str, upto: int) -> None:
             self._cluster.told_durable(partition, upto)
