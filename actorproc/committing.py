@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -27,13 +27,17 @@ CHECKPOINT_EVERY = 16
 """Commits after which the checkpoint follows: how far the next owner has to walk at most."""
 
 
+PartitionState = Literal["opening", "running", "draining", "closing", "released", "waiting"]
+"""`released`: drained and committed, about to be handed over. `waiting`: it failed, and is started again after a pause."""
+
+
 @dataclass(slots=True)
 class PartitionStatistics:
     """What a partition actor has done since it started here. Times: seconds since 1970 by this host's clock."""
 
     partition: str
     epoch: int
-    state: str = "opening"
+    state: PartitionState = "opening"
     cursor: Cursor = field(default_factory=lambda: Cursor(""))
     """Processed up to here; committed up to `committed`."""
     committed: Cursor = field(default_factory=lambda: Cursor(""))

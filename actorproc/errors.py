@@ -1,7 +1,7 @@
 """The error tree, by what the reader of the error has to do.
 
 ActorprocError
-  UsageError             fix the call, the setting, the handler or the URL; nothing was touched
+  UsageError             fix the call, the setting, the handler, the URL or the line; nothing was done with that
     SettingsError        a setting is unknown, malformed or contradicts another
     HandlerDefinitionError   the handler class cannot be used as it is
     SchemaError          an output schema does not parse, or does not fit what is already stored

@@ -31,11 +31,11 @@ class CloseReason(Enum):
     """Why a partition ends on this host."""
 
     STOPPING = "stopping"
-    """The host stops; everything processed is committed."""
+    """The host stops; everything processed is committed (with `auto_commit` off: what the handler has committed)."""
     HANDOFF = "handoff"
-    """The lease moves to another host; everything processed is committed."""
+    """The lease moves to another host; likewise."""
     LOST = "lost"
-    """Another host has the lease already; what was not committed is processed again there."""
+    """It was cut off: another host has the lease, or will. What was not committed is processed again there."""
     FAILED = "failed"
     """An error; the partition is started again here."""
 

@@ -41,7 +41,7 @@ log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class Common:
     """What all partitions of a processor on one host have in common."""
 
     processor: str
@@ -108,7 +108,7 @@ class PartitionActor(Actor[_Read | Exception]):
         stopping: tells whether the host is stopping, for `closing`.
     """
 
-    def __init__(self, partition: str, epoch: int, common: Shared, *, limit: LetterLimit | None = None, end: End | None = None,
+    def __init__(self, partition: str, epoch: int, common: Common, *, limit: LetterLimit | None = None, end: End | None = None,
                  reached: Callable[[str], None] = lambda _: None, stopping: Callable[[], bool] = lambda: False) -> None:  # fmt: skip
         super().__init__(mailbox=common.settings.read_ahead_batches)
         self.partition = partition
@@ -129,7 +129,7 @@ class PartitionActor(Actor[_Read | Exception]):
             settings=common.settings, clock=common.clock, held=common.held, log=self._log,
         )  # fmt: skip
         self._room = Room(common.budget)
-        self._processor: BatchProcessor | None = None
+        self._processing: BatchProcessor | None = None
         self._at_end = False
         self._heard = False  # from the source
 
@@ -142,7 +142,7 @@ class PartitionActor(Actor[_Read | Exception]):
     @property
     def progress(self) -> tuple[object, ...] | None:
         """Changes while the handler gets on; None while it has nothing to do."""
-        return self._processor.progress if self._processor else None
+        return self._processing.progress if self._processing else None
 
     async def run(self) -> None:
         """Claim, walk, process, commit.
@@ -175,7 +175,7 @@ class PartitionActor(Actor[_Read | Exception]):
         finally:
             if self.aborted is not None:
                 reason = CloseReason.FAILED
-            self.statistics.state = "closed"
+            self.statistics.state = "closing"
             self._room.close()
             self._committer.close()
             if handler is not None:
@@ -257,7 +257,7 @@ class PartitionActor(Actor[_Read | Exception]):
     # Working
 
     async def _work(self, handler: PartitionHandler) -> None:
-        self._processor = BatchProcessor(
+        self._processing = BatchProcessor(
             handler, self._site, self._common.schema, self._settings, self._clock,
             save=self._save, draining=self._draining, threads=self._common.threads,
             limit=self._limit, aside=self._aside,
@@ -271,7 +271,7 @@ class PartitionActor(Actor[_Read | Exception]):
             if message is not None:
                 self._heard = True
                 try:
-                    await self._handle(self._processor, message)
+                    await self._handle(self._processing, message)
                 except Interrupted:
                     return
                 del message  # the next may take its time, and need not wait beside the memory of this one

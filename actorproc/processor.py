@@ -32,7 +32,7 @@ from actorproc.logger import get_logger
 from actorproc.options import load_options
 from actorproc.output.origin import agree_on_source
 from actorproc.output.schema import agree_on_schema
-from actorproc.partition import Shared
+from actorproc.partition import Common
 from actorproc.places import wrong_container
 from actorproc.probe import ensure_safe
 from actorproc.rows.schema import output_schema, parse_schema
@@ -311,7 +311,7 @@ class Processor:
             nudges = self._nudges or UdpNudges(self._store.url, settings, self.name, clock=clock, log=self._log)
             if clock is SYSTEM:
                 await stack.enter_async_context(loop_watchdog(settings.loop_block_warning, self._log))
-            common = Shared(
+            common = Common(
                 processor=self.name, host=self.host, handler=self.handler, schema=output_schema(self.schema),
                 source=self._source, store=self._store, layout=self.layout, settings=settings, clock=clock,
                 start=self.start, options=self.options, shared=shared, budget=self._budget, held=Tally(settings.uncommitted_bytes),

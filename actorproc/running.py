@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import anyio
 
 from actorproc.actor import Restarts
-from actorproc.committing import PartitionStatistics
+from actorproc.committing import PartitionState, PartitionStatistics
 from actorproc.errors import Fenced, described
 from actorproc.letter_limit import LetterLimit
 from actorproc.partition import PartitionActor
@@ -45,9 +45,9 @@ class Running:
     _progress_at: float = 0.0
 
     def statistics(self) -> PartitionStatistics:
-        """What the actor that runs now has done; where it failed and the next one is not due yet, that it waits."""
+        """What the actor that runs now has done; where there is none, why."""
         if self.actor is None:
-            state = "opening" if self.error is None else "waiting"
+            state: PartitionState = "released" if self.released else "opening" if self.error is None else "waiting"
             return PartitionStatistics(self.partition, self.epoch, state, error=self.error)
         return replace(self.actor.statistics, error=self.error)
 

@@ -31,7 +31,7 @@ from actorproc.errors import (
 from actorproc.group.group import Group, View
 from actorproc.letter_limit import LetterLimit
 from actorproc.logger import get_logger
-from actorproc.partition import PartitionActor, Shared
+from actorproc.partition import Common, PartitionActor
 from actorproc.records import warm_up
 from actorproc.retry import Backoff
 from actorproc.running import Done, Running
@@ -82,7 +82,7 @@ class Supervisor(Actor[Note]):
         ends: where each partition should get to, if anywhere.
     """
 
-    def __init__(self, group: Group, common: Shared, *, ends: Mapping[str, End] | None = None) -> None:
+    def __init__(self, group: Group, common: Common, *, ends: Mapping[str, End] | None = None) -> None:
         super().__init__(mailbox=16)
         self._group = group
         self._common = common

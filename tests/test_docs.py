@@ -15,6 +15,8 @@ ROOT = Path(__file__).parent.parent
 SETTINGS = ROOT / "docs" / "settings.md"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 LOGS = ROOT / "docs" / "logs.md"
+BOUND = {"processor", "host", "partition", "epoch"}  # and not always passed
+
 
 HEAD = """\
 # Settings
@@ -74,19 +76,37 @@ def test_the_page_of_the_architecture_has_every_module_on_its_floor() -> None:
 
 
 def test_every_link_between_pages_leads_somewhere() -> None:
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    pages = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+    for page in pages:
+        for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^):]*))?\)", page.read_text()):
+            file = page.parent / target if target else page
+            assert file.exists(), f"{page.name} links to {target}"
+            assert not anchor or anchor in _anchors(file), f"{page.name} links to {target}#{anchor}"
 
 
-def test_the_page_of_log_events_names_all_that_are_logged_by_default_with_their_levels() -> None:
-    rows = re.findall(r"^\| (`[^|]+) \| (\w+) \|", LOGS.read_text(), re.MULTILINE)
-    told = {name: level for names, level in rows for name in re.findall(r"`([\w.]+)`", names)}
+def _anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_page_of_log_events_names_all_that_are_logged_by_default_with_their_levels_and_fields() -> None:
+    rows = re.findall(r"^\| (`[^|]+) \| (\w+) \| ([^|]*)\|", LOGS.read_text(), re.MULTILINE)
+    told = {name: (level, fields) for names, level, fields in rows for name in re.findall(r"`([\w.]+)`", names)}
+    levels: dict[str, str] = {}
+    passed: dict[str, set[str]] = {}
+    for event, level, fields in _logged_events():
+        levels[event] = level
+        passed.setdefault(event, set()).update(fields)
     made = {f"{who}.stopping": "info" for who in ("processor", "spark")}  # names put together by `Signals`
-    assert told == made | dict(_logged_events())
+    assert {name: level for name, (level, _) in told.items()} == made | levels
+    for event, given in passed.items():
+        fields = told[event][1]
+        named, open_ended = set(re.findall(r"`(\w+)`", fields)), "..." in fields
+        assert given - BOUND <= named or open_ended, f"{event} has {given - named}, too"
+        assert named <= given | BOUND or "**" in given, f"{event} has no {named - given}"
 
 
-def _logged_events() -> Iterator[tuple[str, str]]:
+def _logged_events() -> Iterator[tuple[str, str, set[str]]]:
     levels = {"info": "info", "warning": "warning", "error": "error", "exception": "error", "say": "warning"}
     for folder in ("actorproc", "stores", "handlers"):
         for path in (ROOT / folder).rglob("*.py"):
@@ -95,9 +115,14 @@ def _logged_events() -> Iterator[tuple[str, str]]:
             for node in ast.walk(ast.parse(path.read_text())):
                 match node:
                     case ast.Call(
-                        func=ast.Attribute(attr=name) | ast.Name(id=name), args=[ast.Constant(value=str() as event), *_]
+                        func=ast.Attribute(attr=name) | ast.Name(id=name),
+                        args=[ast.Constant(value=str() as event), *_],
+                        keywords=keywords,
                     ) if name in levels and re.fullmatch(r"\w+\.\w+", event):
-                        yield event, levels[name]
+                        fields = {keyword.arg or "**" for keyword in keywords}
+                        if name == "exception" or "exc_info" in fields:
+                            fields = fields - {"exc_info"} | {"exception"}
+                        yield event, levels[name], fields
 
 
 if __name__ == "__main__":

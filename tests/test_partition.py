@@ -27,7 +27,7 @@ from actorproc.handler_threads import HandlerThreads
 from actorproc.layout import ProcessorLayout
 from actorproc.output.chain import OutputChain
 from actorproc.output.checkpoints import Checkpoint
-from actorproc.partition import PartitionActor, Shared, _fitting
+from actorproc.partition import Common, PartitionActor, _fitting
 from actorproc.records import RECORD_SCHEMA, Batch, Record
 from actorproc.rows.schema import output_schema, parse_schema
 from actorproc.settings import Settings
@@ -74,7 +74,7 @@ class World:
     def actor(
         self, epoch: int, end: End | None = None, reached: Callable[[str], None] = lambda _: None
     ) -> PartitionActor:
-        common = Shared(
+        common = Common(
             "p", f"host-{epoch}", self.handler, output_schema(parse_schema(self.handler.output_schema)), self.source,
             self.store, self.layout, self.settings, Clock(epoch), "earliest", None, None,
             self.budget, Tally(self.settings.uncommitted_bytes), HandlerThreads(1, Clock(epoch)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import groupby
 from typing import Any
 
 import anyio
@@ -179,5 +180,33 @@ def test_a_partition_whose_move_is_called_off_while_it_is_drained_starts_again_a
             await store.put(layout.group, GroupDocument(before.members, before.leases, "b has gone").to_json())
             await until(lambda: handler.closed == 1)
             await until(lambda: handler.alive == 1, within=1.0)
+
+    run(main())
+
+
+def test_the_snapshot_says_what_a_partition_is_at_until_it_is_handed_over() -> None:
+    class TakesItsTime(PartitionHandler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            await anyio.sleep(5)
+
+        async def closing(self, ctx: Site, reason: CloseReason) -> None:
+            await anyio.sleep(2 if ctx.partition == "0" else 8)
+
+    async def main() -> None:
+        clock = VirtualClock("a")
+        source = MemorySource(2)
+        source.append("0", [b"1"])
+        states: list[str] = []
+        async with Processor(
+            TakesItsTime, name="slow", source=source, container=Store(Memory(clock=clock), clock=clock), host="a",
+            clock=clock, nudges=NoNudges(),
+        ) as processor:  # fmt: skip
+            for second in range(1200):
+                await anyio.sleep(0.01)
+                if second == 200:
+                    processor.stop()
+                supervisor = processor.statistics().supervisor
+                states += [p.state for p in supervisor.partitions if p.partition == "0"] if supervisor else []
+        assert [state for state, _ in groupby(states)] == ["running", "closing", "released"]
 
     run(main())

@@ -1,4 +1,4 @@
-"""Every command with its arguments and its help: the public contract. What they do is in the modules they call."""
+"""Commands for processors and logs, with their arguments and help: the public contract. What they do is in what they call."""
 
 from __future__ import annotations
 
@@ -24,7 +24,13 @@ app = typer.Typer()
 letters = typer.Typer(
     name="dead-letters",
     no_args_is_help=True,
-    help="Records that could not be processed: look, send them again, forget.",
+    help="""Records that could not be processed: look, send them again, forget.
+
+    \b
+      actorproc dead-letters list --name Delays --container state
+      actorproc dead-letters show 3:1042 --name Delays --container state
+      actorproc dead-letters replay --name Delays --container state
+    """,
 )
 
 
@@ -199,7 +205,8 @@ def output(
       actorproc output --name Delays --container state --tail 5
       actorproc output --name Delays --container state --json > rows.jsonl
 
-    They are Parquet files: Spark, DuckDB, Polars and Trino read CONTAINER/PROCESSOR/output as it is.
+    They are Parquet files: Spark, DuckDB, Polars and Trino read CONTAINER/PROCESSOR/output as it is, as long as neither `compact`
+    nor `trim` was used. This command and actorproc.spark show all rows then, too.
     """
     from actorproc.cli.output import run
 

@@ -1,4 +1,4 @@
-"""The commands that keep output and logs from growing for ever: arguments and help. What they do is in `readers`, `trim`."""
+"""The commands that keep output and logs from growing for ever: arguments and help. What they do is in `readers`, `trim`, `compact`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ app = typer.Typer()
 readers = typer.Typer(
     name="readers",
     no_args_is_help=True,
-    help="Who reads an output or a log: nothing is trimmed that one of them has not read.",
+    help="""Who reads an output or a log: nothing is trimmed that one of them has not read.
+
+    \b
+      actorproc readers list --name Delays --container state
+      actorproc readers list --log events
+    """,
 )
 
 

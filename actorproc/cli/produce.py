@@ -22,6 +22,7 @@ from actorproc.clock import SYSTEM
 from actorproc.errors import ActorprocError, UsageError
 from actorproc.log.producer import Producer
 from actorproc.log.producing import BadLine, OnBadLine, Produced, produce_lines
+from actorproc.signals import SAME_STOP
 
 
 def run(
@@ -81,6 +82,8 @@ async def _cancel_on_signal(scope: anyio.CancelScope) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for _ in signals:
             scope.cancel()
+            with anyio.CancelScope(shield=True):
+                await SYSTEM.sleep(SAME_STOP)
             return
 
 

@@ -17,6 +17,7 @@ from actorproc.actor import RestartPolicy, Restarts
 from actorproc.clock import SYSTEM, Clock
 from actorproc.logger import get_logger
 from actorproc.retry import Backoff
+from actorproc.signals import SAME_STOP
 
 PARENT_PIPE = "ACTORPROC_PARENT_PIPE"
 """Environment variable: number of the descriptor that tells a worker when its parent is gone."""
@@ -131,12 +132,16 @@ class Workers:
 
     async def _obey_signals(self, scope: anyio.CancelScope) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            asked = 0
+            first: float | None = None
             async for number in signals:
-                asked += 1
+                now = self._clock.monotonic()
+                if first is not None and now - first < SAME_STOP:
+                    continue
                 log.info("workers.stopping", signal=number.name, workers=len(self._processes))
                 self.stop(number)
-                if asked > 1:
+                if first is None:
+                    first = now
+                else:
                     self._note(1)
                     await self._clock.sleep(ABORT_TIME)
                     scope.cancel()  # which kills what is left

@@ -38,7 +38,7 @@ class LineReader(Protocol):
     def read1(self, size: int, /) -> bytes: ...
 
 
-OnBadLine = Literal["send", "skip", "fail"]
+OnBadLine = Literal["skip", "fail"]
 """What becomes of a line out of which no key can be taken, as it is no JSON object or has no such field."""
 
 
@@ -59,7 +59,7 @@ async def produce_lines(
     *,
     key: str | None = None,
     rate: float | None = None,
-    on_bad_line: OnBadLine = "send",
+    on_bad_line: OnBadLine = "fail",
     progress: Callable[[Produced], None] = lambda _: None,
     clock: Clock = SYSTEM,
 ) -> Produced:
@@ -72,8 +72,8 @@ async def produce_lines(
         lines: read from where it stands to its end; a pipe is followed as it comes.
         key: field whose value is the key: text as it is, null for none, anything else as JSON.
         rate: records per second, at most.
-        on_bad_line: what becomes of a line out of which the key cannot be taken: it is sent without one, skipped, or
-            ends this call. What was sent before stays sent.
+        on_bad_line: what becomes of a line out of which the key cannot be taken: it is skipped, or ends this call. What
+            was sent before stays sent.
         progress: called after each block; with a rate, after each tenth of a second's worth.
 
     Raises:
@@ -106,7 +106,7 @@ async def produce_lines(
         failed = min(bad) if bad and on_bad_line == "fail" else None
         if failed is not None:
             values, keys = values[:failed], keys and keys[:failed]
-        elif bad and on_bad_line == "skip":
+        elif bad:
             good = [index for index in range(len(values)) if index not in bad]
             values, keys = [values[index] for index in good], keys and [keys[index] for index in good]
             sent = sent._replace(skipped=sent.skipped + len(bad))

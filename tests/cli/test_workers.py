@@ -106,3 +106,44 @@ async def test_wrong_use_at_the_first_start_stops_the_others(monkeypatch: pytest
     monkeypatch.setattr(anyio, "open_process", open_process)
     with anyio.fail_after(60):
         assert await Workers({"busy": ["busy"], "wrong": ["wrong"]}, until_end=False).run() == 2
+
+
+class Draining(Process):
+    """Ends when it is told to by the test; notes each signal."""
+
+    def __init__(self) -> None:
+        super().__init__("draining")
+        self.heard: list[signal.Signals] = []
+
+    def send_signal(self, number: signal.Signals) -> None:
+        self.heard.append(number)
+
+    def end(self) -> None:
+        self._exit.set()
+
+
+async def test_a_signal_that_comes_to_the_process_and_to_its_group_is_one_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    draining, started = Draining(), anyio.Event()
+
+    async def open_process(_: list[str], **__: Any) -> Process:
+        started.set()
+        return draining
+
+    monkeypatch.setattr(anyio, "open_process", open_process)
+    codes: list[int] = []
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+
+            async def work() -> None:
+                codes.append(await Workers({"a": ["a"]}, until_end=False).run())
+
+            tasks.start_soon(work)
+            await started.wait()
+            os.kill(os.getpid(), signal.SIGTERM)
+            while not draining.heard:
+                await anyio.sleep(0.001)
+            os.kill(os.getpid(), signal.SIGTERM)
+            await anyio.sleep(0.01)
+            draining.end()
+    assert draining.heard == [signal.SIGTERM]
+    assert codes == [0]

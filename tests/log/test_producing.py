@@ -73,13 +73,12 @@ async def test_keys_are_text_or_json_and_null_is_none() -> None:
 BAD = b'{"k":"a"}\n\nnot json\n[1]\n{"other":1}\n{"k":"b"}\n'
 
 
-async def test_a_bad_line_is_sent_without_a_key_skipped_or_ends_it_with_its_number() -> None:
-    for how, records, unkeyed, skipped in [("send", 5, 3, 0), ("skip", 2, 0, 3)]:
-        store = Store(Memory())
-        async with Producer(store, partitions=1) as producer:
-            produced = await produce_lines(producer, io.BytesIO(BAD), key="k", on_bad_line=how)  # type: ignore[arg-type]
-        assert produced[:4] == (records, produced.bytes, unkeyed, skipped)
-        assert len((await log_contents(store))["0"]) == records
+async def test_a_bad_line_is_skipped_or_ends_it_with_its_number() -> None:
+    store = Store(Memory())
+    async with Producer(store, partitions=1) as producer:
+        produced = await produce_lines(producer, io.BytesIO(BAD), key="k", on_bad_line="skip")
+    assert produced[:4] == (2, produced.bytes, 0, 3)
+    assert (await log_contents(store))["0"] == [b'{"k":"a"}', b'{"k":"b"}']
     store = Store(Memory())
     with pytest.raises(UsageError, match=r"line 3: no JSON .*: not json; the lines before it are in the log"):
         async with Producer(store, partitions=1) as producer:
