@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,11 +19,6 @@ log = get_logger(__name__)
 
 SAME_STOP = 0.2
 """Seconds within which a second signal is the same stop: some senders signal the process and its group."""
-OBEYED = signal.SIGTERM, signal.SIGINT
-
-
-def _wake() -> None:
-    """What the event loop does with a signal: it looks around."""
 
 
 class Signals:
@@ -48,9 +44,7 @@ class Signals:
     def obeyed(self) -> Iterator[None]:
         """A signal before `started`, or a second one, ends the block where it is.
 
-        Handlers of Python's own: unlike the event loop's they are also called while a handler blocks the loop. The loop's
-        are there to wake it: a signal that another thread takes, or that comes just before the loop begins to wait, would
-        be heard only when something else happens.
+        Handlers of Python's own: unlike the event loop's they are also called while a handler blocks the loop.
 
         Raises:
             Aborted: a second signal came.
@@ -68,17 +62,14 @@ class Signals:
                 self._aborting()
                 loop.call_soon_threadsafe(self._end, signal.Signals(number).name)
 
-        before = {number: signal.getsignal(number) for number in OBEYED}
-        for number in OBEYED:
-            loop.add_signal_handler(number, _wake)
-            signal.signal(number, heard)
-        try:
-            with self._life:
-                yield
-        finally:
-            for number, handler in before.items():
-                loop.remove_signal_handler(number)
-                signal.signal(number, handler)
+        with _waking(loop):
+            before = {number: signal.signal(number, heard) for number in (signal.SIGTERM, signal.SIGINT)}
+            try:
+                with self._life:
+                    yield
+            finally:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
         if self._abort is not None:
             raise Aborted(f"{self._abort} came twice: aborted; what was not committed is processed again")
 
@@ -99,3 +90,25 @@ class Signals:
     def _end(self, name: str) -> None:
         self._abort = name
         self._life.cancel()
+
+
+@contextmanager
+def _waking(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Signals wake the loop: one that another thread takes, or that comes just before the loop begins to wait, would be heard
+    only when something else happens. Who has arranged for that already (handlers of the loop's own do) is left alone.
+    """
+    ear, mouth = socket.socketpair()
+    with ear, mouth:
+        for end in (ear, mouth):
+            end.setblocking(False)
+        loop.add_reader(ear, ear.recv, 4096)
+        theirs = signal.set_wakeup_fd(mouth.fileno(), warn_on_full_buffer=False)
+        if theirs != -1:
+            signal.set_wakeup_fd(theirs)
+        try:
+            yield
+        finally:
+            latest = signal.set_wakeup_fd(-1)
+            if latest != mouth.fileno():
+                signal.set_wakeup_fd(latest)
+            loop.remove_reader(ear)

@@ -481,6 +481,7 @@ def test_a_second_signal_aborts_workers_that_hang(run: Run, folder: Path) -> Non
         pids = [line["pid"] for line in event(log, "worker.started")]
         process.send_signal(signal.SIGINT)
         wait_for(lambda: event(log, "workers.stopping"), "the signal is passed on")
+        time.sleep(1.5 * SAME_STOP)
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 1
         wait_for(lambda: all(map(gone, pids)), "no worker is left", seconds=5)
