@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -29,6 +30,7 @@ from actorproc.layout import ProcessorLayout
 from actorproc.letter_limit import LetterLimit
 from actorproc.logger import get_logger
 from actorproc.processing import BatchProcessor, Interrupted, Outcome
+from actorproc.read_ahead import Pace, Read
 from actorproc.records import Batch, Cursor
 from actorproc.settings import Settings
 from actorproc.sources.protocol import Chunk, End, Source, Start
@@ -61,44 +63,7 @@ class Common:
     threads: HandlerThreads
 
 
-@dataclass(slots=True)
-class _Read:
-    """A message of the reader: pieces that the handler gets as one batch, how far they lead, whether the end was there.
-
-    More is added while it waits: a handler that its stream outruns gets larger batches, not ever more of them.
-    """
-
-    cursor: Cursor
-    pieces: list[Batch] = field(default_factory=list)
-    at_end: bool = False
-    records: int = 0
-    nbytes: int = 0
-
-    def fits(self, piece: Batch, settings: Settings) -> bool:
-        """Whether it is a batch within the limits still with `piece`."""
-        if not self.pieces or not len(piece):
-            return True
-        within = self.records + len(piece) <= settings.max_batch_records and (
-            self.nbytes + piece.nbytes <= settings.max_batch_bytes
-        )
-        return within and piece.data.schema.equals(self.pieces[-1].data.schema)
-
-    def add(self, piece: Batch, cursor: Cursor) -> None:
-        self.cursor = cursor
-        if not len(piece):
-            self.at_end = True
-            return
-        self.pieces.append(piece)
-        self.records += len(piece)
-        self.nbytes += piece.nbytes
-
-    async def take(self, clock: Clock) -> Batch:
-        """The pieces as one batch, once: they are not kept beside it."""
-        pieces, self.pieces = self.pieces, []
-        return pieces[0] if len(pieces) == 1 else await clock.compute(self.nbytes, Batch.joined, pieces)
-
-
-class PartitionActor(Actor[_Read | Exception]):
+class PartitionActor(Actor[Read | Exception]):
     """Runs one partition under one epoch until it is drained, fenced or fails.
 
     Args:
@@ -121,7 +86,8 @@ class PartitionActor(Actor[_Read | Exception]):
         self.statistics = PartitionStatistics(partition, epoch)
         self._log = log.bind(processor=common.processor, host=common.host, partition=partition, epoch=epoch)
         self._site = Site(common.processor, common.host, partition, epoch, common.options, common.shared, self._log)
-        self._newest: _Read | None = None  # of what waits in the mailbox
+        self._pace = Pace(common.clock)
+        self._gathered: deque[Read | Exception] = deque()  # taken out of the mailbox, for `_next`
         self._draining = anyio.Event()
         self._waiting: anyio.CancelScope | None = None
         self._committer = Committer(
@@ -221,20 +187,10 @@ class PartitionActor(Actor[_Read | Exception]):
             done = piece.last
             await self._room.take(piece.nbytes)
             # Within a chunk the position to resume from is its start, and what is done of it is passed over.
-            await self._deliver(piece, Cursor(position if len(batch) else chunk.next, done))
+            await self.send(Read([piece], Cursor(position if len(batch) else chunk.next, done)))
         if not len(chunk.batch):
-            await self._deliver(chunk.batch, Cursor(chunk.next, done))
+            await self.send(Read([], Cursor(chunk.next, done), at_end=True))
         return Cursor(chunk.next, done)
-
-    async def _deliver(self, piece: Batch, cursor: Cursor) -> None:
-        """Into the mailbox: with what waits there already, or as the next batch."""
-        if self._newest is not None and self._newest.fits(piece, self._settings):
-            self._newest.add(piece, cursor)
-            await anyio.lowlevel.checkpoint()  # a source that never waits must not keep the loop
-            return
-        self._newest = message = _Read(cursor)
-        message.add(piece, cursor)
-        await self.send(message)
 
     def _check_growth(self, batch: Batch, above: int) -> int:
         """Its last sequence; records out of order would be passed over, or come twice."""
@@ -249,10 +205,31 @@ class PartitionActor(Actor[_Read | Exception]):
     async def _aside(self) -> AsyncIterator[None]:
         """While a batch waits to be tried again: earlier ones are committed when they are due, and the budget's share of
         what was read is for others, who must not wait for it."""
-        if self._committer.is_due():
-            await self._committer.commit()
-        with self._room.lent():
-            yield
+        with self._pace.pause():
+            if self._committer.is_due():
+                await self._committer.commit()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._gather)
+                with self._room.lent():
+                    yield
+                tasks.cancel_scope.cancel()
+
+    async def _gather(self) -> None:
+        """What comes meanwhile makes one batch, as far as that is soon done: a batch costs its pauses however small it is,
+        and a slow stream of small pieces with a bad record each would outrun the handler.
+        """
+        while len(self._gathered) < 2:
+            message = await self.receive()
+            last = self._gathered[-1] if self._gathered else None
+            if isinstance(last, Read) and isinstance(message, Read) and self._may_join(last, message):
+                last.join(message)
+            elif message is not None:
+                self._gathered.append(message)
+
+    def _may_join(self, last: Read, message: Read) -> bool:
+        if self._end is not None and (last.at_end or self._common.source.reached(last.cursor, self._end)):
+            return False  # what leads up to the end that is waited for stays as it is
+        return last.fits(message, self._settings, self._pace)
 
     # Working
 
@@ -279,17 +256,17 @@ class PartitionActor(Actor[_Read | Exception]):
                 await self._committer.commit()
             await self._settle_end()
 
-    async def _next(self) -> _Read | Exception | None:
+    async def _next(self) -> Read | Exception | None:
         """The next message; None when a commit is due first, or a drain has come."""
         due = self._committer.due_at()
         with anyio.CancelScope() as self._waiting:
-            message = await self.receive(None if due is None else due - self._clock.monotonic())
-            if message is self._newest:
-                self._newest = None  # complete
-            return message
+            if self._gathered:
+                await anyio.lowlevel.checkpoint()
+                return self._gathered.popleft()
+            return await self.receive(None if due is None else due - self._clock.monotonic())
         return None
 
-    async def _handle(self, processor: BatchProcessor, message: _Read) -> None:
+    async def _handle(self, processor: BatchProcessor, message: Read) -> None:
         self._at_end = message.at_end
         if not message.pieces:
             self._committer.move(message.cursor)
@@ -299,7 +276,9 @@ class PartitionActor(Actor[_Read | Exception]):
         try:
             if self._settings.delivery == "at-most-once":
                 await self._committer.go_ahead(message.cursor)  # whatever becomes of it
+            self._pace.begin()
             outcome = await processor.process(batch)
+            self._pace.done(len(batch) - len(outcome.letters) - outcome.skipped)
         except HandlerError:
             await self._keep()
             raise

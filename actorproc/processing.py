@@ -370,12 +370,13 @@ class BatchProcessor:
                 return
             with anyio.move_on_after(delay):
                 await self._draining.wait()
-                self._site.log.warning(
-                    "partition.batch_left",
-                    records=len(self._whole or ()),
-                    why="it would be tried again too late for this drain; the next owner processes it anew",
-                )
-                raise Interrupted
+        if self._draining.is_set():
+            self._site.log.warning(
+                "partition.batch_left",
+                records=len(self._whole or ()),
+                why="it would be tried again too late for this drain; the next owner processes it anew",
+            )
+            raise Interrupted
 
 
 def _check_nothing(returned: object) -> None:

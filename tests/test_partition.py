@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager, closing
 from typing import Any, ClassVar
 
 import anyio
-import anyio.lowlevel
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,7 +21,7 @@ from actorproc.actor import first_cause
 from actorproc.budget import ByteBudget, Tally
 from actorproc.clock import Clock
 from actorproc.context import PartitionContext, Site
-from actorproc.handler import CloseReason, PartitionHandler
+from actorproc.handler import CloseReason, Decision, PartitionHandler
 from actorproc.handler_threads import HandlerThreads
 from actorproc.layout import ProcessorLayout
 from actorproc.output.chain import OutputChain
@@ -34,6 +33,8 @@ from actorproc.settings import Settings
 from actorproc.sources.protocol import Chunk, End
 from actorproc.store import Store
 from actorproc.stores.memory import Memory
+from actorproc.testing.clock import VirtualClock
+from actorproc.testing.loop import run
 from actorproc.testing.source import MemorySource
 
 
@@ -58,13 +59,20 @@ class Numbers(PartitionHandler):
 class World:
     """One source and one store, on which partition actors come and go."""
 
-    def __init__(self, handler: type[PartitionHandler] = Numbers, page: int = 1000, **settings: Any) -> None:
+    def __init__(
+        self,
+        handler: type[PartitionHandler] = Numbers,
+        page: int = 1000,
+        clock: Callable[[int], Clock] = Clock,
+        **settings: Any,
+    ) -> None:
+        self.clock = clock
         self.source = MemorySource(1, page=page, step=3)
-        self.store = Store(Memory())
+        self.store = Store(Memory(), clock=clock(0))
         self.layout = ProcessorLayout("p")
         self.handler = handler
         self.settings = Settings.load(**{"commit_interval": 1000, "idle_commit_interval": 1000, **settings})
-        self.budget = ByteBudget(2**20)
+        self.budget = ByteBudget(self.settings.read_ahead_bytes)
         self.fed = 0
 
     def feed(self, count: int) -> None:
@@ -76,8 +84,8 @@ class World:
     ) -> PartitionActor:
         common = Common(
             "p", f"host-{epoch}", self.handler, output_schema(parse_schema(self.handler.output_schema)), self.source,
-            self.store, self.layout, self.settings, Clock(epoch), "earliest", None, None,
-            self.budget, Tally(self.settings.uncommitted_bytes), HandlerThreads(1, Clock(epoch)),
+            self.store, self.layout, self.settings, self.clock(epoch), "earliest", None, None,
+            self.budget, Tally(self.settings.uncommitted_bytes), HandlerThreads(1, self.clock(epoch)),
         )  # fmt: skip
         return PartitionActor("0", epoch, common, end=end, reached=reached)
 
@@ -88,7 +96,7 @@ class World:
         with closing(actor):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(actor.run)
-                with anyio.fail_after(60):
+                with anyio.fail_after(300):
                     await done.wait()
                 actor.drain()
         return actor
@@ -434,83 +442,98 @@ async def test_a_partition_that_waits_for_news_keeps_no_batch() -> None:
         assert [batch() for batch in seen] == [None, None]
 
 
-async def _settled() -> None:
-    for _ in range(20):
-        await anyio.lowlevel.checkpoint()
-
-
 async def _committed(actor: PartitionActor) -> bool:
     return actor.statistics.committed.sequence == 27
 
 
-# Small pieces
+# Small pieces: a batch costs its pauses however small it is
 
 
-async def test_bad_records_in_each_of_many_small_pages_cost_their_pauses_together() -> None:
-    attempts: list[tuple[int, int]] = []
-    fed = anyio.Event()
+class Fails(Numbers):
+    """At each five, until it is given up. A good record takes `work` seconds."""
 
-    class Fails(Numbers):
-        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
-            await fed.wait()
-            attempts.append((ctx.attempt, len(batch)))
+    work = 0.001
+    attempts: ClassVar[list[tuple[int, int]]]
 
-            async def one(record: Record) -> None:
-                if (number := record.json()) % 10 == 5:
-                    raise ValueError("a five")
-                if number % 2 == 0:
-                    ctx.emit(record, {"n": number})
+    def __init_subclass__(cls) -> None:
+        cls.attempts = []
 
-            await ctx.map(batch, one)
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        self.attempts.append((ctx.attempt, len(batch)))
 
-    world = World(Fails, retry_backoff=0.01, commit_interval=0.01)
-    async with world.running(1) as actor:
-        for _ in range(100):  # a page and the end each
-            world.feed(10)
-            await _settled()
-        fed.set()
-        await eventually(lambda: _at_least(actor.statistics.committed.sequence, 999 * 3))
-    await world.check()
-    assert attempts == [(1, 10), (2, 1), (3, 1), (1, 990), (2, 99), (3, 99)]
+        async def one(record: Record) -> None:
+            if (number := record.json()) % 10 == 5:
+                raise ValueError("a five")
+            await anyio.sleep(self.work)
+            if number % 2 == 0:
+                ctx.emit(record, {"n": number})
+
+        await ctx.map(batch, one, concurrency=1)
+
+
+def in_small_pages(handler: type[Fails], **settings: Any) -> list[int]:
+    """The sizes of the batches that it gets of 1,000 records in pages of ten, in virtual time."""
+
+    async def main() -> None:
+        world = World(handler, page=10, clock=VirtualClock, **settings)
+        world.feed(1000)
+        await world.until_end(1)
+        await world.check()
+        assert world.budget.used == 0
+
+    run(main())
+    return [records for attempt, records in handler.attempts if attempt == 1]
+
+
+def test_bad_records_in_each_of_many_small_pages_cost_their_pauses_together() -> None:
+    class Quick(Fails): ...
+
+    sizes = in_small_pages(Quick)
+    assert sum(sizes) == 1000
+    assert len(sizes) < 6, "of pauses, too"
+    assert max(sizes) == 640, "in no more than 64 pieces"
+    assert Quick.attempts[:6] == [(1, 10), (2, 1), (3, 1), (1, 10), (2, 1), (3, 1)]
 
 
 @pytest.mark.parametrize(
-    ("limits", "largest"),
+    ("work", "limits", "largest"),
     [
-        ({"max_batch_records": 25}, {20}),
-        ({"max_batch_records": 10}, {10}),
-        ({"max_batch_bytes": 1500}, {40, 50, 60, 70}),
+        (0.001, {"max_batch_records": 25}, {20}),
+        (0.001, {"max_batch_bytes": 1500}, {40, 50, 60, 70}),
+        (0.02, {}, {40, 50}),
+        (0.05, {}, {10, 20}),
+        (0.001, {"read_ahead_bytes": 3000, "max_batch_bytes": 3000}, {110, 120, 130, 140}),
+        (0.001, {"max_attempts": 1}, {10}),  # no pause
+        (0.001, {"delivery": "at-most-once"}, {10}),
     ],
 )
-async def test_what_waits_makes_batches_within_both_limits_and_in_order(
-    limits: dict[str, int], largest: set[int]
+def test_small_pages_share_a_batch_within_its_limits_and_that_of_a_second_of_work(
+    work: float, limits: dict[str, Any], largest: set[int]
 ) -> None:
-    sizes: list[int] = []
+    class Slow(Fails): ...
 
-    class Slow(Numbers):
-        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
-            await anyio.sleep(0.01)
-            sizes.append(len(batch))
-            assert len(batch) <= world.settings.max_batch_records
-            assert batch.nbytes <= world.settings.max_batch_bytes
-            assert list(batch.sequences) == sorted(batch.sequences)
-            await super().process(batch, ctx)
-
-    world = World(Slow, page=10, **limits)
-    world.feed(200)
-    await world.until_end(1)
-    await world.check()
-    assert max(sizes) in largest
-    assert world.budget.used == 0
+    Slow.work = work
+    assert max(in_small_pages(Slow, **limits)) in largest
 
 
-async def test_read_ahead_goes_no_further_than_its_batches() -> None:
-    in_hand: list[int] = []
+def test_without_pauses_each_page_is_a_batch() -> None:
+    class Never(Fails):
+        def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision:
+            return Decision.DEAD_LETTER
 
+    assert set(in_small_pages(Never)) == {10}
+
+
+@pytest.mark.parametrize(("pausing", "pages"), [(False, 4), (True, 6)])
+def test_read_ahead_goes_no_further_than_its_batches_and_two_more_in_a_pause(pausing: bool, pages: int) -> None:
     class Stuck(Numbers):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
-            in_hand.append(len(batch))
+            if pausing:
+                raise ValueError("not yet")
             await anyio.sleep_forever()
+
+        def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision:
+            return Decision.RETRY
 
     class Counted(MemorySource):
         pages = 0
@@ -520,38 +543,42 @@ async def test_read_ahead_goes_no_further_than_its_batches() -> None:
                 Counted.pages += 1
                 yield chunk
 
-    world = World(Stuck, max_batch_records=30, read_ahead_batches=2)
-    world.source = Counted(1, page=10, step=3)
-    world.feed(1000)
-    async with world.running(1):
-        await eventually(lambda: _at_least(Counted.pages, 8))
-        await _settled()
-        assert 10 * Counted.pages == in_hand[0] + 2 * 30 + 10  # two batches, and a page that has no room
+    async def main() -> None:
+        world = World(Stuck, clock=VirtualClock, read_ahead_batches=2)
+        world.source = Counted(1, page=10, step=3)
+        world.feed(1000)
+        async with world.running(1):
+            await anyio.sleep(100)
+        assert Counted.pages == pages
+
+    run(main())
 
 
-async def test_the_end_that_a_source_sees_among_what_waits_counts_once_all_of_it_is_processed() -> None:
-    class Slow(Numbers):
-        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
-            await anyio.sleep(0.01)
-            await super().process(batch, ctx)
+@pytest.mark.parametrize("end", [End("300", 299 * 3), End("unknown", None)])
+def test_what_leads_up_to_the_end_that_is_waited_for_does_not_share_a_batch_with_what_comes_after_it(end: End) -> None:
+    class Poisoned(Fails):
+        def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
+            return Decision.STOP if failed.last >= 300 * 3 else None
 
     class Grows(MemorySource):
-        """Never comes to rest, and cannot tell where it ends."""
-
         async def end(self, partition: str) -> End:
-            return End("unknown", None)
+            return end
 
         async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
             async for chunk in super().read(partition, position):
                 yield chunk
-                if not len(chunk.batch):
-                    world.feed(10)
+                if chunk.next == "300" and len(chunk.batch):
+                    yield Chunk(chunk.batch[:0], chunk.next)
+                    self.append("0", [b"5"] * 700)
 
-    world = World(Slow)
-    world.source = Grows(1, page=10, step=3)
-    world.feed(10)
-    actor = await world.until_end(1)
-    assert actor.statistics.committed.sequence >= 9 * 3
+    async def main() -> None:
+        world = World(Poisoned, clock=VirtualClock)
+        world.source = Grows(1, page=10, step=3)
+        world.feed(300)
+        actor = await world.until_end(1)
+        assert actor.statistics.committed.sequence == 299 * 3
+
+    run(main())
 
 
 async def test_pages_of_other_types_are_batches_of_their_own() -> None:

@@ -234,7 +234,7 @@ def test_a_handoff_pauses_the_partitions_that_move_for_their_drain_and_no_others
 
     async def story() -> tuple[float, float]:
         source = UnsteadySource(8, page=10)
-        cluster = Cluster(Busy, source, judge=judge_number, settings={"max_batch_records": 10})
+        cluster = Cluster(Busy, source, judge=judge_number)
         for partition in batches:
             source.append(partition, [b"%d" % n for n in range(50 if partition == "7" else 1_000)])
         cluster.start("a")
