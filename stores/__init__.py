@@ -10,6 +10,9 @@ from actorproc.errors import UsageError
 from actorproc.settings import Settings
 from actorproc.store import Backend, Store, StoreLimits
 
+SCHEMES = ("memory", "file", "s3")
+"""What a store's URL may begin with."""
+
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?(.*)", re.DOTALL)  # two letters at least: not the drive of a path
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _ALLOWED = "write memory://NAME, file:///FOLDER, file://FOLDER, a plain path, or s3://BUCKET/PREFIX"
@@ -49,7 +52,7 @@ def _parts(url: str) -> list[str]:
 def _backend(url: str, settings: Settings, clock: Clock) -> Backend:
     match = _SCHEME.fullmatch(url)
     scheme, slashes, rest = match.groups() if match else ("file", "//", url)
-    if not slashes and scheme not in ("memory", "file", "s3"):
+    if not slashes and scheme not in SCHEMES:
         scheme, slashes, rest = "file", "//", url  # a colon in a path
     if not slashes or not rest:
         raise UsageError(f"store URL {url!r} is not complete: {_ALLOWED}")

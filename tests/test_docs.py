@@ -23,7 +23,8 @@ HEAD = """\
 
 One name each: a keyword of `Processor`, `ACTORPROC_<NAME>` in the environment, a line of `actorproc.toml` (or of the file
 given with `--config`), or `--set name=value`. A keyword beats the environment, the environment beats the file. Times are
-seconds, or a number with `ms`, `s`, `m`, `h`, `d`; sizes are bytes, or a number with `kB`, `MB`, `KiB`, `MiB`, `GiB`.
+seconds, or a number with `ms`, `s`, `m`, `h`, `d`; sizes are bytes, or a number with `kB`, `MB`,
+`GB`, `KiB`, `MiB`, `GiB`.
 
 ```toml
 # actorproc.toml

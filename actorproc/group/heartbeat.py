@@ -9,13 +9,13 @@ from typing import Self
 
 import anyio
 
-from actorproc.actor import first_cause
+from actorproc.actor import gather
 from actorproc.clock import Clock
 from actorproc.document import document, to_document
 from actorproc.errors import StoreUnavailable
 from actorproc.layout import ProcessorLayout, host_of
 from actorproc.settings import Settings
-from actorproc.store import Entry, Store
+from actorproc.store import Store
 
 Incarnation = tuple[str, str]
 """A host, and which of its lives."""
@@ -130,21 +130,13 @@ async def read_heartbeats(store: Store, layout: ProcessorLayout) -> list[tuple[H
         StoreError: one could not be read.
     """
     listing = await store.list(layout.hosts)
-    found: dict[str, tuple[Heartbeat, float]] = {}
-
-    async def read(entry: Entry) -> None:
-        stored = await store.get(entry.key)
-        if stored is not None:
-            found[entry.key] = Heartbeat.from_json(entry.key, stored.body), listing.now - entry.modified
-
-    try:
-        async with anyio.create_task_group() as tasks:
-            for entry in listing.entries:
-                if incarnation_of(entry.key):
-                    tasks.start_soon(read, entry)
-    except ExceptionGroup as group:
-        raise first_cause(group) from None
-    return [found[key] for key in sorted(found)]
+    modified = {entry.key: entry.modified for entry in listing.entries if incarnation_of(entry.key)}
+    found = await gather(sorted(modified), store.get)
+    return [
+        (Heartbeat.from_json(key, stored.body), listing.now - modified[key])
+        for key, stored in found.items()
+        if stored is not None
+    ]
 
 
 def incarnation_of(key: str) -> Incarnation | None:

@@ -17,6 +17,7 @@ from actorproc.errors import UsageError
 from actorproc.layout import checked_name
 from actorproc.output.boundary import Boundaries
 from actorproc.store import Conflict, Store, Stored
+from actorproc.stores import SCHEMES
 from actorproc.stores.folders import at_home
 
 Kind = Literal["spark", "processor", "position"]
@@ -111,7 +112,7 @@ def _place(url: str) -> str:
         return f"file://{at_home(url.removeprefix('file:') if match else url).absolute()}"
     if scheme in ("s3a", "s3n") and slashes == "//":
         return f"s3://{url[len(scheme) + 3 :]}"
-    if scheme not in ("s3", "file", "memory") or slashes == "/":  # as in hdfs:/checkpoints
+    if scheme not in SCHEMES or slashes == "/":  # as in hdfs:/checkpoints
         raise UsageError(f"{url}: positions can be read in a folder, or on S3, not there; give them by hand (--at)")
     return url
 

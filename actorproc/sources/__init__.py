@@ -11,10 +11,9 @@ from actorproc.sources.guarded import guarded, kind_of
 from actorproc.sources.log import LogSource
 from actorproc.sources.output import SCHEME, OutputSource
 from actorproc.sources.protocol import Chunk, End, Source, Start
+from actorproc.stores import SCHEMES
 
 __all__ = ["Chunk", "End", "LogSource", "OutputSource", "Source", "Start", "guarded", "kind_of", "open_source"]
-
-_STORES = ("s3", "file", "memory")
 
 
 def open_source(
@@ -40,10 +39,10 @@ def open_source(
     if source.startswith(SCHEME):
         return OutputSource.of_url(source, settings=settings, clock=clock)
     scheme, found, _ = source.partition("://")
-    if found and scheme not in _STORES:
+    if found and scheme not in SCHEMES:
         missing = "a Kafka source comes with a later version" if scheme == "kafka" else f"there is no {scheme!r} source"
         raise UsageError(
             f"source {source!r}: {missing}. Allowed are the built-in log, by the URL of its store "
-            f"({', '.join(f'{known}://' for known in _STORES)} or a path), another processor's output ({SCHEME}CONTAINER/PROCESSOR), and a Source of your own, see docs/sources.md"
+            f"({', '.join(f'{known}://' for known in SCHEMES)} or a path), another processor's output ({SCHEME}CONTAINER/PROCESSOR), and a Source of your own, see docs/sources.md"
         )
     return LogSource(source, settings=settings, clock=clock)
