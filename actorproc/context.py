@@ -148,6 +148,9 @@ class PartitionContext:
         if isinstance(records, Batch):
             self._rows.extend(())  # which is refused after `process` has returned
             self._emitted.add(rows, records.sequence_array)
+            if records is self._attempt.batch and records.emitted_at_end is not None:
+                # A loop that made the rows is over, and all of them are here.
+                records.emitted_at_end = len(self._attempt.emitted)
             return
         for record in records:
             if type(record) is not Record:
@@ -280,8 +283,8 @@ class PartitionContext:
         # Which records are done is not for us to guess: it may have taken one more than it has worked on.
         if listed or batch.reached is not None:
             raise HandlerMisuse(
-                "ctx.commit() takes the whole batch as done, and it was called amid its records: say up to which one, "
-                "ctx.commit(record)"
+                "ctx.commit() takes the whole batch as done, and it was called amid its records, or rows were emitted after a "
+                "loop over them: say up to which record all is done, ctx.commit(record), or ctx.commit(batch[-1])"
             )
         return batch.last
 

@@ -12,6 +12,9 @@ from actorproc.errors import RESTORE, CorruptObject
 
 VERSION = 1
 
+MOST_NUMBER = 2**63 - 1
+"""Positions, numbers of files and the like are no larger: what reads a document may have 64 bits for it."""
+
 
 def to_document(fields: Mapping[str, Any]) -> bytes:
     """The document with `fields`, its keys in order so that people find them."""
@@ -31,7 +34,7 @@ def document(key: str, body: bytes | str, what: str) -> Iterator[dict[str, Any]]
         if version != VERSION:
             raise CorruptObject(key, f"has version {version!r}, this actorproc knows {VERSION}: update it here")
         yield fields
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:  # OSError: of a codec
         raise CorruptObject(
             key, f"is no {what} ({error!r}). It is written whole or not at all: look who changed it, and {RESTORE}"
         ) from None

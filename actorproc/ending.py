@@ -102,6 +102,10 @@ class Ending:
         """
         if supervisor is None:
             raise EndNotReached("stopped while starting: nothing was begun")
+        if supervisor.lost:
+            named = sorted(supervisor.lost, key=natural)[:_NAMED]
+            lines = [f"partition {partition}: {supervisor.lost[partition]}" for partition in named]
+            raise EndNotReached("\n".join(["rows were lost by the handler's own doing", *lines]))
         everything = supervisor.ends.keys() | self._endless.keys()
         left = sorted(everything - supervisor.reached, key=natural)
         if not left:

@@ -23,6 +23,7 @@ ActorprocError
   Aborted                a second signal came while draining; what was not committed is processed again
   HandlerError           the user's code failed, or a record of it did
     HandlerMisuse        fix the handler: it would fail whatever the record, so the partition stops and no record is blamed
+      RowsLost           it committed records that it was not done with; what it emitted for them afterwards is lost
     Misfit               a row does not fit `output_schema`: fix the handler, or the schema
     TooManyDeadLetters   look at the dead letters: the partition stopped instead of draining into them
     PartitionStuck       the handler made no progress for `max_process_time`
@@ -191,6 +192,10 @@ class HandlerMisuse(HandlerError):
     """The handler uses what it is given as it cannot be used. The partition stops: no record is to blame, none is given up."""
 
 
+class RowsLost(HandlerMisuse):
+    """`ctx.commit` took records as done for which rows were emitted afterwards. These rows are lost."""
+
+
 class Misfit(HandlerError):
     """A row does not fit `output_schema`; the message names the column, the value and what is allowed."""
 
@@ -240,7 +245,7 @@ def _shown(error: object, show: Callable[[object], str], method: str) -> str:
     try:
         text = show(error)
         return storable(text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]}... ({len(text)} characters)")
-    except Exception as another:  # noqa: BLE001
+    except (Exception, SystemExit) as another:  # noqa: BLE001
         return f"({type(error).__name__} has no text: {type(another).__name__} in {method})"
 
 

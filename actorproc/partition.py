@@ -312,7 +312,14 @@ class PartitionActor(Actor[Read | Exception]):
         committer, newest = self._committer, self._end.sequence
         if not self._heard and newest is not None and committer.cursor.sequence > newest:
             return  # beyond it from the start: the source has to say first that it knows of such a place
-        if self._at_end or self._common.source.reached(committer.cursor, self._end):
+        reached = self._common.source.reached(committer.cursor, self._end)
+        if self._at_end and not reached and self._falls_short(committer.cursor, newest):
+            await self._keep()
+            raise SourceError(
+                f"the source has nothing more of partition {self.partition} after sequence {committer.cursor.sequence}, and at "
+                f"the start of this run its newest record was {newest}: what lies between is gone, or cannot be seen"
+            )
+        if reached or self._at_end:
             if self._settings.auto_commit or committer.committed.sequence == committer.cursor.sequence:
                 await committer.commit()  # at least how far the source has looked
             else:
@@ -323,6 +330,13 @@ class PartitionActor(Actor[Read | Exception]):
             await committer.checkpoint()
             self._end = None
             self._reached(self.partition)
+
+    def _falls_short(self, cursor: Cursor, newest: int | None) -> bool:
+        """Whether a reader at `cursor` cannot have come by the record `newest`. Not if one of the two is not known."""
+        before = self._common.source.sequence_before(self.partition, cursor.position)
+        upto = max(cursor.sequence, -1 if before is None else before)
+        known = before is not None or cursor.sequence >= 0
+        return known and newest is not None and upto < newest
 
     async def _say_goodbye(self, handler: PartitionHandler, reason: CloseReason) -> None:
         with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSING_TIME) as scope:

@@ -19,7 +19,7 @@ from actorproc.actor import is_stray
 from actorproc.bad_records import Part, Parts, Ruling
 from actorproc.clock import Clock
 from actorproc.context import Attempt, PartitionContext, Site
-from actorproc.errors import HandlerError, HandlerMisuse, TooManyDeadLetters, failure_of, repr_of
+from actorproc.errors import HandlerError, HandlerMisuse, RowsLost, TooManyDeadLetters, failure_of, repr_of
 from actorproc.handler import Decision, PartitionHandler
 from actorproc.handler_threads import HandlerThreads
 from actorproc.letter_limit import LetterLimit
@@ -298,8 +298,8 @@ class BatchProcessor:
                 sequence = sequences.filter(foreign)[0]
                 raise HandlerError(f"a row was emitted for record {sequence}, which is not among those at hand")
         if span["min"] <= self._saved:
-            self._broken = HandlerError(
-                f"a row was emitted for a record up to {self._saved}, which ctx.commit had committed already: "
+            self._broken = RowsLost(
+                f"a row was emitted for a record up to {self._saved}, which ctx.commit had committed already, and is lost: "
                 "emit first, or commit up to an earlier record with ctx.commit(record)"
             )
             raise self._broken

@@ -88,4 +88,8 @@ class Read:
 
 def _is_usual(batch: Batch) -> bool:
     """What a source makes as it likes is handed on as it is."""
-    return isinstance(batch.data, pa.RecordBatch) and batch.data.schema.equals(RECORD_SCHEMA)
+    return (
+        isinstance(batch.data, pa.RecordBatch)
+        and batch.data.schema.equals(RECORD_SCHEMA)
+        and batch.sequence_array.type == pa.int64()
+    )

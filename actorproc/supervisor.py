@@ -19,6 +19,7 @@ from actorproc.errors import (
     HandlerMisuse,
     Outranked,
     PartitionStuck,
+    RowsLost,
     SourceError,
     StoreError,
     StoreRefused,
@@ -106,6 +107,8 @@ class Supervisor(Actor[Note]):
         self.reached: set[str] = set()
         """Partitions that got to where `ends` says, and are committed up to there."""
         self.all_reached = anyio.Event()
+        self.lost: dict[str, str] = {}
+        """Partitions of which the handler has lost rows here -> how."""
 
     def nudge(self) -> None:
         """Look at the group now."""
@@ -342,6 +345,8 @@ class Supervisor(Actor[Note]):
         def failed(error: Exception, delay: float) -> None:
             locate(error, self._common.store.url)  # what the source has read says by itself where it is
             running.failed(error)
+            if isinstance(error, RowsLost):
+                self.lost[partition] = str(error)
             self._let_go(running)
             blame = error.__cause__ or error  # what a handler raised, behind what we made of it
             in_handler = isinstance(blame, HandlerMisuse) and outside(blame) is not blame.__traceback__

@@ -30,6 +30,7 @@ from actorproc.rows.schema import output_schema
 Pick = Callable[[Any], Any]
 
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
+_MINUS_ZERO = re.compile(rb"[:\[,]\s*-0\s*[,}\]]")
 _HINTS = {
     pa.timestamp("us", "UTC"): "ISO 8601 with a zone is read (2013-01-01T05:00:00Z); without one declare timestamp_ntz",
     pa.timestamp("us"): "ISO 8601 without a zone is read (2013-01-01T05:00:00); with one declare timestamp",
@@ -57,7 +58,7 @@ class JsonParser:
         self._encoder = RowEncoder(read)
         self._pick = _picker(pa.struct(list(read)))
         exact = any(_contains_decimal(field.type) for field in read)
-        self._loads = _loads_exactly if exact else orjson.loads
+        self._loads = _loads_exactly if exact else _loads
 
     def parse(self, values: pa.Array, sequences: pa.Int64Array) -> tuple[pa.Table, dict[int, str]]:
         """Rows of the values that fit, and why the others do not.
@@ -191,6 +192,14 @@ def _contains_decimal(kind: pa.DataType) -> bool:
     if pt.is_map(kind):
         return _contains_decimal(kind.item_type)
     return _contains_decimal(kind.value_type) if pt.is_list(kind) else bool(pt.is_decimal(kind))
+
+
+def _loads(value: bytes) -> Any:
+    """As orjson, but -0 keeps its sign, as it does with Arrow."""
+    document = orjson.loads(value)
+    if _MINUS_ZERO.search(value) is None:
+        return document
+    return json.loads(value.decode(), parse_int=lambda text: -0.0 if text == "-0" else int(text))
 
 
 def _loads_exactly(value: bytes) -> Any:

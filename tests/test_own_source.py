@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import structlog
 
-from actorproc import Cursor, End, Processor, Producer, Source
+from actorproc import Batch, Chunk, Cursor, End, Processor, Producer, Source
 from actorproc.errors import SourceError, UsageError
 from actorproc.layout import ProcessorLayout
 from actorproc.sources import guarded
@@ -128,7 +130,11 @@ async def test_a_method_that_lacks_its_async_is_named(method: str) -> None:
         ("partitions", "0", "a list of names"),
         ("partitions", None, "a list of names"),
         ("start", 0, "a str"),
+        ("start", "\udce9", "a position"),
         ("end", "0", "an End"),
+        ("end", End("0", "x"), "an End whose sequence"),  # type: ignore[arg-type]
+        ("end", End("0", -1), "an End whose sequence"),
+        ("end", End(0, 1), "a position"),  # type: ignore[arg-type]
         ("read", None, "an async generator"),
     ],
 )
@@ -140,12 +146,32 @@ async def test_an_answer_that_is_none_is_named_with_what_was_wanted(method: str,
         await CALLS[method](Failing.by(method, answering))
 
 
-async def test_a_chunk_that_is_none_is_named() -> None:
+@pytest.mark.parametrize(
+    ("chunk", "wanted"),
+    [
+        ([b"1"], "a Chunk"),
+        (Chunk(Batch.of("0", [b"1"], [0]), 1), "a position"),  # type: ignore[arg-type]
+        (Chunk([b"1"], "1"), "a Batch"),  # type: ignore[arg-type]
+        (Chunk(Batch.of("1", [b"1"], [0]), "1"), "of partition '0'"),
+        (Chunk(Batch("0", Batch.of("0", [b"1"], [0]).data, pa.array([None], pa.int64())), "1"), "sequences: integers"),
+        (Chunk(Batch("0", Batch.of("0", [b"1"], [0]).data, pa.array(["0"])), "1"), "sequences: integers"),
+    ],
+)
+async def test_a_chunk_that_is_none_is_named(chunk: object, wanted: str) -> None:
     async def reading(*_: object) -> Any:
-        yield [b"1"]
+        yield chunk
 
-    with pytest.raises(SourceError, match=r"Failing.read gave \[b'1'\]; it must be a Chunk"):
+    with pytest.raises(SourceError, match=rf"Failing.read gave (.|\n)*; it must be {wanted}"):
         await CALLS["read"](Failing.by("read", reading))
+
+
+@pytest.mark.parametrize("method", ["open", "register", "partitions", "start", "end"])
+async def test_a_method_that_is_cancelled_from_within_is_named(method: str) -> None:
+    async def cancelled(*_: object) -> Any:
+        raise asyncio.CancelledError
+
+    with pytest.raises(SourceError, match=r"Failing.* was cancelled from within"):
+        await CALLS[method](Failing.by(method, cancelled))
 
 
 async def test_an_error_on_closing_is_told_and_hides_nothing() -> None:

@@ -854,7 +854,7 @@ async def test_a_commit_outside_of_a_loop_over_the_batch_is_refused_before_anyth
                 await ctx.commit()
 
     run = Run(Listing())
-    with pytest.raises(errors.HandlerMisuse, match=r"say up to which one, ctx\.commit\(record\)"):
+    with pytest.raises(errors.HandlerMisuse, match=r"say up to which record all is done, ctx\.commit\(record\)"):
         await run(numbers(0, 1, 2))
     assert run.saved == []
 
@@ -872,7 +872,7 @@ async def test_a_commit_amid_a_loop_that_does_not_say_up_to_which_record_is_refu
                 await ctx.commit()
 
     run = Run(LookingAhead())
-    with pytest.raises(errors.HandlerMisuse, match=r"amid its records: say up to which one, ctx\.commit\(record\)"):
+    with pytest.raises(errors.HandlerMisuse, match=r"amid its records, or .*all is done, ctx\.commit\(record\)"):
         await run(numbers(1, 2))
     assert run.saved == []
 
@@ -909,6 +909,20 @@ async def test_a_handler_that_has_gone_through_the_batch_commits_all_of_it() -> 
     run = Run(Twice())
     await run(numbers(0, 1, 2))
     assert run.saved == [([3, 3], [], 102)]
+
+
+async def test_a_handler_that_makes_all_rows_in_a_loop_and_then_emits_them_commits_all_of_the_batch() -> None:
+    class Lists(PartitionHandler):
+        output_schema = "n long"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            rows = [{"n": record.json()} for record in batch]
+            ctx.emit_each(batch, rows)
+            await ctx.commit()
+
+    run = Run(Lists())
+    await run(numbers(0, 1, 2))
+    assert run.saved == [([0, 1, 2], [], 102)]
 
 
 @pytest.mark.parametrize("call", ["dead_letter", "fail"])

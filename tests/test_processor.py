@@ -39,7 +39,7 @@ from actorproc.output.chain import LETTERS_LIMIT, read_cursor
 from actorproc.running import Done
 from actorproc.settings import Settings
 from actorproc.sources import LogSource
-from actorproc.sources.protocol import Chunk, End
+from actorproc.sources.protocol import Chunk, End, Start
 from actorproc.store import Listing, Store
 from actorproc.stores import open_store
 from actorproc.stores.memory import Memory
@@ -105,6 +105,58 @@ async def test_until_end_says_which_partition_cannot_go_on_after_the_others_have
         await processor.run(until_end=True)
     assert await rows(store) == sorted(2 * n for n in range(10) for _ in range(3))
     assert (await store.list("Double/hosts/")).entries == [], "it has left in good order"
+
+
+async def test_until_end_is_no_success_where_the_handler_committed_records_and_emitted_for_them_afterwards() -> None:
+    class Hasty(Double):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for index in range(len(batch)):
+                ctx.emit(batch[index], {"n": batch[index].json()})
+                if index == 3:
+                    await ctx.commit()
+
+    store = Store(Memory())
+    processor = Processor(Hasty, name="Double", source=fed(1), container=store, **QUICK)
+    with (
+        anyio.fail_after(60),
+        pytest.raises(errors.EndNotReached, match=r"rows were lost .*\npartition 0: .* and is lost"),
+    ):
+        await processor.run(until_end=True)
+    assert await rows(store) == [0, 1, 2, 3]
+
+
+async def test_until_end_is_no_success_where_the_source_ends_before_what_was_its_newest_record() -> None:
+    class Gap(MemorySource):
+        async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+            async for chunk in super().read(partition, position):
+                yield Chunk(chunk.batch[: 7 - int(position)], "7")
+                yield Chunk(chunk.batch[:0], "7")
+                await anyio.sleep_forever()
+
+    store, source = Store(Memory()), Gap(1)
+    source.append("0", [b"%d" % n for n in range(10)])
+    processor = Processor(Double, source=source, container=store, **QUICK)
+    says = r"(?s)1 of 1 partition has not .*nothing more of partition 0 after sequence 6, .* its newest record was 9"
+    with anyio.fail_after(60), pytest.raises(errors.EndNotReached, match=says):
+        await processor.run(until_end=True)
+    assert await rows(store) == [2 * n for n in range(7)]
+
+
+async def test_until_end_from_the_latest_record_on_is_there_although_the_source_has_grown_meanwhile() -> None:
+    class Grows(MemorySource):
+        async def start(self, partition: str, at: Start) -> str:
+            self.append(partition, [b"1"] * 5)
+            return await super().start(partition, at)
+
+        def sequence_before(self, partition: str, position: str) -> int | None:
+            return None
+
+    source = Grows(1)
+    source.append("0", [b"%d" % n for n in range(10)])
+    store = Store(Memory())
+    with anyio.fail_after(60):
+        await Processor(Double, source=source, container=store, start="latest", **QUICK).run(until_end=True)
+    assert await rows(store) == []
 
 
 async def test_until_end_brings_the_others_to_theirs_where_partitions_cannot_tell_their_ends() -> None:

@@ -11,6 +11,7 @@ import typer
 
 from actorproc.actor import gather
 from actorproc.cli.common import console, counted, load_settings, print_json, print_table, run_async
+from actorproc.document import MOST_NUMBER
 from actorproc.errors import CorruptObject, UsageError, locate
 from actorproc.keeping.kept import Kept, KeptLog
 from actorproc.keeping.positions import Standing, standings
@@ -155,7 +156,7 @@ def _positions(at: Sequence[str], partitions: Sequence[str]) -> Mapping[str, int
     found: dict[str, int] = {}
     for text in at:
         partition, equals, number = text.rpartition("=")
-        if not number.isdecimal():
+        if not number.isdecimal() or int(number) > MOST_NUMBER:
             raise UsageError(f"--at {text!r}: write a number, or PARTITION=NUMBER, such as 0=1200")
         if equals and partition not in partitions:
             raise UsageError(

@@ -94,9 +94,12 @@ async def read_letters(store: Store, key: str) -> list[dict[str, Any]]:
     with located(store.url):
         stored = await store.get(key)
         try:
-            return [orjson.loads(line) for line in stored.body.splitlines()] if stored else []
-        except orjson.JSONDecodeError as error:
+            letters = [orjson.loads(line) for line in stored.body.splitlines()] if stored else []
+            for letter in letters:
+                letter["partition"], letter["sequence"], letter["error"]["type"]
+        except (ValueError, TypeError, KeyError) as error:
             raise no_letters(key, error) from None
+        return letters
 
 
 def no_letters(key: str, error: Exception) -> CorruptObject:

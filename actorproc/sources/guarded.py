@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import sys
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import AbstractContextManager, aclosing
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from typing import Any, TypeVar
 
+import pyarrow.types as pt
+
+from actorproc.actor import is_stray
 from actorproc.budget import ByteBudget, Room
-from actorproc.errors import SourceError, blamed, described
+from actorproc.document import MOST_NUMBER
+from actorproc.errors import SourceError, blamed, described, storable
 from actorproc.logger import get_logger
-from actorproc.records import Cursor
+from actorproc.records import Batch, Cursor
 from actorproc.sources.log import LogSource
 from actorproc.sources.output import OutputSource
 from actorproc.sources.protocol import Chunk, End, Source, Start
@@ -73,11 +78,17 @@ class GuardedSource(Source):
 
     async def start(self, partition: str, at: Start) -> str:
         with _blamed(f"asking {self} where partition {partition} starts"):
-            return self._checked("start", await self._awaited("start", self._source.start(partition, at)), str)
+            position = self._checked("start", await self._awaited("start", self._source.start(partition, at)), str)
+            self._check_position("start", position)
+            return position
 
     async def end(self, partition: str) -> End:
         with _blamed(f"finding the end of partition {partition} of {self}"):
-            return self._checked("end", await self._awaited("end", self._source.end(partition)), End)
+            end = self._checked("end", await self._awaited("end", self._source.end(partition)), End)
+            self._check_position("end", end.position)
+            if end.sequence is not None and not _is_sequence(end.sequence):
+                raise self._wrong("end", end, "an End whose sequence is an int from 0, or None")
+            return end
 
     def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
         return self.read_within(partition, position, Room(ByteBudget(sys.maxsize)))
@@ -91,7 +102,7 @@ class GuardedSource(Source):
                 raise self._wrong("read", chunks, "an async generator: `async def read` that yields")
             async with aclosing(chunks):
                 async for chunk in chunks:
-                    yield self._checked("read", chunk, Chunk)
+                    yield self._checked_chunk(partition, chunk)
 
     def sequence_before(self, partition: str, position: str) -> int | None:
         with _blamed(f"asking {self} for the sequence before {position!r} in partition {partition}"):
@@ -111,9 +122,35 @@ class GuardedSource(Source):
             raise self._wrong(method, answer, f"{'an' if kind is End else 'a'} {kind.__name__}")
         return answer
 
+    def _checked_chunk(self, partition: str, chunk: object) -> Chunk:
+        checked = self._checked("read", chunk, Chunk)
+        self._check_position("read", checked.next)
+        batch = self._checked("read", checked.batch, Batch)
+        if batch.partition != partition:
+            raise self._wrong("read", batch, f"of partition {partition!r}")
+        if batch.sequence_array.null_count or not pt.is_integer(batch.sequence_array.type):
+            raise self._wrong("read", batch.sequence_array, "sequences: integers, none of them null")
+        return checked
+
+    def _check_position(self, method: str, position: object) -> None:
+        """It is stored as UTF-8, and given back one day."""
+        if not isinstance(position, str) or storable(position) != position:
+            raise self._wrong(method, position, "a position: a str that UTF-8 can hold")
+
     def _wrong(self, method: str, answer: object, wanted: str) -> SourceError:
         return SourceError(f"the source's {self.kind}.{method} gave {answer!r:.200}; it must be {wanted}")
 
 
-def _blamed(what: str) -> AbstractContextManager[None]:
-    return blamed(what, SourceError)
+def _is_sequence(number: object) -> bool:
+    return isinstance(number, int) and 0 <= number <= MOST_NUMBER
+
+
+@contextmanager
+def _blamed(what: str) -> Iterator[None]:
+    with blamed(what, SourceError):
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not is_stray():
+                raise
+            raise SourceError(f"{what} was cancelled from within: its task, or something that it awaited") from None

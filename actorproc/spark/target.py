@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType, TimestampType
 
+from actorproc.document import MOST_NUMBER
 from actorproc.errors import UsageError
 from actorproc.layout import checked_name
 from actorproc.log.transactions import UNNAMED
@@ -74,8 +75,8 @@ def _number(options: Mapping[str, str], name: str, least: int) -> int | None:
     value = options.get(name.lower())
     if value is None:
         return None
-    if not value.strip().isdecimal() or int(value) < least:
-        raise UsageError(f"{name} = {value!r}: a whole number, {least} or more")
+    if not value.strip().isdecimal() or not least <= int(value) <= MOST_NUMBER:
+        raise UsageError(f"{name} = {value!r}: a whole number, {least} or more, and of 64 bits")
     return int(value)
 
 

@@ -39,6 +39,8 @@ TAKEN = [
     ("double", b"123456789012345678901234567890", 1.2345678901234568e29),
     ("double", b"5e-324", 5e-324),
     ("double", b"-0.0", -0.0),
+    ("double", b"-0", -0.0),
+    ("array<double>", b"[1, -0 ,-0]", [1.0, -0.0, -0.0]),
     ("double", b"Infinity", math.inf),
     ("float", b"0.1", 0.10000000149011612),
     ("boolean", b"true", True),
