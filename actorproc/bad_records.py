@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from actorproc.errors import ActorprocError, HandlerError, blamed, described, repr_of
+from actorproc.errors import ActorprocError, HandlerError, Misfit, blamed, described, repr_of
 from actorproc.handler import Decision
 from actorproc.records import Batch
 from actorproc.settings import Settings
@@ -79,7 +79,7 @@ class Parts:
             HandlerError: the handler's `on_error` said stop, or failed itself.
         """
         decision = self._decision(error, part.batch, part.attempt)
-        if self._again(decision, part):
+        if self._again(decision, part, error):
             part.attempt += 1
             self._left.appendleft(part)
             return Ruling(again=True)
@@ -117,7 +117,7 @@ class Parts:
             if (error := failures.get(sequence)) is None:
                 continue
             decision = self._decision(error, part.batch[index : index + 1], part.attempt)
-            if self._again(decision, part):
+            if self._again(decision, part, error):
                 again.append(index)
             else:
                 ruling.given_up[sequence] = error, decision or part.verdict
@@ -149,7 +149,8 @@ class Parts:
             f"It was asked about {described(error)}"
         ) from error
 
-    def _again(self, decision: Decision | None, part: Part) -> bool:
+    def _again(self, decision: Decision | None, part: Part, error: Exception) -> bool:
         if self._once or decision is Decision.RETRY:
             return not self._once
-        return decision is None and not part.isolating and part.attempt < self._max_attempts
+        helps = not isinstance(error, Misfit)  # the same record makes the same row
+        return helps and decision is None and not part.isolating and part.attempt < self._max_attempts

@@ -110,6 +110,11 @@ class PartitionActor(Actor[Read | Exception]):
         """Changes while the handler gets on; None while it has nothing to do."""
         return self._processing.progress if self._processing else None
 
+    @property
+    def trouble(self) -> str | None:
+        """Why the batch at hand is tried again, if it is."""
+        return self._processing.trouble if self._processing else None
+
     async def run(self) -> None:
         """Claim, walk, process, commit.
 
@@ -182,7 +187,8 @@ class PartitionActor(Actor[Read | Exception]):
         position, done = cursor
         batch = chunk.batch.after(done)
         while len(batch):
-            piece = batch[: _fitting(batch, settings.max_batch_records, settings.max_batch_bytes)]
+            most = min(settings.max_batch_records, self._pace.records)
+            piece = batch[: _fitting(batch, most, settings.max_batch_bytes)]
             batch = batch[len(piece) :]
             done = piece.last
             await self._room.take(piece.nbytes)
@@ -278,7 +284,7 @@ class PartitionActor(Actor[Read | Exception]):
                 await self._committer.go_ahead(message.cursor)  # whatever becomes of it
             self._pace.begin()
             outcome = await processor.process(batch)
-            self._pace.done(len(batch) - len(outcome.letters) - outcome.skipped)
+            self._pace.done(len(batch), len(batch) - len(outcome.letters) - outcome.skipped)
         except HandlerError:
             await self._keep()
             raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,6 +36,8 @@ _Encoded = tuple[list[pa.Table], dict[int, Exception]]
 """Rows that fit, as tables in order; and why others do not, by the sequence of their record."""
 
 _SHORT = 1.0  # seconds of a wait to try again that a drain sits out, rather than leave the batch to the next owner
+
+_TOLD_AGAIN = 10.0  # seconds after which the log tells again that attempts fail
 
 _SMALL = VALUES_AT_ONCE  # are encoded on the loop
 
@@ -100,6 +102,9 @@ class BatchProcessor:
         self._broken: Exception | None = None
         self._saved = -1  # sequence up to which this batch was committed by the handler itself
         self._given_up: set[int] = set()
+        self._tell_at = float("-inf")
+        self.trouble: str | None = None
+        """Why the batch at hand is tried again, if it is."""
         self.wanted = -1
         """Sequence up to which the handler asked for a commit in the last batch."""
 
@@ -119,7 +124,7 @@ class BatchProcessor:
             await self._attempt(part, self._parts)
         if len(self._done.tables) > 1:
             self._done.tables = [in_order(pa.concat_tables(self._done.tables))]
-        self._whole = None  # its memory is for the next one
+        self._whole = self.trouble = None  # its memory is for the next one
         return self._done
 
     def asked_for(self, batch: Batch, settled: bool) -> int:
@@ -194,7 +199,7 @@ class BatchProcessor:
             if sequence not in failures:
                 self._give_up(attempt, sequence, reason, Decision.DEAD_LETTER)
         if failures:
-            await self._follow(parts.failed_alone(part, failures, others=False), attempt)
+            await self._failed_alone(part, parts, failures, attempt, others=False)
         else:
             parts.succeeded(part)
 
@@ -213,17 +218,33 @@ class BatchProcessor:
         if failures and self._once:  # and nothing is shown again
             failures = dict.fromkeys(rest.sequences, error) | failures
         if failures:  # they may be why it raised: the others get a chance of their own
-            await self._follow(parts.failed_alone(part, failures, others=True), attempt)
+            await self._failed_alone(part, parts, failures, attempt, others=True)
         elif len(rest):
-            say = self._site.log.debug if part.isolating else self._site.log.warning
-            say(
-                "partition.attempt_failed",
-                attempt=part.attempt,
-                records=len(rest),
-                first=rest.first,
-                error=repr_of(error),
-            )
+            if not part.isolating:
+                self._tell(attempt, rest.sequences, error)
             await self._follow(parts.failed(part, error, suspect), attempt)
+
+    async def _failed_alone(self, part: Part, parts: Parts, failures: dict[int, Exception], attempt: Attempt, *, others: bool) -> None:  # fmt: skip
+        ruling = parts.failed_alone(part, failures, others=others)
+        again = sorted(failures.keys() - ruling.given_up.keys())
+        if again:
+            self._tell(attempt, again, failures[again[0]])
+        await self._follow(ruling, attempt)
+
+    def _tell(self, attempt: Attempt, failed: Sequence[int], error: Exception) -> None:
+        """Say that records failed and are tried again; in the log not every time, where it goes on."""
+        self.trouble = f"attempt {attempt.number} of {len(failed)} records from {failed[0]} on: {repr_of(error)}"
+        now = self._clock.monotonic()
+        say = self._site.log.warning if now >= self._tell_at else self._site.log.debug
+        if now >= self._tell_at:
+            self._tell_at = now + _TOLD_AGAIN
+        say(
+            "partition.attempt_failed",
+            attempt=attempt.number,
+            records=len(failed),
+            first=failed[0],
+            error=repr_of(error),
+        )
 
     async def _follow(self, ruling: Ruling, attempt: Attempt) -> None:
         for sequence, (error, verdict) in ruling.given_up.items():

@@ -12,21 +12,36 @@ from actorproc.clock import Clock
 from actorproc.records import RECORD_SCHEMA, Batch, Cursor
 from actorproc.settings import Settings
 
+FIRST_BATCH = 100
+"""Records in the first batch. No later one is cut to less than half of that for the time that it takes."""
+
+GROWTH = 4
+"""How many times larger than any before it a batch may be."""
+
+WORK = 5.0
+"""Seconds of work for the handler in a batch, at most, as far as its size decides: commits, a stop or a move of the partition
+wait for it."""
+
 SHARED_WORK = 1.0
-"""Seconds of work for the handler in a batch of several pieces, about: more than the pauses that they share by default, and
-so little that commits, a drain or a stuck handler need not wait for it."""
+"""Seconds of work in a batch of several pieces, at most: more than the pauses that they share by default, and little."""
 
 MOST_PIECES = 64
 """Of one batch: a piece weighs kilobytes more than its bytes tell."""
 
 
 class Pace:
-    """How fast the handler works, as the last batch tells that it was done with. Pauses do not count, nor bad records."""
+    """How long the handler takes, by the batches that it is done with: some time for each, and some for each record.
+
+    The time in which it pauses does not count, and records that fail do not count as done.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._begun = self._paused = 0.0
-        self._seconds: float | None = None  # per record
+        self._largest = FIRST_BATCH  # batch
+        self._compared: tuple[int, float] | None = None  # an earlier batch: its good records, and seconds
+        self._each = 0.0  # seconds for a record
+        self._once = 0.0  # seconds for a batch
 
     def begin(self) -> None:
         """A batch begins."""
@@ -40,14 +55,33 @@ class Pace:
         finally:
             self._paused += self._clock.monotonic() - began
 
-    def done(self, good: int) -> None:
-        """The batch is done with, and had so many good records."""
-        if good > 0:
-            self._seconds = (self._clock.monotonic() - self._begun - self._paused) / good
+    def done(self, size: int, good: int) -> None:
+        """The batch of so many records, good ones among them, is done with."""
+        self._largest = max(self._largest, size)
+        if good <= 0:
+            return
+        seconds = self._clock.monotonic() - self._begun - self._paused
+        records, before = self._compared or (good, seconds)
+        if not records / 2 < good < records * 2:  # two sizes tell what is each record's
+            self._each = min(max((seconds - before) / (good - records), 0.0), seconds / good)
+            self._once = seconds - self._each * good
+            self._compared = good, seconds
+            return
+        self._each = max(seconds - self._once, 0.0) / good
+        if abs(good - records) <= records / 20:  # or ever smaller batches would never be half of one
+            self._compared = good, seconds
+
+    @property
+    def records(self) -> int:
+        """How many the next batch may have."""
+        if self._compared is None:
+            return FIRST_BATCH
+        grown = GROWTH * self._largest
+        return grown if self._each * grown <= WORK else max(FIRST_BATCH // 2, int(WORK / self._each))
 
     def allows(self, records: int) -> bool:
-        """Whether so many are soon done. Not as long as nothing is known."""
-        return self._seconds is not None and records * self._seconds <= SHARED_WORK
+        """Whether so many are done at once. Not as long as nothing is known."""
+        return self._compared is not None and self._once + self._each * records <= SHARED_WORK
 
 
 @dataclass(slots=True)

@@ -49,7 +49,7 @@ class Running:
         if self.actor is None:
             state: PartitionState = "released" if self.released else "opening" if self.error is None else "waiting"
             return PartitionStatistics(self.partition, self.epoch, state, error=self.error)
-        return replace(self.actor.statistics, error=self.error)
+        return replace(self.actor.statistics, error=self.actor.trouble or self.error)
 
     def done(self) -> Done:
         """What the actor that runs now has done."""
@@ -68,9 +68,10 @@ class Running:
 
     @property
     def open_error(self) -> str | None:
-        """Why it failed, until an actor after that has got on."""
-        gets_on = self.actor is not None and not self.actor.aborted and self.actor.statistics.records > 0
-        return None if gets_on else self.error
+        """Why it fails now; or why it failed, until an actor after that has got on."""
+        if self.actor is None or self.actor.aborted:
+            return self.error
+        return self.actor.trouble or (None if self.actor.statistics.records > 0 else self.error)
 
     def failing(self, after: int) -> bool:
         """Whether it failed at least `after` times in a row, and has committed nothing since."""

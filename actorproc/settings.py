@@ -128,7 +128,10 @@ class Settings(BaseSettings):
         256 * 2**20,
         description="Bytes read ahead over all partitions of a host, with the files that are being decoded: what bounds memory whatever the backlog. Partitions that wait to try a batch again do not count: the others must not wait for them.",
     )
-    max_batch_records: Count = Field(10_000, description="Most records in a batch.")
+    max_batch_records: Count = Field(
+        10_000,
+        description="Most records in a batch. Less where the handler would take more than some five seconds for so many.",
+    )
     max_batch_bytes: Size = Field(
         16 * 2**20,
         le=2**31 - 1,  # as an Arrow column of bytes holds

@@ -223,7 +223,9 @@ class Supervisor(Actor[Note]):
                 self._fenced = True
                 self._fences += 1
                 self._log.error(
-                    "supervisor.fenced_itself", partitions=len(self._running), why="no heartbeat was written in time"
+                    "supervisor.fenced_itself",
+                    partitions=len(self._running),
+                    why="no heartbeat was written in time; loop.blocked tells if a handler held the event loop up",
                 )
                 for running in list(self._running.values()):
                     running.scope.cancel()

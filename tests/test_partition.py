@@ -15,6 +15,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import structlog
 
 from actorproc import errors
 from actorproc.actor import first_cause
@@ -34,7 +35,7 @@ from actorproc.sources.protocol import Chunk, End
 from actorproc.store import Store
 from actorproc.stores.memory import Memory
 from actorproc.testing.clock import VirtualClock
-from actorproc.testing.loop import run
+from actorproc.testing.loop import current_loop, run
 from actorproc.testing.source import MemorySource
 
 
@@ -599,3 +600,113 @@ async def test_pages_of_other_types_are_batches_of_their_own() -> None:
     world.feed(200)
     await world.until_end(1)
     await world.check()
+
+
+# The size of batches
+
+
+def sizes_of_batches(seconds: Callable[[int, int], float], records: int = 80_000, **settings: Any) -> list[int]:
+    """Of a backlog, where the batch with this number and size takes so many seconds, in virtual time."""
+    sizes: list[int] = []
+
+    class Works(PartitionHandler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            sizes.append(len(batch))
+            await anyio.sleep(seconds(len(sizes), len(batch)))
+
+    async def main() -> None:
+        world = World(Works, page=20_000, clock=VirtualClock, **settings)
+        world.feed(records)
+        async with world.running(1) as actor:
+            while actor.statistics.records < records:
+                await anyio.sleep(1)
+
+    run(main())
+    return sizes
+
+
+def test_the_first_batches_are_small_and_those_of_a_quick_handler_soon_as_large_as_may_be() -> None:
+    sizes = sizes_of_batches(lambda _, size: size * 1e-6)
+    assert sizes[0] == 100
+    assert max(sizes) == 10_000
+    assert len(sizes) < 30
+    assert max(sizes_of_batches(lambda _, size: size * 1e-6, max_batch_records=1000)) == 1000
+
+
+@pytest.mark.parametrize(("each", "most"), [(0.001, 5000), (0.03, 166), (1.0, 100)])
+def test_a_batch_is_no_more_than_some_seconds_of_work_for_a_handler_that_takes_its_time_for_each_record(
+    each: float, most: int
+) -> None:
+    sizes = sizes_of_batches(lambda _, size: size * each, records=20_000 if each < 1 else 1000)
+    assert 0.9 * most <= max(sizes) <= most
+
+
+def test_a_handler_that_takes_its_time_for_each_batch_gets_large_ones() -> None:
+    assert max(sizes_of_batches(lambda _, size: 6.0)) == 10_000
+    assert max(sizes_of_batches(lambda _, size: 6.0 + size * 0.0001)) == 10_000
+    assert 4000 < max(sizes_of_batches(lambda _, size: 6.0 + size * 0.001)) <= 5500
+
+
+def test_a_slow_beginning_is_forgotten_and_a_service_that_gets_slow_makes_batches_small_again() -> None:
+    def seconds(number: int, size: int) -> float:
+        return 3.0 if number == 1 else size * (0.0005 if number < 20 else 0.05)
+
+    sizes = sizes_of_batches(seconds, 120_000)
+    assert max(sizes[:20]) > 5000
+    assert 50 <= max(sizes[25:]) <= 110
+
+
+# What is said of failures
+
+
+def test_records_that_fail_one_by_one_and_are_tried_again_are_told_now_and_then_and_shown_until_they_are_through() -> (
+    None
+):
+    up_at = 0.0
+
+    class Down(Numbers):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            async def call(record: Record) -> None:
+                if record.json() in (3, 7) and current_loop().now < up_at:
+                    raise ConnectionError("503")
+
+            await ctx.map(batch, call)
+
+        def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision:
+            return Decision.RETRY
+
+    async def main() -> None:
+        nonlocal up_at
+        up_at = current_loop().now + 60
+        world = World(Down, clock=VirtualClock, retry_backoff_max=2)
+        world.feed(10)
+        with structlog.testing.capture_logs() as logs:
+            async with world.running(1) as actor:
+                await anyio.sleep(50)
+                assert re.fullmatch(
+                    r"attempt \d+ of 2 records from 9 on: ConnectionError\('503'\)", actor.trouble or ""
+                )
+                await anyio.sleep(50)
+                assert actor.trouble is None
+        told = [log for log in logs if log["event"] == "partition.attempt_failed"]
+        warned = [log for log in told if log["log_level"] == "warning"]
+        assert warned[0].items() >= {"attempt": 1, "records": 2, "first": 9, "error": "ConnectionError('503')"}.items()
+        assert 5 <= len(warned) <= 7
+        assert len(told) > 25
+
+    run(main())
+
+
+async def test_a_row_that_does_not_fit_is_not_tried_again() -> None:
+    class Wrong(Numbers):
+        attempts = 0
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            Wrong.attempts += 1
+            for record in batch:
+                ctx.emit(record, {"n": "five" if record.json() % 10 == 5 else record.json() * 2})
+
+    world = World(Wrong)
+    world.feed(20)
+    await world.until_end(1)
+    assert (await world.letters(), Wrong.attempts) == ([5, 15], 1)

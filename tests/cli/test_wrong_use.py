@@ -324,3 +324,7 @@ def test_debug_shows_the_traceback_and_keeps_the_exit_code(run: Run) -> None:
     result = run("--debug", "serve", "nowhere:X", *HERE)
     assert result.exit_code == 2
     assert "Traceback" in result.stderr
+
+
+def test_an_option_of_all_commands_that_comes_behind_one_is_told_where_it_belongs(run: Run) -> None:
+    refused(run, "status", "--log-level", "warning", says="It comes before the command")
