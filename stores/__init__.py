@@ -10,7 +10,7 @@ from actorproc.errors import UsageError
 from actorproc.settings import Settings
 from actorproc.store import Backend, Store, StoreLimits
 
-SCHEMES = ("memory", "file", "s3")
+SCHEMES = ("s3", "file", "memory")
 """What a store's URL may begin with."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?(.*)", re.DOTALL)  # two letters at least: not the drive of a path
