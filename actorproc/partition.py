@@ -187,8 +187,7 @@ class PartitionActor(Actor[Read | Exception]):
         position, done = cursor
         batch = chunk.batch.after(done)
         while len(batch):
-            most = min(settings.max_batch_records, self._pace.records)
-            piece = batch[: _fitting(batch, most, settings.max_batch_bytes)]
+            piece = batch[: _fitting(batch, settings.max_batch_records, settings.max_batch_bytes)]
             batch = batch[len(piece) :]
             done = piece.last
             await self._room.take(piece.nbytes)
@@ -263,7 +262,14 @@ class PartitionActor(Actor[Read | Exception]):
             await self._settle_end()
 
     async def _next(self) -> Read | Exception | None:
-        """The next message; None when a commit is due first, or a drain has come."""
+        """The next message, cut to what is soon done; None when a commit is due first, or a drain has come."""
+        message = await self._next_whole()
+        if isinstance(message, Read) and len(message.pieces) == 1 and message.records > self._pace.records:
+            message, rest = message.split(self._pace.records, self._committer.cursor.position)
+            self._gathered.appendleft(rest)
+        return message
+
+    async def _next_whole(self) -> Read | Exception | None:
         due = self._committer.due_at()
         with anyio.CancelScope() as self._waiting:
             if self._gathered:

@@ -16,7 +16,10 @@ FIRST_BATCH = 100
 """Records in the first batch. No later one is cut to less than half of that for the time that it takes."""
 
 GROWTH = 4
-"""How many times larger than any before it a batch may be."""
+"""How many times larger than the last one a batch may be, if it takes longer than `QUICK`: one cannot tell from far below."""
+
+QUICK = 0.5
+"""Seconds of work in a batch that may be of any size."""
 
 WORK = 5.0
 """Seconds of work for the handler in a batch, at most, as far as its size decides: commits, a stop or a move of the partition
@@ -38,10 +41,11 @@ class Pace:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._begun = self._paused = 0.0
-        self._largest = FIRST_BATCH  # batch
         self._compared: tuple[int, float] | None = None  # an earlier batch: its good records, and seconds
         self._each = 0.0  # seconds for a record
         self._once = 0.0  # seconds for a batch
+        self.records = FIRST_BATCH
+        """How many the next batch may have."""
 
     def begin(self) -> None:
         """A batch begins."""
@@ -57,10 +61,14 @@ class Pace:
 
     def done(self, size: int, good: int) -> None:
         """The batch of so many records, good ones among them, is done with."""
-        self._largest = max(self._largest, size)
-        if good <= 0:
-            return
-        seconds = self._clock.monotonic() - self._begun - self._paused
+        if good > 0:
+            self._learn(good, self._clock.monotonic() - self._begun - self._paused)
+            each = max(self._each, 1e-9)
+            most = self.records * (GROWTH if 2 * size >= self.records else 1)
+            quick = (QUICK - self._once) / each
+            self.records = int(max(FIRST_BATCH / 2, min(most, WORK / each), quick))
+
+    def _learn(self, good: int, seconds: float) -> None:
         records, before = self._compared or (good, seconds)
         if not records / 2 < good < records * 2:  # two sizes tell what is each record's
             self._each = min(max((seconds - before) / (good - records), 0.0), seconds / good)
@@ -70,14 +78,6 @@ class Pace:
         self._each = max(seconds - self._once, 0.0) / good
         if abs(good - records) <= records / 20:  # or ever smaller batches would never be half of one
             self._compared = good, seconds
-
-    @property
-    def records(self) -> int:
-        """How many the next batch may have."""
-        if self._compared is None:
-            return FIRST_BATCH
-        grown = GROWTH * self._largest
-        return grown if self._each * grown <= WORK else max(FIRST_BATCH // 2, int(WORK / self._each))
 
     def allows(self, records: int) -> bool:
         """Whether so many are done at once. Not as long as nothing is known."""
@@ -113,6 +113,14 @@ class Read:
         self.at_end = self.at_end or more.at_end
         self.records += more.records
         self.nbytes += more.nbytes
+
+    def split(self, records: int, position: str) -> tuple[Read, Read]:
+        """Of the first so many records of its only piece, and of the rest. `position`: where reading goes on before all of it."""
+        (piece,) = self.pieces
+        first, rest = Read([piece[:records]], Cursor(position)), Read([piece[records:]], self.cursor, self.at_end)
+        first.cursor = Cursor(position, first.pieces[0].last)
+        rest.nbytes = self.nbytes - first.nbytes  # together as many as were counted
+        return first, rest
 
     async def take(self, clock: Clock) -> Batch:
         """The pieces as one batch, once: they are not kept beside it."""
