@@ -325,7 +325,7 @@ class PartitionActor(Actor[Read | Exception]):
         if not self._heard and newest is not None and committer.cursor.sequence > newest:
             return  # beyond it from the start: the source has to say first that it knows of such a place
         reached = self._common.source.reached(committer.cursor, self._end)
-        if self._at_end and not reached and self._falls_short(committer.cursor, newest):
+        if self._at_end and not reached and await self._falls_short(committer.cursor, newest):
             await self._keep()
             raise SourceError(
                 f"the source has nothing more of partition {self.partition} after sequence {committer.cursor.sequence}, and at "
@@ -343,12 +343,15 @@ class PartitionActor(Actor[Read | Exception]):
             self._end = None
             self._reached(self.partition)
 
-    def _falls_short(self, cursor: Cursor, newest: int | None) -> bool:
-        """Whether a reader at `cursor` cannot have come by the record `newest`. Not if one of the two is not known."""
+    async def _falls_short(self, cursor: Cursor, newest: int | None) -> bool:
+        """Whether a reader at `cursor` cannot have come by the record `newest`, and it, or one from before it, is still there.
+        Not if one of the two is not known."""
         before = self._common.source.sequence_before(self.partition, cursor.position)
         upto = max(cursor.sequence, -1 if before is None else before)
-        known = before is not None or cursor.sequence >= 0
-        return known and newest is not None and upto < newest
+        if newest is None or upto >= newest or (before is None and cursor.sequence < 0):
+            return False
+        now = await self._common.source.end(self.partition)
+        return now.sequence is not None and upto < now.sequence
 
     async def _say_goodbye(self, handler: PartitionHandler, reason: CloseReason) -> None:
         with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSING_TIME) as scope:

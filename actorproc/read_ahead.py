@@ -18,8 +18,8 @@ FIRST_BATCH = 100
 GROWTH = 4
 """How many times larger than the last one a batch may be, if it takes longer than `QUICK`: one cannot tell from far below."""
 
-QUICK = 0.5
-"""Seconds of work in a batch that may be of any size."""
+QUICK, FAR = 0.5, 100
+"""Seconds of work in a batch that may be so many times larger than the last one."""
 
 WORK = 5.0
 """Seconds of work for the handler in a batch, at most, as far as its size decides: commits, a stop or a move of the partition
@@ -61,12 +61,15 @@ class Pace:
 
     def done(self, size: int, good: int) -> None:
         """The batch of so many records, good ones among them, is done with."""
+        seconds = self._clock.monotonic() - self._begun - self._paused
         if good > 0:
-            self._learn(good, self._clock.monotonic() - self._begun - self._paused)
-            each = max(self._each, 1e-9)
-            most = self.records * (GROWTH if 2 * size >= self.records else 1)
-            quick = (QUICK - self._once) / each
-            self.records = int(max(FIRST_BATCH / 2, min(most, WORK / each), quick))
+            self._learn(good, seconds)
+        else:
+            self._each = max(self._each, seconds / size)
+        each = max(self._each, 1e-9)
+        most = self.records * (GROWTH if 2 * size >= self.records else 1)
+        quick = min((QUICK - self._once) / each, FAR * size)
+        self.records = int(max(FIRST_BATCH / 2, min(most, WORK / each), quick))
 
     def _learn(self, good: int, seconds: float) -> None:
         records, before = self._compared or (good, seconds)
@@ -77,7 +80,7 @@ class Pace:
             return
         self._each = max(seconds - self._once, 0.0) / good
         if abs(good - records) <= records / 20:  # or ever smaller batches would never be half of one
-            self._compared = good, seconds
+            self._compared = records, seconds
 
     def allows(self, records: int) -> bool:
         """Whether so many are done at once. Not as long as nothing is known."""
@@ -119,7 +122,7 @@ class Read:
         (piece,) = self.pieces
         first, rest = Read([piece[:records]], Cursor(position)), Read([piece[records:]], self.cursor, self.at_end)
         first.cursor = Cursor(position, first.pieces[0].last)
-        rest.nbytes = self.nbytes - first.nbytes  # together as many as were counted
+        first.nbytes, rest.nbytes = 0, self.nbytes  # the memory is free when all of it is done
         return first, rest
 
     async def take(self, clock: Clock) -> Batch:

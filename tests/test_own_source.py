@@ -133,7 +133,6 @@ async def test_a_method_that_lacks_its_async_is_named(method: str) -> None:
         ("start", "\udce9", "a position"),
         ("end", "0", "an End"),
         ("end", End("0", "x"), "an End whose sequence"),  # type: ignore[arg-type]
-        ("end", End("0", -1), "an End whose sequence"),
         ("end", End(0, 1), "a position"),  # type: ignore[arg-type]
         ("read", None, "an async generator"),
     ],
@@ -163,6 +162,26 @@ async def test_a_chunk_that_is_none_is_named(chunk: object, wanted: str) -> None
 
     with pytest.raises(SourceError, match=rf"Failing.read gave (.|\n)*; it must be {wanted}"):
         await CALLS["read"](Failing.by("read", reading))
+
+
+@pytest.mark.parametrize("method", ["sequence_before", "reached"])
+async def test_a_method_that_should_have_no_async_is_named(method: str) -> None:
+    async def late(*_: object) -> Any: ...
+
+    with pytest.raises(SourceError, match=rf"Failing.{method} must be a plain `def {method}`"):
+        CALLS[method](Failing.by(method, late))
+
+
+@pytest.mark.parametrize("method", ["open", "register", "partitions", "start", "end"])
+async def test_a_cancellation_from_outside_ends_a_method_as_it_should(method: str) -> None:
+    async def waiting(*_: object) -> Any:
+        await asyncio.Event().wait()
+
+    task = asyncio.ensure_future(CALLS[method](Failing.by(method, waiting)))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 @pytest.mark.parametrize("method", ["open", "register", "partitions", "start", "end"])

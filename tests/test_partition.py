@@ -647,6 +647,37 @@ def test_a_handler_that_takes_its_time_for_each_batch_gets_large_ones() -> None:
     assert 4000 < max(sizes_of_batches(lambda _, size: 6.0 + size * 0.001)) <= 5500
 
 
+def test_what_is_quick_in_small_pieces_does_not_come_as_one_large_batch() -> None:
+    """Calls, 32 at once: one takes as long as 32."""
+    sizes: list[int] = []
+
+    class Calls(PartitionHandler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            sizes.append(len(batch))
+            await ctx.map(batch, lambda _: anyio.sleep(0.1))
+
+    async def main() -> None:
+        world = World(Calls, page=20_000, clock=VirtualClock)
+        async with world.running(1) as actor:
+            for few in (3, 1, 6, 2, 9):
+                world.feed(few)
+                await anyio.sleep(5)
+            world.feed(20_000)
+            while actor.statistics.records < world.fed:
+                await anyio.sleep(1)
+
+    run(main())
+    assert sizes[:5] == [3, 1, 6, 2, 9]
+    assert max(sizes) / 32 * 0.1 < 6
+    assert max(sizes) > 1000
+
+
+@pytest.mark.parametrize("seconds", [4.9, 5.05, 5.2])
+def test_a_handler_of_which_each_batch_takes_just_as_long_as_may_be_gets_no_ever_smaller_ones(seconds: float) -> None:
+    sizes = sizes_of_batches(lambda _, size: seconds + size * 0.0001, 200_000)
+    assert max(sizes) > 1000
+
+
 def test_a_slow_beginning_is_forgotten_and_a_service_that_gets_slow_makes_batches_small_again() -> None:
     def seconds(number: int, size: int) -> float:
         return 3.0 if number == 1 else size * (0.0005 if number < 8 else 0.05)

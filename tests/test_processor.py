@@ -142,6 +142,20 @@ async def test_until_end_is_no_success_where_the_source_ends_before_what_was_its
     assert await rows(store) == [2 * n for n in range(7)]
 
 
+async def test_until_end_is_there_although_the_newest_records_were_deleted_meanwhile() -> None:
+    class Shrinks(MemorySource):
+        async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+            del self._values[partition][7:]
+            async for chunk in super().read(partition, position):
+                yield chunk
+
+    store, source = Store(Memory()), Shrinks(1)
+    source.append("0", [b"%d" % n for n in range(10)])
+    with anyio.fail_after(60):
+        await Processor(Double, source=source, container=store, **QUICK).run(until_end=True)
+    assert await rows(store) == [2 * n for n in range(7)]
+
+
 async def test_until_end_from_the_latest_record_on_is_there_although_the_source_has_grown_meanwhile() -> None:
     class Grows(MemorySource):
         async def start(self, partition: str, at: Start) -> str:

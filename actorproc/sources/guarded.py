@@ -7,13 +7,12 @@ import inspect
 import sys
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
+from numbers import Integral
 from typing import Any, TypeVar
 
 import pyarrow.types as pt
 
-from actorproc.actor import is_stray
 from actorproc.budget import ByteBudget, Room
-from actorproc.document import MOST_NUMBER
 from actorproc.errors import SourceError, blamed, described, storable
 from actorproc.logger import get_logger
 from actorproc.records import Batch, Cursor
@@ -86,8 +85,8 @@ class GuardedSource(Source):
         with _blamed(f"finding the end of partition {partition} of {self}"):
             end = self._checked("end", await self._awaited("end", self._source.end(partition)), End)
             self._check_position("end", end.position)
-            if end.sequence is not None and not _is_sequence(end.sequence):
-                raise self._wrong("end", end, "an End whose sequence is an int from 0, or None")
+            if not isinstance(end.sequence, Integral | None):
+                raise self._wrong("end", end, "an End whose sequence is an int, or None")
             return end
 
     def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
@@ -106,11 +105,17 @@ class GuardedSource(Source):
 
     def sequence_before(self, partition: str, position: str) -> int | None:
         with _blamed(f"asking {self} for the sequence before {position!r} in partition {partition}"):
-            return self._source.sequence_before(partition, position)
+            return self._at_once("sequence_before", self._source.sequence_before(partition, position))
 
     def reached(self, cursor: Cursor, end: End) -> bool:
         with _blamed(f"asking {self} whether an end is reached"):
-            return self._source.reached(cursor, end)
+            return self._at_once("reached", self._source.reached(cursor, end))
+
+    def _at_once(self, method: str, answer: T) -> T:
+        if inspect.iscoroutine(answer):
+            answer.close()  # or Python complains that nobody awaited it
+            raise SourceError(f"the source's {self.kind}.{method} must be a plain `def {method}`")
+        return answer
 
     async def _awaited(self, method: str, answer: object) -> object:
         if not inspect.isawaitable(answer):
@@ -141,16 +146,13 @@ class GuardedSource(Source):
         return SourceError(f"the source's {self.kind}.{method} gave {answer!r:.200}; it must be {wanted}")
 
 
-def _is_sequence(number: object) -> bool:
-    return isinstance(number, int) and 0 <= number <= MOST_NUMBER
-
-
 @contextmanager
 def _blamed(what: str) -> Iterator[None]:
     with blamed(what, SourceError):
         try:
             yield
         except asyncio.CancelledError:
-            if not is_stray():
+            task = asyncio.current_task()
+            if task is None or task.cancelling():  # it is meant for us
                 raise
             raise SourceError(f"{what} was cancelled from within: its task, or something that it awaited") from None
