@@ -42,6 +42,7 @@ simulate: $(STAMP) ## the cluster in virtual time: 200 seeds, 240 cluster-hours,
 install: $(STAMP) ## only the environment
 $(STAMP): pyproject.toml Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "actorproc needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Point PYTHON= at one.")'
+	@echo "installing into $(VENV), a minute or two ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.8,<1'
 	@# Compiled: where Python may not write bytecode itself, as in many containers, each process would take half a second more.
