@@ -234,10 +234,9 @@ class BatchProcessor:
     def _tell(self, attempt: Attempt, failed: Sequence[int], error: Exception) -> None:
         """Say that records failed and are tried again; in the log not every time, where it goes on."""
         self.trouble = f"attempt {attempt.number} of {len(failed)} records from {failed[0]} on: {repr_of(error)}"
-        now = self._clock.monotonic()
-        say = self._site.log.warning if now >= self._tell_at else self._site.log.debug
+        say, now = self._site.log.debug, self._clock.monotonic()
         if now >= self._tell_at:
-            self._tell_at = now + _TOLD_AGAIN
+            say, self._tell_at = self._site.log.warning, now + _TOLD_AGAIN
         say(
             "partition.attempt_failed",
             attempt=attempt.number,

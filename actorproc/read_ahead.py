@@ -120,8 +120,9 @@ class Read:
     def split(self, records: int, position: str) -> tuple[Read, Read]:
         """Of the first so many records of its only piece, and of the rest. `position`: where reading goes on before all of it."""
         (piece,) = self.pieces
-        first, rest = Read([piece[:records]], Cursor(position)), Read([piece[records:]], self.cursor, self.at_end)
-        first.cursor = Cursor(position, first.pieces[0].last)
+        head = piece[:records]
+        first = Read([head], Cursor(position, head.last))
+        rest = Read([piece[records:]], self.cursor, self.at_end)
         first.nbytes, rest.nbytes = 0, self.nbytes  # the memory is free when all of it is done
         return first, rest
 

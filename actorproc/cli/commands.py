@@ -205,8 +205,8 @@ def output(
       actorproc output --name Delays --container state --tail 5
       actorproc output --name Delays --container state --json > rows.jsonl
 
-    They are Parquet files: Spark, DuckDB, Polars and Trino read CONTAINER/PROCESSOR/output as it is, as long as neither `compact`
-    nor `trim` was used. This command and actorproc.spark show all rows then, too.
+    They are Parquet files: Spark, DuckDB, Polars and Trino read CONTAINER/PROCESSOR/output as it is. Once `compact` was used, this
+    command and actorproc.spark find the rows that have moved, too.
     """
     from actorproc.cli.output import run
 

@@ -153,6 +153,8 @@ def _blamed(what: str) -> Iterator[None]:
             yield
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if task is None or task.cancelling():  # it is meant for us
+            if (
+                task is None or task.cancelling()
+            ):  # it may be meant for us: this can be the task of whoever runs the processor
                 raise
             raise SourceError(f"{what} was cancelled from within: its task, or something that it awaited") from None
