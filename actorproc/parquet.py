@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -23,6 +24,9 @@ _BLOCK = 4096
 """Bytes of columns that are not compressed: zstd's start costs more than all else, and so little takes a block or two anyway."""
 
 _MAGIC = b"PAR1"
+
+_OURS = "actorproc."
+_CHECKSUM = f"{_OURS}crc32"
 
 # store_schema would repeat the schema in Arrow's own format in each file; Parquet's types say all that ours need.
 _ALWAYS = {"compression": "zstd", "store_schema": False, "write_page_checksum": True}
@@ -48,8 +52,18 @@ def write_parquet(
     with open_writer(sink, table.schema, growing_columns(table), **options) as writer:
         if table.num_rows:
             writer.write_table(table, row_group_size=row_group_rows)
-        writer.add_key_value_metadata(metadata)
+        writer.add_key_value_metadata(sealed(metadata))
     return sink.getvalue()
+
+
+def sealed(metadata: Mapping[str, str]) -> dict[str, str]:
+    """What to put into a footer for these entries: they and their checksum. Parquet has one for pages, and none for this."""
+    return {**metadata, _CHECKSUM: _checksum(metadata)} if metadata else {}
+
+
+def _checksum(metadata: Mapping[str, str]) -> str:
+    text = "\0".join(f"{name}\0{metadata[name]}" for name in sorted(metadata))
+    return f"{zlib.crc32(text.encode()):08x}"
 
 
 def encoding_cost(table: pa.Table) -> int:
@@ -123,7 +137,7 @@ def parse_footer(key: str, tail: bytes, *, tag: str, size: int) -> Footer | int:
     """The footer in the last bytes of a file, or how many last bytes it takes.
 
     Raises:
-        CorruptObject: the file is no whole Parquet file.
+        CorruptObject: the file is no whole Parquet file, or its footer is damaged.
     """
     if size < 12 or tail[-4:] != _MAGIC:
         raise CorruptObject(key, f"no whole Parquet file ({size} bytes, and it does not end as one); {RESTORE}")
@@ -134,9 +148,24 @@ def parse_footer(key: str, tail: bytes, *, tag: str, size: int) -> Footer | int:
         return needed
     try:  # a file of nothing but the footer is enough to read the footer
         parsed = pq.ParquetFile(pa.BufferReader(_MAGIC + tail[-needed:]), thrift_string_size_limit=2**31 - 1).metadata
-        metadata = {k.decode(): v.decode() for k, v in (parsed.metadata or {}).items()}
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError) as error:
         raise CorruptObject(key, f"its Parquet footer cannot be read ({error}); {RESTORE}") from None
+    return footer_from(key, parsed, tag=tag, size=size)
+
+
+def footer_from(key: str, parsed: pq.FileMetaData, *, tag: str = "", size: int = 0) -> Footer:
+    """What Parquet's reader has found, our entries checked. `tag` and `size` where somebody will ask for them.
+
+    Raises:
+        CorruptObject: they are not what was written.
+    """
+    try:
+        metadata = {name.decode(): value.decode() for name, value in (parsed.metadata or {}).items()}
+    except UnicodeDecodeError as error:
+        raise CorruptObject(key, f"its Parquet footer cannot be read ({error}); {RESTORE}") from None
+    checksum = metadata.pop(_CHECKSUM, None)
+    if any(name.startswith(_OURS) for name in metadata) and checksum != _checksum(metadata):
+        raise CorruptObject(key, f"its Parquet footer is damaged: the checksum of its entries is wrong; {RESTORE}")
     return Footer(metadata, parsed.num_rows, tag, size)
 
 

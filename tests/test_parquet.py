@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import struct
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from actorproc.parquet import encoding_cost, open_parquet, write_parquet
+from actorproc.errors import CorruptObject
+from actorproc.parquet import encoding_cost, footer_of, open_parquet, write_parquet
 
 EPOCH = datetime(2013, 1, 1, tzinfo=UTC)
 
@@ -26,7 +28,7 @@ def _written(columns: dict[str, pa.Array], **options: Any) -> dict[str, tuple[st
     body = write_parquet(table, {"who": "me"}, **options)
     read = pq.ParquetFile(pa.BufferReader(body))
     assert read.read().equals(table)
-    assert read.metadata.metadata == {b"who": b"me"}
+    assert footer_of("key", body).metadata == {"who": "me"}
     return _encodings(body)
 
 
@@ -116,3 +118,27 @@ def test_few_bytes_in_very_many_columns_or_pieces_cost_more_than_in_few() -> Non
     assert encoding_cost(pa.table({"n": [1] * 300})) < 4096
     assert encoding_cost(wide) > 2**15
     assert encoding_cost(pieces) > 2**15
+
+
+def test_no_bit_of_our_entries_in_a_footer_can_turn_unnoticed() -> None:
+    entry = '{"next":[17,"17"],"epoch":3}'
+    table = pa.table({"n": [1, 2, 3]})
+    body = write_parquet(table, {"actorproc.commit": entry})
+    start = body.index(b"actorproc.commit")
+    assert footer_of("key", body).metadata == {"actorproc.commit": entry}
+    for bit in range(8 * start, 8 * (body.index(entry.encode()) + len(entry))):
+        damaged = bytearray(body)
+        damaged[bit // 8] ^= 1 << bit % 8
+        try:
+            read = footer_of("key", bytes(damaged)).metadata
+        except CorruptObject:
+            continue
+        assert "actorproc.commit" not in read, f"bit {bit} turned, and {read} was read"  # then it is no commit of ours
+
+
+def test_entries_without_their_checksum_are_refused() -> None:
+    sink = io.BytesIO()
+    with pq.ParquetWriter(sink, pa.schema([("n", pa.int64())])) as writer:
+        writer.add_key_value_metadata({"actorproc.commit": "{}"})
+    with pytest.raises(CorruptObject, match="checksum"):
+        footer_of("key", sink.getvalue())

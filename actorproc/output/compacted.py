@@ -16,7 +16,7 @@ from actorproc.document import document, to_document
 from actorproc.errors import CorruptObject
 from actorproc.output.chain import Commit
 from actorproc.output.checkpoints import Totals
-from actorproc.parquet import Footer, growing_columns, open_parquet, open_writer
+from actorproc.parquet import Footer, footer_from, growing_columns, open_parquet, open_writer, sealed
 from actorproc.records import Cursor
 
 _COMPACTED = "actorproc.compacted"
@@ -109,12 +109,6 @@ def part_of(key: str, footer: Footer, number: int, stop: int) -> RowSlice:
     return Contents.from_metadata(key, footer.metadata).part(key, number, stop)
 
 
-def footer_in(file: pq.ParquetFile, size: int) -> Footer:
-    """The footer of a file that is open."""
-    metadata = {name.decode(): value.decode() for name, value in (file.metadata.metadata or {}).items()}
-    return Footer(metadata, file.metadata.num_rows, "", size)
-
-
 def batches_of(
     file: pq.ParquetFile, skip: int, stop: int, rows: int, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
@@ -163,7 +157,7 @@ class Merger:
         """
         try:
             file = open_parquet(body)
-            footer = footer_in(file, len(body))
+            footer = footer_from(key, file.metadata)
             if unknown := [name for name in file.schema_arrow.names if name not in self._schema.names]:
                 raise CorruptObject(key, f"has columns that the dataset does not have: {', '.join(unknown)}")
             for batch in batches_of(file, 0, footer.rows, _GROUP_ROWS // 8):
@@ -190,7 +184,7 @@ class Merger:
         rows, times = np.array(self._rows, np.int64), np.array(self._times)
         contents = Contents(self._put_id, self._first, rows, times, self._last, self._totals)
         writer = self._opened(self._schema.empty_table())
-        writer.add_key_value_metadata(contents.metadata())
+        writer.add_key_value_metadata(sealed(contents.metadata()))
         writer.close()
         return self._sink.getvalue(), contents
 

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 from actorproc.errors import CorruptObject
 from actorproc.layout import ProcessorLayout
 from actorproc.listing import documents
-from actorproc.output.compacted import RowSlice, batches_of, footer_in, part_of
+from actorproc.output.compacted import RowSlice, batches_of, part_of
 from actorproc.output.files import OutputFile, OutputFiles
-from actorproc.parquet import open_parquet, read_footer
+from actorproc.parquet import footer_from, open_parquet, read_footer
 from actorproc.store import Store
 
 _ROWS = 10_000
@@ -110,7 +110,7 @@ def _opened(key: str, body: bytes, number: int, stop: int) -> _Opened:
         file = open_parquet(body)
     except (pa.ArrowException, OSError) as error:
         raise CorruptObject.unreadable(key, error) from None
-    return _Opened(file, part_of(key, footer_in(file, len(body)), number, stop))
+    return _Opened(file, part_of(key, footer_from(key, file.metadata), number, stop))
 
 
 def _batches(key: str, opened: _Opened, skip: int) -> Iterator[pa.RecordBatch]:

@@ -12,12 +12,12 @@ from actorproc.keeping.registry import lowest_numbers
 from actorproc.layout import ProcessorLayout
 from actorproc.output.boundary import NOTHING_TRIMMED, Boundary
 from actorproc.output.chain import Commit, OutputChain
-from actorproc.output.compacted import Contents, RowSlice, batches_of, footer_in, part_of
+from actorproc.output.compacted import Contents, RowSlice, batches_of, part_of
 from actorproc.output.dataset import partitions_with_state
 from actorproc.output.files import OutputFiles
 from actorproc.output.origin import dataset_identity
 from actorproc.output.schema import read_schema
-from actorproc.parquet import open_parquet, read_footer
+from actorproc.parquet import footer_from, open_parquet, read_footer
 from actorproc.places import missing_processor
 from actorproc.records import SEQUENCE
 from actorproc.spark.dataset import Dataset, DatasetFile, FileRows, repeated
@@ -192,7 +192,7 @@ class Output(Dataset):
             there = [name for name in file.schema_arrow.names if name in columns or name == SEQUENCE.name]
         except (pa.ArrowException, OSError) as error:
             raise _damaged(key, error) from None
-        part = part_of(key, footer_in(file, len(body)), number, stop)
+        part = part_of(key, footer_from(key, file.metadata), number, stop)
         return self._rows(partition, key, file, part, there, with_partition=PARTITION.name in columns), part.next
 
     def _rows(

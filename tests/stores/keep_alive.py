@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from tests.servers import S3Server
-from tests.stores.proxy import Proxy, hang_up, read_request
+from tests.stores.proxy import Proxy, hang_up, listening, read_request
 
 
 @asynccontextmanager
@@ -37,10 +37,5 @@ async def breaking_after(server: S3Server, requests: int) -> AsyncIterator[tuple
         finally:
             await hang_up(writer)
 
-    listener = await asyncio.start_server(serve, "127.0.0.1", 0, limit=2**20)
-    port = listener.sockets[0].getsockname()[1]
-    try:
-        yield S3Server(server.name, f"http://127.0.0.1:{port}", server.access_key, server.secret_key), puts
-    finally:
-        listener.close()
-        await listener.wait_closed()
+    async with listening(serve) as endpoint:
+        yield S3Server(server.name, endpoint, server.access_key, server.secret_key), puts

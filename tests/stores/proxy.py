@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -83,21 +83,33 @@ class Proxy:
             await hang_up(writer)
 
 
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[None, None, None]]
+
+
 @asynccontextmanager
 async def proxied(server: S3Server) -> AsyncIterator[tuple[Proxy, S3Server]]:
     """A proxy, and the server as it is seen through it."""
     proxy = Proxy(server)
+    async with listening(proxy.serve) as endpoint:
+        yield proxy, S3Server(server.name, endpoint, server.access_key, server.secret_key)
+
+
+@asynccontextmanager
+async def listening(serve: Serve) -> AsyncIterator[str]:
+    """An endpoint whose connections `serve` serves. None of them outlives the block: what one leaves open, a later test
+    would be blamed for.
+    """
     tasks: set[asyncio.Task[None]] = set()
 
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.ensure_future(proxy.serve(reader, writer))
+        task = asyncio.ensure_future(serve(reader, writer))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
     listener = await asyncio.start_server(connected, "127.0.0.1", 0, limit=2**20)
     host, port = listener.sockets[0].getsockname()[:2]
     try:
-        yield proxy, S3Server(server.name, f"http://{host}:{port}", server.access_key, server.secret_key)
+        yield f"http://{host}:{port}"
     finally:
         listener.close()
         for task in list(tasks):
@@ -115,8 +127,11 @@ def reply(status: int, code: str, message: str = "as the test wants it") -> byte
 
 async def hang_up(writer: asyncio.StreamWriter) -> None:
     writer.close()
-    with suppress(ConnectionError):
-        await writer.wait_closed()
+    try:
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+    finally:
+        writer.transport.abort()  # cancelled: nobody waits any longer for what the other side has not read
 
 
 async def read_request(reader: asyncio.StreamReader) -> Request:

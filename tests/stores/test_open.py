@@ -19,6 +19,7 @@ from actorproc.settings import Settings
 from actorproc.stores import open_store, overlap
 from actorproc.stores.s3_errors import unanswered
 from tests.servers import S3Server, free_ports
+from tests.stores.proxy import hang_up, listening
 
 
 async def _open(url: str, **settings: Any) -> None:
@@ -282,21 +283,15 @@ async def test_tls_with_a_server_that_speaks_none_fails_saying_so(s3_server: S3S
 async def test_tls_that_breaks_with_an_alert_may_be_tried_again() -> None:
     """As a server does, or what stands before it, that is being restarted."""
 
-    served: list[asyncio.Task[Any] | None] = []
-
     async def alert(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        served.append(asyncio.current_task())
         await reader.read(4096)
         writer.write(bytes.fromhex("15030300020250"))  # fatal: internal_error
-        await writer.drain()
-        writer.close()
-        await writer.wait_closed()
+        await hang_up(writer)
 
-    async with await asyncio.start_server(alert, "127.0.0.1", 0) as server:
-        endpoint = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with listening(alert) as plain:
+        endpoint = plain.replace("http:", "https:")
         with pytest.raises(StoreUnavailable, match=f"no TLS with {endpoint}"):
             await _open("s3://bucket/x", s3_endpoint=endpoint, s3_access_key="a", s3_secret_key="b")
-        await asyncio.gather(*filter(None, served), return_exceptions=True)
 
 
 @pytest.mark.parametrize("wrapped", [False, True], ids=["as ssl raises it", "as aiohttp does"])
