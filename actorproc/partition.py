@@ -29,8 +29,9 @@ from actorproc.handler_threads import HandlerThreads
 from actorproc.layout import ProcessorLayout
 from actorproc.letter_limit import LetterLimit
 from actorproc.logger import get_logger
+from actorproc.pace import Pace
 from actorproc.processing import BatchProcessor, Interrupted, Outcome
-from actorproc.read_ahead import Pace, Read
+from actorproc.read_ahead import Read
 from actorproc.records import Batch, Cursor
 from actorproc.settings import Settings
 from actorproc.sources.protocol import Chunk, End, Source, Start

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections import deque
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import anyio
 import anyio.abc
@@ -17,13 +15,12 @@ import anyio.lowlevel
 import numpy as np
 import pyarrow as pa
 
-from actorproc.budget import ByteBudget
 from actorproc.clock import SYSTEM, Clock
-from actorproc.errors import ActorprocError, StoreError, StoreUnavailable, UsageError, described
-from actorproc.log.appender import Appender
+from actorproc.errors import ActorprocError, UsageError
 from actorproc.log.files import create_log, open_log
 from actorproc.log.heads import HeadWriter
-from actorproc.log.outgoing import Deliveries, Delivery, OutgoingBatch
+from actorproc.log.outbox import Outbox, ProducerStatistics
+from actorproc.log.outgoing import Deliveries, Delivery
 from actorproc.log.partitioning import Partitioner, Router, Unkeyed
 from actorproc.log.payloads import (
     COLUMNS_LIMIT,
@@ -46,36 +43,11 @@ from actorproc.settings import Settings, count_of_bytes, duration
 from actorproc.store import Store
 from actorproc.stores import open_store
 
-_FEW, _MANY = (
-    64,
-    16_384,
-)  # records taken at once in send_many: at first, as nobody knows how large they are, and at most
+_FEW = 64  # records taken at once in send_many at first, as nobody knows how large they are
+_MANY = 16_384  # and at most
 _BREATH = 500  # records after which send lets others have the event loop
-_HEAD_RETRY = 1.0  # seconds
 
 log = get_logger(__name__)
-
-
-class ProducerStatistics(NamedTuple):
-    """A snapshot. Counts are since the producer was opened."""
-
-    records: int
-    """Confirmed by the store."""
-    files: int
-    failed: int
-    """Records whose append failed, or whose fate is unknown."""
-    waiting_bytes: int
-    """Sent and not settled yet; keys, values, headers and overhead."""
-
-
-@dataclass(slots=True)
-class _Lane:
-    """A partition, as the producer sees it. `running`: a task takes care of the queue."""
-
-    appender: Appender
-    queue: deque[OutgoingBatch] = field(default_factory=deque)
-    """Oldest first. The first stays until it is settled, ripe once it is under way."""
-    running: bool = False
 
 
 class Producer:
@@ -119,27 +91,25 @@ class Producer:
             raise UsageError(f"partitioner = {partitioner!r}: 'sticky', 'round-robin' or a callable")
         if compression not in ("zstd", "lz4", "snappy", "gzip", "none"):
             raise UsageError(f"compression = {compression!r}: 'zstd', 'lz4', 'snappy', 'gzip' or 'none'")
-        self._linger = duration("linger", linger)
+        seconds = duration("linger", linger)
         self._batch_bytes = min(COLUMNS_LIMIT, count_of_bytes("batch_bytes", batch_bytes))
-        self._budget = ByteBudget(count_of_bytes("buffer_bytes", buffer_bytes))
-        self._timeout = duration("delivery_timeout", delivery_timeout, least=1)
+        most = count_of_bytes("buffer_bytes", buffer_bytes)
+        timeout = duration("delivery_timeout", delivery_timeout, least=1)
         if not isinstance(log, str | os.PathLike | Store):
             raise UsageError(f"log = {log!r}: the URL or path of a log, or an opened Store")
         self._owns_store = not isinstance(log, Store)
         self._store = log if isinstance(log, Store) else open_store(log, settings, clock=clock)
         self._wanted = partitions
         self._partitioner = partitioner
-        self._compression = compression
         self._clock = clock
         self._count = 0
         self._router = Router(1, partitioner, clock.random)  # until the number of partitions is known
-        self._lanes: dict[int, _Lane] = {}
-        self._pending: dict[OutgoingBatch, None] = {}  # not settled, oldest first
-        self._failure: Exception | None = None  # the first since the last flush
-        self._records = self._files = self._failed = 0
         self._unbroken = 0  # records taken in since others had the event loop
         self._together = _FEW  # records that send_many takes at once, if they are as small as the latest
         self._heads = HeadWriter(self._store, clock)
+        self._outbox = Outbox(
+            self._store, self._heads, buffer_bytes=most, linger=seconds, timeout=timeout, compression=compression, clock=clock
+        )  # fmt: skip
         self._stack: AsyncExitStack | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
 
@@ -149,7 +119,7 @@ class Producer:
         return self._count
 
     def statistics(self) -> ProducerStatistics:
-        return ProducerStatistics(self._records, self._files, self._failed, self._budget.used)
+        return self._outbox.statistics()
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
@@ -220,8 +190,8 @@ class Producer:
             self._unbroken = 0
             await anyio.lowlevel.checkpoint()
         index = self._router.choose(key, body)  # may raise: the caller's own code
-        await self._make_room(weight)
-        batch = self._open_batch(index, tasks)
+        await self._outbox.make_room(weight)
+        batch = self._outbox.open_batch(index, tasks)
         if key is None:
             self._router.stick(index, batch.ripe)
         delivery = batch.add(body, key, listed, time, weight)
@@ -280,48 +250,12 @@ class Producer:
         Raises:
             StoreError: some records since the last flush could not be appended, or nobody knows; the first such error.
         """
-        waiting = list(self._pending)
-        for batch in waiting:
-            batch.ripe.set()
-        for batch in waiting:
-            await batch.done.wait()
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure.with_traceback(None)
-
-    # Taking in
+        await self._outbox.flush()
 
     def _opened(self) -> anyio.abc.TaskGroup:
         if self._tasks is None:
             raise UsageError("the producer is not open: use it within `async with Producer(...) as producer`")
         return self._tasks
-
-    async def _make_room(self, weight: int) -> None:
-        if self._budget.used + weight > self._budget.size:
-            for lane in self._lanes.values():  # waiting for company is over, but for those behind one that is under way
-                if lane.queue:
-                    lane.queue[0].ripe.set()
-        await self._budget.take(weight)
-
-    def _open_batch(self, index: int, tasks: anyio.abc.TaskGroup) -> OutgoingBatch:
-        """The batch of a partition to which records can be added."""
-        lane = self._lanes.get(index)
-        if lane is None:
-            partition = str(index)
-            hint = self._heads.newest.get(partition, 0)
-            appender = Appender(
-                self._store, partition, self._heads.producer, compression=self._compression, hint=hint, clock=self._clock
-            )  # fmt: skip
-            lane = self._lanes[index] = _Lane(appender)
-        if lane.queue and not lane.queue[-1].ripe.is_set():
-            return lane.queue[-1]
-        batch = OutgoingBatch(str(index), self._clock.monotonic())
-        lane.queue.append(batch)
-        self._pending[batch] = None
-        if not lane.running:
-            lane.running = True
-            tasks.start_soon(self._run, lane)
-        return batch
 
     async def _distribute(
         self, data: pa.RecordBatch, start: int, deliveries: Deliveries, tasks: anyio.abc.TaskGroup
@@ -341,81 +275,10 @@ class Producer:
             for first in range(0, len(own), step):
                 piece = share.slice(first, step)
                 weight = piece.nbytes
-                await self._make_room(weight)
-                batch = self._open_batch(index, tasks)
+                await self._outbox.make_room(weight)
+                batch = self._outbox.open_batch(index, tasks)
                 if piece.column("key").null_count:
                     self._router.stick(index, batch.ripe)
                 deliveries.add(batch, batch.add_columns(piece, weight), own[first : first + step] + start)
                 if batch.weight >= self._batch_bytes:
                     batch.ripe.set()
-
-    # Sending
-
-    async def _run(self, lane: _Lane) -> None:
-        """Send the batches of a partition, one after the other, until there are none."""
-        try:
-            while lane.queue:
-                batch = lane.queue[0]
-                if not self._budget.crowded:  # else somebody waits for room, perhaps for this one's
-                    with anyio.move_on_after(max(0.0, batch.born + self._linger - self._clock.monotonic())):
-                        await batch.ripe.wait()
-                batch.ripe.set()
-                try:
-                    await self._deliver(lane, batch)
-                finally:
-                    lane.queue.popleft()
-        finally:
-            lane.running = False
-            for batch in lane.queue:  # cancelled
-                self._settled(batch, StoreUnavailable("the producer was cancelled before the record was sent"))
-
-    async def _deliver(self, lane: _Lane, batch: OutgoingBatch) -> None:
-        give_up = batch.born + self._linger + self._timeout
-        base: int | None = None
-        error: Exception = StoreUnavailable("the producer was cancelled: the record may be in the log or not")
-        try:
-            table = await self._clock.compute(batch.cost, batch.table)
-            await self._open_head(batch, give_up)
-            try:
-                base = await lane.appender.append(table, give_up)
-            finally:
-                self._heads.end(batch.partition, base)
-        except Exception as failure:  # noqa: BLE001 - what is wrong with one batch is no reason to end the others
-            error = failure
-            if not isinstance(failure, ActorprocError):
-                error = StoreError(f"{batch.rows} records failed, and may be in the log or not: {described(failure)}")
-                error.__cause__ = failure
-            log.warning("producer.append_failed", partition=batch.partition, records=batch.rows, error=str(error))
-        finally:
-            if base is None:
-                self._settled(batch, error)
-            else:
-                self._files += 1
-                self._records += batch.rows
-                batch.settle(base)
-                self._forget(batch)
-
-    async def _open_head(self, batch: OutgoingBatch, give_up: float) -> None:
-        why = "those before them took as long"
-        while (left := give_up - self._clock.monotonic()) > 0:
-            try:
-                with anyio.fail_after(left):
-                    return await self._heads.begin()
-            except TimeoutError:
-                why = f"{self._store.url}: no answer"
-            except StoreUnavailable as error:
-                why = str(error)
-                await self._clock.sleep(_HEAD_RETRY)
-        raise StoreUnavailable(
-            f"{batch.rows} records for partition {batch.partition} were not sent within {self._timeout:g} s: {why}"
-        )
-
-    def _settled(self, batch: OutgoingBatch, error: Exception) -> None:
-        self._failed += batch.rows
-        self._failure = self._failure or error
-        batch.fail(error)
-        self._forget(batch)
-
-    def _forget(self, batch: OutgoingBatch) -> None:
-        self._pending.pop(batch, None)
-        self._budget.give_back(batch.weight)

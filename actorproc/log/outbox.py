@@ -1,0 +1,194 @@
+"""What a producer has taken in, on its way into the log: batches by partition, each once, in bounded memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import anyio
+import anyio.abc
+
+from actorproc.budget import ByteBudget
+from actorproc.clock import Clock
+from actorproc.errors import ActorprocError, StoreError, StoreUnavailable, described
+from actorproc.log.appender import Appender
+from actorproc.log.heads import HeadWriter
+from actorproc.log.outgoing import OutgoingBatch
+from actorproc.logger import get_logger
+from actorproc.store import Store
+
+_HEAD_RETRY = 1.0  # seconds
+
+log = get_logger(__name__)
+
+
+class ProducerStatistics(NamedTuple):
+    """A snapshot. Counts are since the producer was opened."""
+
+    records: int
+    """Confirmed by the store."""
+    files: int
+    failed: int
+    """Records whose append failed, or whose fate is unknown."""
+    waiting_bytes: int
+    """Sent and not settled yet; keys, values, headers and overhead."""
+
+
+@dataclass(slots=True)
+class _Lane:
+    """A partition, as the producer sees it. `running`: a task takes care of the queue."""
+
+    appender: Appender
+    queue: deque[OutgoingBatch] = field(default_factory=deque)
+    """Oldest first. The first stays until it is settled, ripe once it is under way."""
+    running: bool = False
+
+
+class Outbox:
+    """Batches of each partition, sent one after the other.
+
+    Args:
+        heads: told before the first append after a pause, and of what was appended.
+        buffer_bytes: bytes of records that wait or are under way at once.
+        linger: seconds that a batch waits for more, unless it is ripe.
+        timeout: seconds from the end of their `linger` after which records fail that are not confirmed.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        heads: HeadWriter,
+        *,
+        buffer_bytes: int,
+        linger: float,
+        timeout: float,
+        compression: str,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._heads = heads
+        self._budget = ByteBudget(buffer_bytes)
+        self._linger = linger
+        self._timeout = timeout
+        self._compression = compression
+        self._clock = clock
+        self._lanes: dict[int, _Lane] = {}
+        self._pending: dict[OutgoingBatch, None] = {}  # not settled, oldest first
+        self._failure: Exception | None = None  # the first since the last flush
+        self._records = self._files = self._failed = 0
+
+    def statistics(self) -> ProducerStatistics:
+        return ProducerStatistics(self._records, self._files, self._failed, self._budget.used)
+
+    async def make_room(self, weight: int) -> None:
+        """Wait until so many bytes more may be taken in. They are given back when the batch they went into is settled."""
+        if self._budget.used + weight > self._budget.size:
+            for lane in self._lanes.values():  # waiting for company is over, but for those behind one that is under way
+                if lane.queue:
+                    lane.queue[0].ripe.set()
+        await self._budget.take(weight)
+
+    def open_batch(self, index: int, tasks: anyio.abc.TaskGroup) -> OutgoingBatch:
+        """The batch of a partition to which records can be added; `tasks`: in which it is sent."""
+        lane = self._lanes.get(index)
+        if lane is None:
+            partition = str(index)
+            hint = self._heads.newest.get(partition, 0)
+            appender = Appender(
+                self._store, partition, self._heads.producer, compression=self._compression, hint=hint, clock=self._clock
+            )  # fmt: skip
+            lane = self._lanes[index] = _Lane(appender)
+        if lane.queue and not lane.queue[-1].ripe.is_set():
+            return lane.queue[-1]
+        batch = OutgoingBatch(str(index), self._clock.monotonic())
+        lane.queue.append(batch)
+        self._pending[batch] = None
+        if not lane.running:
+            lane.running = True
+            tasks.start_soon(self._run, lane)
+        return batch
+
+    async def flush(self) -> None:
+        """Send all that waits, and return when all of it is settled.
+
+        Raises:
+            StoreError: some records since the last flush could not be appended, or nobody knows; the first such error.
+        """
+        waiting = list(self._pending)
+        for batch in waiting:
+            batch.ripe.set()
+        for batch in waiting:
+            await batch.done.wait()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure.with_traceback(None)
+
+    async def _run(self, lane: _Lane) -> None:
+        """Send the batches of a partition, one after the other, until there are none."""
+        try:
+            while lane.queue:
+                batch = lane.queue[0]
+                if not self._budget.crowded:  # else somebody waits for room, perhaps for this one's
+                    with anyio.move_on_after(max(0.0, batch.born + self._linger - self._clock.monotonic())):
+                        await batch.ripe.wait()
+                batch.ripe.set()
+                try:
+                    await self._deliver(lane, batch)
+                finally:
+                    lane.queue.popleft()
+        finally:
+            lane.running = False
+            for batch in lane.queue:  # cancelled
+                self._settled(batch, StoreUnavailable("the producer was cancelled before the record was sent"))
+
+    async def _deliver(self, lane: _Lane, batch: OutgoingBatch) -> None:
+        give_up = batch.born + self._linger + self._timeout
+        base: int | None = None
+        error: Exception = StoreUnavailable("the producer was cancelled: the record may be in the log or not")
+        try:
+            table = await self._clock.compute(batch.cost, batch.table)
+            await self._open_head(batch, give_up)
+            try:
+                base = await lane.appender.append(table, give_up)
+            finally:
+                self._heads.end(batch.partition, base)
+        except Exception as failure:  # noqa: BLE001 - what is wrong with one batch is no reason to end the others
+            error = failure
+            if not isinstance(failure, ActorprocError):
+                error = StoreError(f"{batch.rows} records failed, and may be in the log or not: {described(failure)}")
+                error.__cause__ = failure
+            log.warning("producer.append_failed", partition=batch.partition, records=batch.rows, error=str(error))
+        finally:
+            if base is None:
+                self._settled(batch, error)
+            else:
+                self._files += 1
+                self._records += batch.rows
+                batch.settle(base)
+                self._forget(batch)
+
+    async def _open_head(self, batch: OutgoingBatch, give_up: float) -> None:
+        why = "those before them took as long"
+        while (left := give_up - self._clock.monotonic()) > 0:
+            try:
+                with anyio.fail_after(left):
+                    return await self._heads.begin()
+            except TimeoutError:
+                why = f"{self._store.url}: no answer"
+            except StoreUnavailable as error:
+                why = str(error)
+                await self._clock.sleep(_HEAD_RETRY)
+        raise StoreUnavailable(
+            f"{batch.rows} records for partition {batch.partition} were not sent within {self._timeout:g} s: {why}"
+        )
+
+    def _settled(self, batch: OutgoingBatch, error: Exception) -> None:
+        self._failed += batch.rows
+        self._failure = self._failure or error
+        batch.fail(error)
+        self._forget(batch)
+
+    def _forget(self, batch: OutgoingBatch) -> None:
+        self._pending.pop(batch, None)
+        self._budget.give_back(batch.weight)

@@ -1,0 +1,79 @@
+"""How large the next batch may be: by how long the handler took for those before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from actorproc.clock import Clock
+
+FIRST_BATCH = 100
+"""Records in the first batch. No later one is cut to less than half of that for the time that it takes."""
+
+GROWTH = 4
+"""How many times larger than the last one a batch may be, if it takes longer than `QUICK`: one cannot tell from far below."""
+
+QUICK, FAR = 0.5, 100
+"""Seconds of work in a batch that may be so many times larger than the last one."""
+
+WORK = 5.0
+"""Seconds of work for the handler in a batch, at most, as far as its size decides: commits, a stop or a move of the partition
+wait for it."""
+
+SHARED_WORK = 1.0
+"""Seconds of work in a batch of several pieces, at most: more than the pauses that they share by default, and little."""
+
+
+class Pace:
+    """How long the handler takes, by the batches that it is done with: some time for each, and some for each record.
+
+    The time in which it pauses does not count, and records that fail do not count as done.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._begun = self._paused = 0.0
+        self._compared: tuple[int, float] | None = None  # an earlier batch: its good records, and seconds
+        self._each = 0.0  # seconds for a record
+        self._once = 0.0  # seconds for a batch
+        self.records = FIRST_BATCH
+        """How many the next batch may have."""
+
+    def begin(self) -> None:
+        """A batch begins."""
+        self._begun, self._paused = self._clock.monotonic(), 0.0
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        began = self._clock.monotonic()
+        try:
+            yield
+        finally:
+            self._paused += self._clock.monotonic() - began
+
+    def done(self, size: int, good: int) -> None:
+        """The batch of so many records, good ones among them, is done with."""
+        seconds = self._clock.monotonic() - self._begun - self._paused
+        if good > 0:
+            self._learn(good, seconds)
+        else:
+            self._each = max(self._each, seconds / size)
+        each = max(self._each, 1e-9)
+        most = self.records * (GROWTH if 2 * size >= self.records else 1)
+        quick = min((QUICK - self._once) / each, FAR * size)
+        self.records = int(max(FIRST_BATCH / 2, min(most, WORK / each), quick))
+
+    def _learn(self, good: int, seconds: float) -> None:
+        records, before = self._compared or (good, seconds)
+        if not records / 2 < good < records * 2:  # two sizes tell what is each record's
+            self._each = min(max((seconds - before) / (good - records), 0.0), seconds / good)
+            self._once = seconds - self._each * good
+            self._compared = good, seconds
+            return
+        self._each = max(seconds - self._once, 0.0) / good
+        if abs(good - records) <= records / 20:  # or ever smaller batches would never be half of one
+            self._compared = records, seconds
+
+    def allows(self, records: int) -> bool:
+        """Whether so many are done at once. Not as long as nothing is known."""
+        return self._compared is not None and self._once + self._each * records <= SHARED_WORK
