@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from actorproc.errors import ActorprocError, HandlerError, Misfit, blamed, described, repr_of
+from actorproc.errors import ActorprocError, HandlerError, blamed, described, repr_of
 from actorproc.handler import Decision
 from actorproc.records import Batch
 from actorproc.settings import Settings
@@ -79,7 +79,7 @@ class Parts:
             HandlerError: the handler's `on_error` said stop, or failed itself.
         """
         decision = self._decision(error, part.batch, part.attempt)
-        if self._again(decision, part, error):
+        if self._again(decision, part):
             part.attempt += 1
             self._left.appendleft(part)
             return Ruling(again=True)
@@ -97,11 +97,14 @@ class Parts:
                 attempt = part.attempt + (stop - start == 1)
                 self._left.appendleft(Part(part.batch[start:stop], attempt, True, part.verdict, start == suspect))
 
-    def failed_alone(self, part: Part, failures: Mapping[int, Exception], *, others: bool) -> Ruling:
+    def failed_alone(
+        self, part: Part, failures: Mapping[int, Exception], *, hopeless: Set[int], others: bool
+    ) -> Ruling:
         """Some records failed, each on its own.
 
         Args:
             failures: errors by sequence.
+            hopeless: sequences of records that would fail again in the same way.
             others: whether the other records are to be processed anew, by themselves.
 
         Raises:
@@ -117,7 +120,7 @@ class Parts:
             if (error := failures.get(sequence)) is None:
                 continue
             decision = self._decision(error, part.batch[index : index + 1], part.attempt)
-            if self._again(decision, part, error):
+            if self._again(decision, part, helps=sequence not in hopeless):
                 again.append(index)
             else:
                 ruling.given_up[sequence] = error, decision or part.verdict
@@ -149,8 +152,7 @@ class Parts:
             f"It was asked about {described(error)}"
         ) from error
 
-    def _again(self, decision: Decision | None, part: Part, error: Exception) -> bool:
+    def _again(self, decision: Decision | None, part: Part, *, helps: bool = True) -> bool:
         if self._once or decision is Decision.RETRY:
             return not self._once
-        helps = not isinstance(error, Misfit)  # the same record makes the same row
         return helps and decision is None and not part.isolating and part.attempt < self._max_attempts

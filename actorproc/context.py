@@ -50,6 +50,8 @@ class Attempt:
     """Sequence -> reason, of records that the handler gave up itself."""
     failures: dict[int, Exception] = field(default_factory=dict)
     """Sequence -> error, of records that failed alone."""
+    hopeless: set[int] = field(default_factory=set)
+    """Sequences of those that would fail again in the same way."""
     awaited: Counter[int] = field(default_factory=Counter)
     """Sequences of records that `map` has not finished."""
     committed: int = -1
@@ -176,12 +178,18 @@ class PartitionContext:
             raise TypeError(f"ctx.dead_letter takes a reason as text, not {type(reason).__name__}; an error: ctx.fail")
         self._attempt.letters[record.sequence] = reason
 
-    def fail(self, record: Record, error: Exception) -> None:
-        """Say that this record alone failed: it is retried and in the end dead-lettered, the others go on."""
+    def fail(self, record: Record, error: Exception, *, again: bool = True) -> None:
+        """Say that this record alone failed: it is retried and in the end dead-lettered, the others go on.
+
+        Args:
+            again: False: trying again would not help; it is dead-lettered at once, unless `on_error` says otherwise.
+        """
         self._check_open(record)
         if not isinstance(error, Exception):
             raise TypeError(f"ctx.fail takes an exception, not {repr_of(error)}; a reason as text: ctx.dead_letter")
         self._attempt.failures[record.sequence] = error
+        if not again:
+            self._attempt.hopeless.add(record.sequence)
 
     def _check_open(self, record: Record) -> None:
         if not isinstance(record, Record):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from actorproc.clock import Clock
 
 FIRST_BATCH = 100
-"""Records in the first batch. No later one is cut to less than half of that for the time that it takes."""
+"""Records in the first batch."""
 
 GROWTH = 4
 """How many times larger than the last one a batch may be, if it takes longer than `QUICK`: one cannot tell from far below."""
@@ -61,7 +61,7 @@ class Pace:
         each = max(self._each, 1e-9)
         most = self.records * (GROWTH if 2 * size >= self.records else 1)
         quick = min((QUICK - self._once) / each, FAR * size)
-        self.records = int(max(FIRST_BATCH / 2, min(most, WORK / each), quick))
+        self.records = int(max(1, min(most, WORK / each), quick))
 
     def _learn(self, good: int, seconds: float) -> None:
         records, before = self._compared or (good, seconds)

@@ -165,6 +165,10 @@ def footer_from(key: str, parsed: pq.FileMetaData, *, tag: str = "", size: int =
         raise CorruptObject(key, f"its Parquet footer cannot be read ({error}); {RESTORE}") from None
     checksum = metadata.pop(_CHECKSUM, None)
     if any(name.startswith(_OURS) for name in metadata) and checksum != _checksum(metadata):
+        if checksum is None:
+            raise CorruptObject(
+                key, "its Parquet footer has no checksum: an older actorproc wrote it; begin in a new container"
+            )
         raise CorruptObject(key, f"its Parquet footer is damaged: the checksum of its entries is wrong; {RESTORE}")
     return Footer(metadata, parsed.num_rows, tag, size)
 

@@ -225,7 +225,7 @@ class BatchProcessor:
             await self._follow(parts.failed(part, error, suspect), attempt)
 
     async def _failed_alone(self, part: Part, parts: Parts, failures: dict[int, Exception], attempt: Attempt, *, others: bool) -> None:  # fmt: skip
-        ruling = parts.failed_alone(part, failures, others=others)
+        ruling = parts.failed_alone(part, failures, hopeless=attempt.hopeless, others=others)
         again = sorted(failures.keys() - ruling.given_up.keys())
         if again:
             self._tell(attempt, again, failures[again[0]])
@@ -291,6 +291,7 @@ class BatchProcessor:
                 "a row was emitted, and the handler declares no output_schema, such as 'carrier string, n long'"
             )
         self._check_origin(attempt.batch, pa.array(sorted(misfits), pa.int64()))
+        attempt.hopeless |= misfits.keys() - attempt.failures.keys()  # the same record makes the same row
         failures = misfits | self._open(attempt.failures)  # the reason that was given
         if not tables:
             return None, failures

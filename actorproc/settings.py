@@ -84,7 +84,7 @@ _PREFIX = "ACTORPROC_"
 _NO_TABLE = (
     "there is no such table: settings stand at the top of the file, and only a handler's options in one, [options]"
 )
-_file: ContextVar[dict[str, Any]] = ContextVar("_file")  # what `load` read, for pydantic to find
+_file: ContextVar[dict[str, Any] | None] = ContextVar("_file", default=None)  # what `load` read, for pydantic to find
 
 
 class Settings(BaseSettings):
@@ -231,6 +231,8 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
+        if _file.get() is None:
+            return (init_settings,)
         return init_settings, env_settings, _TomlFile(settings_cls)
 
     @classmethod
@@ -325,5 +327,5 @@ class _TomlFile(PydanticBaseSettingsSource):
         raise NotImplementedError  # pydantic asks for it; __call__ answers for all fields
 
     def __call__(self) -> dict[str, Any]:
-        found = _file.get({})
+        found = _file.get() or {}
         return {name: value for name, value in found.items() if name != "options" or not isinstance(value, dict)}

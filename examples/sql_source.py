@@ -8,6 +8,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -22,7 +23,8 @@ class SqlSource(Source):
     """One partition. A position is the id of the last row that was read; the sequence of a record is its row's id."""
 
     def __init__(self, path: str, *, poll_interval: float = 1.0, page: int = 1_000) -> None:
-        self.url = f"sqlite://{path}"
+        self.url = f"sqlite://{Path(path).resolve()}"
+        self.identity = self.url  # another database under this processor's name is refused
         self._path, self._poll_interval, self._page = path, poll_interval, page
 
     async def partitions(self) -> Sequence[str]:
@@ -50,7 +52,7 @@ class SqlSource(Source):
             if rows:
                 position = str(rows[-1][0])
             ids, customers, bodies = zip(*rows, strict=True) if rows else ((), (), ())
-            batch = Batch.of(partition, [b.encode() for b in bodies], ids, keys=[c.encode() for c in customers])
+            batch = Batch.of(partition, [*map(_encoded, bodies)], ids, keys=[*map(_encoded, customers)])
             yield Chunk(batch, position)
             if not rows:
                 await anyio.sleep(self._poll_interval)
@@ -61,3 +63,7 @@ class SqlSource(Source):
                 return connection.execute(sql, values).fetchall()
 
         return await anyio.to_thread.run_sync(run)
+
+
+def _encoded(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()

@@ -14,7 +14,7 @@ from typing_extensions import TypeVar
 
 from actorproc.context import PartitionContext
 from actorproc.errors import HandlerDefinitionError, HandlerError, HandlerMisuse
-from actorproc.handler import Decision, PartitionHandler
+from actorproc.handler import PartitionHandler
 from actorproc.handlers.typed_values import TypedValues
 from actorproc.records import Batch, Record
 from actorproc.rows.emitted import PIECE
@@ -35,7 +35,7 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
     Subclass it and write `process_record`, plain `def` (which then runs in a worker thread) or `async def`.
 
     `RecordHandler[Flight]` parses each value, a JSON text, into `Flight`, and gives that instead of the record: a
-    `msgspec.Struct` (several times as fast as `record.json()`), a dataclass, TypedDict, pydantic model... A value that does
+    `msgspec.Struct` (parsed twice as fast as by `record.json()`), a dataclass, TypedDict, pydantic model... A value that does
     not fit is that record's failure, which names the field, and given up at once.
     """
 
@@ -48,9 +48,6 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
     }
     _typed: ClassVar[TypedValues[Any] | None] = None
     _at: Callable[[], Record]
-    _unfit: set[int] = set()  # noqa: RUF012 (each attempt has its own)
-    """The `id` of each error of the latest attempt that is a value which does not fit the declared type. (Errors hold the batch;
-    while they are asked about, the core holds them.)"""
 
     @abstractmethod
     def process_record(self, record: T, ctx: PartitionContext, /) -> Rows | Awaitable[Rows]:
@@ -82,7 +79,6 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
     def process(self, batch: Batch, ctx: PartitionContext) -> None:
         """Call `process_record` for each record."""
         ctx.commit = _no_commit  # type: ignore[method-assign]
-        self._unfit = set()
         done = 0
         results: list[Any] = []
         append = results.append
@@ -101,10 +97,6 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
             self._emit(batch[done : done + len(results)], results, ctx)
             done += len(results)
             results.clear()
-
-    def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
-        """A value that does not fit the declared type becomes a dead letter at once: trying again would not help."""
-        return Decision.DEAD_LETTER if id(error) in self._unfit else None
 
     def _given(self, batch: Batch) -> Iterator[tuple[Iterable[Any], Callable[[Any, PartitionContext], Any]]]:
         """What to call for each record, in order, and with what; in pieces."""
@@ -128,24 +120,23 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
         batch.track(iter(()))  # at their end
 
     def _parse_first(self, typed: TypedValues[Any], value: bytes | None, ctx: PartitionContext) -> Any:
-        return self.process_record(self._parse(typed, value), ctx)
-
-    def _parse(self, typed: TypedValues[Any], value: bytes | None) -> Any:
         try:
-            return typed.parse(value)
+            parsed = typed.parse(value)
         except ValueError as error:
-            self._unfit.add(id(error))
-            raise
+            return ctx.fail(self.record, error, again=False)
+        return self.process_record(parsed, ctx)
 
     async def _process_async(self, batch: Batch, ctx: PartitionContext) -> None:
         ctx.commit = _no_commit  # type: ignore[method-assign]
         self._at = _current.get
-        self._unfit = set()
         typed = self._typed
 
         async def work(record: Record) -> Any:
             _current.set(record)
-            given: Any = record if typed is None else self._parse(typed, record.value)
+            try:
+                given: Any = record if typed is None else typed.parse(record.value)
+            except ValueError as error:
+                return ctx.fail(record, error, again=False)
             return await self.process_record(given, ctx)  # type: ignore[misc]  # it is `async def`, or we were not here
 
         self._emit(batch, await ctx.map(batch, work, concurrency=self.concurrency), ctx)

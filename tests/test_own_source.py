@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pyarrow as pa
 import pytest
 import structlog
@@ -73,6 +75,36 @@ async def test_sources_without_an_identity_are_told_apart_by_their_class() -> No
         await run(Other(), store)
     await run(fed(1, 4), store)
     assert await rows(store) == [0, 2, 4, 6]
+
+
+class Pages(MemorySource):
+    """A position is the number of a page of five: one who is in the midst of a page is at the same position as its end."""
+
+    async def end(self, partition: str) -> End:
+        end = await super().end(partition)
+        return End(str((end.sequence or 0) // 5), end.sequence)
+
+    def sequence_before(self, partition: str, position: str) -> int | None:
+        return 5 * int(position) - 1
+
+    async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+        async with aclosing(super().read(partition, str(5 * int(position)))) as chunks:
+            async for chunk in chunks:
+                await anyio.sleep(0.05)  # so that what is there to be found is not what was read first
+                yield Chunk(chunk.batch, str(int(chunk.next) // 5))
+
+
+async def test_a_run_until_the_end_reads_all_of_a_page_whose_first_records_were_committed_before() -> None:
+    store = Store(Memory())
+    await run(pages(7), store)
+    await run(pages(9), store)
+    assert await rows(store) == [2 * n for n in range(9)]
+
+
+def pages(records: int) -> Pages:
+    source = Pages(1)
+    source.append("0", [b"%d" % number for number in range(records)])
+    return source
 
 
 async def test_an_identity_of_ones_own_guards_the_name() -> None:

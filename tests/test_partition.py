@@ -633,12 +633,12 @@ def test_the_first_batches_are_small_and_those_of_a_quick_handler_soon_as_large_
     assert max(sizes_of_batches(lambda _, size: size * 1e-6, max_batch_records=1000)) == 1000
 
 
-@pytest.mark.parametrize(("each", "most"), [(0.001, 5000), (0.03, 166), (1.0, 100)])
+@pytest.mark.parametrize(("each", "most"), [(0.001, 5000), (0.03, 166), (1.0, 5)])
 def test_a_batch_is_no_more_than_some_seconds_of_work_for_a_handler_that_takes_its_time_for_each_record(
     each: float, most: int
 ) -> None:
     sizes = sizes_of_batches(lambda _, size: size * each, records=20_000 if each < 1 else 1000)
-    assert 0.9 * most <= max(sizes) <= most
+    assert 0.9 * most <= max(sizes[1:]) <= most  # of the first nothing is known
 
 
 def test_a_handler_that_takes_its_time_for_each_batch_gets_large_ones() -> None:

@@ -38,6 +38,16 @@ def test_a_keyword_beats_the_environment_and_the_environment_beats_the_file(
     assert (settings.commit_interval, settings.poll_interval, settings.max_attempts) == (1.0, 3.0, 9)
 
 
+def test_settings_made_by_hand_know_neither_environment_nor_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "actorproc.toml").write_text("commit_rows = 5")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ACTORPROC_COMMIT_INTERVAL", "77")
+    settings = Settings(max_attempts=9)
+    assert (settings.commit_interval, settings.commit_rows, settings.max_attempts) == (5.0, 1_000_000, 9)
+
+
 def test_actorproc_toml_of_the_working_directory_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "actorproc.toml").write_text("commit_rows = 5")
     monkeypatch.chdir(tmp_path)

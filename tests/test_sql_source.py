@@ -16,15 +16,15 @@ from actorproc.handlers import Capture
 from examples.sql_source import SqlSource
 
 
-def insert(database: Path, *bodies: str) -> None:
+def insert(database: Path, *bodies: str | None) -> None:
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute(
             "create table if not exists events (id integer primary key autoincrement, customer text, body text)"
         )
-        connection.executemany("insert into events (customer, body) values (?, ?)", [(b[:1], b) for b in bodies])
+        connection.executemany("insert into events (customer, body) values (?, ?)", [(b and b[:1], b) for b in bodies])
 
 
-async def rows_after_a_run(database: Path, state: Path) -> list[tuple[int, bytes, bytes]]:
+async def rows_after_a_run(database: Path, state: Path) -> list[tuple[int, bytes | None, bytes | None]]:
     source = SqlSource(str(database), poll_interval=0.01, page=3)
     await Processor(Capture, source=source, container=str(state), name="sql", host="a").run(until_end=True)
     files = sorted((state / "sql" / "output").rglob("*.parquet"))
@@ -66,3 +66,20 @@ async def test_reading_again_from_every_position_gives_the_rest_and_news_is_seen
         while not (batch := (await anext(chunks)).batch):
             pass
         assert batch.values == [b"news"]
+
+
+async def test_another_database_under_the_same_name_is_refused_before_a_row_of_it_is_passed_over(
+    tmp_path: Path,
+) -> None:
+    for name in ("a.db", "b.db"):
+        insert(tmp_path / name, f"from {name}")
+    expected = [(1, b"f", b"from a.db")]
+    assert await rows_after_a_run(tmp_path / "a.db", tmp_path / "state") == expected
+    with pytest.raises(UsageError, match=r"b\.db is not .*a\.db"):
+        await rows_after_a_run(tmp_path / "b.db", tmp_path / "state")
+
+
+async def test_columns_without_a_value_are_records_without_one(tmp_path: Path) -> None:
+    insert(tmp_path / "shop.db", None, "a")
+    expected = [(1, None, None), (2, b"a", b"a")]
+    assert await rows_after_a_run(tmp_path / "shop.db", tmp_path / "state") == expected

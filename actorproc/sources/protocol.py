@@ -125,5 +125,9 @@ class Source(ABC):
         return None
 
     def reached(self, cursor: Cursor, end: End) -> bool:
-        """Whether a reader at `cursor` has read up to `end`. Override it if positions compare otherwise than by equality."""
-        return cursor.position == end.position or (end.sequence is not None and cursor.sequence >= end.sequence)
+        """Whether a reader at `cursor` has read up to `end`: by sequences where both are known, for positions may be coarse;
+        else it is there at an equal position. Override it if positions compare otherwise.
+        """
+        if end.sequence is not None and cursor.sequence >= 0:
+            return cursor.sequence >= end.sequence
+        return cursor.position == end.position
