@@ -148,7 +148,7 @@ class PartitionContext:
             raise HandlerMisuse(f"{len(rows)} rows for {len(records)} records: emit_each takes one for each")
         rows = rows if isinstance(rows, list) else list(rows)
         if isinstance(records, Batch):
-            self._rows.extend(())  # which is refused after `process` has returned
+            self._rows.extend(())  # raises after `process` has returned: then it is a list that takes nothing
             self._emitted.add(rows, records.sequence_array)
             if records is self._attempt.batch and records.emitted_at_end is not None:
                 # A loop that made the rows is over, and all of them are here.
@@ -285,9 +285,8 @@ class PartitionContext:
     def _end(self) -> int:
         """The last sequence, if the handler may be done with it."""
         batch, emitted = self._attempt.batch, self._attempt.emitted
-        listed = batch.emitted_at_end is not None and batch.emitted_at_end < len(
-            emitted
-        )  # a list(batch) is worked through
+        # As where list(batch) is worked through.
+        listed = batch.emitted_at_end is not None and batch.emitted_at_end < len(emitted)
         # Which records are done is not for us to guess: it may have taken one more than it has worked on.
         if listed or batch.reached is not None:
             raise HandlerMisuse(

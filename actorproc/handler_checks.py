@@ -87,7 +87,8 @@ def _check_kinds(handler: type[PartitionHandler]) -> None:
     name = handler.__name__
     for hook in ("opened", "closing"):
         if not inspect.iscoroutinefunction(getattr(handler, hook)):
-            raise HandlerDefinitionError(f"{name}.{hook} must be async def {hook}(self, ctx, ...)")
+            arguments = ", ".join(("self", *handler._arguments[hook]))
+            raise HandlerDefinitionError(f"{name}.{hook} must be async def {hook}({arguments})")
     if inspect.iscoroutinefunction(handler.on_error):
         raise HandlerDefinitionError(f"{name}.on_error must be a plain def: it is not awaited")
     if inspect.isgeneratorfunction(handler.process) or inspect.isasyncgenfunction(handler.process):

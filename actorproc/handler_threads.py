@@ -27,7 +27,11 @@ _LOOK_EVERY = 64  # attempts of which one takes a turn to be measured: beside ot
 
 
 class HandlerThreads:
-    """Args: most: threads at work at once."""
+    """Runs plain handlers, each in a thread.
+
+    Args:
+        most: threads at work at once.
+    """
 
     def __init__(self, most: int, clock: Clock) -> None:
         self._slots = anyio.CapacityLimiter(most)

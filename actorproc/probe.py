@@ -158,7 +158,7 @@ class _Bench:
                 return await request
         except TimeoutError:
             raise StoreUnavailable(
-                f"{self.store.url}: no answer to {verb} in {self.store.limits.timeout:g} s"
+                f"{self.store.url}: no answer to {verb} within {self.store.limits.timeout:g} s (store_timeout)"
             ) from None
 
 

@@ -39,7 +39,7 @@ _SHORT = 1.0  # seconds of a wait to try again that a drain sits out, rather tha
 
 _TOLD_AGAIN = 10.0  # seconds after which the log tells again that attempts fail
 
-_SMALL = VALUES_AT_ONCE  # are encoded on the loop
+_SMALL = VALUES_AT_ONCE  # so few values are encoded on the event loop
 
 
 @dataclass(slots=True)

@@ -178,7 +178,7 @@ class Batch:
     def track(self, items: Iterator[object], behind: int = 0) -> None:
         """From now on `reached` goes by what is left of `items`, an iterator over a list or range, and `behind` more.
 
-        As long as the batch is worked on, one more is left than there are records left: that one is taken at their end.
+        Together they are one more than the records left, so that a loop at its last record can be told from one that is over.
         """
         self._tracked, self._behind = items, behind
         self.emitted_at_end = None

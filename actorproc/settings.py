@@ -71,7 +71,7 @@ Seconds = Annotated[float, BeforeValidator(seconds), Field(gt=0, allow_inf_nan=F
 Size = Annotated[int, BeforeValidator(size), Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]
 
-_ORDERED = (
+ORDERED = (
     ("lease_acquire_interval", "lease_expiration_interval", "or the dead are noticed later than that"),
     ("max_batch_bytes", "read_ahead_bytes", "or one batch is more than all partitions together may read ahead"),
     ("retry_backoff", "retry_backoff_max", "which is the longest wait"),
@@ -114,7 +114,8 @@ class Settings(BaseSettings):
     )
     nudge_host: str | None = Field(
         None,
-        description="Address under which other hosts can send this one a 'look now' datagram; found by itself if unset.",
+        description="Address under which other hosts can send this one a 'look now' datagram; found by itself on S3. With a folder it is "
+        "127.0.0.1: set it where hosts on several machines share one, or what moves between these waits for the next look.",
     )
     partition_refresh_interval: Seconds = Field(300, description="How often the source is asked for new partitions.")
 
@@ -209,7 +210,7 @@ class Settings(BaseSettings):
                 f"lease_expiration_interval ({expire:g} s) must be more than twice lease_renew_interval ({renew:g} s), "
                 "or one lost heartbeat would cost a live host its leases"
             )
-        for small, large, why in _ORDERED:
+        for small, large, why in ORDERED:
             less, more = getattr(self, small), getattr(self, large)
             if less > more:
                 unit = "s" if isinstance(less, float) else "bytes"

@@ -312,4 +312,6 @@ class Store:
                 with anyio.fail_after(timeout):
                     return await send()
             except TimeoutError:
-                raise StoreUnavailable(f"{self.url}: no answer to {verb} within {timeout:g} s") from None
+                raise StoreUnavailable(
+                    f"{self.url}: no answer to {verb} within {timeout:g} s (store_timeout)"
+                ) from None

@@ -281,9 +281,8 @@ class Supervisor(Actor[Note]):
             return self._clock.jitter(self._settings.lease_acquire_interval / 4)
         self._members = sorted(view.members)
         if not fenced and fences == self._fences:
-            self._apply(
-                view
-            )  # else it may be from before the others took this host for dead: a look follows the renewal
+            # Else it may be from before the others took this host for dead: a look follows the renewal.
+            self._apply(view)
         await self._hand_over()
         soon = view.look_again_in
         return self._clock.jitter(self._settings.lease_acquire_interval) if soon is None else soon

@@ -17,8 +17,8 @@ folders
     Made with the first file in them and removed with the last, while others write there: who finds the folder gone
     makes it again.
 durable
-    A write returns when the file and the folders changed for it are synced, unless it is `fleeting`. (Syncs under way at the same time share a
-    commit of the file system's journal, so nothing is gained by grouping them here.)
+    A write returns when the file and the folders changed for it are synced, unless it is `fleeting`. (Syncs under way at
+    the same time share a commit of the file system's journal, so nothing is gained by grouping them here.)
 ages
     Times are the file system's own, also in `Listing.now`; the clocks of hosts that share a network folder do not count.
     Such a folder must be consistent at once: NFS caches names and attributes unless mounted `noac,lookupcache=none`.

@@ -103,7 +103,8 @@ class S3(Backend):
             where = self._connection.endpoint or "AWS"
             if isinstance(error, TimeoutError):
                 raise StoreUnavailable(
-                    f"{self.url}: no answer from {where} in {self._connection.timeout:g} s"
+                    f"{self.url}: no answer from {where} in {self._connection.timeout:g} s; check s3_endpoint and the network, "
+                    "or raise store_timeout"
                 ) from None
             if isinstance(error, ValueError):  # of botocore's, for what s3_endpoint does not say
                 raise UsageError(

@@ -186,6 +186,14 @@ async def test_what_is_larger_than_half_waits_for_half_and_then_no_second_one_co
         assert budget.used == 80
 
 
+async def test_room_is_made_for_something_large_as_soon_as_half_of_it_is_free() -> None:
+    budget = ByteBudget(100)
+    await Room(budget).reserve(40)
+    with anyio.fail_after(1):
+        await Room(budget).reserve(90)
+    assert budget.used == 130
+
+
 async def test_what_a_source_has_made_room_for_is_handed_over_without_waiting_and_lent_as_a_whole() -> None:
     budget = ByteBudget(100)
     room, other = Room(budget), Room(budget)

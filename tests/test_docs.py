@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from actorproc.settings import Settings
+from actorproc.settings import ORDERED, Settings
 
 ROOT = Path(__file__).parent.parent
 SETTINGS = ROOT / "docs" / "settings.md"
@@ -39,8 +39,7 @@ Settings stand at the top of the file, before `[options]`; any other table is re
 naming the field, the value and what is allowed. So are contradictions, naming both:
 
 - `lease_expiration_interval` must be more than twice `lease_renew_interval`.
-- At most as large as the other one: `lease_acquire_interval` as `lease_expiration_interval`, `max_batch_bytes` as
-  `read_ahead_bytes`, `retry_backoff` as `retry_backoff_max`, `restart_backoff` as `restart_backoff_max`.
+- At most as large as the other one: {ordered}.
 - `auto_commit = false` does not go with `delivery = "at-most-once"`.
 - `s3_access_key` and `s3_secret_key` come together or not at all.
 
@@ -55,7 +54,8 @@ def settings_page() -> str:
     for name, field in Settings.model_fields.items():
         default = "" if field.default is None else f"`{field.default}`"
         lines.append(f"| `{name}` | {default} | {field.description} |\n")
-    return HEAD + "".join(lines)
+    ordered = ", ".join(f"`{small}` as `{large}`" for small, large, _ in ORDERED)
+    return HEAD.replace("{ordered}", ordered) + "".join(lines)
 
 
 def test_the_page_of_settings_lists_them_all_as_they_are() -> None:

@@ -161,7 +161,7 @@ class DataclassOptions(Base):
         (AsyncOnError, r"on_error must be a plain def"),
         (ShortOpened, r"opened takes \(self\) .*; it must take \(self, ctx\)"),
         (ShortClosing, r"closing takes .*; it must take \(self, ctx, reason\)"),
-        (PlainOpened, r"opened must be async def"),
+        (PlainOpened, r"opened must be async def opened\(self, ctx\)$"),
         (NeedsArguments, r"NeedsArguments\.__init__ takes \(url: 'str'\).*without arguments.*ctx\.options"),
         (SharedOfInstance, r"shared must be a class method: write @classmethod, then @asynccontextmanager"),
         (

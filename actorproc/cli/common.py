@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -98,6 +98,12 @@ async def chosen_partitions(store: Store, layout: ProcessorLayout, partition: st
     if partition not in partitions:
         raise UsageError(f"no partition {partition!r}; there are: {', '.join(partitions) or 'none yet'}")
     return [partition]
+
+
+def shown_settings(given: Iterable[str]) -> list[str]:
+    """Of those given with `--set`, what another command needs to find the store; no secrets."""
+    wanted = [setting for setting in given if setting.startswith("s3_") and "_key" not in setting.partition("=")[0]]
+    return [part for setting in wanted for part in ("--set", setting)]
 
 
 def counted(number: int, what: str) -> str:

@@ -61,7 +61,7 @@ SourceLog = Annotated[
         metavar="URL",
         callback=place,
         envvar="ACTORPROC_SOURCE",
-        help="The log that was processed: they are appended to it. Default: the one that the processor reads.",
+        help="The log to which the letters are appended. Default: the one that the processor reads.",
     ),
 ]
 MaybeSource = Annotated[

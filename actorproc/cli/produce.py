@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from actorproc.actor import first_cause
-from actorproc.cli.common import counted, load_settings, run_async
+from actorproc.cli.common import counted, load_settings, run_async, shown_settings
 from actorproc.clock import SYSTEM
 from actorproc.errors import ActorprocError, UsageError
 from actorproc.log.producer import Producer
@@ -63,16 +63,20 @@ def run(
         run_async(work)
     except* UsageError as errors:
         error = first_cause(errors)
-        raise _explained(error, file, log, key) if isinstance(error, BadLine) else error from None
+        if not isinstance(error, BadLine):
+            raise error from None
+        given_too = {"--key": key, "--rate": rate, "--config": config}
+        more = [part for name, value in given_too.items() if value is not None for part in (name, str(value))]
+        raise _explained(error, file, log, [*more, *shown_settings(given or [])]) from None
 
 
-def _explained(bad: BadLine, file: str, log: str, key: str | None) -> UsageError:
-    """What is in the log, and how to go on, so that no line is appended twice."""
+def _explained(bad: BadLine, file: str, log: str, more: Sequence[str]) -> UsageError:
+    """What is in the log, and how to go on, so that no line is appended twice. `more`: options given."""
     there = f"{counted(bad.records, 'record')} before it {'is' if bad.records == 1 else 'are'} in the log"
     if file == "-":
         way = "--on-bad-line skip passes over such lines"
     else:
-        again = shlex.join(["actorproc", "produce", "--log", log, *(["--key", key] if key else []), "-"])
+        again = shlex.join(["actorproc", "produce", "--log", log, *more, "-"])
         way = f"Mend the line, or give --on-bad-line skip, and go on from it: tail -n +{bad.number} {shlex.quote(file)} | {again}"
     return UsageError(f"{file}: line {bad.number}: {bad.why}.\n{there}, and nothing after it. {way}")
 

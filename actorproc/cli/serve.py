@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from actorproc.cli.common import counted, pairs, run_async
+from actorproc.cli.common import counted, pairs, run_async, shown_settings
 from actorproc.cli.loading import load_handler, load_source
 from actorproc.cli.workers import REACHED_END, Workers, command_line, end_soon, stop_with_parent
 from actorproc.clock import SYSTEM
@@ -71,7 +71,7 @@ def run(
         raise typer.Exit(_supervise(commands, f"{host}-spark", query and [*root, *query], until_end))
     is_worker = stop_with_parent(processor.settings.max_handoff_time + _LEAVING)
     look = ["--name", processor.name, "--container", container, *(["--config", str(config)] if config else [])]
-    look += [part for setting in settings if _is_shown(setting) for part in ("--set", setting)]
+    look += shown_settings(settings)
 
     async def work() -> None:
         began = SYSTEM.monotonic()
@@ -132,8 +132,3 @@ def _summary(did: SupervisorStatistics, processor: Processor, seconds: float, lo
     if did.done.dead_letters:
         lines.append(f"see why: actorproc dead-letters list {shlex.join(look)}")
     return "\n".join(lines)
-
-
-def _is_shown(setting: str) -> bool:
-    """What another command needs to find the store, but for secrets."""
-    return setting.startswith("s3_") and "_key" not in setting.partition("=")[0]

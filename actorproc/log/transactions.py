@@ -127,13 +127,13 @@ class Transactions:
                 if found.put_id != planned:
                     await self._check_whole(key, found)
                 stored = await self._finish(key, found, stored.tag if stored else "")
+                log.info("log.transaction_done", transaction=name, batch=found.batch)
             elif found is not None and found.batch >= batch:
                 break
             else:
                 plan = await self._plan(batch, staged)
                 planned = plan.put_id
                 stored, _ = await self._write(key, plan, stored.tag if stored else None)
-        log.info("log.transaction_done", transaction=name, batch=batch, files=len(staged))
         await self._tidy(name, batch)
 
     async def _plan(self, batch: int, staged: Sequence[Staged]) -> Transaction:

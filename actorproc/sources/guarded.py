@@ -153,8 +153,7 @@ def _blamed(what: str) -> Iterator[None]:
             yield
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if (
-                task is None or task.cancelling()
-            ):  # it may be meant for us: this can be the task of whoever runs the processor
+            # It may be meant for us: this can be the task of whoever runs the processor.
+            if task is None or task.cancelling():
                 raise
             raise SourceError(f"{what} was cancelled from within: its task, or something that it awaited") from None

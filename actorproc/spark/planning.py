@@ -95,9 +95,8 @@ async def _spans(
     for partition, inside in found.items():
         first = start.get(partition, 0)
         if dataset.dense and (not inside or inside[0].number != first):
-            inside.insert(
-                0, DatasetFile(first, first + 1, 0, 0.0, dataset.key(partition, first))
-            )  # it is there, and was made while it was listed
+            # It is there, and was made while it was listed.
+            inside.insert(0, DatasetFile(first, first + 1, 0, 0.0, dataset.key(partition, first)))
         spans.append(Span(partition, inside, stops[partition]))
     return spans
 

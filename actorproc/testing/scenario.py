@@ -142,6 +142,7 @@ class _Scenario:
         self._wanted = [f"host-{number}" for number in range(hosts)]
         self._named = hosts
         self._flowing = True
+        # What may happen, and how often in comparison.
         self._blows = {
             self._crash: 14,
             self._pause: 20,
@@ -166,7 +167,6 @@ class _Scenario:
                 self._strike_in_an_append: 16,
                 self._cut_heads: 4,
             }
-        """What may happen, and how often in comparison."""
 
     @classmethod
     async def play(cls, seed: int, hours: float, hosts: int, partitions: int, style: str, log: bool) -> Result:

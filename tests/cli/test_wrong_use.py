@@ -192,10 +192,11 @@ def test_produce_from_a_closed_stdin_says_so(folder: Path) -> None:
 
 def test_produce_says_how_to_go_on_after_a_bad_line_without_appending_anything_twice(run: Run, folder: Path) -> None:
     (folder / "bad lines").write_bytes(b'{"tail":"a"}\n\n{"tail":"b"}\n{"x":1}\n{"tail":"c"}\n')
-    told = run("produce", "--log", "events", "--partitions", "1", "--key", "tail", "bad lines").stderr
+    given = ["--rate", "1000", "--set", "s3_region=here", "--set", "s3_secret_key=hidden", "--set", "s3_access_key=too"]
+    told = run("produce", "--log", "events", "--partitions", "1", "--key", "tail", *given, "bad lines").stderr
     assert "2 records before it are in the log, and nothing after it. Mend the line, or give --on-bad-line skip" in told
     again = told.strip().rpartition(": ")[2]
-    assert again == "tail -n +4 'bad lines' | actorproc produce --log events --key tail -"
+    assert again == "tail -n +4 'bad lines' | actorproc produce --log events --key tail --rate 1000.0 --set s3_region=here -"
     rest = subprocess.run(["bash", "-c", again.partition(" | ")[0]], capture_output=True, check=True, cwd=folder).stdout
     (folder / "rest").write_bytes(rest)
     result = run("produce", "--log", "events", "--key", "tail", "--on-bad-line", "skip", "rest")

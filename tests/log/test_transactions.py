@@ -122,6 +122,12 @@ async def test_a_batch_that_is_done_again_is_not_appended_again_and_a_later_one_
     assert await world.staged() == []
 
 
+async def test_what_is_staged_for_a_later_batch_stays_when_one_is_done(world: World) -> None:
+    later = await world.stage(Store(world.truth), 1, ["x", "y"])
+    await world.commit(0, BATCH)
+    assert await world.staged() == sorted(one.key for one in later)
+
+
 async def test_a_batch_of_nothing_is_done(world: World) -> None:
     async with Transactions.opened(Store(world.truth)) as opened:
         await opened.commit("t", 0, [])
