@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -15,10 +14,9 @@ import anyio.lowlevel
 
 from actorproc.clock import Clock
 from actorproc.retry import Backoff
+from actorproc.tasks import first_cause, is_stray
 
 Message = TypeVar("Message")
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 class Actor(Generic[Message]):
@@ -131,37 +129,3 @@ async def keep_running(
         delay = restarts.failed(clock.monotonic() - born)
         failed(cause, delay)
         await clock.sleep(delay)
-
-
-def is_stray() -> bool:
-    """Whether the CancelledError at hand is no wish of ours: it came out of something awaited, or user code has cancelled
-    the task that it runs in. No cancel scope around is cancelled then, and the task can go on."""
-    task = asyncio.current_task()
-    if task is None or anyio.current_effective_deadline() == -math.inf:
-        return False
-    while task.cancelling():
-        task.uncancel()
-    return True
-
-
-def first_cause(error: Exception, known: BaseException | None = None) -> Exception:
-    """The first error in nested groups of them: what a task group wraps. A `known` one stays as it is, if it is a group."""
-    while isinstance(error, ExceptionGroup) and error is not known:
-        error = error.exceptions[0]
-    return error
-
-
-async def gather(keys: Sequence[K], work: Callable[[K], Awaitable[V]]) -> Mapping[K, V]:
-    """`work` of each key, all at once (the store bounds what is under way), in the order of the keys."""
-    results: dict[K, V] = {}
-
-    async def do(key: K) -> None:
-        results[key] = await work(key)
-
-    try:
-        async with anyio.create_task_group() as tasks:
-            for key in keys:
-                tasks.start_soon(do, key)
-    except ExceptionGroup as group:
-        raise first_cause(group) from None
-    return {key: results[key] for key in keys}

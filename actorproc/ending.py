@@ -8,14 +8,13 @@ from typing import Any
 
 import anyio
 
-from actorproc.actor import gather
 from actorproc.errors import CorruptObject, EndNotReached, SourceError, StoreUnavailable
-from actorproc.layout import ProcessorLayout
+from actorproc.layout import ProcessorLayout, natural
 from actorproc.output.chain import read_cursor
 from actorproc.sources.protocol import End, Source
-from actorproc.status import natural
 from actorproc.store import Store
 from actorproc.supervisor import Supervisor
+from actorproc.tasks import gather
 
 END_POLL = 0.5
 """Seconds between looks at partitions of other hosts, at least."""

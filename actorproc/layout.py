@@ -203,3 +203,8 @@ def batch_of_staged(key: str) -> tuple[str, int] | None:
         return None
     number = number_in("", parts[1], "")
     return None if number is None else (parts[0], number)
+
+
+def natural(name: str) -> tuple[int, str]:
+    """Sorts "2" before "10", and names that are no numbers after those that are, as texts."""
+    return (int(name), name) if name.isdecimal() else (2**63, name)

@@ -18,7 +18,7 @@ import anyio
 import anyio.lowlevel
 import pyarrow as pa
 
-from actorproc.actor import Actor, first_cause, is_stray
+from actorproc.actor import Actor
 from actorproc.budget import ByteBudget, Room, Tally
 from actorproc.clock import Clock
 from actorproc.committing import Committer, PartitionStatistics
@@ -36,6 +36,7 @@ from actorproc.records import Batch, Cursor
 from actorproc.settings import Settings
 from actorproc.sources.protocol import Chunk, End, Source, Start
 from actorproc.store import Store
+from actorproc.tasks import first_cause, is_stray
 
 CLOSING_TIME = 10.0
 """Seconds that a handler's `closing` may take."""

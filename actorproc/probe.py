@@ -10,9 +10,9 @@ from typing import NamedTuple, TypeVar
 
 import anyio
 
-from actorproc.actor import gather
 from actorproc.errors import ConditionFailed, StoreError, StoreRefused, StoreUnavailable, StoreUnsafe, first_contact
 from actorproc.store import Entry, NotModified, Store, Stored
+from actorproc.tasks import gather
 
 T = TypeVar("T")
 

@@ -15,7 +15,6 @@ import anyio
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from actorproc.actor import is_stray
 from actorproc.bad_records import Part, Parts, Ruling
 from actorproc.clock import Clock
 from actorproc.context import Attempt, PartitionContext, Site
@@ -29,6 +28,7 @@ from actorproc.retry import Backoff
 from actorproc.rows.emitted import VALUES_AT_ONCE, Emitted
 from actorproc.rows.encoder import RowEncoder, in_order
 from actorproc.settings import Settings
+from actorproc.tasks import is_stray
 
 T = TypeVar("T")
 

@@ -17,7 +17,6 @@ from typing import Any, Self
 import anyio
 import anyio.abc
 
-from actorproc.actor import first_cause
 from actorproc.budget import ByteBudget, Tally
 from actorproc.clock import SYSTEM, Clock
 from actorproc.ending import Ending
@@ -44,6 +43,7 @@ from actorproc.sources.protocol import Source, Start, checked_start
 from actorproc.store import Store
 from actorproc.stores import open_store, overlap
 from actorproc.supervisor import Supervisor, SupervisorStatistics
+from actorproc.tasks import first_cause
 from actorproc.watchdog import loop_watchdog
 
 log = get_logger(__name__)

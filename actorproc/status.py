@@ -6,19 +6,19 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from actorproc.actor import gather
 from actorproc.errors import CorruptObject, SourceError, locate
 from actorproc.group.assignment import Lease, Plan, plan
 from actorproc.group.heartbeat import Heartbeat, read_heartbeats
 from actorproc.group.liveness import Watch
 from actorproc.group.membership import GroupDocument, read_group
-from actorproc.layout import ProcessorLayout
+from actorproc.layout import ProcessorLayout, natural
 from actorproc.listing import documents
 from actorproc.output.chain import OutputChain, Tip
 from actorproc.output.checkpoints import Totals
 from actorproc.records import Cursor
 from actorproc.sources.protocol import End, Source
 from actorproc.store import Store
+from actorproc.tasks import gather
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +121,6 @@ def _failing(group: GroupDocument, heartbeats: Iterable[tuple[Heartbeat, float]]
             if lease is not None and lease.owner == beat.host:
                 found[partition] = f"fails on {beat.host} and is started again and again: {why}"
     return found
-
-
-def natural(name: str) -> tuple[int, str]:
-    """Sorts "2" before "10", and names that are no numbers after those that are, as texts."""
-    return (int(name), name) if name.isdecimal() else (2**63, name)
 
 
 async def _read_partition(

@@ -7,9 +7,9 @@ from dataclasses import replace
 import anyio
 import pytest
 
+from actorproc.boundary import NOTHING_TRIMMED, Boundaries, change_boundary, raise_boundary, read_boundary
 from actorproc.errors import CorruptObject
 from actorproc.layout import ProcessorLayout
-from actorproc.output.boundary import NOTHING_TRIMMED, Boundaries, change_boundary, raise_boundary, read_boundary
 from actorproc.store import Store
 from actorproc.stores.memory import Memory
 

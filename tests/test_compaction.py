@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actorproc import Processor
+from actorproc.boundary import Range, raise_boundary, read_boundary
 from actorproc.errors import CorruptObject, Fenced
 from actorproc.layout import ProcessorLayout
-from actorproc.output.boundary import Range, raise_boundary, read_boundary
 from actorproc.output.chain import OutputChain
 from actorproc.output.compaction import FileGroup, PartitionPlan, grouped, merge, plan, sweep, switch
 from actorproc.output.dataset import newest_pieces, output_pieces, partitions_with_state, read_rows

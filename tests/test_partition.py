@@ -18,7 +18,6 @@ import pytest
 import structlog
 
 from actorproc import errors
-from actorproc.actor import first_cause
 from actorproc.budget import ByteBudget, Tally
 from actorproc.clock import Clock
 from actorproc.context import PartitionContext, Site
@@ -34,6 +33,7 @@ from actorproc.settings import Settings
 from actorproc.sources.protocol import Chunk, End
 from actorproc.store import Store
 from actorproc.stores.memory import Memory
+from actorproc.tasks import first_cause
 from actorproc.testing.clock import VirtualClock
 from actorproc.testing.loop import current_loop, run
 from actorproc.testing.source import MemorySource

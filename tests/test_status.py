@@ -15,13 +15,13 @@ from actorproc import Batch, PartitionContext, PartitionHandler, Processor
 from actorproc.group.assignment import Lease, Member
 from actorproc.group.heartbeat import Heartbeat
 from actorproc.group.membership import GroupDocument
-from actorproc.layout import ProcessorLayout
+from actorproc.layout import ProcessorLayout, natural
 from actorproc.output.chain import LETTERS_LIMIT, Commit, encode_commit, read_cursor
 from actorproc.output.checkpoints import Checkpoint, Totals
 from actorproc.output.following import Following, Spot
 from actorproc.places import find_processors, missing_processor
 from actorproc.records import Cursor
-from actorproc.status import natural, next_plan, read_status
+from actorproc.status import next_plan, read_status
 from actorproc.store import Store
 from actorproc.stores import open_store
 from actorproc.stores.memory import Memory

@@ -53,7 +53,7 @@ class _Commands(TyperGroup):
             sys.stdout.flush()  # a closed pipe should show here, not when the interpreter ends
             return result
         except (ActorprocError, BrokenPipeError, ExceptionGroup) as error:
-            from actorproc.actor import first_cause
+            from actorproc.tasks import first_cause
 
             cause = first_cause(error)
             if isinstance(cause, BrokenPipeError):

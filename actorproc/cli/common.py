@@ -18,12 +18,11 @@ from rich.text import Text
 
 from actorproc.clock import SYSTEM
 from actorproc.errors import SettingsError, UsageError
-from actorproc.layout import ProcessorLayout
+from actorproc.layout import ProcessorLayout, natural
 from actorproc.output.dataset import partitions_with_state
 from actorproc.places import missing_processor
 from actorproc.rows.as_json import to_json
 from actorproc.settings import Settings
-from actorproc.status import natural
 from actorproc.store import Store
 from actorproc.stores import open_store
 

@@ -13,10 +13,10 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from actorproc.cli.common import console, counted, load_settings, print_json, print_table, run_async
 from actorproc.cli.trim import sized
 from actorproc.java import check_java
+from actorproc.layout import natural
 from actorproc.output.compaction import FileGroup, PartitionPlan
 from actorproc.spark.compaction import Compaction, compact
 from actorproc.spark.session import Session, default_master, session_options
-from actorproc.status import natural
 
 
 def run(

@@ -24,7 +24,7 @@ from actorproc.cli.common import (
 from actorproc.cli.loading import names_object
 from actorproc.committing import CHECKPOINT_EVERY
 from actorproc.errors import UsageError
-from actorproc.layout import ProcessorLayout, partition_of
+from actorproc.layout import ProcessorLayout, natural, partition_of
 from actorproc.output.checkpoints import read_checkpoint
 from actorproc.output.dead_letters import letter_files, read_letters
 from actorproc.output.dead_letters import purge as purge_file
@@ -33,7 +33,6 @@ from actorproc.replay import Replay, Replays
 from actorproc.sources.log import LogSource
 from actorproc.sources.output import SCHEME
 from actorproc.sources.protocol import checked_time
-from actorproc.status import natural
 from actorproc.store import Store
 from actorproc.stores import open_store
 

@@ -16,13 +16,13 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from actorproc.actor import first_cause
 from actorproc.cli.common import counted, load_settings, run_async, shown_settings
 from actorproc.clock import SYSTEM
 from actorproc.errors import ActorprocError, UsageError
 from actorproc.log.producer import Producer
 from actorproc.log.producing import BadLine, OnBadLine, Produced, produce_lines
 from actorproc.signals import SAME_STOP
+from actorproc.tasks import first_cause
 
 
 def run(

@@ -9,7 +9,6 @@ from typing import Any
 
 import typer
 
-from actorproc.actor import gather
 from actorproc.cli.common import console, counted, load_settings, print_json, print_table, run_async
 from actorproc.document import MOST_NUMBER
 from actorproc.errors import CorruptObject, UsageError, locate
@@ -18,10 +17,11 @@ from actorproc.keeping.positions import Standing, standings
 from actorproc.keeping.readers import add_to, opened_kept
 from actorproc.keeping.registry import Reader, read_registry
 from actorproc.keeping.registry import remove as remove_from
+from actorproc.layout import natural
 from actorproc.places import missing_processor
 from actorproc.settings import Settings
-from actorproc.status import natural
 from actorproc.stores import open_store
+from actorproc.tasks import gather
 
 _NAMED = 5  # partitions in a warning
 

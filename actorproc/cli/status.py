@@ -18,9 +18,10 @@ from actorproc.cli.loading import load_source
 from actorproc.clock import SYSTEM
 from actorproc.errors import UsageError
 from actorproc.group.assignment import Plan
+from actorproc.layout import natural
 from actorproc.output.origin import check_source
 from actorproc.sources import guarded, kind_of, open_source
-from actorproc.status import MemberStatus, PartitionStatus, ProcessorStatus, natural, next_plan, read_status
+from actorproc.status import MemberStatus, PartitionStatus, ProcessorStatus, next_plan, read_status
 
 WATCH_EVERY = 2.0
 """Seconds between two looks of `--watch`."""

@@ -16,8 +16,8 @@ from actorproc.cli.readers import asked_for
 from actorproc.keeping.kept import Kept
 from actorproc.keeping.trim import PartitionTrim, Trim, plan_trim
 from actorproc.keeping.trim import trim as trim_now
+from actorproc.layout import natural
 from actorproc.settings import Settings, duration
-from actorproc.status import natural
 
 _UNITS = ["B", "kB", "MB", "GB", "TB"]
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import anyio
 from rich.console import Console
 
-from actorproc.actor import first_cause
 from actorproc.demo import DemoFailed
 from actorproc.demo.check import ask_spark, count_letters, find_faults
 from actorproc.demo.data import data_file, load_departures, truth
@@ -22,6 +21,7 @@ from actorproc.demo.show import Takeover, show_next, show_proof, show_result, sh
 from actorproc.demo.watch import Watcher
 from actorproc.layout import ProcessorLayout
 from actorproc.stores import open_store
+from actorproc.tasks import first_cause
 
 FOLDER = Path("demo-data")
 

@@ -9,13 +9,13 @@ from typing import Self
 
 import anyio
 
-from actorproc.actor import gather
 from actorproc.clock import Clock
 from actorproc.document import document, to_document
 from actorproc.errors import StoreUnavailable
 from actorproc.layout import ProcessorLayout, host_of
 from actorproc.settings import Settings
 from actorproc.store import Store
+from actorproc.tasks import gather
 
 Incarnation = tuple[str, str]
 """A host, and which of its lives."""

@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
+from actorproc.boundary import read_boundary
 from actorproc.keeping.offsets import called, stream_identity
 from actorproc.layout import LOG_BOUNDARIES, READERS, ProcessorLayout, log_dir, partition_key
 from actorproc.log.files import end_of, last_base, open_log
-from actorproc.output.boundary import read_boundary
 from actorproc.output.chain import OutputChain, large_letters
 from actorproc.output.checkpoints import read_checkpoint
 from actorproc.output.dataset import partitions_with_state

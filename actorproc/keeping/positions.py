@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from actorproc.actor import gather
 from actorproc.errors import ActorprocError, CorruptObject
 from actorproc.keeping.kept import Kept
 from actorproc.keeping.registry import Reader
@@ -15,6 +14,7 @@ from actorproc.output.chain import read_cursor
 from actorproc.output.origin import check_source
 from actorproc.settings import Settings
 from actorproc.stores import open_store
+from actorproc.tasks import gather
 
 
 @dataclass(frozen=True, slots=True)

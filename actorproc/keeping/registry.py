@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, count
 from typing import Any, Literal, Self
 
+from actorproc.boundary import Boundaries
 from actorproc.document import document, to_document
 from actorproc.errors import UsageError
 from actorproc.layout import checked_name
-from actorproc.output.boundary import Boundaries
 from actorproc.store import Conflict, Store, Stored
 from actorproc.stores import SCHEMES
 from actorproc.stores.folders import at_home

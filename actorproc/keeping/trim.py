@@ -6,15 +6,15 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from actorproc.actor import gather
+from actorproc.boundary import RETENTION, raise_boundary
 from actorproc.errors import UsageError
 from actorproc.keeping.kept import Compacted, Kept
 from actorproc.keeping.positions import Standing, standings
 from actorproc.keeping.registry import Registry, decide, read_registry
 from actorproc.layout import number_in, number_of
-from actorproc.output.boundary import RETENTION, raise_boundary
 from actorproc.settings import Settings
 from actorproc.store import Entry
+from actorproc.tasks import gather
 
 _FIRST_PAGE = 1_000
 _LARGEST_PAGE = 10_000  # a folder is read as a whole for each; S3 answers with a thousand at a time

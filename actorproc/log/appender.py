@@ -8,12 +8,12 @@ import anyio
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from actorproc.boundary import RETENTION, read_boundary
 from actorproc.clock import Clock
 from actorproc.errors import CorruptObject, StoreRefused, StoreUnavailable
 from actorproc.layout import log_boundary, log_file
 from actorproc.log.files import Notes, encode_file, last_base, read_notes, running_time
 from actorproc.logger import get_logger
-from actorproc.output.boundary import RETENTION, read_boundary
 from actorproc.parquet import encoding_cost, footer_of
 from actorproc.retry import Backoff
 from actorproc.store import Conflict, Store, Stored

@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 import anyio
 
-from actorproc.actor import first_cause
+from actorproc.boundary import read_boundary
 from actorproc.errors import CorruptObject
 from actorproc.layout import log_boundary, log_file
 from actorproc.log.files import Notes, last_base, read_notes, running_time
 from actorproc.log.heads import HeadWriter
-from actorproc.output.boundary import read_boundary
 from actorproc.parquet import footer_of
 from actorproc.store import Conflict, Store
+from actorproc.tasks import first_cause
 
 
 class LogEnd(NamedTuple):

@@ -15,7 +15,6 @@ from typing import NamedTuple, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from actorproc.actor import gather
 from actorproc.document import document, to_document
 from actorproc.errors import CorruptObject, StoreError
 from actorproc.layout import LOG_STAGED, batch_of_staged, log_transaction
@@ -25,6 +24,7 @@ from actorproc.log.once import ending, hinting, land
 from actorproc.log.staging import Staged, decode_staged
 from actorproc.logger import get_logger
 from actorproc.store import Conflict, Store, Stored
+from actorproc.tasks import gather
 
 GROUP_BYTES = 64 * 2**20
 """Bytes of staged records that are appended together, as one file for each partition: what is in memory at once."""

@@ -11,11 +11,11 @@ from typing import Self
 
 import pyarrow as pa
 
+from actorproc.boundary import read_boundary
 from actorproc.document import document, to_document
 from actorproc.errors import CorruptObject, Fenced
 from actorproc.layout import ProcessorLayout, number_before_id
 from actorproc.listing import numbered_files
-from actorproc.output.boundary import read_boundary
 from actorproc.output.checkpoints import Checkpoint, Totals, read_checkpoint
 from actorproc.parquet import Footer, footer_of, read_footer, write_parquet
 from actorproc.records import Cursor

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
-from actorproc.actor import gather
+from actorproc.boundary import NOTHING_TRIMMED, Boundaries, Boundary, Range, read_boundary
 from actorproc.layout import ProcessorLayout
 from actorproc.listing import numbered_files
-from actorproc.output.boundary import NOTHING_TRIMMED, Boundaries, Boundary, Range, read_boundary
 from actorproc.store import Store
+from actorproc.tasks import gather
 
 
 class OutputFile(NamedTuple):

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from actorproc.boundary import NOTHING_TRIMMED, Boundary, Range, read_boundary
 from actorproc.errors import SourceError
 from actorproc.layout import ProcessorLayout
 from actorproc.listing import numbered_files
-from actorproc.output.boundary import NOTHING_TRIMMED, Boundary, Range, read_boundary
 from actorproc.output.chain import Commit, OutputChain
 from actorproc.output.compacted import Contents
 from actorproc.output.files import key_of

@@ -12,7 +12,7 @@ from itertools import islice
 import anyio
 import pyarrow as pa
 
-from actorproc.actor import first_cause
+from actorproc.boundary import read_boundary
 from actorproc.budget import ByteBudget, Room
 from actorproc.clock import SYSTEM, Clock
 from actorproc.errors import CorruptObject, SourceError, StoreRefused, UsageError, locate, located
@@ -22,13 +22,13 @@ from actorproc.listing import numbered_files
 from actorproc.log.files import ROW_GROUP_BYTES, LogFile, end_of, find_time, first_base, open_log
 from actorproc.log.heads import HeadWatch
 from actorproc.logger import get_logger
-from actorproc.output.boundary import read_boundary
 from actorproc.parquet import read_footer
 from actorproc.records import RECORD_SCHEMA, Batch
 from actorproc.settings import Settings
 from actorproc.sources.protocol import Chunk, End, Source, Start
 from actorproc.store import Store
 from actorproc.stores import open_store
+from actorproc.tasks import first_cause
 
 log = get_logger(__name__)
 

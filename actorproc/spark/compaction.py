@@ -15,10 +15,9 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from actorproc.actor import gather
+from actorproc.boundary import RETENTION, Range
 from actorproc.errors import CorruptObject, SourceError, UsageError
 from actorproc.layout import ProcessorLayout
-from actorproc.output.boundary import RETENTION, Range
 from actorproc.output.compaction import FileGroup, PartitionPlan, merge, plan, sweep, switch
 from actorproc.output.dataset import partitions_with_state
 from actorproc.output.schema import read_schema
@@ -29,6 +28,7 @@ from actorproc.spark.cores import cores
 from actorproc.spark.failure import explained
 from actorproc.spark.place import Place, opened
 from actorproc.store import Store
+from actorproc.tasks import gather
 
 TARGET_SIZE = 128 * 2**20
 """Bytes: what Spark reads in one task by default. A task that writes such a file holds it in memory."""

@@ -9,7 +9,6 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from actorproc.actor import gather
 from actorproc.layout import ProcessorLayout
 from actorproc.output.dataset import partitions_with_state
 from actorproc.output.dead_letters import decoded, no_letters
@@ -18,6 +17,7 @@ from actorproc.records import RECORD_SCHEMA
 from actorproc.spark.dataset import Dataset, DatasetFile, FileRows, list_files
 from actorproc.spark.output import check_processor
 from actorproc.store import Store
+from actorproc.tasks import gather
 
 _HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 _CAUSE = pa.struct([("type", pa.string()), ("message", pa.string()), ("traceback", pa.string())])

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from actorproc.actor import gather
+from actorproc.boundary import NOTHING_TRIMMED, Boundaries
 from actorproc.keeping.registry import lowest_numbers
 from actorproc.layout import LOG_BOUNDARIES, READERS, log_dir, log_file
 from actorproc.log.files import LogFile, first_base, open_log, read_notes
-from actorproc.output.boundary import NOTHING_TRIMMED, Boundaries
 from actorproc.records import RECORD_SCHEMA
 from actorproc.spark.dataset import Dataset, DatasetFile, FileRows, list_files, repeated
 from actorproc.store import Store
+from actorproc.tasks import gather
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 

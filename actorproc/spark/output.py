@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from actorproc.boundary import NOTHING_TRIMMED, Boundary
 from actorproc.errors import CorruptObject, UsageError
 from actorproc.keeping.registry import lowest_numbers
 from actorproc.layout import ProcessorLayout
-from actorproc.output.boundary import NOTHING_TRIMMED, Boundary
 from actorproc.output.chain import Commit, OutputChain
 from actorproc.output.compacted import Contents, RowSlice, batches_of, part_of
 from actorproc.output.dataset import partitions_with_state

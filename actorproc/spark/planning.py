@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from actorproc.actor import gather
 from actorproc.errors import SourceError
 from actorproc.spark.dataset import Dataset, DatasetFile, Span
 from actorproc.spark.request import Request, check_partitions
 from actorproc.store import Store
+from actorproc.tasks import gather
 
 Numbers = dict[str, int]
 """Partition -> number of the file to read next."""

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from actorproc.actor import gather
 from actorproc.layout import ProcessorLayout
 from actorproc.spark.output import Output
 from actorproc.spark.planning import Numbers
 from actorproc.store import Store
+from actorproc.tasks import gather
 
 _LISTED = 1_000  # files listed of a partition, at most; what Spark has seen tells of more
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from actorproc.boundary import Boundary
 from actorproc.errors import ConditionFailed
 from actorproc.group.heartbeat import incarnation_of
 from actorproc.group.membership import GroupDocument
 from actorproc.layout import ProcessorLayout, document_partition, number_of, partition_of
-from actorproc.output.boundary import Boundary
 from actorproc.output.checkpoints import Checkpoint
 from actorproc.store import Backend, Listing, Stored
 from actorproc.testing.faults import current_sender

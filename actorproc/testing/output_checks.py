@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pyarrow.parquet as pq
 
-from actorproc.output.boundary import Boundary
+from actorproc.boundary import Boundary
 from actorproc.output.chain import Commit
 from actorproc.output.checkpoints import Checkpoint
 from actorproc.parquet import Footer, parse_footer

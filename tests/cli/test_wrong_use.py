@@ -196,7 +196,10 @@ def test_produce_says_how_to_go_on_after_a_bad_line_without_appending_anything_t
     told = run("produce", "--log", "events", "--partitions", "1", "--key", "tail", *given, "bad lines").stderr
     assert "2 records before it are in the log, and nothing after it. Mend the line, or give --on-bad-line skip" in told
     again = told.strip().rpartition(": ")[2]
-    assert again == "tail -n +4 'bad lines' | actorproc produce --log events --key tail --rate 1000.0 --set s3_region=here -"
+    assert (
+        again
+        == "tail -n +4 'bad lines' | actorproc produce --log events --key tail --rate 1000.0 --set s3_region=here -"
+    )
     rest = subprocess.run(["bash", "-c", again.partition(" | ")[0]], capture_output=True, check=True, cwd=folder).stdout
     (folder / "rest").write_bytes(rest)
     result = run("produce", "--log", "events", "--key", "tail", "--on-bad-line", "skip", "rest")

@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from actorproc import Processor, Producer
+from actorproc.boundary import raise_boundary, read_boundary
 from actorproc.errors import CorruptObject, SourceError, StoreRefused, StoreUnavailable
 from actorproc.keeping.kept import KeptLog
 from actorproc.keeping.registry import Reader, decide, read_registry, register
 from actorproc.keeping.trim import Trim, plan_trim, trim
 from actorproc.layout import READERS, log_boundary, log_dir, log_file
 from actorproc.log.files import end_of, first_base
-from actorproc.output.boundary import raise_boundary, read_boundary
 from actorproc.replay import Replay
 from actorproc.sources import LogSource
 from actorproc.store import Store

@@ -8,12 +8,12 @@ import anyio
 import pytest
 
 from actorproc import Processor, Producer
+from actorproc.boundary import Boundaries, raise_boundary
 from actorproc.errors import CorruptObject, UsageError
 from actorproc.handlers import Capture
 from actorproc.keeping import add_reader, remove_reader
 from actorproc.keeping.registry import Reader, decide, lowest_numbers, read_registry, register, remove
 from actorproc.layout import LOG_BOUNDARIES, READERS, log_boundary
-from actorproc.output.boundary import Boundaries, raise_boundary
 from actorproc.store import Store
 from actorproc.stores import open_store
 from actorproc.stores.memory import Memory

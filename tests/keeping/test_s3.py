@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from actorproc import Processor
+from actorproc.boundary import read_boundary
 from actorproc.keeping.kept import KeptLog, KeptOutput
 from actorproc.keeping.registry import Reader, read_registry, register
 from actorproc.keeping.trim import trim
 from actorproc.layout import READERS, number_of
 from actorproc.log.files import end_of
-from actorproc.output.boundary import read_boundary
 from actorproc.settings import Settings
 from actorproc.sources import LogSource
 from actorproc.store import Store

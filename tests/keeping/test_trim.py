@@ -11,12 +11,12 @@ import anyio
 import pytest
 
 from actorproc import Processor
+from actorproc.boundary import read_boundary
 from actorproc.errors import UsageError
 from actorproc.keeping.kept import Kept, KeptOutput
 from actorproc.keeping.registry import Reader, decide, read_registry, register, remove
 from actorproc.keeping.trim import Trim, plan_trim, trim
 from actorproc.layout import number_of
-from actorproc.output.boundary import read_boundary
 from actorproc.output.chain import OutputChain
 from actorproc.output.dataset import output_pieces, read_rows
 from actorproc.output.dead_letters import dead_letters

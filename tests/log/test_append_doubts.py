@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 import anyio
 import pytest
 
+from actorproc.boundary import RETENTION
 from actorproc.errors import StoreRefused, StoreUnavailable
 from actorproc.layout import log_file
 from actorproc.log.producer import Producer
-from actorproc.output.boundary import RETENTION
 from actorproc.store import Store, Stored, StoreLimits
 from actorproc.stores.memory import Memory
 from actorproc.testing.clock import VirtualClock

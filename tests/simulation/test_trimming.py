@@ -12,17 +12,17 @@ import orjson
 import pytest
 
 from actorproc import Batch, PartitionContext, PartitionHandler
-from actorproc.actor import first_cause
+from actorproc.boundary import RETENTION
 from actorproc.clock import SYSTEM
 from actorproc.errors import StoreError, UsageError
 from actorproc.keeping.kept import KeptOutput
 from actorproc.keeping.registry import Reader, read_registry, register, remove
 from actorproc.keeping.trim import trim
 from actorproc.layout import number_of
-from actorproc.output.boundary import RETENTION
 from actorproc.output.dataset import output_pieces, read_rows
 from actorproc.settings import Settings
 from actorproc.store import Backend, Listing, Store, Stored
+from actorproc.tasks import first_cause
 from actorproc.testing import (
     CALM,
     Broken,

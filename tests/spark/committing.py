@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Settings
+from actorproc.boundary import read_boundary
 from actorproc.layout import ProcessorLayout, number_of
-from actorproc.output.boundary import read_boundary
 from actorproc.store import Store
 from actorproc.testing.source import MemorySource
 

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from actorproc import errors
+from actorproc.boundary import read_boundary
 from actorproc.layout import ProcessorLayout
-from actorproc.output.boundary import read_boundary
 from actorproc.output.files import OutputFile
 from actorproc.spark import compact, read_output, stream_output
 from actorproc.spark.compaction import Compaction

@@ -12,8 +12,8 @@ from pathlib import Path
 import anyio
 import pytest
 
+from actorproc.boundary import read_boundary
 from actorproc.layout import ProcessorLayout
-from actorproc.output.boundary import read_boundary
 from actorproc.output.compaction import sweep
 from actorproc.stores import open_store
 from tests.spark.committing import Fleet, delete_originals

@@ -19,7 +19,6 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import actorproc.cli.spark_query
 import actorproc.spark.session
-from actorproc.actor import first_cause
 from actorproc.cli.spark_query import _keep
 from actorproc.clock import SYSTEM
 from actorproc.errors import HandlerDefinitionError, QueryFailed, UsageError
@@ -34,6 +33,7 @@ from actorproc.spark.running import RunLimits, RunningQuery
 from actorproc.spark.session import Session
 from actorproc.store import Store
 from actorproc.stores import open_store
+from actorproc.tasks import first_cause
 
 QUICK = RunLimits(failures=2, backoff=Backoff(0.01, 0.02))
 READERS = ProcessorLayout("Delays").readers

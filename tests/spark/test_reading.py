@@ -15,8 +15,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from actorproc import Batch, PartitionContext, Processor, Producer, errors
+from actorproc.boundary import raise_boundary
 from actorproc.layout import ProcessorLayout
-from actorproc.output.boundary import raise_boundary
 from actorproc.settings import Settings
 from actorproc.spark import read_output, stream_output
 from actorproc.stores import open_store

@@ -1,6 +1,7 @@
-"""The boundary of a partition: the lowest number that counts, and which numbers count in compacted files only.
+"""The boundary of a partition, of an output or a log: the lowest number that counts, and which numbers of an output count
+in compacted files only.
 
-It only grows, by compare-and-swap, before anything is deleted. A file in `output/` below `originals` is void, whether it
+It only grows, by compare-and-swap, before anything is deleted. A file of an output below `originals` is void, whether it
 waits to be deleted or landed there late, from a writer that slept.
 """
 
@@ -11,10 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Self
 
-from actorproc.actor import gather
 from actorproc.document import document, to_document
 from actorproc.listing import documents
 from actorproc.store import Store, Stored
+from actorproc.tasks import gather
 
 RETENTION = 3600.0
 """Seconds for which nothing is trimmed, at least. S3 refuses a request 15 minutes after it was signed, readers look for what
