@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -21,12 +21,11 @@ _GULLIBLE = 3  # wrong suspects in a batch after which it is halved: the handler
 
 @dataclass(slots=True)
 class Part:
-    """Records still to be processed together. `isolating`: a bad one among them is being sought, nothing is retried."""
+    """Records still to be processed together. `isolating`: a bad one among them is being sought."""
 
     batch: Batch
     attempt: int = 1
     isolating: bool = False
-    verdict: Decision = Decision.DEAD_LETTER
     blamed: bool = False
     """One record, at which the handler was when it failed."""
 
@@ -44,7 +43,9 @@ class Parts:
     """The parts of one batch that are still to be processed, in the order in which they are.
 
     A batch is tried `max_attempts` times, then cut: around the record at which the handler was, or in halves, until what
-    fails stands alone. Records that failed by themselves are tried again without the others. `log`: bound to the partition.
+    fails stands alone. Records that failed by themselves are tried again without the others. While a bad record is sought,
+    an error of a type that was tried so often in this batch is not tried again; any other may be a service that has just
+    gone away, and what fails by it may be good. `log`: bound to the partition.
     """
 
     def __init__(self, batch: Batch, settings: Settings, decide: Decide, log: Any) -> None:
@@ -53,6 +54,7 @@ class Parts:
         self._once = settings.delivery == "at-most-once"
         self._decide = decide
         self._log = log
+        self._tried: Counter[type[Exception]] = Counter()  # attempts that failed by an error of this type
         self._misled = 0  # how often the record at which the handler failed was not to blame
 
     def __iter__(self) -> Iterator[Part]:
@@ -79,13 +81,13 @@ class Parts:
             HandlerError: the handler's `on_error` said stop, or failed itself.
         """
         decision = self._decision(error, part.batch, part.attempt)
-        if self._again(decision, part):
+        self._tried[type(error)] += 1
+        if self._again(decision, part, error):
             part.attempt += 1
             self._left.appendleft(part)
             return Ruling(again=True)
-        part.verdict = decision or part.verdict
         if len(part.batch) == 1 or self._once:
-            return Ruling(dict.fromkeys(part.batch.sequences, (error, part.verdict)))
+            return Ruling(dict.fromkeys(part.batch.sequences, (error, decision or Decision.DEAD_LETTER)))
         self._cut(part, suspect if suspect is not None and suspect >= 0 and self._misled < _GULLIBLE else None)
         return Ruling()
 
@@ -95,7 +97,7 @@ class Parts:
         for start, stop in reversed(list(pairwise([0, *cuts, n]))):
             if stop > start:
                 attempt = part.attempt + (stop - start == 1)
-                self._left.appendleft(Part(part.batch[start:stop], attempt, True, part.verdict, start == suspect))
+                self._left.appendleft(Part(part.batch[start:stop], attempt, True, start == suspect))
 
     def failed_alone(
         self, part: Part, failures: Mapping[int, Exception], *, hopeless: Set[int], others: bool
@@ -113,19 +115,20 @@ class Parts:
         if others:
             rest = [index for index, sequence in enumerate(part.batch.sequences) if sequence not in failures]
             if rest:
-                self._left.appendleft(Part(part.batch.take(rest), part.attempt, part.isolating, part.verdict))
+                self._left.appendleft(Part(part.batch.take(rest), part.attempt, part.isolating))
         ruling = Ruling()
+        self._tried.update(set(map(type, failures.values())))
         again: list[int] = []
         for index, sequence in enumerate(part.batch.sequences):
             if (error := failures.get(sequence)) is None:
                 continue
             decision = self._decision(error, part.batch[index : index + 1], part.attempt)
-            if self._again(decision, part, helps=sequence not in hopeless):
+            if self._again(decision, part, error, helps=sequence not in hopeless):
                 again.append(index)
             else:
-                ruling.given_up[sequence] = error, decision or part.verdict
+                ruling.given_up[sequence] = error, decision or Decision.DEAD_LETTER
         if again:
-            self._left.appendleft(Part(part.batch.take(again), part.attempt + 1, part.isolating, part.verdict))
+            self._left.appendleft(Part(part.batch.take(again), part.attempt + 1, part.isolating))
             ruling.again = True
         return ruling
 
@@ -152,7 +155,8 @@ class Parts:
             f"It was asked about {described(error)}"
         ) from error
 
-    def _again(self, decision: Decision | None, part: Part, *, helps: bool = True) -> bool:
+    def _again(self, decision: Decision | None, part: Part, error: Exception, *, helps: bool = True) -> bool:
         if self._once or decision is Decision.RETRY:
             return not self._once
-        return helps and decision is None and not part.isolating and part.attempt < self._max_attempts
+        attempts = self._tried[type(error)] if part.isolating else part.attempt
+        return helps and decision is None and attempts < self._max_attempts

@@ -70,6 +70,11 @@ class Room:
         self._source = 0
         self._batches = 0
 
+    @property
+    def made(self) -> bool:
+        """Whether the source has made room for what it holds."""
+        return self._source > 0
+
     async def reserve(self, size: int) -> None:
         """Let go of what the source held, and wait until about `size` bytes are free for what it fetches next.
 

@@ -11,7 +11,7 @@ import anyio
 from actorproc.errors import CorruptObject, EndNotReached, SourceError, StoreUnavailable
 from actorproc.layout import ProcessorLayout, natural
 from actorproc.output.chain import read_cursor
-from actorproc.sources.protocol import End, Source
+from actorproc.sources.protocol import End, Source, is_beyond_doubt
 from actorproc.store import Store
 from actorproc.supervisor import Supervisor
 from actorproc.tasks import gather
@@ -85,10 +85,12 @@ class Ending:
             cursor = await read_cursor(self._store, self._layout, partition)
             if cursor is None or not self._source.reached(cursor, end):
                 return False
+            if not is_beyond_doubt(self._source, partition, cursor, end):
+                return self._source.sequence_before(partition, cursor.position) is None  # then there is no better sign
             if end.sequence is None or cursor.sequence <= end.sequence:
                 return True
             now = await self._source.end(partition)  # it has grown, or it has lost what was read
-        except (StoreUnavailable, SourceError) as error:
+        except (CorruptObject, StoreUnavailable, SourceError) as error:  # its host says what is wrong with it
             self._log.warning("processor.end_unknown", partition=partition, error=str(error))
             return False
         return now.sequence is None or cursor.sequence <= now.sequence

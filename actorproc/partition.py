@@ -23,7 +23,7 @@ from actorproc.budget import ByteBudget, Room, Tally
 from actorproc.clock import Clock
 from actorproc.committing import Committer, PartitionStatistics
 from actorproc.context import Site
-from actorproc.errors import Fenced, HandlerError, SourceError, failure_of
+from actorproc.errors import Fenced, HandlerError, PartitionStuck, SourceError, failure_of
 from actorproc.handler import CloseReason, PartitionHandler
 from actorproc.handler_threads import HandlerThreads
 from actorproc.layout import ProcessorLayout
@@ -34,7 +34,7 @@ from actorproc.processing import BatchProcessor, Interrupted, Outcome
 from actorproc.read_ahead import Read
 from actorproc.records import Batch, Cursor
 from actorproc.settings import Settings
-from actorproc.sources.protocol import Chunk, End, Source, Start
+from actorproc.sources.protocol import Chunk, End, Source, Start, is_beyond_doubt
 from actorproc.store import Store
 from actorproc.tasks import first_cause, is_stray
 
@@ -127,19 +127,22 @@ class PartitionActor(Actor[Read | Exception]):
         handler: PartitionHandler | None = None
         reason = CloseReason.LOST
         try:
+            async with self._in_time("an earlier call of process has not ended, and it cannot be stopped"):
+                await self._common.threads.ended(self.partition)
             await self._committer.open(lambda: self._common.source.start(self.partition, self._common.start))
-            self.statistics.state = "running"
             try:
                 new = self._common.handler()
-                await new.opened(self._site)
+                async with self._in_time("opened() has not ended"):
+                    await new.opened(self._site)
             except SystemExit as error:  # which would end the host, as if all were well
                 raise failure_of(error) from error
+            self.statistics.state = "running"
             handler = new
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._read_ahead)
                 await self._work(handler)
+                await self._release()  # before the reader has ended: it may wait in a thread for long
                 tasks.cancel_scope.cancel()
-            await self._release()
             reason = CloseReason.STOPPING if self._stopping() else CloseReason.HANDOFF
         except Exception as error:
             if not isinstance(first_cause(error), Fenced):
@@ -153,6 +156,15 @@ class PartitionActor(Actor[Read | Exception]):
             self._committer.close()
             if handler is not None:
                 await self._say_goodbye(handler, reason)
+
+    @asynccontextmanager
+    async def _in_time(self, trouble: str) -> AsyncIterator[None]:
+        """Bounds what keeps the handler from its work, as `max_process_time` bounds the work."""
+        most = self._settings.max_process_time
+        with anyio.move_on_after(most) as scope:
+            yield
+        if scope.cancelled_caught:
+            raise PartitionStuck(f"{trouble} within max_process_time = {most:g} s")
 
     # Reading
 
@@ -188,6 +200,9 @@ class PartitionActor(Actor[Read | Exception]):
         settings = self._settings
         position, done = cursor
         batch = chunk.batch.after(done)
+        counted = self._room.made
+        if not counted and len(batch):  # all of it is there: its first piece holds the memory of the last
+            await self._room.reserve(batch.nbytes)
         while len(batch):
             piece = batch[: _fitting(batch, settings.max_batch_records, settings.max_batch_bytes)]
             batch = batch[len(piece) :]
@@ -195,6 +210,8 @@ class PartitionActor(Actor[Read | Exception]):
             await self._room.take(piece.nbytes)
             # Within a chunk the position to resume from is its start, and what is done of it is passed over.
             await self.send(Read([piece], Cursor(position if len(batch) else chunk.next, done)))
+        if not counted:
+            self._room.resize(0)
         if not len(chunk.batch):
             await self.send(Read([], Cursor(chunk.next, done), at_end=True))
         return Cursor(chunk.next, done)
@@ -327,6 +344,8 @@ class PartitionActor(Actor[Read | Exception]):
         if not self._heard and newest is not None and committer.cursor.sequence > newest:
             return  # beyond it from the start: the source has to say first that it knows of such a place
         reached = self._common.source.reached(committer.cursor, self._end)
+        if not (self._at_end or is_beyond_doubt(self._common.source, self.partition, committer.cursor, self._end)):
+            return  # an empty chunk says so in any case
         if self._at_end and not reached and await self._falls_short(committer.cursor, newest):
             await self._keep()
             raise SourceError(

@@ -35,7 +35,7 @@ T = TypeVar("T")
 _Encoded = tuple[list[pa.Table], dict[int, Exception]]
 """Rows that fit, as tables in order; and why others do not, by the sequence of their record."""
 
-_SHORT = 1.0  # seconds of a wait to try again that a drain sits out, rather than leave the batch to the next owner
+_SHORT = 1.0  # seconds of waits to try again that a drain sits out, rather than leave the batch to the next owner
 
 _TOLD_AGAIN = 10.0  # seconds after which the log tells again that attempts fail
 
@@ -90,6 +90,7 @@ class BatchProcessor:
         self._aside = aside
         self._rows = RowEncoder(schema)
         self._threaded = not inspect.iscoroutinefunction(handler.process)
+        self._sat_out = 0.0  # seconds of pauses since a drain came
         self._backoff = Backoff(settings.retry_backoff, settings.retry_backoff_max)
         self._once = settings.delivery == "at-most-once"
         self._limit = limit
@@ -187,9 +188,10 @@ class BatchProcessor:
             pass
         if self._broken is not None:
             raise self._broken
-        for found in (error, *attempt.failures.values()):
-            if isinstance(found, HandlerMisuse) and not self._once:  # at most once it would lose the batch
-                raise found
+        if not self._once:  # at most once it would lose the batch
+            for found in (error, *attempt.failures.values()):
+                if (misuse := _misuse_in(found)) is not None:
+                    raise misuse
         if error is not None:
             await self._failed(part, parts, error, attempt)
             return
@@ -208,11 +210,11 @@ class BatchProcessor:
         rest, suspect = part.batch.after(self._saved), part.batch.reached
         if suspect is not None:
             suspect -= len(part.batch) - len(rest)
-            if suspect < 0:
-                self._site.log.error(
-                    "partition.failed_after_commit", sequence=self._saved, error=repr_of(error),
-                    why="ctx.commit had committed it as done",
-                )  # fmt: skip
+        if not len(rest) or (suspect is not None and suspect < 0):
+            self._site.log.error(
+                "partition.failed_after_commit", sequence=self._saved, error=repr_of(error),
+                why="ctx.commit had committed it as done",
+            )  # fmt: skip
         part.batch = rest
         failures = self._open(attempt.failures)
         if failures and self._once:  # and nothing is shown again
@@ -386,8 +388,9 @@ class BatchProcessor:
     async def _pause(self, attempt: int) -> None:
         delay = self._backoff.delay(attempt, self._clock.random)
         async with self._aside():
-            if delay <= _SHORT:
+            if self._sat_out + delay <= _SHORT:
                 await self._clock.sleep(delay)
+                self._sat_out += delay * self._draining.is_set()
                 return
             with anyio.move_on_after(delay):
                 await self._draining.wait()
@@ -398,6 +401,13 @@ class BatchProcessor:
                 why="it would be tried again too late for this drain; the next owner processes it anew",
             )
             raise Interrupted
+
+
+def _misuse_in(error: BaseException | None) -> HandlerMisuse | None:
+    """A mistake of the handler's itself, also where a task group has wrapped it."""
+    if isinstance(error, BaseExceptionGroup):
+        return next((found for inner in error.exceptions if (found := _misuse_in(inner)) is not None), None)
+    return error if isinstance(error, HandlerMisuse) else None
 
 
 def _check_nothing(returned: object) -> None:

@@ -62,7 +62,7 @@ class SqlSource(Source):
             with closing(sqlite3.connect(self._path)) as connection:
                 return connection.execute(sql, values).fetchall()
 
-        return await anyio.to_thread.run_sync(run)
+        return await anyio.to_thread.run_sync(run, abandon_on_cancel=True)
 
 
 def _encoded(text: str | None) -> bytes | None:

@@ -42,6 +42,24 @@ class Elsewhere:
         self.stopped = True
 
 
+def test_a_damaged_checkpoint_of_another_hosts_partition_does_not_end_the_run_of_this_one() -> None:
+    async def main() -> None:
+        clock, source = VirtualClock("a"), MemorySource(2)
+        memory = Memory(clock=clock)
+        ending = Ending(source, Store(memory, clock=clock), LAYOUT, get_logger(__name__))
+        supervisor = Elsewhere(await ending.find())
+        await memory.put(LAYOUT.checkpoint("0"), b"{")
+        await memory.put(LAYOUT.checkpoint("1"), Checkpoint(1, 0, Cursor("0")).to_json())
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ending.watch, cast(Supervisor, supervisor))
+            await clock.sleep(8)
+            assert supervisor.reached == {"1"}
+            await memory.put(LAYOUT.checkpoint("0"), Checkpoint(1, 0, Cursor("0")).to_json())
+        assert supervisor.stopped
+
+    run(main())
+
+
 def test_what_other_hosts_have_reached_is_seen_soon_and_not_asked_without_pause_though_there_are_many() -> None:
     async def main() -> None:
         clock, source = VirtualClock("a"), MemorySource(400)

@@ -101,6 +101,29 @@ async def test_a_run_until_the_end_reads_all_of_a_page_whose_first_records_were_
     assert await rows(store) == [2 * n for n in range(9)]
 
 
+async def test_a_first_page_that_is_not_full_is_read_too() -> None:
+    store = Store(Memory())
+    await run(pages(3), store)
+    await run(pages(4), store)
+    assert await rows(store) == [0, 2, 4, 6]
+
+
+async def test_an_end_whose_newest_record_the_source_passes_over_is_reached() -> None:
+    class Filtered(MemorySource):
+        async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+            async with aclosing(super().read(partition, position)) as chunks:
+                async for chunk in chunks:
+                    yield Chunk(chunk.batch[: max(0, len(chunk.batch) - 2)], chunk.next)
+
+        def sequence_before(self, partition: str, position: str) -> int | None:
+            return None
+
+    store, source = Store(Memory()), Filtered(1)
+    source.append("0", [b"%d" % number for number in range(9)])
+    await run(source, store)
+    assert await rows(store) == [2 * n for n in range(7)]
+
+
 def pages(records: int) -> Pages:
     source = Pages(1)
     source.append("0", [b"%d" % number for number in range(records)])

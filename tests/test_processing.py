@@ -269,6 +269,19 @@ async def test_a_drain_cuts_the_wait_for_the_next_attempt_short() -> None:
             await run(numbers(1))
 
 
+async def test_a_drain_sits_out_short_pauses_for_a_second_and_no_longer_whatever_on_error_says() -> None:
+    class Patient(Doubler):
+        bad = frozenset({1})
+
+        def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
+            return Decision.RETRY
+
+    run = Run(Patient(), QUICK.model_copy(update={"retry_backoff": 0.3, "retry_backoff_max": 0.3}))
+    run.draining.set()
+    with anyio.fail_after(5), pytest.raises(Interrupted):
+        await run(numbers(1))
+
+
 async def _set_soon(event: anyio.Event) -> None:
     for _ in range(5):
         await anyio.lowlevel.checkpoint()
@@ -544,6 +557,110 @@ async def test_what_fails_after_it_was_committed_as_done_is_an_error_and_not_sil
         await Run(Late(), QUICK.model_copy(update={"max_attempts": 1}))(numbers(7))
     (told,) = (entry for entry in logs if entry["event"] == "partition.failed_after_commit")
     assert "record 100 fails after ctx.commit() had committed it as done" in told["error"]
+
+
+@pytest.mark.parametrize("plain", [False, True])
+async def test_what_fails_after_all_of_the_batch_was_committed_is_an_error_and_not_silent(plain: bool) -> None:
+    class Late(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                ctx.emit(record, {"n": record.json()})
+            await ctx.commit()
+            raise ConnectionError("could not tell the other system")
+
+    class LateInThread(Doubler):
+        def process(self, batch: Batch, ctx: PartitionContext) -> None:  # type: ignore[override]
+            for record in batch:
+                ctx.emit(record, {"n": record.json()})
+            anyio.from_thread.run(ctx.commit)
+            raise ConnectionError("could not tell the other system")
+
+    run = Run(LateInThread() if plain else Late())
+    with structlog.testing.capture_logs() as logs:
+        await run(numbers(7, 8))
+    (told,) = (entry for entry in logs if entry["event"] == "partition.failed_after_commit")
+    assert "could not tell the other system" in told["error"]
+    assert run.saved == [([7, 8], [], 101)]
+
+
+async def test_good_records_behind_a_bad_one_survive_an_outage_that_comes_while_it_is_sought() -> None:
+    class Outage(Doubler):
+        bad = frozenset({3})
+        away = 2
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            if batch.first > 103 and self.away:
+                self.away -= 1
+                raise ConnectionError("the service is away")
+            await super().process(batch, ctx)
+
+    outcome = await Run(Outage())(numbers(*range(40)))
+    assert list(outcome.letters) == [103]
+    assert column(outcome, "n") == [n for n in range(40) if n != 3]
+
+
+async def test_records_that_fail_alone_behind_a_bad_one_are_tried_again() -> None:
+    class Outage(Doubler):
+        bad = frozenset({3})
+        away = True
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            if batch.first > 103 and self.away:
+                self.away = False
+                for record in batch:
+                    ctx.fail(record, ConnectionError("the service is away"))
+                return
+            await super().process(batch, ctx)
+
+    outcome = await Run(Outage())(numbers(*range(40)))
+    assert list(outcome.letters) == [103]
+    assert column(outcome, "n") == [n for n in range(40) if n != 3]
+
+
+async def test_an_error_that_was_tried_often_enough_is_not_tried_again_for_each_bad_record() -> None:
+    class Handler(Doubler):
+        bad = frozenset(range(0, 40, 2))
+
+    handler = Handler()
+    outcome = await Run(handler)(numbers(*range(40)))
+    assert len(outcome.letters) == 20
+    assert len(handler.seen) <= QUICK.max_attempts + 3 * 20, "each is found at its first failure, and tried once alone"
+
+
+async def test_what_on_error_says_of_one_record_is_not_applied_to_another() -> None:
+    class Choosing(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                if record.json() == 3:
+                    raise ValueError("no record of mine")
+                if record.json() == 7:
+                    raise TypeError("a bug of mine")
+                ctx.emit(record, {"n": record.json()})
+
+        def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
+            return Decision.SKIP if isinstance(error, ValueError) else None
+
+    outcome = await Run(Choosing())(numbers(*range(10)))
+    assert [letter["error"]["type"] for letter in letters(outcome).values()] == ["TypeError"]
+    assert outcome.skipped == 1
+
+
+@pytest.mark.parametrize("where", ["task group", "map"])
+async def test_a_mistake_of_the_handler_is_found_in_a_group_of_errors_too(where: str) -> None:
+    class Mistaken(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            async def emit(record: Record) -> None:
+                ctx.emit({"n": 1}, record)  # type: ignore[arg-type]  # the record comes first
+
+            async def all_of_them(_: Record) -> None:
+                async with asyncio.TaskGroup() as tasks:
+                    for record in batch:
+                        tasks.create_task(emit(record))
+
+            await (all_of_them(batch[0]) if where == "task group" else ctx.map(batch[:1], all_of_them))
+
+    with pytest.raises(errors.HandlerMisuse, match="the record comes first"):
+        await Run(Mistaken())(numbers(1, 2))
 
 
 async def test_an_error_whose_text_is_no_text_becomes_a_dead_letter_all_the_same() -> None:

@@ -8,12 +8,14 @@ import io
 import random
 import shutil
 import sys
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import anyio
+import anyio.to_thread
 import orjson
 import pyarrow.parquet as pq
 import pytest
@@ -499,6 +501,74 @@ async def test_a_stuck_handler_is_cancelled_and_its_partition_started_again() ->
         await processor.run(until_end=True)
     assert len(await rows(store)) == 10
     assert attempts == ["0", "0"]
+
+
+async def test_a_handler_that_does_not_get_through_opened_is_cancelled_and_its_partition_started_again() -> None:
+    starts: list[str] = []
+
+    class Stuck(Double):
+        async def opened(self, ctx: Site) -> None:
+            starts.append(ctx.partition)
+            if len(starts) == 1:
+                await anyio.sleep_forever()
+
+    store = Store(Memory())
+    processor = Processor(Stuck, name="Double", source=fed(1), container=store, **{**QUICK, "max_process_time": 0.1})
+    with anyio.fail_after(60):
+        await processor.run(until_end=True)
+    assert len(await rows(store)) == 10
+    assert starts == ["0", "0"]
+
+
+async def test_a_run_until_the_end_gives_up_on_a_plain_handler_that_hangs_and_the_others_get_to_theirs() -> None:
+    hang = threading.Event()
+
+    class Hangs(PartitionHandler):
+        output_schema = "n long"
+
+        def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            if ctx.partition == "0":
+                hang.wait()
+            for record in batch:
+                ctx.emit(record, {"n": record.json()})
+
+    store = Store(Memory())
+    settings = {**QUICK, "max_process_time": 0.1, "read_ahead_bytes": 4000, "max_batch_bytes": 4000}
+    try:
+        with (
+            anyio.fail_after(60),
+            pytest.raises(errors.EndNotReached, match=r"partition 0 failed 5 times .*has not ended"),
+        ):
+            await Processor(Hangs, name="Double", source=fed(3), container=store, **settings).run(until_end=True)
+    finally:
+        hang.set()
+    assert len(await rows(store)) == 20
+
+
+async def test_what_is_done_is_committed_although_the_source_waits_in_a_thread() -> None:
+    hang = threading.Event()
+
+    class Waits(MemorySource):
+        async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+            async with aclosing(super().read(partition, position)) as chunks:
+                yield await anext(chunks)
+            await anyio.to_thread.run_sync(hang.wait)
+
+    store, source = Store(Memory()), Waits(1)
+    source.append("0", [b"1", b"2"])
+    processor = Processor(Double, source=source, container=store, **{**QUICK, "commit_interval": 3600})
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(processor.run)
+            with anyio.fail_after(30):
+                while not (did := processor.statistics().supervisor) or did.done.records < 2:
+                    await anyio.sleep(0.01)
+                processor.stop()
+                while await rows(store) != [2, 4]:
+                    await anyio.sleep(0.01)
+            hang.set()
+    finally:
+        hang.set()
 
 
 async def test_a_stuck_handler_that_swallows_its_cancellation_is_reported_all_the_same() -> None:

@@ -89,6 +89,10 @@ class Outbox:
                     lane.queue[0].ripe.set()
         await self._budget.take(weight)
 
+    def give_back(self, weight: int) -> None:
+        """Nothing was taken in for it."""
+        self._budget.give_back(weight)
+
     def open_batch(self, index: int, tasks: anyio.abc.TaskGroup) -> OutgoingBatch:
         """The batch of a partition to which records can be added; `tasks`: in which it is sent."""
         lane = self._lanes.get(index)

@@ -190,7 +190,7 @@ class Producer:
             self._unbroken = 0
             await anyio.lowlevel.checkpoint()
         index = self._router.choose(key, body)  # may raise: the caller's own code
-        await self._outbox.make_room(weight)
+        await self._make_room(weight, tasks)
         batch = self._outbox.open_batch(index, tasks)
         if key is None:
             self._router.stick(index, batch.ripe)
@@ -257,6 +257,12 @@ class Producer:
             raise UsageError("the producer is not open: use it within `async with Producer(...) as producer`")
         return self._tasks
 
+    async def _make_room(self, weight: int, tasks: anyio.abc.TaskGroup) -> None:
+        await self._outbox.make_room(weight)
+        if self._tasks is not tasks:
+            self._outbox.give_back(weight)
+            raise UsageError("the producer was closed while a record waited for room in its buffer: it was not sent")
+
     async def _distribute(
         self, data: pa.RecordBatch, start: int, deliveries: Deliveries, tasks: anyio.abc.TaskGroup
     ) -> None:
@@ -275,7 +281,7 @@ class Producer:
             for first in range(0, len(own), step):
                 piece = share.slice(first, step)
                 weight = piece.nbytes
-                await self._outbox.make_room(weight)
+                await self._make_room(weight, tasks)
                 batch = self._outbox.open_batch(index, tasks)
                 if piece.column("key").null_count:
                     self._router.stick(index, batch.ripe)

@@ -125,9 +125,14 @@ class Source(ABC):
         return None
 
     def reached(self, cursor: Cursor, end: End) -> bool:
-        """Whether a reader at `cursor` has read up to `end`: by sequences where both are known, for positions may be coarse;
-        else it is there at an equal position. Override it if positions compare otherwise.
-        """
-        if end.sequence is not None and cursor.sequence >= 0:
-            return cursor.sequence >= end.sequence
-        return cursor.position == end.position
+        """Whether a reader at `cursor` has read up to `end`. Override it if positions compare otherwise than by equality."""
+        return cursor.position == end.position or (end.sequence is not None and cursor.sequence >= end.sequence)
+
+
+def is_beyond_doubt(source: Source, partition: str, cursor: Cursor, end: End) -> bool:
+    """Whether a cursor that has reached `end` is there by more than a position that may be coarse: in the midst of a page it
+    can be the same as at its end."""
+    if end.sequence is None or cursor.sequence >= end.sequence:
+        return True
+    before = source.sequence_before(partition, cursor.position)
+    return before is not None and before >= end.sequence

@@ -98,6 +98,27 @@ async def test_headers_count_for_what_may_wait() -> None:
         assert producer.statistics().waiting_bytes == 0
 
 
+@pytest.mark.parametrize("many", [False, True])
+async def test_a_record_that_waits_for_room_when_the_producer_is_closed_is_refused_and_not_lost_in_silence(
+    many: bool,
+) -> None:
+    store, said = Store(Memory()), list[str]()
+
+    async def send(producer: Producer) -> None:
+        try:
+            await (producer.send_many([b"y" * 900]) if many else producer.send(b"y" * 900))
+        except UsageError as error:
+            said.append(str(error))
+
+    opened = Producer(store, partitions=1, linger=3600, buffer_bytes=1_000)
+    async with anyio.create_task_group() as tasks, opened as producer:
+        await producer.send(b"x" * 900)
+        tasks.start_soon(send, producer)
+        await anyio.lowlevel.checkpoint()  # it waits, and the other record is only about to be sent
+    assert said == ["the producer was closed while a record waited for room in its buffer: it was not sent"]
+    assert await log_contents(store) == {"0": [b"x" * 900]}
+
+
 async def test_who_is_cancelled_in_send_has_sent_nothing() -> None:
     async with Producer(Store(Memory()), partitions=1, linger=3600) as producer:
         returned = 0
