@@ -23,7 +23,7 @@ from actorproc.budget import ByteBudget, Room, Tally
 from actorproc.clock import Clock
 from actorproc.committing import Committer, PartitionStatistics
 from actorproc.context import Site
-from actorproc.errors import Fenced, HandlerError, PartitionStuck, SourceError, failure_of
+from actorproc.errors import Fenced, HandlerError, PartitionStuck, RowsLost, SourceError, failure_of
 from actorproc.handler import CloseReason, PartitionHandler
 from actorproc.handler_threads import HandlerThreads
 from actorproc.layout import ProcessorLayout
@@ -335,6 +335,12 @@ class PartitionActor(Actor[Read | Exception]):
         if self._settings.auto_commit:
             await self._committer.commit()
         await self._committer.checkpoint()
+        self._check_lost()
+
+    def _check_lost(self) -> None:
+        """What is done stays done; that it is not whole must be known."""
+        if self._processing is not None and (why := self._processing.lost) is not None:
+            raise RowsLost(f"a row was {why}; it is lost")
 
     async def _settle_end(self) -> None:
         """Once the end that the caller waits for is processed, make it known: commit, and write the checkpoint."""
@@ -361,6 +367,7 @@ class PartitionActor(Actor[Read | Exception]):
                     f"{committer.committed.sequence}: with auto_commit off, call ctx.commit() at the end of each batch"
                 )
             await committer.checkpoint()
+            self._check_lost()
             self._end = None
             self._reached(self.partition)
 

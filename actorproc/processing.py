@@ -90,6 +90,8 @@ class BatchProcessor:
         self._aside = aside
         self._rows = RowEncoder(schema)
         self._threaded = not inspect.iscoroutinefunction(handler.process)
+        self.lost: str | None = None
+        """How rows of records that are done came too late, if any did."""
         self._sat_out = 0.0  # seconds of pauses since a drain came
         self._backoff = Backoff(settings.retry_backoff, settings.retry_backoff_max)
         self._once = settings.delivery == "at-most-once"
@@ -157,7 +159,7 @@ class BatchProcessor:
         self._attempts += 1
 
     async def _attempt(self, part: Part, parts: Parts) -> None:
-        attempt = Attempt(part.batch, Emitted(self._rows), part.attempt)
+        attempt = Attempt(part.batch, Emitted(self._rows), part.attempt, lost=self._note_lost)
         ctx = PartitionContext(self._site, attempt, self._commit)
         error: Exception | None = None
         encoded: _Encoded | None = None
@@ -204,6 +206,9 @@ class BatchProcessor:
             await self._failed_alone(part, parts, failures, attempt, others=False)
         else:
             parts.succeeded(part)
+
+    def _note_lost(self, why: str) -> None:
+        self.lost = why
 
     async def _failed(self, part: Part, parts: Parts, error: Exception, attempt: Attempt) -> None:
         """The attempt as a whole failed; what the handler has committed of it stays done."""

@@ -6,7 +6,7 @@ import asyncio
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import anyio
@@ -52,7 +52,7 @@ class Signals:
         loop = asyncio.get_running_loop()
         asked: float | None = None
 
-        def heard(number: int, _: object) -> None:
+        def heard(number: int) -> None:
             nonlocal asked
             now = self._clock.monotonic()
             if asked is None:
@@ -62,14 +62,8 @@ class Signals:
                 self._aborting()
                 loop.call_soon_threadsafe(self._end, signal.Signals(number).name)
 
-        with _waking(loop):
-            before = {number: signal.signal(number, heard) for number in (signal.SIGTERM, signal.SIGINT)}
-            try:
-                with self._life:
-                    yield
-            finally:
-                for number, handler in before.items():
-                    signal.signal(number, handler)
+        with _hearing(heard), self._life:
+            yield
         if self._abort is not None:
             raise Aborted(f"{self._abort} came twice: aborted; what was not committed is processed again")
 
@@ -90,6 +84,31 @@ class Signals:
     def _end(self, name: str) -> None:
         self._abort = name
         self._life.cancel()
+
+
+_listeners: list[Callable[[int], None]] = []  # of all runs in this process that obey signals
+_arranged = ExitStack()  # for them
+
+
+@contextmanager
+def _hearing(heard: Callable[[int], None]) -> Iterator[None]:
+    """Signals are passed to `heard`, and to those of other runs; what was there before holds again when the last has ended."""
+    if not _listeners:
+        _arranged.enter_context(_waking(asyncio.get_running_loop()))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            _arranged.callback(signal.signal, number, signal.signal(number, _tell_all))
+    _listeners.append(heard)
+    try:
+        yield
+    finally:
+        _listeners.remove(heard)
+        if not _listeners:
+            _arranged.close()
+
+
+def _tell_all(number: int, _: object) -> None:
+    for heard in _listeners:
+        heard(number)
 
 
 @contextmanager

@@ -127,6 +127,26 @@ async def test_until_end_is_no_success_where_the_handler_committed_records_and_e
     assert await rows(store) == [0, 1, 2, 3]
 
 
+async def test_until_end_is_no_success_where_rows_came_after_process_had_returned() -> None:
+    tasks: set[asyncio.Task[None]] = set()
+
+    class Hasty(Double):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            async def later(record: Record) -> None:
+                await asyncio.sleep(0)
+                with suppress(errors.HandlerError):
+                    ctx.emit(record, {"n": 1})
+
+            tasks.update(asyncio.ensure_future(later(record)) for record in batch)
+
+    processor = Processor(Hasty, name="Double", source=fed(1), container=Store(Memory()), **QUICK)
+    with (
+        anyio.fail_after(60),
+        pytest.raises(errors.EndNotReached, match=r"rows were lost .*\npartition 0: .*after process\(\) had returned"),
+    ):
+        await processor.run(until_end=True)
+
+
 async def test_until_end_is_no_success_where_the_source_ends_before_what_was_its_newest_record() -> None:
     class Gap(MemorySource):
         async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:

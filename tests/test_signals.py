@@ -45,3 +45,28 @@ async def test_of_two_runs_at_once_the_outer_hears_after_the_inner_has_ended() -
             pass
         os.kill(os.getpid(), signal.SIGTERM)
         await outer.wait()
+
+
+async def test_of_several_runs_in_one_process_each_hears_whichever_of_them_ends_first() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    runs = [Signals(SYSTEM, lambda: None) for _ in range(3)]
+    ends = [anyio.Event() for _ in runs]
+
+    async def run(signals: Signals, end: anyio.Event) -> None:
+        with signals.obeyed():
+            signals.started()
+            await end.wait()
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            for signals, end in zip(runs, ends, strict=True):
+                tasks.start_soon(run, signals, end)
+            await anyio.wait_all_tasks_blocked()
+            ends[0].set()
+            await anyio.wait_all_tasks_blocked()
+            os.kill(os.getpid(), signal.SIGTERM)
+            for signals in runs[1:]:
+                await signals.wait()
+            ends[1].set()
+            ends[2].set()
+    assert signal.getsignal(signal.SIGTERM) is before
