@@ -227,9 +227,11 @@ class BatchProcessor:
         if failures:  # they may be why it raised: the others get a chance of their own
             await self._failed_alone(part, parts, failures, attempt, others=True)
         elif len(rest):
-            if not part.isolating:
+            seeking = part.isolating
+            ruling = parts.failed(part, error, suspect)
+            if ruling.again or not seeking:
                 self._tell(attempt, rest.sequences, error)
-            await self._follow(parts.failed(part, error, suspect), attempt)
+            await self._follow(ruling, attempt)
 
     async def _failed_alone(self, part: Part, parts: Parts, failures: dict[int, Exception], attempt: Attempt, *, others: bool) -> None:  # fmt: skip
         ruling = parts.failed_alone(part, failures, hopeless=attempt.hopeless, others=others)
