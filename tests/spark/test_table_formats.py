@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from actorproc.demo.data import load_departures
@@ -53,6 +54,7 @@ class Driver:
 
     def __init__(self, kind: Format, python: Path, container: str, folder: Path) -> None:
         self._kind = kind
+        self._said = ""
         self._table, self._checkpoint, self._log = folder / "table", folder / "checkpoint", folder / "driver.log"
         self._command = [str(python), "-m", "tests.spark.into_table", kind.module, container, str(self._checkpoint)]
         self._environment = {**variables(), kind.where: str(self._table)}
@@ -73,8 +75,17 @@ class Driver:
         """Run what is left to its end, and read the table."""
         command = [*self._command, "rest"]
         done = subprocess.run(command, cwd=ROOT, env=self._environment, capture_output=True, text=True, check=False)
+        self._said = done.stderr
         assert done.returncode == 0, "\n".join(line for line in done.stderr.splitlines() if "\tat " not in line)[-3000:]
         return (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
+
+    def evidence(self) -> str:
+        """What is there of the table and of the checkpoint, and what the last run said of its batches: to tell who lost what."""
+        lines = []
+        for path in sorted([*self._checkpoint.glob("offsets/*"), *self._checkpoint.glob("commits/*")]):
+            lines.append(f"{path.relative_to(self._checkpoint)}: {path.read_text()}")
+        lines += [f"{path.name}: {path.read_text()[-2000:]}" for path in sorted(self._table.glob(self._kind.versions))]
+        return "\n".join([*lines, *(line for line in self._said.splitlines() if "epoch" in line or "atch" in line)])
 
     def commits(self) -> int:
         """Of the table."""
@@ -116,15 +127,18 @@ async def test_a_table_has_each_row_once_although_the_driver_is_killed_right_aft
             break
     assert repeated, "no kill came between the table's commit and Spark's note of it"
 
+    in_output = sum(pq.read_metadata(path).num_rows for path in tmp_path.glob("state/*/output/*/*.parquet"))
     found = Counter(
         (row["carrier"], row["flight"], row["origin"], datetime.fromisoformat(row["scheduled"]), row["minutes"])
         for row in driver.rest()
     )
-    assert found == Counter(
+    expected = Counter(
         (row["carrier"], row["flight"], row["origin"], row["scheduled"], row["dep_delay"])
         for row in departures[:end].to_pylist()
         if row["dep_delay"] is not None
     )
+    assert in_output == expected.total()
+    assert found == expected, driver.evidence()
 
 
 def _wait(process: subprocess.Popen[bytes], condition: Callable[[], bool]) -> None:
