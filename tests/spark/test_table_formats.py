@@ -81,9 +81,8 @@ class Driver:
 
     def evidence(self) -> str:
         """What is there of the table and of the checkpoint, and what the last run said of its batches: to tell who lost what."""
-        lines = []
-        for path in sorted([*self._checkpoint.glob("offsets/*"), *self._checkpoint.glob("commits/*")]):
-            lines.append(f"{path.relative_to(self._checkpoint)}: {path.read_text()}")
+        notes = sorted([*self._checkpoint.glob("offsets/*"), *self._checkpoint.glob("commits/*")])
+        lines = [f"{path.relative_to(self._checkpoint)}: {path.read_text()}" for path in notes]
         lines += [f"{path.name}: {path.read_text()[-2000:]}" for path in sorted(self._table.glob(self._kind.versions))]
         return "\n".join([*lines, *(line for line in self._said.splitlines() if "epoch" in line or "atch" in line)])
 
