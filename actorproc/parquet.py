@@ -57,12 +57,13 @@ def write_parquet(
 
 
 def sealed(metadata: Mapping[str, str]) -> dict[str, str]:
-    """What to put into a footer for these entries: they and their checksum. Parquet has one for pages, and none for this."""
+    """What to put into a footer for these entries: they and a checksum. Parquet has one for pages, and none for this."""
     return {**metadata, _CHECKSUM: _checksum(metadata)} if metadata else {}
 
 
 def _checksum(metadata: Mapping[str, str]) -> str:
-    text = "\0".join(f"{name}\0{metadata[name]}" for name in sorted(metadata))
+    """Of our entries: whoever writes a file anew may add some."""
+    text = "\0".join(f"{name}\0{metadata[name]}" for name in sorted(metadata) if name.startswith(_OURS))
     return f"{zlib.crc32(text.encode()):08x}"
 
 
