@@ -39,6 +39,32 @@ class Site:
 
 
 @dataclass(slots=True)
+class Late:
+    """Rows that come after `process` has returned are lost, if all that it did counts. From whatever thread they come.
+
+    Args:
+        tell: told of them.
+    """
+
+    tell: Callable[[str], None]
+    counts: bool = False
+    why: str | None = None
+
+    def came(self, why: str) -> None:
+        self.why = why
+        self._tell()
+
+    def count(self) -> None:
+        """All of the attempt is done with."""
+        self.counts = True
+        self._tell()
+
+    def _tell(self) -> None:
+        if self.counts and self.why is not None:
+            self.tell(self.why)
+
+
+@dataclass(slots=True)
 class Attempt:
     """One attempt at a batch, and what has come of it so far: what the core and a `PartitionContext` share."""
 
@@ -56,8 +82,8 @@ class Attempt:
     """Sequences of records that `map` has not finished."""
     committed: int = -1
     """Sequence up to which the handler has committed the batch."""
-    lost: Callable[[str], None] | None = None
-    """Told of rows that come after `process` has returned, in whatever thread."""
+    late: Late | None = None
+    """Where rows are noted that come after `process` has returned."""
     calls: list[tuple[str, Coroutine[Any, Any, object]]] = field(default_factory=list)
     """Calls of `map` and `commit` that may not have ended, by name, awaited or not."""
 
@@ -307,7 +333,7 @@ class PartitionContext:
         """
         calls = list(self._attempt.calls)
         unfinished = {name for name, call in calls if not _has_ended(call) and (name == "map" or _is_forgotten(call))}
-        self._close(lost=self._attempt.lost)
+        self._close()
         self._emitted.check()
         if "map" in unfinished:
             raise HandlerMisuse(
@@ -319,16 +345,14 @@ class PartitionContext:
                 "in a plain def, anyio.from_thread.run(ctx.commit)"
             )
 
-    def _close(self, *, cut_off: bool = False, lost: Callable[[str], None] | None = None) -> None:
-        """From now on nothing can be added. `cut_off`: `process` was, and may not know it yet; `lost`: it has returned well, so
-        that what still comes would be missed.
-        """
+    def _close(self, *, cut_off: bool = False) -> None:
+        """From now on nothing can be added; it may be that `process` was cut off, and does not know it yet."""
         if isinstance(self._attempt, _Closed):
             return
         for _, call in self._attempt.calls:
             if _is_forgotten(call):
                 call.close()  # else Python says, with lines of ours, that it was never awaited
-        refusing = _ClosedList(_CUT_OFF) if cut_off else _ClosedList(_TOO_LATE, self._site.log, lost)
+        refusing = _ClosedList(_CUT_OFF) if cut_off else _ClosedList(_TOO_LATE, self._site.log, self._attempt.late)
         self._attempt = _Closed(self._attempt, refusing)
         self._rows = self._sequences = refusing
 
@@ -366,18 +390,18 @@ _CUT_OFF = "this partition is no longer run here, or process() took too long: wh
 class _ClosedList(list[Any]):
     """Refuses, and says so once in the `log`, too: the error may end where nobody looks, as in a thread of the handler's."""
 
-    def __init__(self, why: str, log: Any = None, lost: Callable[[str], None] | None = None) -> None:
+    def __init__(self, why: str, log: Any = None, late: Late | None = None) -> None:
         super().__init__()
         self._why = why
         self._log = log
-        self._lost = lost
+        self._late = late
 
     def _refuse(self, *_: object) -> NoReturn:
         if self._log is not None:
             self._log.error("partition.emitted_too_late", error=self._why)
             self._log = None
-            if self._lost is not None:
-                self._lost(self._why)
+            if self._late is not None:
+                self._late.came(self._why)
         raise HandlerError(self._why)
 
     append = extend = __setitem__ = _refuse

@@ -91,7 +91,10 @@ def open_parquet(body: bytes, *, dictionaries: bool = False) -> pq.ParquetFile:
     """
     # Dead letters in a footer may be larger than texts that Parquet's readers take by default.
     checked = {"thrift_string_size_limit": 2**31 - 1, "page_checksum_verification": True}
-    file = pq.ParquetFile(pa.BufferReader(body), **checked)
+    try:
+        file = pq.ParquetFile(pa.BufferReader(body), **checked)
+    except UnicodeDecodeError as error:  # of a column's name
+        raise pa.ArrowInvalid(str(error)) from None
     if not dictionaries or not (repeating := _repeating(file.metadata)):
         return file
     return pq.ParquetFile(pa.BufferReader(body), metadata=file.metadata, read_dictionary=repeating, **checked)
@@ -149,7 +152,7 @@ def parse_footer(key: str, tail: bytes, *, tag: str, size: int) -> Footer | int:
         return needed
     try:  # a file of nothing but the footer is enough to read the footer
         parsed = pq.ParquetFile(pa.BufferReader(_MAGIC + tail[-needed:]), thrift_string_size_limit=2**31 - 1).metadata
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last of a column's name
         raise CorruptObject(key, f"its Parquet footer cannot be read ({error}); {RESTORE}") from None
     return footer_from(key, parsed, tag=tag, size=size)
 

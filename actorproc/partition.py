@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import anyio
@@ -23,7 +24,7 @@ from actorproc.budget import ByteBudget, Room, Tally
 from actorproc.clock import Clock
 from actorproc.committing import Committer, PartitionStatistics
 from actorproc.context import Site
-from actorproc.errors import Fenced, HandlerError, PartitionStuck, RowsLost, SourceError, failure_of
+from actorproc.errors import Fenced, HandlerError, PartitionStuck, SourceError, failure_of
 from actorproc.handler import CloseReason, PartitionHandler
 from actorproc.handler_threads import HandlerThreads
 from actorproc.layout import ProcessorLayout
@@ -72,11 +73,12 @@ class PartitionActor(Actor[Read | Exception]):
         limit: of dead letters; outlives the actor if it comes from outside.
         end: where the caller wants to get to, if anywhere.
         reached: called once everything up to `end` is committed.
+        lost: called with the partition and how, when the handler has lost rows.
         stopping: tells whether the host is stopping, for `closing`.
     """
 
     def __init__(self, partition: str, epoch: int, common: Common, *, limit: LetterLimit | None = None, end: End | None = None,
-                 reached: Callable[[str], None] = lambda _: None, stopping: Callable[[], bool] = lambda: False) -> None:  # fmt: skip
+                 reached: Callable[[str], None] = lambda _: None, lost: Callable[[str, str], None] = lambda *_: None, stopping: Callable[[], bool] = lambda: False) -> None:  # fmt: skip
         super().__init__(mailbox=common.settings.read_ahead_batches)
         self.partition = partition
         self._common = common
@@ -85,6 +87,7 @@ class PartitionActor(Actor[Read | Exception]):
         self._end = end
         self._stopping = stopping
         self._reached = reached
+        self._lost = partial(lost, partition)
         self.statistics = PartitionStatistics(partition, epoch)
         self._log = log.bind(processor=common.processor, host=common.host, partition=partition, epoch=epoch)
         self._site = Site(common.processor, common.host, partition, epoch, common.options, common.shared, self._log)
@@ -261,7 +264,7 @@ class PartitionActor(Actor[Read | Exception]):
         self._processing = BatchProcessor(
             handler, self._site, self._common.schema, self._settings, self._clock,
             save=self._save, draining=self._draining, threads=self._common.threads,
-            limit=self._limit, aside=self._aside,
+            limit=self._limit, aside=self._aside, lost=self._lost,
         )  # fmt: skip
         await self._settle_end()
         while not self._draining.is_set():
@@ -335,12 +338,6 @@ class PartitionActor(Actor[Read | Exception]):
         if self._settings.auto_commit:
             await self._committer.commit()
         await self._committer.checkpoint()
-        self._check_lost()
-
-    def _check_lost(self) -> None:
-        """What is done stays done; that it is not whole must be known."""
-        if self._processing is not None and (why := self._processing.lost) is not None:
-            raise RowsLost(f"a row was {why}; it is lost")
 
     async def _settle_end(self) -> None:
         """Once the end that the caller waits for is processed, make it known: commit, and write the checkpoint."""
@@ -350,8 +347,8 @@ class PartitionActor(Actor[Read | Exception]):
         if not self._heard and newest is not None and committer.cursor.sequence > newest:
             return  # beyond it from the start: the source has to say first that it knows of such a place
         reached = self._common.source.reached(committer.cursor, self._end)
-        if not (self._at_end or is_beyond_doubt(self._common.source, self.partition, committer.cursor, self._end)):
-            return  # an empty chunk says so in any case
+        if reached and not self._at_end:  # an empty chunk says so in any case
+            reached = is_beyond_doubt(self._common.source, self.partition, committer.cursor, self._end)
         if self._at_end and not reached and await self._falls_short(committer.cursor, newest):
             await self._keep()
             raise SourceError(
@@ -367,7 +364,6 @@ class PartitionActor(Actor[Read | Exception]):
                     f"{committer.committed.sequence}: with auto_commit off, call ctx.commit() at the end of each batch"
                 )
             await committer.checkpoint()
-            self._check_lost()
             self._end = None
             self._reached(self.partition)
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from actorproc.bad_records import Part, Parts, Ruling
 from actorproc.clock import Clock
-from actorproc.context import Attempt, PartitionContext, Site
+from actorproc.context import Attempt, Late, PartitionContext, Site
 from actorproc.errors import HandlerError, HandlerMisuse, RowsLost, TooManyDeadLetters, failure_of, repr_of
 from actorproc.handler import Decision, PartitionHandler
 from actorproc.handler_threads import HandlerThreads
@@ -64,6 +64,7 @@ class BatchProcessor:
         threads: where a plain `def` handler runs.
         limit: of dead letters.
         aside: entered while waiting to try again.
+        lost: told how, when rows of a batch that counts came too late.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class BatchProcessor:
         threads: HandlerThreads,
         limit: LetterLimit,
         aside: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+        lost: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._handler = handler
         self._site = site
@@ -88,10 +90,9 @@ class BatchProcessor:
         self._draining = draining
         self._threads = threads
         self._aside = aside
+        self._lost = lost
         self._rows = RowEncoder(schema)
         self._threaded = not inspect.iscoroutinefunction(handler.process)
-        self.lost: str | None = None
-        """How rows of records that are done came too late, if any did."""
         self._sat_out = 0.0  # seconds of pauses since a drain came
         self._backoff = Backoff(settings.retry_backoff, settings.retry_backoff_max)
         self._once = settings.delivery == "at-most-once"
@@ -159,7 +160,7 @@ class BatchProcessor:
         self._attempts += 1
 
     async def _attempt(self, part: Part, parts: Parts) -> None:
-        attempt = Attempt(part.batch, Emitted(self._rows), part.attempt, lost=self._note_lost)
+        attempt = Attempt(part.batch, Emitted(self._rows), part.attempt, late=Late(self._lost))
         ctx = PartitionContext(self._site, attempt, self._commit)
         error: Exception | None = None
         encoded: _Encoded | None = None
@@ -206,9 +207,8 @@ class BatchProcessor:
             await self._failed_alone(part, parts, failures, attempt, others=False)
         else:
             parts.succeeded(part)
-
-    def _note_lost(self, why: str) -> None:
-        self.lost = why
+            if attempt.late is not None:
+                attempt.late.count()
 
     async def _failed(self, part: Part, parts: Parts, error: Exception, attempt: Attempt) -> None:
         """The attempt as a whole failed; what the handler has committed of it stays done."""

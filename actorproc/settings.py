@@ -161,7 +161,7 @@ class Settings(BaseSettings):
     )
     max_process_time: Seconds = Field(
         300,
-        description="A handler that makes no progress for so long is reported as stuck, cancelled and restarted; a plain `def`, which cannot be cancelled, once its thread has ended.",
+        description="A handler that makes no progress for so long is reported as stuck, cancelled and restarted; a plain `def`, which cannot be cancelled, once its thread has ended. Its `opened` may take as long.",
     )
     restart_backoff: Seconds = Field(
         0.5, description="Wait before a failed partition, or Spark query, is started again; doubled each time."

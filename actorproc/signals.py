@@ -6,7 +6,7 @@ import asyncio
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import anyio
@@ -93,7 +93,7 @@ _arranged = ExitStack()  # for them
 @contextmanager
 def _hearing(heard: Callable[[int], None]) -> Iterator[None]:
     """Signals are passed to `heard`, and to those of other runs; what was there before holds again when the last has ended."""
-    if not _listeners:
+    if not _listeners or signal.getsignal(signal.SIGTERM) is not _tell_all:
         _arranged.enter_context(_waking(asyncio.get_running_loop()))
         for number in (signal.SIGTERM, signal.SIGINT):
             _arranged.callback(signal.signal, number, signal.signal(number, _tell_all))
@@ -108,7 +108,8 @@ def _hearing(heard: Callable[[int], None]) -> Iterator[None]:
 
 def _tell_all(number: int, _: object) -> None:
     for heard in _listeners:
-        heard(number)
+        with suppress(RuntimeError):  # the loop of that run was closed over its head
+            heard(number)
 
 
 @contextmanager

@@ -143,6 +143,9 @@ class Supervisor(Actor[Note]):
         if self.ends.keys() <= self.reached:
             self.all_reached.set()
 
+    def _note_lost(self, partition: str, how: str) -> None:
+        self.lost[partition] = how
+
     @property
     def partitions(self) -> set[str]:
         """Partitions that run on this host now."""
@@ -337,7 +340,7 @@ class Supervisor(Actor[Note]):
             end = None if partition in self.reached else self.ends.get(partition)
             running.actor = PartitionActor(
                 partition, running.epoch, self._common, limit=running.limit,
-                end=end, reached=self.note_reached, stopping=lambda: self._stopping,
+                end=end, reached=self.note_reached, lost=self._note_lost, stopping=lambda: self._stopping,
             )  # fmt: skip
             if running.draining:
                 running.actor.drain()
@@ -347,7 +350,7 @@ class Supervisor(Actor[Note]):
             locate(error, self._common.store.url)  # what the source has read says by itself where it is
             running.failed(error)
             if isinstance(error, RowsLost):
-                self.lost[partition] = str(error)
+                self._note_lost(partition, str(error))
             self._let_go(running)
             blame = error.__cause__ or error  # what a handler raised, behind what we made of it
             in_handler = isinstance(blame, HandlerMisuse) and outside(blame) is not blame.__traceback__

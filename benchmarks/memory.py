@@ -90,7 +90,7 @@ def run(events: int = 10_000_000) -> None:
             f"{(measured.peak - measured.before) / MIB:,.0f}",
         )  # fmt: skip
     console.print(table)
-    settings = Settings()
+    settings = Settings.load()
     console.print(
         f"From half the backlog to all of it: {peaks[2] / peaks[1]:.2f} times the memory. What bounds it, per host: "
         f"read_ahead_bytes = {settings.read_ahead_bytes // MIB} MiB and uncommitted_bytes = "

@@ -142,3 +142,12 @@ def test_entries_without_their_checksum_are_refused() -> None:
         writer.add_key_value_metadata({"actorproc.commit": "{}"})
     with pytest.raises(CorruptObject, match="checksum"):
         footer_of("key", sink.getvalue())
+
+
+def test_a_column_name_that_is_no_text_is_damage_too() -> None:
+    body = write_parquet(pa.table({"value": [1]}), {"actorproc.commit": "{}"})
+    damaged = body.replace(b"value", b"valu\xe5")
+    with pytest.raises(CorruptObject, match="cannot be read"):
+        footer_of("key", damaged)
+    with pytest.raises(pa.ArrowInvalid):
+        open_parquet(damaged)

@@ -1302,3 +1302,30 @@ async def test_a_plain_function_given_to_map_is_a_mistake_and_no_records_failure
         errors.HandlerMisuse, match=r"ctx\.map awaits what it is given; that returned a dict: write async def"
     ):
         await Run(Plain())(numbers(1, 2))
+
+
+@pytest.mark.parametrize("failed", [False, True])
+async def test_rows_that_come_too_late_are_lost_only_where_their_records_are_done(failed: bool) -> None:
+    stragglers: list[asyncio.Task[None]] = []
+
+    class Impatient(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            async def late() -> None:
+                await anyio.sleep(0.05)
+                ctx.emit(batch[0], {"n": 1})
+
+            if ctx.attempt == 1:
+                stragglers.append(asyncio.ensure_future(late()))
+                if failed:
+                    ctx.fail(batch[0], TimeoutError("it is late"))
+                return
+            ctx.emit(batch[0], {"n": 7})
+
+    lost: list[str] = []
+    run = Run(Impatient())
+    run.processor._lost = lost.append
+    outcome = await run(numbers(7))
+    await asyncio.wait(stragglers)
+    assert all(isinstance(straggler.exception(), errors.HandlerError) for straggler in stragglers)
+    assert column(outcome, "n") == ([7] if failed else [])
+    assert len(lost) == (0 if failed else 1)

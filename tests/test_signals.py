@@ -47,6 +47,18 @@ async def test_of_two_runs_at_once_the_outer_hears_after_the_inner_has_ended() -
         await outer.wait()
 
 
+async def test_a_run_hears_although_the_program_has_set_handlers_of_its_own_since_another_one_began() -> None:
+    later = Signals(SYSTEM, lambda: None)
+    before = signal.getsignal(signal.SIGTERM)
+    with anyio.fail_after(10), Signals(SYSTEM, lambda: None).obeyed():
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        with later.obeyed():
+            later.started()
+            os.kill(os.getpid(), signal.SIGTERM)
+            await later.wait()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 async def test_of_several_runs_in_one_process_each_hears_whichever_of_them_ends_first() -> None:
     before = signal.getsignal(signal.SIGTERM)
     runs = [Signals(SYSTEM, lambda: None) for _ in range(3)]
