@@ -24,6 +24,8 @@ SETTINGS = {
     "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
     "spark.sql.catalog.lake.type": "hadoop",  # for a folder; on S3 take a catalog that can swap atomically
     "spark.sql.catalog.lake.warehouse": WAREHOUSE,
+    # Else PySpark 4.1 ends `availableNow` after one micro-batch: after a crash the one that was begun, and no more.
+    "spark.sql.streaming.triggerAvailableNowWrapper.enabled": "true",
 }
 
 

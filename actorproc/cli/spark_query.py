@@ -35,7 +35,7 @@ from actorproc.spark.progress import Lag, read_lag
 from actorproc.spark.query import Query, Sink
 from actorproc.spark.request import checked_names, riding_options
 from actorproc.spark.running import RunLimits, RunningQuery
-from actorproc.spark.session import RemoteSession, Session, default_master, session_options
+from actorproc.spark.session import TO_THE_END, RemoteSession, Session, default_master, session_options
 from actorproc.spark.urls import check_apart, full_url, spark_url
 from actorproc.store import Store
 from actorproc.stores import open_store
@@ -283,7 +283,7 @@ async def _position(job: Job, store: Store, reader: Reader) -> Mapping[str, int]
 
 def _session(ask: Ask, urls: Sequence[str], settings: Settings) -> Session:
     if ask.remote:
-        return RemoteSession(ask.remote, {"spark.sql.session.timeZone": "UTC", **ask.conf})
+        return RemoteSession(ask.remote, {"spark.sql.session.timeZone": "UTC", **TO_THE_END, **ask.conf})
     master, app = ask.master or default_master(), f"actorproc spark {ask.function}"
     options = session_options(master, app=app, packages=ask.packages, conf=ask.conf, urls=urls, settings=settings)
     return Session(options["spark.master"], options)

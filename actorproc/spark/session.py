@@ -24,6 +24,7 @@ from actorproc.settings import Settings
 from actorproc.spark.bounded import ends_within
 from actorproc.spark.failure import shortened, text_of
 from actorproc.spark.native import native_options
+from actorproc.spark.source import LIMITS
 
 log = get_logger(__name__)
 
@@ -182,6 +183,10 @@ SHORT = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Flags for a driver that lives for minutes: it starts sooner, stays small, and never gets to its full speed."""
 
 
+TO_THE_END = {"spark.sql.streaming.triggerAvailableNowWrapper.enabled": "true"} if not LIMITS else {}
+"""PySpark 4.1 takes `availableNow` of a Python data source for one micro-batch: after a crash that is the one that was begun,
+and what came in since stays where it is."""
+
 _TRIES = 4  # of a task: what Spark has for clusters; its own default for `local` is one
 _LOCAL = re.compile(r"local(?:\[(\d+|\*)\])?")
 _MASTER = re.compile(r"local\[(\d+|\*)\s*,\s*\d+\]|local-cluster\[.+\]|spark://.+:\d+|k8s://.+|yarn")
@@ -230,6 +235,7 @@ def session_options(
         "spark.api.mode": "classic",
         "spark.app.name": app,
         "spark.sql.session.timeZone": "UTC",
+        **TO_THE_END,
         "spark.ui.port": "0",  # a free one
         "spark.ui.showConsoleProgress": "false",
     }

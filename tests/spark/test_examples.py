@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from actorproc.demo.data import data_file, load_departures
 from actorproc.spark import stream_output
-from actorproc.spark.source import LIMITS
 from examples.delays_by_airport import delays_by_airport
 from examples.flights_with_weather import flights_with_weather
 from tests.spark.flights import NAME, Flights, Window, closed, windows
@@ -52,16 +51,15 @@ async def test_each_hour_of_an_airport_is_told_once_and_right_when_its_watermark
     departures = load_departures()[:8_000]
     flights, table = Flights(str(tmp_path / "state")), Table(spark, tmp_path / "state", delays_by_airport)
 
-    # `availableNow` ends with a batch without data, for the windows that the last one closed; not so in PySpark 4.1.
+    # `availableNow` ends with a batch without data, for the windows that the last one closed.
     await flights.commit(departures[:3_000])
     first = closed(departures[:3_000])
     assert len(windows(departures[:3_000])) > len(first) > 100  # some are still open
-    assert Counter(Window(*row) for row in table.run()) == Counter(first if LIMITS else ())
+    assert Counter(Window(*row) for row in table.run()) == Counter(first)
 
     await flights.commit(departures[3_000:])  # what was open goes on from the checkpoint
-    if LIMITS:
-        await flights.commit(departures[:1])  # after its hour was told
-    assert Counter(Window(*row) for row in table.run()) == Counter(closed(departures) if LIMITS else first)
+    await flights.commit(departures[:1])  # after its hour was told
+    assert Counter(Window(*row) for row in table.run()) == Counter(closed(departures))
 
 
 async def test_each_flight_comes_once_with_the_weather_of_its_airport_and_hour(

@@ -50,6 +50,21 @@ async def test_available_now_reads_within_its_limits_and_goes_on_where_it_ended(
     assert sink.rows() == fleet.expected()
 
 
+async def test_available_now_goes_to_the_end_also_after_a_crash_in_a_micro_batch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    fleet, sink, checkpoint = Fleet(str(tmp_path / "state")), Sink(tmp_path / "out"), tmp_path / "checkpoint"
+    await fleet.commit(p0=20)
+    frame = stream_output(spark, str(fleet.container), "numbers")
+    sink.run(frame, checkpoint)
+    for note in [*(checkpoint / "commits").glob("0"), *(checkpoint / "commits").glob(".0.crc")]:  # it was cut off there
+        note.unlink()
+    await fleet.commit(p0=10, p1=20)
+    sink.run(frame, checkpoint)
+    assert [len(rows) for rows in sink.batches()] == [18, 27]
+    assert sink.rows() == fleet.expected()
+
+
 @pytest.mark.skipif(LIMITS, reason="this PySpark has limits")
 async def test_limits_are_refused_where_spark_has_none_and_all_there_is_is_read_without(
     spark: SparkSession, tmp_path: Path
