@@ -1,14 +1,15 @@
 """Replays dead letters: appends them to the log they came from, each once, however often it is killed and run again.
 
-For each dead-letter file an intent is stored before anything is appended. It fixes the put-id and with it the bytes of
-the log file, and names the base that is about to be tried. A base is left only after another's file was found there,
-and the intent moves on by compare-and-swap first. So at any time only that one base can hold the append: whoever goes
-on, after a crash or beside another replay, asks there whether it has landed, and sends the same file again if not.
+For each dead-letter file an intent is stored before anything is appended. It names the letters that go now, fixes the put-id
+and with it the bytes of the log file, and names the base that is about to be tried. A base is left only after another's
+file was found there, and the intent moves on by compare-and-swap first. So at any time only that one base can hold the
+append: whoever goes on, after a crash or beside another replay, asks there whether it has landed, and sends the same file
+again if not. Other letters of the file may go later, once these have landed; all that went are in the intent.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -33,13 +34,18 @@ HEADER = "actorproc.dead_letter."
 
 _COMPRESSION = "zstd"
 
+Letter = Mapping[str, Any]
+"""As `dead-letters list --json` shows it."""
+
 
 @dataclass(frozen=True, slots=True)
-class Intent:
-    """How far the replay of one dead-letter file is. All but `base`, `done` and `write_id` stays as it was created."""
+class Part:
+    """Letters of one dead-letter file that are appended together. All but `base` and `done` stays as it was created."""
 
     log: str
     """Which log: the put-id of its `log.json`."""
+    sequences: Sequence[int] | None
+    """Which letters; None: all that no earlier part has."""
     put_id: str
     """Of the log file that is appended."""
     covers: int
@@ -48,8 +54,15 @@ class Intent:
     base: int
     """Where it is tried, or stands when `done`. Every lower base is another's for good."""
     done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """How far the replay of one dead-letter file is. `write_id` makes each version of this object unique."""
+
+    parts: Sequence[Part]
+    """Only the last may not be done."""
     write_id: str
-    """Makes each version of this object unique."""
 
     def to_json(self) -> bytes:
         return to_document(asdict(self))
@@ -57,23 +70,43 @@ class Intent:
     @classmethod
     def from_json(cls, key: str, body: bytes) -> Self:
         with document(key, body, "state of a replay") as fields:
-            return cls(**fields)
+            parts = [Part(**part) for part in fields.pop("parts")]
+            if not all(part.done for part in parts[:-1]):
+                raise ValueError("a part that is not the last is not done")
+            return cls(parts, **fields)
+
+    @property
+    def pending(self) -> Part | None:
+        """What must land before anything else goes."""
+        return self.parts[-1] if self.parts and not self.parts[-1].done else None
+
+    def done(self, letters: Sequence[Letter]) -> set[int]:
+        """Sequences of those of the file's `letters` that are in the log again."""
+        return _covered([part for part in self.parts if part.done], letters)
+
+    def of_last(self, letters: Sequence[Letter]) -> Sequence[Letter]:
+        """Those that go with the last part, in order."""
+        last = _covered(self.parts, letters) - _covered(self.parts[:-1], letters)
+        return [letter for letter in letters if letter["sequence"] in last]
+
+
+def _covered(parts: Sequence[Part], letters: Sequence[Letter]) -> set[int]:
+    if any(part.sequences is None for part in parts):
+        return {letter["sequence"] for letter in letters}
+    return {sequence for part in parts for sequence in part.sequences or ()}
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A dead-letter file that is in the log. `base`: sequence of the first of its `letters` there."""
+    """What became of a dead-letter file: letters that this replay appended, and those it was asked for that were in the log
+    before."""
 
-    partition: str
-    number: int
-    letters: int
-    base: int
-    before: bool
-    """An earlier replay had done it."""
+    appended: int
+    before: int
 
 
 class Replays:
-    """Tells which dead-letter files of a processor were replayed."""
+    """Tells which dead letters of a processor were replayed."""
 
     def __init__(self, store: Store, layout: ProcessorLayout, begun: Collection[str]) -> None:
         self._store = store
@@ -89,11 +122,11 @@ class Replays:
         """Whether anything was ever replayed."""
         return bool(self._begun)
 
-    async def done(self, key: str) -> bool:
-        """Whether the letters of the dead-letter file `key` are all in the log again."""
+    async def done(self, key: str, letters: Sequence[Letter]) -> set[int]:
+        """Sequences of those of the `letters` in dead-letter file `key` that are in the log again."""
         intent = self._layout.replay(partition_of(key), number_of(key))
         stored = await self._store.get(intent) if intent in self._begun else None
-        return stored is not None and Intent.from_json(intent, stored.body).done
+        return set() if stored is None else Intent.from_json(intent, stored.body).done(letters)
 
 
 class Replay:
@@ -128,8 +161,9 @@ class Replay:
         """Keys of the dead-letter files that hold letters, by partition and number."""
         return await letter_files(self._store, self._layout, partition)
 
-    async def file(self, key: str) -> Replayed | None:
-        """Replay one dead-letter file; None if it was purged.
+    async def file(self, key: str, wanted: Callable[[Letter], bool] = lambda letter: True) -> Replayed | None:
+        """Replay the wanted letters of one dead-letter file, after those with which an earlier replay was cut off; None if it
+        was purged.
 
         Raises:
             UsageError: the log has no such partition, or an unfinished replay of the file goes to another log.
@@ -145,64 +179,64 @@ class Replay:
         letters = await read_letters(self._store, key)
         if not letters:
             return None
+        asked = {letter["sequence"] for letter in letters if wanted(letter)}
+        ours: set[int] = set()
         intent_key = self._layout.replay(partition, number)
-        stored = await self._store.get(intent_key) or await self._plan(intent_key, partition)
-        intent = Intent.from_json(intent_key, stored.body)
-        if intent.done:
-            return Replayed(partition, number, len(letters), intent.base, before=True)
-        if intent.log != self._identity:
-            raise UsageError(
-                f"{intent_key}: a replay of these letters into another log is unfinished; finish it with that --source, "
-                f"or delete this object if that log is gone (here: {self._log.url})"
-            )
-        body = await self._store.clock.offload(self._encode, key, letters, intent)
+        stored = await self._store.get(intent_key)
         while True:
-            intent, tag = Intent.from_json(intent_key, stored.body), stored.tag
-            if intent.done:
-                return Replayed(partition, number, len(letters), intent.base, before=True)
-            following = await self._append(partition, intent, body)
-            if following is None:
-                change = replace(intent, done=True, write_id=self._nonce())
-            else:
-                change = replace(intent, base=following, write_id=self._nonce())
-            stored = await self._swap(intent_key, change, tag)
-            if following is None and stored.body == change.to_json():  # else another replay was first, and counts it
-                return Replayed(partition, number, len(letters), intent.base, before=False)
+            intent, tag = (Intent.from_json(intent_key, stored.body), stored.tag) if stored else (Intent([], ""), None)
+            part = intent.pending
+            if part is None:
+                done = intent.done(letters)
+                if asked <= done:
+                    return Replayed(len(ours), len(asked - ours))
+                part = await self._plan(partition, None if len(asked | done) == len(letters) else sorted(asked - done))
+                stored, _ = await self._keep(intent_key, [*intent.parts, part], tag)
+                continue
+            if part.log != self._identity:
+                raise UsageError(
+                    f"{intent_key}: a replay of these letters into another log is unfinished; finish it with that --source, "
+                    f"or delete this object if that log is gone (here: {self._log.url})"
+                )
+            going = intent.of_last(letters)
+            body = await self._store.clock.offload(self._encode, key, going, part)
+            following = await self._append(partition, part, body)
+            part = replace(part, done=True) if following is None else replace(part, base=following)
+            stored, kept = await self._keep(intent_key, [*intent.parts[:-1], part], tag)
+            if kept and part.done:  # else another replay was first, and counts them
+                ours |= {letter["sequence"] for letter in going}
 
-    async def _plan(self, key: str, partition: str) -> Stored:
-        """Create the intent at the end of the partition; or find another's."""
+    async def _plan(self, partition: str, sequences: Sequence[int] | None) -> Part:
+        """Letters that go to the end of the partition."""
         with located(self._log.url):
             base, running = await ending(self._log, partition, self._heads.newest.get(partition, 0))
-        intent = Intent(
-            self._identity, self._nonce(), covers=base, running=running, base=base, done=False, write_id=self._nonce()
-        )
-        body = intent.to_json()
-        try:
-            created = await self._store.create(key, body)
-        except Conflict as conflict:
-            return _still_there(key, conflict)
-        return Stored(body, created.tag, len(body))
+        return Part(self._identity, sequences, self._nonce(), covers=base, running=running, base=base, done=False)
 
-    async def _append(self, partition: str, intent: Intent, body: bytes) -> int | None:
-        """Put the file at the intent's base. None: it is there; else the base to try next, this one being another's."""
+    async def _append(self, partition: str, part: Part, body: bytes) -> int | None:
+        """Put the file at the part's base. None: it is there; else the base to try next, this one being another's."""
         doubt = (
             "Look for its letters in the output; then purge them, or delete the replay's object below "
             f"{self._layout.replays} to append them again"
         )
         with located(self._log.url):
-            if await land(self._log, self._heads, partition, intent.base, intent.put_id, body, doubt=doubt):
+            if await land(self._log, self._heads, partition, part.base, part.put_id, body, doubt=doubt):
                 return None
-            return await end_of(self._log, partition, intent.base)
+            return await end_of(self._log, partition, part.base)
 
-    async def _swap(self, key: str, intent: Intent, tag: str) -> Stored:
-        """Store the intent; or find what another replay has made of it."""
-        body = intent.to_json()
+    async def _keep(self, key: str, parts: Sequence[Part], tag: str | None) -> tuple[Stored, bool]:
+        """Store the intent, in place of the one with `tag`. Whether that was done; if not, what another replay has made of it."""
+        body = Intent(parts, self._nonce()).to_json()
         try:
-            return Stored(body, (await self._store.swap(key, body, tag)).tag, len(body))
+            created = await (self._store.create(key, body) if tag is None else self._store.swap(key, body, tag))
         except Conflict as conflict:
-            return _still_there(key, conflict)
+            if conflict.stored is None:
+                raise CorruptObject(
+                    key, "was deleted while a replay is under way; do not, or its letters may repeat"
+                ) from None
+            return conflict.stored, False
+        return Stored(body, created.tag, len(body)), True
 
-    def _encode(self, key: str, letters: list[dict[str, Any]], intent: Intent) -> bytes:
+    def _encode(self, key: str, letters: Sequence[Letter], part: Part) -> bytes:
         try:
             keys, values, headers, timestamps = zip(*map(self._record, letters), strict=True)
             batch = Batch.of("", values, range(len(letters)), keys=keys, headers=headers, timestamps=timestamps)
@@ -211,12 +245,10 @@ class Replay:
         table = pa.Table.from_batches([batch.data])
         newest = pc.max(table.column("timestamp")).cast(pa.int64()).as_py()
         producer = f"replay of {self._processor}"
-        notes = Notes(intent.put_id, producer, newest, max(newest, intent.running), intent.covers)
+        notes = Notes(part.put_id, producer, newest, max(newest, part.running), part.covers)
         return encode_file(table, notes, _COMPRESSION)
 
-    def _record(
-        self, letter: dict[str, Any]
-    ) -> tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], datetime]:
+    def _record(self, letter: Letter) -> tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], datetime]:
         """Key, value, headers and timestamp of the record as it is appended."""
         history = {
             "processor": self._processor,
@@ -236,9 +268,3 @@ class Replay:
 
     def _nonce(self) -> str:
         return self._store.clock.nonce()
-
-
-def _still_there(key: str, conflict: Conflict) -> Stored:
-    if conflict.stored is None:
-        raise CorruptObject(key, "was deleted while a replay is under way; do not, or its letters may repeat")
-    return conflict.stored

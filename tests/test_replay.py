@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
@@ -15,9 +15,9 @@ from actorproc.context import Site
 from actorproc.errors import CorruptObject, StoreUnavailable, UsageError
 from actorproc.layout import ProcessorLayout
 from actorproc.log.producer import Producer
-from actorproc.output.dead_letters import render_letter
+from actorproc.output.dead_letters import read_letters, render_letter
 from actorproc.records import Batch, Record
-from actorproc.replay import HEADER, Replay, Replayed
+from actorproc.replay import HEADER, Letter, Replay, Replayed, Replays
 from actorproc.sources.log import LogSource
 from actorproc.store import Store, StoreLimits
 from actorproc.stores.memory import Memory
@@ -28,6 +28,15 @@ LAYOUT = ProcessorLayout("flights")
 SITE = Site("flights", "host-a", "1", 3)
 LETTERS = 3
 TIME = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
+
+
+def everything(letter: Letter) -> bool:
+    return True
+
+
+def second(letter: Letter) -> bool:
+    """Of each file."""
+    return bool(letter["sequence"] % 10 == 1)
 
 
 class World:
@@ -63,13 +72,13 @@ class World:
         async with Replay.opened(container, "flights", log) as replay:
             yield replay
 
-    async def run(self, fate: Fate | None = None) -> int:
-        """A whole replay; how many letters it says it appended."""
+    async def run(self, fate: Fate | None = None, wanted: Callable[[Letter], bool] = everything) -> int:
+        """A replay of the wanted letters of all files; how many letters it says it appended."""
         appended = 0
         async with self.replay(fate) as replay:
             for key in await replay.files():
-                done = await replay.file(key)
-                appended += 0 if done is None or done.before else done.letters
+                done = await replay.file(key, wanted)
+                appended += 0 if done is None else done.appended
         return appended
 
     async def someone_appends(self) -> None:
@@ -125,6 +134,44 @@ async def test_letters_that_died_after_a_replay_are_replayed_by_the_next(world: 
     assert Counter(await world.replayed()) == Counter([*EXPECTED, b"1/7/0", b"1/7/1", b"1/7/2"])
 
 
+async def test_letters_are_replayed_by_choice_and_the_rest_later(world: World) -> None:
+    async def done() -> set[int]:
+        store, key = Store(world.container), LAYOUT.dead_letter_file("1", 0)
+        return await (await Replays.listed(store, LAYOUT)).done(key, await read_letters(store, key))
+
+    assert await done() == set()
+    assert await world.run(wanted=second) == 1
+    assert await world.run(wanted=second) == 0
+    assert await world.replayed() == [b"1/0/1"]
+    assert await done() == {1}
+    assert await world.run() == 2
+    assert await world.run() == 0
+    assert await world.replayed() == [b"1/0/1", b"1/0/0", b"1/0/2"]
+    assert await done() == {0, 1, 2}
+
+
+@pytest.mark.parametrize("how", ["before", "after", "late"])
+@pytest.mark.parametrize(("first", "then"), [(second, everything), (everything, second)])
+async def test_a_replay_by_choice_killed_at_any_write_and_followed_by_another_repeats_nothing(
+    how: str, first: Callable[[Letter], bool], then: Callable[[Letter], bool]
+) -> None:
+    total = await writes_of_a_replay()
+    for number in range(total):
+        for landing in range(2 * total) if how == "late" else [0]:
+            world = World()
+            await world.prepare()
+            fate = Fate(number, how)
+            with pytest.raises((Killed, BaseExceptionGroup)):
+                await world.run(fate, first)
+            await world.someone_appends()
+            again = Fate(lands=fate.pending, landing=landing)
+            await world.run(again, then)
+            await world.someone_appends()
+            await again.land()
+            await world.run()
+            assert sorted(await world.replayed(), key=str) == EXPECTED, (number, how, landing)
+
+
 async def writes_of_a_replay() -> int:
     world, fate = World(), Fate()
     await world.prepare()
@@ -173,6 +220,29 @@ async def test_killed_twice_at_any_two_writes_repeats_nothing() -> None:
             assert await world.replayed() == EXPECTED, (first, second)
 
 
+@pytest.mark.parametrize("seed", range(60))
+async def test_replays_of_different_letters_at_once_repeat_nothing_and_one_of_them_counts_each(
+    world: World, seed: int
+) -> None:
+    CLOCK.random.seed(seed)
+    log, container = Store(Shuffled(world.log, Fate())), Store(Shuffled(world.container, Fate()))
+    appended = 0
+
+    async def replay(wanted: Callable[[Letter], bool]) -> None:
+        nonlocal appended
+        async with Replay.opened(container, "flights", log) as replaying:
+            for key in await replaying.files():
+                done = await replaying.file(key, wanted)
+                assert done is not None
+                appended += done.appended
+
+    async with anyio.create_task_group() as tasks:
+        for wanted in (second, everything, lambda letter: not second(letter)):
+            tasks.start_soon(replay, wanted)
+    assert appended == LETTERS
+    assert sorted(await world.replayed(), key=str) == EXPECTED
+
+
 @pytest.mark.parametrize("seed", range(30))
 async def test_replays_at_once_beside_a_busy_producer_repeat_nothing_and_one_of_them_counts_it(
     world: World, seed: int
@@ -195,7 +265,7 @@ async def test_replays_at_once_beside_a_busy_producer_repeat_nothing_and_one_of_
         for _ in range(3):
             tasks.start_soon(replay)
         tasks.start_soon(produce)
-    assert sorted(file.before for file in counted if file is not None) == [False, True, True]
+    assert sorted((file.appended, file.before) for file in counted if file is not None) == [(0, 3), (0, 3), (3, 0)]
     assert await world.replayed() == EXPECTED
     assert len([record for record in await world.records() if record.value == b"another's"]) == 10
 

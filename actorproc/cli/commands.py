@@ -268,8 +268,13 @@ def show_letter(
 def replay_letters(
     name: Name,
     container: Container,
+    which: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="PARTITION:SEQUENCE", show_default=False, help="Only these, as `list` shows them."),
+    ] = None,
     source: SourceLog = None,
     partition: Partition = None,
+    error: ErrorType = None,
     as_json: Json = False,
     config: Config = None,
     settings: Set = None,
@@ -278,13 +283,16 @@ def replay_letters(
 
     \b
       actorproc dead-letters replay --name Delays --container state
+      export ACTORPROC_NAME=Delays ACTORPROC_CONTAINER=state
+      actorproc dead-letters replay --error KeyError
+      actorproc dead-letters replay 3:1042 3:1077
 
     Key, value, timestamp and headers are the original's; headers actorproc.dead_letter.* tell its history.
     The letters stay until they are purged.
     """
     from actorproc.cli.letters import replay
 
-    replay(name, container, source, partition, as_json, config, settings)
+    replay(which or (), name, container, source, partition, error, as_json, config, settings)
 
 
 @letters.command("purge")
@@ -300,7 +308,12 @@ def purge_letters(
             "together go together.",
         ),
     ] = None,
-    replayed: Annotated[bool, typer.Option("--replayed", help="Only letters that were replayed.")] = False,
+    replayed: Annotated[
+        bool,
+        typer.Option(
+            "--replayed", help="Only letters that were replayed, once all that were committed with them were."
+        ),
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: Json = False,
     config: Config = None,

@@ -29,7 +29,7 @@ from actorproc.output.checkpoints import read_checkpoint
 from actorproc.output.dead_letters import letter_files, read_letters
 from actorproc.output.dead_letters import purge as purge_file
 from actorproc.output.origin import recorded_source
-from actorproc.replay import Replay, Replays
+from actorproc.replay import Letter, Replay, Replays
 from actorproc.sources.log import LogSource
 from actorproc.sources.output import SCHEME
 from actorproc.sources.protocol import checked_time
@@ -71,25 +71,34 @@ def show_all(
                 none = f"no dead letter{which}" if which else "no dead letters"
                 await print_table(columns, rows, empty=none if error is None else "", cut=columns[-3:])
             if error is not None and error not in types:
-                there = ", ".join(f"{name} ({count:,})" for name, count in types.most_common()) or "none at all"
-                typer.echo(f"no dead letter with an error of type {error!r}{which}; there are: {there}", err=True)
+                _say_which(types, error, which)
 
     run_async(work)
+
+
+def _say_which(types: Counter[str], error: str, which: str = "") -> None:
+    there = ", ".join(f"{name} ({count:,})" for name, count in types.most_common()) or "none at all"
+    typer.echo(f"no dead letter with an error of type {error!r}{which}; there are: {there}", err=True)
+
+
+def _parsed(which: str) -> tuple[str, int]:
+    partition, colon, digits = which.rpartition(":")
+    if not colon or not digits.isdecimal():
+        raise UsageError(f"{which!r} is no dead letter; write PARTITION:SEQUENCE, such as 3:1042")
+    return partition, int(digits)
 
 
 def show_one(
     which: str, name: str, container: str, as_json: bool, config: Path | None, given: Sequence[str] | None
 ) -> None:
     """Print one dead letter whole."""
-    partition, colon, digits = which.rpartition(":")
-    if not colon or not digits.isdecimal():
-        raise UsageError(f"{which!r} is no dead letter; write PARTITION:SEQUENCE, such as 3:1042")
+    partition, sequence = _parsed(which)
 
     async def work() -> None:
         async with opened_processor(name, container, config, given) as (store, layout, _):
-            letter = await _find(store, layout, partition, int(digits))
-            if letter is None:
-                raise UsageError(f"no dead letter {which} (`actorproc dead-letters list` shows those there are)")
+            key, letters = await _find(store, layout, partition, sequence)
+            letter = next(letter for letter in letters if letter["sequence"] == sequence)
+            letter["replayed"] = sequence in await (await Replays.listed(store, layout)).done(key, letters)
             if as_json:
                 print_json(letter)
             else:
@@ -99,15 +108,20 @@ def show_one(
 
 
 def replay(
+    which: Sequence[str],
     name: str,
     container: str,
     source: str | None,
     partition: str | None,
+    error: str | None,
     as_json: bool,
     config: Path | None,
     given: Sequence[str] | None,
 ) -> None:
-    """Append dead letters to their log again."""
+    """Append dead letters to their log again: these, or all of a partition and a type of error."""
+    if which and (partition is not None or error is not None):
+        raise UsageError("--partition and --error choose among all letters, and do not go with letters by name")
+    named = {_parsed(letter) for letter in which}
     if source is not None and (other := _no_log(source)) is not None:
         raise _only_to_a_log(f"--source {source}: ", other)
 
@@ -119,18 +133,28 @@ def replay(
         ):
             if partition is not None:
                 await chosen_partitions(store, layout, partition)
-            letters: Counter[bool] = Counter()
-            for key in await replaying.files(partition):
-                done = await replaying.file(key)
+            types: Counter[str] = Counter()
+
+            def is_wanted(letter: Letter) -> bool:
+                types[letter["error"]["type"]] += 1
+                if named:
+                    return (letter["partition"], letter["sequence"]) in named
+                return error in (None, letter["error"]["type"])
+
+            found = [(await _find(store, layout, *letter))[0] for letter in sorted(named)]
+            appended = before = 0
+            for key in dict.fromkeys(found) if named else await replaying.files(partition):
+                done = await replaying.file(key, is_wanted)
                 if done is not None:
-                    letters[done.before] += done.letters
+                    appended += done.appended
+                    before += done.before
         if as_json:
-            print_json({"replayed": letters[False], "replayed_before": letters[True]})
+            print_json({"replayed": appended, "replayed_before": before})
         else:
-            before = f"; {letters[True]:,} replayed before" if letters[True] else ""
-            console.print(
-                f"{counted(letters[False], 'dead letter')} appended to {place}{before}", markup=False, soft_wrap=True
-            )
+            note = f"; {before:,} replayed before" if before else ""
+            console.print(f"{counted(appended, 'dead letter')} appended to {place}{note}", markup=False, soft_wrap=True)
+        if error is not None and error not in types:
+            _say_which(types, error)
 
     run_async(work)
 
@@ -185,9 +209,9 @@ def purge(
             files = {}
             replays = await Replays.listed(store, layout) if replayed else None
             for key in await letter_files(store, layout, partition):
-                if replays is not None and not await replays.done(key):
-                    continue
                 letters = await read_letters(store, key)
+                if replays is not None and len(await replays.done(key, letters)) < len(letters):
+                    continue
                 if letters and (
                     limit is None or all(datetime.fromisoformat(letter["time"]) < limit for letter in letters)
                 ):
@@ -221,11 +245,12 @@ async def _chosen(
     """Letters of the wanted type of `error`, `replayed` or not; counts in `types` those that there are."""
     left = limit
     for key in sorted(await letter_files(store, layout, partition), key=lambda key: (natural(partition_of(key)), key)):
-        done = await replays.done(key)
-        if replayed not in (None, done):
-            continue
-        for letter in await read_letters(store, key):
-            letter["replayed"] = done
+        letters = await read_letters(store, key)
+        done = await replays.done(key, letters)
+        for letter in letters:
+            letter["replayed"] = letter["sequence"] in done
+            if replayed not in (None, letter["replayed"]):
+                continue
             types[letter["error"]["type"]] += 1
             if error not in (None, letter["error"]["type"]):
                 continue
@@ -236,22 +261,26 @@ async def _chosen(
             yield letter
 
 
-async def _find(store: Store, layout: ProcessorLayout, partition: str, sequence: int) -> dict[str, Any] | None:
-    """One letter, by bisection over the partition's files: sequences grow from file to file."""
+async def _find(
+    store: Store, layout: ProcessorLayout, partition: str, sequence: int
+) -> tuple[str, list[dict[str, Any]]]:
+    """Key of the file with this letter, and all letters in it; by bisection: sequences grow from file to file.
+
+    Raises:
+        UsageError: there is none.
+    """
     keys = await letter_files(store, layout, partition)
     low, high = 0, len(keys)
     while low < high:
         middle = (low + high) // 2
         letters = await read_letters(store, keys[middle])
-        for letter in letters:
-            if letter["sequence"] == sequence:
-                letter["replayed"] = await (await Replays.listed(store, layout)).done(keys[middle])
-                return letter
+        if any(letter["sequence"] == sequence for letter in letters):
+            return keys[middle], letters
         if letters and letters[0]["sequence"] > sequence:
             high = middle
         else:
             low = middle + 1
-    return None
+    raise UsageError(f"no dead letter {partition}:{sequence} (`actorproc dead-letters list` shows those there are)")
 
 
 def _row(letter: dict[str, Any], marks: Sequence[str]) -> list[object]:
@@ -271,7 +300,7 @@ def _print_whole(letter: dict[str, Any]) -> None:
     facts = {
         "letter": f"{letter['partition']}:{letter['sequence']}",
         "failed at": f"{letter['time']} on {letter['host']}, epoch {letter['epoch']}, attempts {letter['attempts']}",
-        **({"replayed": "yes, all that were committed with it"} if letter["replayed"] else {}),
+        **({"replayed": "yes"} if letter["replayed"] else {}),
         "record of": letter["timestamp"],
         "key": letter["key"],
         **{f"header {header['key']}": header["value"] for header in letter["headers"]},

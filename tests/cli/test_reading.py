@@ -173,6 +173,34 @@ def test_dead_letters_are_replayed_into_a_log_alone(run: Run, state: Path, place
     assert "MODULE:NAME" not in told
 
 
+def test_dead_letters_are_replayed_by_name_or_by_their_error(run: Run, state: Path, tmp_path: Path) -> None:
+    for part in ("state", "events"):
+        shutil.copytree(state / part, tmp_path / part)
+    place = ["--name", "Delays", "--container", tmp_path / "state"]
+    replay = ["dead-letters", "replay", *place, "--source", tmp_path / "events"]
+    first, second, *_ = (
+        f"{letter['partition']}:{letter['sequence']}"
+        for letter in lines(run("dead-letters", "list", *place, "--json").stdout)
+    )
+    assert "1 dead letter appended to" in run(*replay, second).stdout
+    assert lines(run(*replay, first, second, second, "--json").stdout) == [{"replayed": 1, "replayed_before": 1}]
+    listed = lines(run("dead-letters", "list", *place, "--replayed", "--json").stdout)
+    assert {f"{letter['partition']}:{letter['sequence']}" for letter in listed} == {first, second}
+    purged = run("dead-letters", "purge", *place, "--replayed", "--yes", "--json")
+    assert lines(purged.stdout) == [{"purged": 0, "kept": 0}], "others that were committed with them are left"
+    assert "replayed" in run("dead-letters", "show", first, *place).stdout
+
+    none = run(*replay, "--error", "KeyErr", "--json")
+    assert lines(none.stdout) == [{"replayed": 0, "replayed_before": 0}]
+    assert none.stderr == "no dead letter with an error of type 'KeyErr'; there are: KeyError (20)\n"
+    assert lines(run(*replay, "--error", "KeyError", "--json").stdout) == [{"replayed": 18, "replayed_before": 2}]
+    for wrong, says in (("0:999999", "no dead letter 0:999999"), ("0", "write PARTITION:SEQUENCE")):
+        result = run(*replay, first, wrong)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert says in result.stderr
+    assert "do not go with letters by name" in run(*replay, first, "--error", "KeyError").stderr
+
+
 def test_status_shows_how_far_a_partition_is_within_a_chunk(run: Run, tmp_path: Path) -> None:
     async def half() -> None:
         async with Producer(str(tmp_path / "events"), partitions=1) as producer:
