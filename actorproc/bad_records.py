@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from actorproc.errors import ActorprocError, HandlerError, blamed, described, repr_of
+from actorproc.errors import ActorprocError, HandlerError, blamed, described, repr_of, told
 from actorproc.handler import Decision
 from actorproc.records import Batch
 from actorproc.settings import Settings
@@ -147,7 +147,7 @@ class Parts:
         with blamed("on_error", HandlerError):
             decision: object = self._decide(error, failed, attempt)
         if decision is Decision.STOP:
-            raise HandlerError(f"on_error said stop: {repr_of(error)}") from error
+            raise HandlerError(f"on_error said stop: {told(error)}") from error
         if decision is None or isinstance(decision, Decision):
             return decision
         raise HandlerError(

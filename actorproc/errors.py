@@ -236,6 +236,11 @@ def text_of(error: BaseException) -> str:
     return _shown(error, str, "__str__")
 
 
+def told(error: BaseException) -> str:
+    """Its type and message: its `repr` may hold all that it was given, such as the headers of a request, and a token in them."""
+    return f"{type(error).__name__}: {text_of(error)}".removesuffix(": ")
+
+
 def repr_of(error: object) -> str:
     """Its `repr`, or why there is none."""
     return _shown(error, repr, "__repr__")
@@ -251,12 +256,12 @@ def _shown(error: object, show: Callable[[object], str], method: str) -> str:
 
 def failure_of(error: BaseException) -> Exception:
     """What the user's code raised, as an error that does not end the host."""
-    return error if isinstance(error, Exception) else HandlerError(f"the handler raised {repr_of(error)}")
+    return error if isinstance(error, Exception) else HandlerError(f"the handler raised {told(error)}")
 
 
 def described(error: BaseException) -> str:
     """What was raised, and which method of the user's it came out of."""
-    what, trace = f"{type(error).__name__}: {text_of(error)}", outside(error)
+    what, trace = told(error), outside(error)
     if isinstance(error, ActorprocError) or trace is None or _is_inside(trace):
         return what
     code = trace.tb_frame.f_code

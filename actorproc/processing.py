@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 from actorproc.bad_records import Part, Parts, Ruling
 from actorproc.clock import Clock
 from actorproc.context import Attempt, Late, PartitionContext, Site
-from actorproc.errors import HandlerError, HandlerMisuse, RowsLost, TooManyDeadLetters, failure_of, repr_of
+from actorproc.errors import HandlerError, HandlerMisuse, RowsLost, TooManyDeadLetters, failure_of, told
 from actorproc.handler import Decision, PartitionHandler
 from actorproc.handler_threads import HandlerThreads
 from actorproc.letter_limit import LetterLimit
-from actorproc.output.dead_letters import render_letter
+from actorproc.output.dead_letters import render_letter, was_dead
 from actorproc.records import SEQUENCE, Batch
 from actorproc.retry import Backoff
 from actorproc.rows.emitted import VALUES_AT_ONCE, Emitted
@@ -217,7 +217,7 @@ class BatchProcessor:
             suspect -= len(part.batch) - len(rest)
         if not len(rest) or (suspect is not None and suspect < 0):
             self._site.log.error(
-                "partition.failed_after_commit", sequence=self._saved, error=repr_of(error),
+                "partition.failed_after_commit", sequence=self._saved, error=told(error),
                 why="ctx.commit had committed it as done",
             )  # fmt: skip
         part.batch = rest
@@ -242,7 +242,8 @@ class BatchProcessor:
 
     def _tell(self, attempt: Attempt, failed: Sequence[int], error: Exception) -> None:
         """Say that records failed and are tried again; in the log not every time, where it goes on."""
-        self.trouble = f"attempt {attempt.number} of {len(failed)} records from {failed[0]} on: {repr_of(error)}"
+        records = f"record {failed[0]}" if len(failed) == 1 else f"{len(failed):,} records from {failed[0]} on"
+        self.trouble = f"tries {records} again, after attempt {attempt.number}: {told(error)}"
         say, now = self._site.log.debug, self._clock.monotonic()
         if now >= self._tell_at:
             say, self._tell_at = self._site.log.warning, now + _TOLD_AGAIN
@@ -251,7 +252,7 @@ class BatchProcessor:
             attempt=attempt.number,
             records=len(failed),
             first=failed[0],
-            error=repr_of(error),
+            error=told(error),
         )
 
     async def _follow(self, ruling: Ruling, attempt: Attempt) -> None:
@@ -387,10 +388,13 @@ class BatchProcessor:
         self._given_up.add(sequence)
         if verdict is Decision.SKIP:
             self._done.skipped += 1
-            self._site.log.warning("partition.record_skipped", sequence=sequence, error=repr_of(error))
+            self._site.log.warning(
+                "partition.record_skipped", sequence=sequence, error=error if isinstance(error, str) else told(error)
+            )
             return
         self._done.letters[sequence] = render_letter(record, error, attempt.number, self._site, self._clock)
-        self._limit.failed(sequence, error)
+        if not was_dead(record):  # else a replay before its cause was mended would stop all that is sound
+            self._limit.failed(sequence, error)
 
     async def _pause(self, attempt: int) -> None:
         delay = self._backoff.delay(attempt, self._clock.random)

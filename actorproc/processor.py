@@ -304,7 +304,10 @@ class Processor:
             await ensure_safe(self._store, self.layout.probe)
             source = self._source
             await agree_on_source(self._store, self.layout, source.identity, str(source), kind_of(source))
-            await agree_on_schema(self._store, self.layout, self.schema)
+            if added := await agree_on_schema(self._store, self.layout, self.schema):
+                self._log.warning(
+                    "processor.columns_added", columns=added, why="for good: every later handler must declare them"
+                )
             with blamed(f"{self.handler.__name__}.shared", HandlerError):
                 shared = await stack.enter_async_context(self.handler.shared(self.options))
             await self._source.register(self.name, self._store.url)

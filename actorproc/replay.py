@@ -24,13 +24,10 @@ from actorproc.layout import ProcessorLayout, number_of, partition_of
 from actorproc.log.files import LogMeta, Notes, encode_file, end_of, open_log
 from actorproc.log.heads import HeadWriter
 from actorproc.log.once import ending, hinting, land
-from actorproc.output.dead_letters import decoded, letter_files, no_letters, read_letters
+from actorproc.output.dead_letters import HISTORY, decoded, letter_files, no_letters, read_letters
 from actorproc.output.origin import check_source
 from actorproc.records import Batch
 from actorproc.store import Conflict, Store, Stored
-
-HEADER = "actorproc.dead_letter."
-"""Headers that a replayed record has on top of its own start so: processor, partition, sequence, error, attempts, time."""
 
 _COMPRESSION = "zstd"
 
@@ -262,7 +259,7 @@ class Replay:
             decoded(letter["key"], letter.get("key_encoding")),
             decoded(letter["value"], letter.get("encoding")),
             [(header["key"], decoded(header["value"], header.get("encoding"))) for header in letter["headers"]]
-            + [(HEADER + name, str(value).encode()) for name, value in history.items()],
+            + [(HISTORY + name, str(value).encode()) for name, value in history.items()],
             datetime.fromisoformat(letter["timestamp"] or letter["time"]),
         )
 

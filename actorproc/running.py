@@ -69,9 +69,12 @@ class Running:
     @property
     def open_error(self) -> str | None:
         """Why it fails now; or why it failed, until an actor after that has got on."""
-        if self.actor is None or self.actor.aborted:
-            return self.error
-        return self.actor.trouble or (None if self.actor.statistics.records > 0 else self.error)
+        if self.actor is not None and not self.actor.aborted:
+            if self.actor.trouble is not None:
+                return self.actor.trouble
+            if self.actor.statistics.records > 0:
+                return None
+        return None if self.error is None else f"fails and is started again and again: {self.error}"
 
     def failing(self, after: int) -> bool:
         """Whether it failed at least `after` times in a row, and has committed nothing since."""

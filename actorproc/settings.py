@@ -103,7 +103,8 @@ class Settings(BaseSettings):
     lease_renew_interval: Seconds = Field(13, description="How often a host writes its heartbeat.")
     lease_expiration_interval: Seconds = Field(
         60,
-        description="A host whose heartbeat has not changed for so long is dead; more than twice the renew interval.",
+        description="A host is dead once its heartbeat has not changed for so long (each host's own is told to the others); more "
+        "than twice the renew interval.",
     )
     rebalance_delay: Seconds = Field(
         5,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from actorproc.errors import CorruptObject, SourceError, locate
 from actorproc.group.assignment import Lease, Plan, plan
-from actorproc.group.heartbeat import Heartbeat, read_heartbeats
+from actorproc.group.heartbeat import Heartbeat, expiration_of, read_heartbeats
 from actorproc.group.liveness import Watch
 from actorproc.group.membership import GroupDocument, read_group
 from actorproc.layout import ProcessorLayout, natural
@@ -87,7 +87,7 @@ async def read_status(
     """Read it, writing nothing. About three small requests per partition, many at once.
 
     Args:
-        expiration: seconds after which a silent host counts as dead (`lease_expiration_interval`).
+        expiration: seconds after which a silent host counts as dead that does not say itself.
         source: an open source, asked for its partitions and their ends.
 
     Raises:
@@ -119,7 +119,7 @@ def _failing(group: GroupDocument, heartbeats: Iterable[tuple[Heartbeat, float]]
         for partition, why in failing.items() if isinstance(failing, dict) else ():
             lease = group.leases.get(partition)
             if lease is not None and lease.owner == beat.host:
-                found[partition] = f"fails on {beat.host} and is started again and again: {why}"
+                found[partition] = f"on {beat.host}: {why}"
     return found
 
 
@@ -193,11 +193,11 @@ def _members(
     members = []
     for host, member in group.members.items():
         beat, age = found.pop((host, member.incarnation), (None, None))
-        alive = age is not None and age < expiration
+        alive = age is not None and age < expiration_of((host, member.incarnation), expiration)
         status = MemberStatus(host, member.incarnation, alive, leases[host], in_group=True, leaving=member.leaving)
         members.append(_with_heartbeat(status, beat, age))
     for (host, incarnation), (beat, age) in found.items():
-        if age < expiration:  # else a crash left it
+        if age < expiration_of((host, incarnation), expiration):  # else a crash left it
             status = MemberStatus(host, incarnation, alive=True, leases=0, in_group=False, leaving=False)
             members.append(_with_heartbeat(status, beat, age))
     return sorted(members, key=lambda member: (member.host, member.incarnation))

@@ -48,7 +48,7 @@ HAND_OVER_PAUSE = 0.05
 SHOWN_FAILING = 50
 """Failing partitions that a heartbeat names: enough to see that something is wrong, and it stays small."""
 
-_TOLD = 300  # characters of an error in a heartbeat
+_TOLD = 600  # characters of an error in a heartbeat
 
 LEAVING_TIME = 5.0
 """Seconds that a stopping host takes for the group, beyond what its partitions take to drain."""

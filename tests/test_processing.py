@@ -258,6 +258,20 @@ async def test_too_many_dead_letters_stop_the_partition() -> None:
         await Run(Handler(), settings)(numbers(*range(100)))
 
 
+async def test_dead_letters_that_came_back_and_die_again_do_not_count_towards_the_limit() -> None:
+    class Handler(Doubler):
+        bad = frozenset(range(100))
+
+    batch = Batch.of(
+        "0",
+        [str(n).encode() for n in range(100)],
+        range(100),
+        headers=[[("actorproc.dead_letter.error", b"KeyError")]] * 100,
+    )
+    settings = QUICK.model_copy(update={"dead_letter_limit": 0.0})
+    assert len((await Run(Handler(), settings)(batch)).letters) == 100
+
+
 async def test_a_drain_cuts_the_wait_for_the_next_attempt_short() -> None:
     class Handler(Doubler):
         bad = frozenset({1})

@@ -15,9 +15,9 @@ from actorproc.context import Site
 from actorproc.errors import CorruptObject, StoreUnavailable, UsageError
 from actorproc.layout import ProcessorLayout
 from actorproc.log.producer import Producer
-from actorproc.output.dead_letters import read_letters, render_letter
+from actorproc.output.dead_letters import HISTORY, read_letters, render_letter
 from actorproc.records import Batch, Record
-from actorproc.replay import HEADER, Letter, Replay, Replayed, Replays
+from actorproc.replay import Letter, Replay, Replayed, Replays
 from actorproc.sources.log import LogSource
 from actorproc.store import Store, StoreLimits
 from actorproc.stores.memory import Memory
@@ -111,13 +111,13 @@ async def test_letters_come_back_as_they_were_with_their_history(world: World) -
     assert [first.timestamp, third.timestamp] == [TIME, TIME + timedelta(seconds=2)]
     own, history = dict(first.headers[:2]), dict(first.headers[2:])
     assert own == {"trace": b"a", "raw": b"\xfe"}
-    assert history.pop(HEADER + "time")
+    assert history.pop(HISTORY + "time")
     assert history == {
-        HEADER + "processor": b"flights",
-        HEADER + "partition": b"1",
-        HEADER + "sequence": b"0",
-        HEADER + "error": b"KeyError",
-        HEADER + "attempts": b"3",
+        HISTORY + "processor": b"flights",
+        HISTORY + "partition": b"1",
+        HISTORY + "sequence": b"0",
+        HISTORY + "error": b"KeyError",
+        HISTORY + "attempts": b"3",
     }
 
 

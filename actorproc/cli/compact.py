@@ -18,6 +18,10 @@ from actorproc.output.compaction import FileGroup, PartitionPlan
 from actorproc.spark.compaction import Compaction, compact
 from actorproc.spark.session import Session, default_master, session_options
 
+_STAYS = (
+    "Left as it is: what is younger than --older-than, what no checkpoint has passed, what is large enough or alone"
+)
+
 
 def run(
     name: str,
@@ -78,6 +82,7 @@ async def _print(found: Compaction, name: str, *, dry_run: bool) -> None:
         what = f"{counted(found.files_before, 'file')}, {sized(found.bytes_before)}"
         into = counted(len(found.groups), "file")
         console.print(f"{what} of {name} would become {into}; nothing is changed by a dry run", markup=False)
+        console.print(_STAYS, markup=False)
         return
     before = f"{counted(found.files_before, 'file')}, {sized(found.bytes_before)}"
     after = f"{counted(found.files_after, 'file')}, {sized(found.bytes_after)}"
@@ -89,7 +94,7 @@ async def _print(found: Compaction, name: str, *, dry_run: bool) -> None:
             markup=False,
         )
     else:
-        console.print(f"nothing to compact of {name}{swept}", markup=False)
+        console.print(f"nothing to compact of {name}{swept}. {_STAYS}", markup=False)
 
 
 def _partition(planned: PartitionPlan) -> dict[str, Any]:

@@ -24,7 +24,8 @@ from actorproc.cli.common import (
 from actorproc.cli.loading import names_object
 from actorproc.committing import CHECKPOINT_EVERY
 from actorproc.errors import UsageError
-from actorproc.layout import ProcessorLayout, natural, partition_of
+from actorproc.keeping.registry import read_registry
+from actorproc.layout import READERS, ProcessorLayout, natural, partition_of
 from actorproc.output.checkpoints import read_checkpoint
 from actorproc.output.dead_letters import letter_files, read_letters
 from actorproc.output.dead_letters import purge as purge_file
@@ -70,6 +71,8 @@ def show_all(
                 rows = (_row(letter, marks) async for letter in letters)
                 none = f"no dead letter{which}" if which else "no dead letters"
                 await print_table(columns, rows, empty=none if error is None else "", cut=columns[-3:])
+                if types.total() > 1 and error is None and limit is None:
+                    console.print(f"{counted(types.total(), 'dead letter')}: {_kinds(types)}", markup=False)
             if error is not None and error not in types:
                 _say_which(types, error, which)
 
@@ -77,8 +80,12 @@ def show_all(
 
 
 def _say_which(types: Counter[str], error: str, which: str = "") -> None:
-    there = ", ".join(f"{name} ({count:,})" for name, count in types.most_common()) or "none at all"
+    there = _kinds(types) or "none at all"
     typer.echo(f"no dead letter with an error of type {error!r}{which}; there are: {there}", err=True)
+
+
+def _kinds(types: Counter[str]) -> str:
+    return ", ".join(f"{name} ({count:,})" for name, count in types.most_common())
 
 
 def _parsed(which: str) -> tuple[str, int]:
@@ -141,6 +148,7 @@ def replay(
                     return (letter["partition"], letter["sequence"]) in named
                 return error in (None, letter["error"]["type"])
 
+            others = sorted((await read_registry(log, READERS)).readers.keys() - {name})
             found = [(await _find(store, layout, *letter))[0] for letter in sorted(named)]
             appended = before = 0
             for key in dict.fromkeys(found) if named else await replaying.files(partition):
@@ -153,6 +161,8 @@ def replay(
         else:
             note = f"; {before:,} replayed before" if before else ""
             console.print(f"{counted(appended, 'dead letter')} appended to {place}{note}", markup=False, soft_wrap=True)
+            if appended and others:
+                console.print(f"who reads that log as well gets them again: {', '.join(others)}", markup=False)
         if error is not None and error not in types:
             _say_which(types, error)
 

@@ -72,6 +72,11 @@ def run(
 
 def _explained(bad: BadLine, file: str, log: str, more: Sequence[str]) -> UsageError:
     """What is in the log, and how to go on, so that no line is appended twice. `more`: options given."""
+    if bad.records == 0:
+        return UsageError(
+            f"{file}: line {bad.number}: {bad.why}.\nNothing was appended. If no line is JSON, leave out --key: they are appended as "
+            "they are (in Python, `Producer` takes any key). Else mend the line, or give --on-bad-line skip"
+        )
     there = f"{counted(bad.records, 'record')} before it {'is' if bad.records == 1 else 'are'} in the log"
     if file == "-":
         way = "--on-bad-line skip passes over such lines"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -18,7 +19,8 @@ from actorproc.store import Store
 from actorproc.tasks import gather
 
 Incarnation = tuple[str, str]
-"""A host, and which of its lives."""
+"""A host, and which of its lives: a nonce and the silence, in seconds, after which it is dead, such as `1f0c...-60s`. In the
+name, so that a listing tells it: hosts may be configured differently, and each relies on its own setting."""
 
 TRUST = 0.8
 """Share of the expiration for which a host relies on its own heartbeat: the rest is for clocks that run unevenly."""
@@ -70,7 +72,7 @@ class Pulse:
         self._begin()
 
     def _begin(self) -> None:
-        self.incarnation = self._clock.nonce()
+        self.incarnation = f"{self._clock.nonce()}-{self._settings.lease_expiration_interval:g}s"
         self.valid_until = float("-inf")
         """Until when, on `clock.monotonic`, nobody may take this host for dead."""
         self._started = self._clock.wall()
@@ -137,6 +139,16 @@ async def read_heartbeats(store: Store, layout: ProcessorLayout) -> list[tuple[H
         for key, stored in found.items()
         if stored is not None
     ]
+
+
+def expiration_of(who: Incarnation, default: float) -> float:
+    """Seconds of silence after which it is dead; `default`, where it does not say."""
+    _, dash, seconds = who[1].rpartition("-")
+    try:
+        found = float(seconds.removesuffix("s"))
+    except ValueError:
+        return default
+    return found if dash and 0 < found < math.inf else default
 
 
 def incarnation_of(key: str) -> Incarnation | None:

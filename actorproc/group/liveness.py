@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from actorproc.group.heartbeat import Incarnation, incarnation_of
+from actorproc.group.heartbeat import Incarnation, expiration_of, incarnation_of
 from actorproc.store import Listing
 
 _TICK = 1.0  # seconds: how coarse a store's own clock may be, in LastModified and in Date
@@ -33,7 +33,7 @@ class Watch:
     rewritten, and who leaves in good order writes itself out.
 
     Args:
-        expire: seconds of silence after which a member is dead.
+        expire: seconds of silence after which a member is dead whose incarnation does not say it.
     """
 
     def __init__(self, expire: float) -> None:
@@ -69,19 +69,20 @@ class Watch:
 
     def why_dead(self, who: Incarnation) -> str | None:
         """Why a member must be taken for dead, as a clause; None while it may live."""
-        seen, silent = self._seen.get(who), self.silence(who)
-        if silent > self._expire:
+        seen, silent, expire = self._seen.get(who), self.silence(who), self._expire_of(who)
+        if silent > expire:
             return f"{who[0]} has not renewed for {silent:.0f} s"
-        if seen is not None and not seen.changed and seen.age > 2 * self._expire + _TICK:
+        if seen is not None and not seen.changed and seen.age > 2 * expire + _TICK:
             return f"{who[0]} has not renewed for {seen.age:.0f} s by the store's clock"
         return None
 
     def alive(self, who: Incarnation) -> bool:
         """Whether it certainly was alive a short while ago: what a host must be to be written in by others."""
-        if who not in self.listed or self.silence(who) > self._expire / 2:
+        recent = self._expire_of(who) / 2
+        if who not in self.listed or self.silence(who) > recent:
             return False
         seen = self._seen[who]
-        return seen.changed or seen.age <= self._expire / 2 + _TICK
+        return seen.changed or seen.age <= recent + _TICK
 
     def newcomers(self, members: Iterable[str]) -> dict[str, str]:
         """Hosts that are alive and not among `members`, with their incarnation; of several the latest."""
@@ -91,7 +92,12 @@ class Watch:
 
     def litter(self, members: Iterable[Incarnation]) -> list[Incarnation]:
         """Heartbeats that nobody has renewed for long and that belong to no member: what crashes leave behind."""
-        long, known = 10 * self._expire + _TICK, set(members)
-        return sorted(
-            who for who in self.listed - known if self.silence(who) > self._expire and self._seen[who].age > long
-        )
+
+        def is_litter(who: Incarnation) -> bool:
+            expire = self._expire_of(who)
+            return self.silence(who) > expire and self._seen[who].age > 10 * expire + _TICK
+
+        return sorted(filter(is_litter, self.listed - set(members)))
+
+    def _expire_of(self, who: Incarnation) -> float:
+        return expiration_of(who, self._expire)

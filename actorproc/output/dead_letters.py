@@ -16,6 +16,9 @@ from actorproc.layout import ProcessorLayout, number_of
 from actorproc.records import Record
 from actorproc.store import Store
 
+HISTORY = "actorproc.dead_letter."
+"""Headers that a replayed record has on top of its own start so: processor, partition, sequence, error, attempts, time."""
+
 TRACEBACK_LIMIT = 16 * 2**10
 """Characters of a traceback that are kept: its end, where the user's code stands."""
 
@@ -54,6 +57,11 @@ def render_letter(record: Record, error: BaseException | str, attempts: int, sit
         "time": clock.now(),
     }
     return orjson.dumps(letter, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z)
+
+
+def was_dead(record: Record) -> bool:
+    """Whether it was a dead letter before, and comes from a replay."""
+    return any(name.startswith(HISTORY) for name, _ in record.headers)
 
 
 def decoded(text: str | None, encoding: str | None) -> bytes | None:

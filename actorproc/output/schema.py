@@ -10,8 +10,11 @@ from actorproc.rows.schema import check_change, parse_schema, schema_to_ddl
 from actorproc.store import Conflict, Store
 
 
-async def agree_on_schema(store: Store, layout: ProcessorLayout, schema: pa.Schema) -> None:
+async def agree_on_schema(store: Store, layout: ProcessorLayout, schema: pa.Schema) -> list[str]:
     """Record `schema`, or check that it may follow the one recorded (added nullable columns), and record it then.
+
+    Returns:
+        The columns that were added to what was recorded.
 
     Raises:
         SchemaError: it may not; names the column, its old and new type, and the ways out.
@@ -21,7 +24,7 @@ async def agree_on_schema(store: Store, layout: ProcessorLayout, schema: pa.Sche
         if stored is not None:
             old = _parse(layout.schema, stored.body)
             if old.equals(schema):
-                return
+                return []
             check_change(old, schema)
         body = to_document({"ddl": schema_to_ddl(schema), "put_id": store.clock.nonce()})
         try:
@@ -31,7 +34,7 @@ async def agree_on_schema(store: Store, layout: ProcessorLayout, schema: pa.Sche
                 await store.swap(layout.schema, body, stored.tag)
         except Conflict:
             continue
-        return
+        return [] if stored is None else [name for name in schema.names if name not in old.names]
 
 
 async def read_schema(store: Store, layout: ProcessorLayout) -> pa.Schema | None:

@@ -190,6 +190,14 @@ def test_produce_from_a_closed_stdin_says_so(folder: Path) -> None:
     assert result.stderr == "error: cannot read -: stdin is closed\n"
 
 
+def test_produce_of_plain_text_by_key_says_that_it_goes_without(run: Run, folder: Path) -> None:
+    (folder / "access.log").write_text('127.0.0.1 - - "GET /"\n')
+    result = run("produce", "--log", "events", "--partitions", "1", "--key", "ip", "access.log")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Nothing was appended. If no line is JSON, leave out --key" in result.stderr
+    assert run("produce", "--log", "events", "--partitions", "1", "access.log").exit_code == 0
+
+
 def test_produce_says_how_to_go_on_after_a_bad_line_without_appending_anything_twice(run: Run, folder: Path) -> None:
     (folder / "bad lines").write_bytes(b'{"tail":"a"}\n\n{"tail":"b"}\n{"x":1}\n{"tail":"c"}\n')
     given = ["--rate", "1000", "--set", "s3_region=here", "--set", "s3_secret_key=hidden", "--set", "s3_access_key=too"]

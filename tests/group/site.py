@@ -88,6 +88,7 @@ class Node:
         self.site = site
         self.label = label
         self.drain = drain
+        self.settings = site.settings  # as they are when it starts
         self.host: Host = current_loop().host(label, rate=rate, offset=offset)
         self.clock = VirtualClock(f"{site.seed}/{label}", offset=offset)
         self.store = Store(site.backend.view(label), clock=self.clock)
@@ -101,7 +102,7 @@ class Node:
 
         async def make() -> Group:  # on the host: it asks the host's clock
             mail = Mail(site, label) if site.nudging else None
-            return Group(self.store, site.layout, name, site.settings, clock=self.clock, nudges=mail)
+            return Group(self.store, site.layout, name, self.settings, clock=self.clock, nudges=mail)
 
         self._make = make
         self.group: Group | None = None
@@ -156,7 +157,7 @@ class Node:
 
     async def _renew_for_ever(self, group: Group) -> None:
         while True:
-            await self.clock.sleep(self.site.settings.lease_renew_interval)
+            await self.clock.sleep(self.settings.lease_renew_interval)
             await self._renew(group)
 
     async def _look_for_ever(self, group: Group, tasks: Any) -> None:
@@ -167,7 +168,7 @@ class Node:
                 await self._poked.wait()
 
     async def _look(self, group: Group, tasks: Any) -> float:
-        interval = self.clock.jitter(self.site.settings.lease_acquire_interval)
+        interval = self.clock.jitter(self.settings.lease_acquire_interval)
         try:
             self.view = view = await group.look(self.site.partitions)
             self.looks += 1

@@ -15,6 +15,7 @@ from actorproc.errors import CorruptObject, Fenced, StoreUnavailable, WrittenOut
 from actorproc.group.assignment import Lease, Member, Plan, plan
 from actorproc.group.heartbeat import read_heartbeats
 from actorproc.group.membership import GroupDocument
+from actorproc.settings import Settings
 from actorproc.testing.faults import CALM, Faults
 from actorproc.testing.loop import current_loop, run
 
@@ -96,6 +97,25 @@ def test_a_second_host_takes_its_half_within_two_seconds_after_the_rebalance_del
         await anyio.sleep(1)
         assert set(first.holds()) == site.of("a")
         site.check_steps()
+
+    run(main())
+
+
+def test_hosts_with_different_timers_leave_each_other_alone_and_each_is_dead_by_its_own() -> None:
+    async def main() -> None:
+        site = Site(8, seed=3)
+        patient = site.start("a")
+        site.settings = Settings(lease_acquire_interval=1, lease_renew_interval=1, lease_expiration_interval=5)
+        hasty = site.start("b")
+        await site.until_even("a", "b", within=60)
+        versions = len(site.versions)
+        await anyio.sleep(600)
+        assert (patient.times_written_out, hasty.times_written_out) == (0, 0)
+        assert len(site.versions) == versions, "nothing moves"
+        died = now()
+        patient.host.crash()
+        await site.until(lambda: site.members == {"b"}, 100, "the dead one is out")
+        assert 60 - 13 <= now() - died <= 70, "it had announced a minute"
 
     run(main())
 

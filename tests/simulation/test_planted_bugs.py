@@ -67,12 +67,8 @@ def test_a_seed_that_breaks_plays_the_same_again_event_by_event(monkeypatch: pyt
 
 
 def test_taking_over_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    careful = Watch.__init__
-
-    def hasty(self: Watch, expire: float) -> None:
-        careful(self, expire - 20)
-
-    monkeypatch.setattr(Watch, "__init__", hasty)
+    careful = Watch._expire_of
+    monkeypatch.setattr(Watch, "_expire_of", lambda watch, who: careful(watch, who) - 20)
     assert "which had been silent for" in first_broken()
 
 
