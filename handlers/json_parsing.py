@@ -59,6 +59,7 @@ class JsonParser:
         self._pick = _picker(pa.struct(list(read)))
         exact = any(_contains_decimal(field.type) for field in read)
         self._loads = _loads_exactly if exact else _loads
+        self._is_rounded = _finder(pa.struct(list(read))) if not exact else None
 
     def parse(self, values: pa.Array, sequences: pa.Int64Array) -> tuple[pa.Table, dict[int, str]]:
         """Rows of the values that fit, and why the others do not.
@@ -105,7 +106,9 @@ class JsonParser:
         for value, sequence in zip(values.to_pylist(), sequences.to_pylist(), strict=True):
             try:
                 document = self._loads(value) if value is not None else None
-            except (ValueError, RecursionError) as error:
+                if self._is_rounded is not None and self._is_rounded(document):
+                    document = _loads_exactly(value)
+            except (ValueError, ArithmeticError, RecursionError) as error:  # arithmetic: an exponent beyond any bounds
                 reasons[sequence] = f"the value is no JSON: {error}"
                 continue
             if isinstance(document, dict):
@@ -194,6 +197,22 @@ def _contains_decimal(kind: pa.DataType) -> bool:
     return _contains_decimal(kind.value_type) if pt.is_list(kind) else bool(pt.is_decimal(kind))
 
 
+def _finder(kind: pa.DataType) -> Callable[[Any], bool] | None:
+    """A test whether orjson made a float of what may be an integer: then it may be another one by now. None: there is none in
+    `kind`."""
+    if pt.is_struct(kind):
+        found = [(field.name, _finder(field.type)) for field in kind]
+        fields = [(name, test) for name, test in found if test is not None]
+        return (lambda v: isinstance(v, dict) and any(test(v.get(name)) for name, test in fields)) if fields else None
+    if pt.is_map(kind):
+        item = _finder(kind.item_type)
+        return item and (lambda v: isinstance(v, dict) and any(map(item, v.values())))
+    if pt.is_list(kind):
+        element = _finder(kind.value_type)
+        return element and (lambda v: isinstance(v, list) and any(map(element, v)))
+    return (lambda v: type(v) is float and v.is_integer()) if pt.is_integer(kind) else None
+
+
 def _loads(value: bytes) -> Any:
     """As orjson, but -0 keeps its sign, as it does with Arrow."""
     document = orjson.loads(value)
@@ -203,8 +222,13 @@ def _loads(value: bytes) -> Any:
 
 
 def _loads_exactly(value: bytes) -> Any:
-    """Like orjson, but with fractions as they are written."""
-    return json.loads(value.decode(), parse_float=Decimal, parse_constant=_no_constant)
+    """Like orjson, but with fractions, and the sign of zero, as they are written."""
+    return json.loads(
+        value.decode(),
+        parse_float=Decimal,
+        parse_int=lambda text: Decimal(text) if text == "-0" else int(text),
+        parse_constant=_no_constant,
+    )
 
 
 def _no_constant(name: str) -> Any:
@@ -243,4 +267,7 @@ def _as_double(value: Any) -> Any:
 
 def _as_decimal(value: Any) -> Any:
     """Decimals also come as strings, from those who do not trust every reader's numbers."""
-    return Decimal(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
+    try:
+        return Decimal(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
+    except ArithmeticError:  # an exponent beyond any bounds
+        return value

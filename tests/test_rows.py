@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import io
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,6 +39,7 @@ def encode(ddl: str, *rows: Any) -> tuple[list[dict[str, Any]], dict[int, str]]:
     """What is stored (without `_sequence`) and the misfits' messages; records are numbered from 100."""
     batch, misfits = encoder(ddl).encode(rows, range(100, 100 + len(rows)))
     batch.validate(full=True)
+    pq.write_table(pa.Table.from_batches([batch]), io.BytesIO())  # which takes what it will take in a commit
     stored = [{k: v for k, v in row.items() if k != "_sequence"} for row in batch.to_pylist()]
     return stored, {sequence: str(misfit) for sequence, misfit in misfits.items()}
 
@@ -348,6 +351,9 @@ TAKEN = [
     ("decimal(5,2)", Decimal("999.99"), Decimal("999.99")),
     ("decimal(5,2)", Decimal("1.500"), Decimal("1.50")),
     ("decimal(5,2)", Decimal("1E+2"), Decimal("100.00")),
+    ("decimal(5,2)", Decimal("0E-999999999"), Decimal("0.00")),
+    ("decimal(5,2)", Decimal("0E+999999999"), Decimal("0.00")),
+    ("bigint", Decimal("9E+18"), 9 * 10**18),
     ("decimal(5,2)", -7, Decimal("-7.00")),
     ("array<int>", [1, None], [1, None]),
     ("array<int>", (1, 2), [1, 2]),
@@ -405,6 +411,14 @@ REFUSED = [
     ("decimal(5,2)", True, "True (bool) is no decimal(5,2)"),
     ("decimal(5,2)", Decimal("1.005"), "has more than 2 digits after the point, too many for decimal(5,2)"),
     ("decimal(5,2)", Decimal("1E-42"), "has more than 2 digits after the point"),
+    ("decimal(5,2)", Decimal("1E-9999999"), "has more than 2 digits after the point"),
+    ("decimal(5,2)", Decimal("1E+9999999"), "is out of range for decimal(5,2)"),
+    ("decimal(38,0)", Decimal("1329227995784915872903807060280344576E-104"), "has more than 0 digits after the point"),
+    ("array<decimal(5,2)>", [Decimal("1E-999999999")], "has more than 2 digits after the point"),
+    ("struct<x: decimal(5,2)>", {"x": Decimal("1E-999999999")}, "has more than 2 digits after the point"),
+    ("map<string, decimal(5,2)>", {"x": Decimal("1E-999999999")}, "has more than 2 digits after the point"),
+    ("bigint", Decimal("1E+300000000"), "is out of range for bigint"),
+    ("struct<x: int>", {10**5000: 1}, "there is no field"),
     ("decimal(12,11)", Decimal("1.608126325076719527001631374511690804194E-11"), "has more than 11 digits after the point"),
     ("array<decimal(5,2)>", [Decimal("1E-42")], "[0]: Decimal('1E-42') has more than 2"),
     ("decimal(5,2)", Decimal(1000), "is out of range for decimal(5,2)"),
@@ -494,7 +508,7 @@ def test_a_long_value_is_shown_in_part() -> None:
 values = st.one_of(
     st.none(), st.booleans(), st.integers(), st.integers(-130, 130), st.floats(), st.floats(width=32), st.text(max_size=3),
     st.binary(max_size=3), st.dates(), st.datetimes(), st.datetimes(timezones=st.just(UTC)), st.datetimes(timezones=st.timezones()),
-    st.decimals(), st.decimals(-1000, 1000, places=2), st.sampled_from([np.int64(3), np.float64(1.5), np.bool_(True), Level.HIGH, Colour.RED]),
+    st.decimals(), st.decimals(-1000, 1000, places=2), st.builds("{}E{}".format, st.integers(), st.integers(-(10**8), 10**8)).map(Decimal), st.sampled_from([np.int64(3), np.float64(1.5), np.bool_(True), Level.HIGH, Colour.RED]),
 )  # fmt: skip
 nested = st.recursive(
     values,

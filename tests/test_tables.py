@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from actorproc.errors import HandlerError
@@ -111,6 +113,12 @@ def test_a_column_whose_type_would_lose_or_guess_is_refused_with_both_types(colu
         (pa.array([[300], [1], [2]]).slice(1), "array<tinyint>", [], ""),
         (pa.array([{"x": 1}, None, {"x": None}]), "struct<x: bigint NOT NULL>", [102], "x: it is NOT NULL"),
         (
+            pa.array([[("k", {"x": 1}), ("l", None)]], pa.map_(pa.string(), pa.struct([("x", pa.int64())]))),
+            "map<string, struct<x: bigint NOT NULL>>", [], "",
+        ),
+        (pa.array([[{"x": "a"}, None], None]), "array<struct<x: string NOT NULL>>", [], ""),
+        (pa.array([{"x": {"y": [1]}}, {"x": None}, None]), "struct<x: struct<y: array<bigint> NOT NULL>>", [], ""),
+        (
             pa.array([[{"x": 1}], [], [{"x": 1}, {"x": None}]], pa.list_(pa.struct([pa.field("x", pa.int64(), False)]))),
             "array<struct<x: bigint NOT NULL>>", [102], "x: it is NOT NULL",
         ),
@@ -125,7 +133,9 @@ def test_single_values_of_a_table_that_do_not_fit_are_their_records_failures(
     assert all(message in str(misfits[sequence]) for sequence in bad)
     assert table.column("_sequence").to_pylist() == [s for s in range(100, 100 + n) if s not in bad]
     assert table.column("d").to_pylist() == [i for i in range(n) if 100 + i not in bad]
+    assert table.column("c").to_pylist() == column.take([i for i in range(n) if 100 + i not in bad]).to_pylist()
     table.validate(full=True)
+    pq.write_table(table, io.BytesIO())  # which takes what it will take in a commit
 
 
 @pytest.mark.parametrize(

@@ -186,8 +186,25 @@ def _cast_struct(array: pa.StructArray, kind: pa.StructType) -> pa.StructArray:
         child = pa.nulls(len(array), field.type) if child is None else _cast(child, field.type)
         if not field.nullable and child.null_count > array.null_count:  # a null struct has null fields
             raise pa.ArrowInvalid(f".{field.name}: it is NOT NULL")
-        children.append(child)
+        children.append(child if field.nullable else _filled(child))
     return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
+
+
+def _filled(array: pa.Array) -> pa.Array:
+    """With something in place of each null: within a null, where nobody looks, Parquet takes none in a NOT NULL field either."""
+    if not array.null_count:
+        return array
+    places = pc.if_else(array.is_null(), len(array), pa.array(range(len(array)), pa.int64()))
+    return pa.concat_arrays([array, pa.array([_something(array.type)], array.type)]).take(places)
+
+
+def _something(kind: pa.DataType) -> object:
+    """A value of that type."""
+    if pt.is_struct(kind):
+        return {field.name: _something(field.type) for field in kind}
+    if pt.is_map(kind) or pt.is_list(kind):
+        return []
+    return "" if pt.is_string(kind) else b"" if pt.is_binary(kind) else False if pt.is_boolean(kind) else 0
 
 
 def _offsets(lists: pa.Array) -> pa.Int32Array:

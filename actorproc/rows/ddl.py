@@ -93,31 +93,38 @@ def parse_ddl(ddl: str) -> list[pa.Field]:
     return _Parser(ddl).columns()
 
 
-def to_ddl(fields: list[pa.Field]) -> str:
-    """The columns as DDL, which `parse_ddl` reads back to the same."""
-    return ", ".join(_column_ddl(field, " ") for field in fields)
+def to_ddl(fields: list[pa.Field], *, exact: bool = False) -> str:
+    """The columns as DDL, which `parse_ddl` reads back to the same.
+
+    Args:
+        exact: so that Spark does, too, whatever its session says of `timestamp` and of names that are keywords.
+    """
+    return ", ".join(_column_ddl(field, " ", exact) for field in fields)
 
 
-def type_ddl(kind: pa.DataType) -> str:
-    """An Arrow type in Spark's words; in Arrow's own where Spark has none."""
+def type_ddl(kind: pa.DataType, *, exact: bool = False) -> str:
+    """An Arrow type in Spark's words; in Arrow's own where Spark has none. `exact`: as for `to_ddl`."""
     if kind in _NAMES:
-        return _NAMES[kind]
+        return "timestamp_ltz" if exact and kind == _UTC else _NAMES[kind]
     if pa.types.is_decimal(kind):
         return f"decimal({kind.precision},{kind.scale})"
     if pa.types.is_struct(kind):
-        return f"struct<{', '.join(_column_ddl(field, ': ') for field in kind)}>"
+        return f"struct<{', '.join(_column_ddl(field, ': ', exact) for field in kind)}>"
     if pa.types.is_map(kind):
-        return f"map<{type_ddl(kind.key_type)}, {type_ddl(kind.item_type)}>"
+        return f"map<{type_ddl(kind.key_type, exact=exact)}, {type_ddl(kind.item_type, exact=exact)}>"
     if pa.types.is_list(kind):
-        return f"array<{type_ddl(kind.value_type)}>"
+        return f"array<{type_ddl(kind.value_type, exact=exact)}>"
     return str(kind)
 
 
-def _column_ddl(field: pa.Field, between: str) -> str:
-    name = field.name if _PLAIN.fullmatch(field.name) else "`" + field.name.replace("`", "``") + "`"
+def _column_ddl(field: pa.Field, between: str, exact: bool) -> str:
+    plain = not exact and _PLAIN.fullmatch(field.name)
+    name = field.name if plain else "`" + field.name.replace("`", "``") + "`"
     required = "" if field.nullable else " NOT NULL"
     comment = (field.metadata or {}).get(COMMENT, b"").decode().replace("\\", "\\\\").replace("'", "\\'")
-    return f"{name}{between}{type_ddl(field.type)}{required}" + (f" COMMENT '{comment}'" if comment else "")
+    return f"{name}{between}{type_ddl(field.type, exact=exact)}{required}" + (
+        f" COMMENT '{comment}'" if comment else ""
+    )
 
 
 class _Parser:

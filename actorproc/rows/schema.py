@@ -69,9 +69,9 @@ def parse_schema(declared: str | pa.Schema | None) -> pa.Schema:
     return pa.schema(fields)
 
 
-def schema_to_ddl(schema: pa.Schema) -> str:
-    """The schema as Spark DDL; `parse_schema` makes the same schema of it."""
-    return to_ddl(list(schema))
+def schema_to_ddl(schema: pa.Schema, *, exact: bool = False) -> str:
+    """The schema as Spark DDL; `parse_schema` makes the same schema of it, and with `exact` any session of Spark's."""
+    return to_ddl(list(schema), exact=exact)
 
 
 def output_schema(schema: pa.Schema) -> pa.Schema:

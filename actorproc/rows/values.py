@@ -32,11 +32,9 @@ _NONE = type(None)
 
 def unknown_name(name: object, known: Sequence[str], what: str) -> str:
     """Message for a column or field that is not there, with the one that may be meant."""
-    near = get_close_matches(str(name), known, 1)
+    near = get_close_matches(name, known, 1) if isinstance(name, str) else []
     hint = f"did you mean {near[0]!r}? " if near else ""
-    return (
-        f"there is no {what} {name!r}; {hint}there are: {', '.join(known) or 'none, as output_schema is not declared'}"
-    )
+    return f"there is no {what} {shown(name)}; {hint}there are: {', '.join(known) or 'none, as output_schema is not declared'}"
 
 
 # Whole columns
@@ -106,11 +104,17 @@ def _plain_floats(values: Sequence[Any]) -> bool:
 
 def _plain_decimals(kind: pa.DataType) -> Plain:
     types = frozenset({Decimal, int, _NONE})
+    lowest, highest = -kind.scale - 1, kind.precision - kind.scale
 
     def test(values: Sequence[Any]) -> bool:
         if not types.issuperset(map(type, values)):
             return False
-        # Arrow 26 makes zero of a number with more than 38 digits to drop, instead of refusing it.
+        # Arrow 26 looks powers of ten up in a table without a look at its end: 1e-9999999 ends the process, and 1e-104 may
+        # become anything. Within these bounds, and with the 38 digits that it takes at most, it stays inside.
+        leading = [value.adjusted() for value in values if type(value) is Decimal]
+        if leading and not (lowest <= min(leading) and max(leading) <= highest):
+            return False
+        # And it makes zero of a number with more than 38 digits to drop, instead of refusing it.
         nonzero = pc.sum(pc.not_equal(pa.array(values, kind), pa.scalar(0, kind)), min_count=0).as_py()
         return bool(nonzero == sum(map(operator.truth, values)))
 
@@ -207,6 +211,8 @@ def _integer(name: str, bits: int) -> Coerce:
 
     def convert(value: Any) -> int:
         if isinstance(value, Decimal):
+            if value.is_finite() and value.adjusted() > bits:  # an int of it might take minutes, and hold everything up
+                raise ValueError(f"{shown(value)} is out of range for {name} ({low} to {high})")
             whole = value.is_finite() and value == value.to_integral_value()
         elif isinstance(value, float | np.floating):
             whole = float(value).is_integer()
@@ -328,7 +334,9 @@ def _map(kind: pa.MapType) -> Coerce:
     def convert(value: Any) -> list[tuple[Any, Any]]:
         if not isinstance(value, Mapping):
             raise _no(value, "map", "a dict")
-        return [(_at(f" key {key!r}", keys, key), _at(f"[{key!r}]", items, item)) for key, item in value.items()]
+        return [
+            (_at(f" key {shown(key)}", keys, key), _at(f"[{shown(key)}]", items, item)) for key, item in value.items()
+        ]
 
     return convert
 
