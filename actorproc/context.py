@@ -17,6 +17,7 @@ from actorproc.errors import HandlerError, HandlerMisuse, failure_of, repr_of
 from actorproc.records import Batch, Record
 from actorproc.rows.emitted import PIECE, Emitted
 from actorproc.rows.encoder import Row
+from actorproc.tasks import is_stray
 
 T = TypeVar("T")
 
@@ -268,7 +269,11 @@ class PartitionContext:
             for index, record in todo:
                 try:
                     results[index] = await _awaitable(work(record))
-                except (Exception, SystemExit) as error:  # noqa: BLE001  # the user's code; it is this record's failure
+                except BaseException as error:  # the user's code; it is this record's failure
+                    if isinstance(error, asyncio.CancelledError) and not is_stray():
+                        raise
+                    if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
+                        raise
                     self.fail(record, failure_of(error))
                 left -= 1
                 awaited[record.sequence] -= 1

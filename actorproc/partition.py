@@ -24,7 +24,7 @@ from actorproc.budget import ByteBudget, Room, Tally
 from actorproc.clock import Clock
 from actorproc.committing import Committer, PartitionStatistics
 from actorproc.context import Site
-from actorproc.errors import Fenced, HandlerError, PartitionStuck, SourceError, failure_of
+from actorproc.errors import ActorprocError, Fenced, HandlerError, PartitionStuck, SourceError, failure_of
 from actorproc.handler import CloseReason, PartitionHandler
 from actorproc.handler_threads import HandlerThreads
 from actorproc.layout import ProcessorLayout
@@ -154,6 +154,8 @@ class PartitionActor(Actor[Read | Exception]):
         finally:
             if self.aborted is not None:
                 reason = CloseReason.FAILED
+                if self._settings.delivery == "at-most-once" and handler is not None:
+                    await self._keep_after_abort()
             self.statistics.state = "closing"
             self._room.close()
             self._committer.close()
@@ -327,6 +329,14 @@ class PartitionActor(Actor[Read | Exception]):
         if self._settings.auto_commit or self._settings.delivery == "at-most-once":
             await self._committer.commit()
 
+    async def _keep_after_abort(self) -> None:
+        """At most once earlier batches are done for good, though the handler hangs in this one."""
+        with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSING_TIME):
+            try:
+                await self._committer.commit()
+            except ActorprocError as error:
+                self._log.warning("partition.not_kept", error=str(error))
+
     async def _save(self, batch: Batch, outcome: Outcome, upto: int) -> None:
         """`ctx.commit` within a batch: everything up to a record of it."""
         self._committer.processed(batch, upto, Cursor(self._committer.cursor.position, upto), outcome)
@@ -372,7 +382,10 @@ class PartitionActor(Actor[Read | Exception]):
         Not if one of the two is not known."""
         before = self._common.source.sequence_before(self.partition, cursor.position)
         upto = max(cursor.sequence, -1 if before is None else before)
-        if newest is None or upto >= newest or (before is None and cursor.sequence < 0):
+        nowhere = (
+            before is None and cursor.sequence < 0 and self._common.start != "earliest"
+        )  # it may be beyond the end
+        if newest is None or upto >= newest or nowhere:
             return False
         now = await self._common.source.end(self.partition)
         return now.sequence is not None and upto < now.sequence

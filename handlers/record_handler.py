@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, NoReturn, get_args, get_origin
 from typing_extensions import TypeVar
 
 from actorproc.context import PartitionContext
-from actorproc.errors import HandlerDefinitionError, HandlerError, HandlerMisuse
+from actorproc.errors import HandlerDefinitionError, HandlerError, HandlerMisuse, failure_of, repr_of
 from actorproc.handler import PartitionHandler
 from actorproc.handlers.typed_values import TypedValues
 from actorproc.records import Batch, Record
@@ -91,8 +91,8 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
             for record in given:
                 try:
                     append(work(record, ctx))
-                except Exception as error:  # noqa: BLE001  # the user's code; whatever it is, it is this record's failure
-                    ctx.fail(self.record, error)
+                except BaseException as error:  # noqa: BLE001  # the user's code; whatever it is, it is this record's failure
+                    ctx.fail(self.record, failure_of(error))
                     append(None)
             self._emit(batch[done : done + len(results)], results, ctx)
             done += len(results)
@@ -153,14 +153,14 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
                 ctx.emit(record, result)
                 continue
             if isinstance(result, str | bytes) or not isinstance(result, Iterable):
-                what = f"process_record returned {result!r} ({type(result).__name__})"
+                what = f"process_record returned {repr_of(result):.200} ({type(result).__name__})"
                 ctx.fail(record, HandlerError(f"{what}; return a dict or tuple, several in a list, or None"))
                 continue
             self._at = partial(_same, record)
             try:
                 ctx.emit_many(record, result)
-            except Exception as error:  # noqa: BLE001  # a generator runs here: the user's code
-                ctx.fail(record, error)
+            except BaseException as error:  # noqa: BLE001  # a generator runs here: the user's code
+                ctx.fail(record, failure_of(error))
 
 
 def _declared(cls: type) -> Iterator[Any]:

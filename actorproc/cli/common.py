@@ -17,7 +17,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from actorproc.clock import SYSTEM
-from actorproc.errors import SettingsError, UsageError
+from actorproc.errors import ActorprocError, SettingsError, UsageError
 from actorproc.layout import ProcessorLayout, natural
 from actorproc.output.dataset import partitions_with_state
 from actorproc.places import missing_processor
@@ -59,8 +59,18 @@ def load_settings(config: Path | None, given: Sequence[str] | None) -> Settings:
 
 
 def run_async(work: Callable[[], Awaitable[T]]) -> T:
-    """Run `work` on an event loop of its own."""
-    return anyio.run(work)
+    """Run `work` on an event loop of its own.
+
+    Raises:
+        ActorprocError: a task or callback of the user's has called `sys.exit`, for which asyncio lets everything go.
+    """
+    try:
+        return anyio.run(work)
+    except SystemExit as stray:
+        raise ActorprocError(
+            f"something that runs beside the handler called sys.exit({stray.code!r}), and that ended everything: a task, a "
+            "callback. Raise another exception there. What is committed stays; start again to go on"
+        ) from stray
 
 
 @asynccontextmanager

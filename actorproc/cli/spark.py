@@ -106,9 +106,11 @@ def spark(
         raise UsageError(str(error)) from None
     from actorproc.cli.spark_query import Ask, run
 
+    options = pairs("--option", option)
+    path = path or options.pop("path", None)
     run(
         Ask(
-            function, name, container, checkpoint, to, path, mode, pairs("--option", option), trigger, max_rows, max_files,
+            function, name, container, checkpoint, to, path, mode, options, trigger, max_rows, max_files,
             columns.split(",") if columns else None, native, master, remote, package or [], pairs("--conf", conf),
             max_failures, stop_within, wait,
         ),

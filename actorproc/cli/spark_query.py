@@ -12,7 +12,7 @@ import anyio
 import structlog
 import typer
 
-from actorproc.cli.common import opened_processor, run_async
+from actorproc.cli.common import opened_processor, pairs, run_async
 from actorproc.cli.loading import load_function
 from actorproc.cli.spark_show import Figures, Show, say_started, summary
 from actorproc.cli.workers import end_soon, stop_with_parent
@@ -33,7 +33,7 @@ from actorproc.spark.job import Job
 from actorproc.spark.output import Output, check_names
 from actorproc.spark.progress import Lag, read_lag
 from actorproc.spark.query import Query, Sink
-from actorproc.spark.request import checked_names, riding_options
+from actorproc.spark.request import checked_names, given_options, riding_options
 from actorproc.spark.running import RunLimits, RunningQuery
 from actorproc.spark.session import TO_THE_END, RemoteSession, Session, default_master, session_options
 from actorproc.spark.urls import check_apart, full_url, spark_url
@@ -106,8 +106,10 @@ def run(ask: Ask, config: Path | None, given: Sequence[str] | None) -> None:
                     columns = checked_names("--columns", ask.columns)
                     check_names(ask.name, columns, await Output(ask.name).schema(store))
                 urls = _urls(ask, store, settings)
-                told = settings if given or not ask.remote else None  # a server has settings of its own
-                sink = _sink(ask, urls.get("path"), told)
+                # A server has settings of its own, and keys: it is told what the command line says, no more.
+                typed: dict[str, Any] = dict(pairs("--set", given))
+                told = Settings(**typed) if ask.remote else settings
+                sink = _sink(ask, urls.get("path"), given_options(told) if ask.remote else riding_options(settings))
                 query = Query(ask.function, function, urls["checkpoint"], trigger, sink) if function else None
                 native = [spark_url(store.url, settings)] if ask.native else []
                 session = _session(ask, [*urls.values(), *native], settings)
@@ -124,7 +126,8 @@ def run(ask: Ask, config: Path | None, given: Sequence[str] | None) -> None:
                     max_rows=ask.max_rows,
                     max_files=ask.max_files,
                     native=ask.native,
-                    settings=told,
+                    settings=settings,
+                    told=told,
                 )
                 backoff = Backoff(settings.restart_backoff, settings.restart_backoff_max)
                 await _keep(job, RunLimits(ask.max_failures, stop_within, backoff), store, signals, ask.trigger)
@@ -143,6 +146,8 @@ def _check(ask: Ask) -> None:
         raise UsageError(f"--to {ask.to} needs --path URL: where its files go")
     if ask.mode is not None and ask.mode.lower() not in _MODES:
         raise UsageError(f"--mode {ask.mode!r}: {', '.join(_MODES)}")
+    if ask.to.lower() == _OURS and ask.mode not in (None, "append"):
+        raise UsageError(f"--mode {ask.mode!r} with --to {_OURS}: a log can only be appended to; leave --mode out")
 
 
 def _load_early(spec: str) -> Callable[..., Any] | None:
@@ -155,9 +160,8 @@ def _load_early(spec: str) -> Callable[..., Any] | None:
         raise
 
 
-def _sink(ask: Ask, path: str | None, settings: Settings | None) -> Sink:
-    riding = riding_options(settings) if settings is not None and ask.to.lower() == _OURS else {}
-    return Sink(ask.to, path, ask.mode, {**riding, **ask.options})
+def _sink(ask: Ask, path: str | None, riding: Mapping[str, str]) -> Sink:
+    return Sink(ask.to, path, ask.mode, {**(riding if ask.to.lower() == _OURS else {}), **ask.options})
 
 
 async def _keep(job: Job, limits: RunLimits, store: Store, signals: Signals, trigger: str) -> None:
@@ -232,7 +236,7 @@ async def _register(job: Job, store: Store) -> Reader | None:
     """
     try:
         spec = job.query.spec
-        reader = Reader.spark(spec.replace(":", ".").lstrip("_"), job.query.checkpoint, spec)
+        reader = Reader.spark(_reader_name(spec), job.query.checkpoint, spec)
     except UsageError as unreadable:  # a place that Hadoop knows, and we do not
         log.warning("spark.not_registered", why=str(unreadable))
         return None
@@ -252,6 +256,11 @@ async def _register(job: Job, store: Store) -> Reader | None:
     return next((after[name] for name in after if name not in before and after[name].is_same(reader)), None)
 
 
+def _reader_name(spec: str) -> str:
+    """Such as `app.delays`; of letters that a name may have."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", spec.replace(":", ".")).lstrip("._-")[-100:].lstrip("._-") or "query"
+
+
 async def _unregister(job: Job, store: Store, reader: Reader, *, refused: bool) -> None:
     """Forget the reader again, if the query is wrong use, or has planned no micro-batch that will run again."""
     if not refused and await _ask_checkpoint(job, reader, has_begun) is not False:
@@ -265,7 +274,7 @@ async def _unregister(job: Job, store: Store, reader: Reader, *, refused: bool) 
 async def _ask_checkpoint(job: Job, reader: Reader, ask: Callable[[Store], Awaitable[bool]]) -> bool | None:
     """What its checkpoint says; None: it does not."""
     try:
-        async with open_store(reader.url, job.settings or Settings.load()) as checkpoint:
+        async with open_store(reader.url, job.settings) as checkpoint:
             return await ask(checkpoint)
     except ActorprocError as error:
         log.debug("spark.checkpoint_unknown", error=str(error))
@@ -275,7 +284,7 @@ async def _ask_checkpoint(job: Job, reader: Reader, ask: Callable[[Store], Await
 async def _position(job: Job, store: Store, reader: Reader) -> Mapping[str, int] | None:
     kept = KeptOutput(store, ProcessorLayout(job.name))
     try:
-        return await position_of(kept, reader, (), job.settings or Settings.load())
+        return await position_of(kept, reader, (), job.settings)
     except ActorprocError as error:  # a checkpoint of something else, or broken: the query itself will say so
         log.debug("spark.position_unknown", error=str(error))
         return None

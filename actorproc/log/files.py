@@ -48,6 +48,12 @@ class LogMeta(NamedTuple):
             return cls(int(fields["partitions"]), str(fields["put_id"]))
 
 
+async def find_log(store: Store) -> LogMeta | None:
+    """The log that is there, if there is one."""
+    stored = await store.get(LOG_META)
+    return None if stored is None else LogMeta.of(stored)
+
+
 async def open_log(store: Store) -> LogMeta:
     """The log that is there.
 
@@ -55,8 +61,8 @@ async def open_log(store: Store) -> LogMeta:
         UsageError: there is no log at this place.
         CorruptObject: what is there is no log.
     """
-    stored = await store.get(LOG_META)
-    if stored is None:
+    found = await find_log(store)
+    if found is None:
         if (other := await processors_at(store)) is not None:
             raise UsageError(
                 f"{other}, and no log: give the log, or a processor's output as actorproc+CONTAINER/PROCESSOR"
@@ -65,7 +71,7 @@ async def open_log(store: Store) -> LogMeta:
             f"there is no log at {store.url}: create it with Producer({store.url!r}, partitions=8), "
             f"or with: actorproc produce --log {store.url} --partitions 8 FILE.jsonl"
         )
-    return LogMeta.of(stored)
+    return found
 
 
 async def create_log(store: Store, partitions: int) -> LogMeta:

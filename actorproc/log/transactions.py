@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from actorproc.document import document, to_document
-from actorproc.errors import CorruptObject, StoreError
-from actorproc.layout import LOG_STAGED, batch_of_staged, log_transaction
+from actorproc.errors import CorruptObject, StoreError, UsageError
+from actorproc.layout import LOG_STAGED, batch_of_staged, folder_of, log_transaction
 from actorproc.log.files import Notes, encode_file, first_base, open_log
 from actorproc.log.heads import HeadWriter
 from actorproc.log.once import ending, hinting, land
@@ -117,6 +117,9 @@ class Transactions:
         Args:
             batch: greater than the one before; one that is not, is in the log already, and nothing is done.
             staged: in the order in which the records are to be appended.
+
+        Raises:
+            UsageError: what was staged is somewhere else.
         """
         key = log_transaction(name)
         stored = await self._store.get(key)
@@ -130,11 +133,25 @@ class Transactions:
                 log.info("log.transaction_done", transaction=name, batch=found.batch)
             elif found is not None and found.batch >= batch:
                 break
+            elif unseen := await self._unseen(staged):
+                before, stored = stored, await self._store.get(key)
+                if stored == before:  # else another driver has finished the batch, and removed them
+                    raise UsageError(
+                        f"{unseen} of {len(staged)} objects that tasks have staged for {self._store.url} are not there for the driver: "
+                        "every machine must reach the log at this URL, in a bucket or in a folder that all of them share"
+                    )
             else:
                 plan = await self._plan(batch, staged)
                 planned = plan.put_id
                 stored, _ = await self._write(key, plan, stored.tag if stored else None)
         await self._tidy(name, batch)
+
+    async def _unseen(self, staged: Sequence[Staged]) -> int:
+        """How many of the staged objects are not here: once a batch is decided on them, nothing else can be done."""
+        folders = {folder_of(one.key) for one in staged}
+        listed = (await gather(sorted(folders), self._store.list)).values()
+        found = {entry.key for listing in listed for entry in listing.entries}
+        return sum(one.key not in found for one in staged)
 
     async def _plan(self, batch: int, staged: Sequence[Staged]) -> Transaction:
         hints = self._heads.newest

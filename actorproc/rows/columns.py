@@ -41,6 +41,11 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN else text[:SHOWN] + "..."
 
 
+def name_of(column: object) -> str:
+    """A column's name as a message has it, whatever the user took for one."""
+    return column if isinstance(column, str) else shown(column)
+
+
 def castable(source: pa.DataType, target: pa.DataType) -> bool:
     """Can columns of type `source` become `target` with nothing lost, unless single values stand against it?"""
     if source == target or pt.is_null(source):

@@ -143,7 +143,7 @@ class _Work:
 
     def __call__(self, groups: Sequence[FileGroup], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """In a task: do the groups whose indices come. What is wrong with a file is no fault of the task's: it is said."""
-        with opened(self.url, self.settings) as place:
+        with opened(self.url, self.settings, patient=True) as place:
             for index in (value.as_py() for batch in batches for value in batch.column(0)):
                 try:
                     made = place.call(merge, place.store, self.layout, groups[index], self.schema)

@@ -23,7 +23,14 @@ from actorproc.spark.cores import cores
 from actorproc.spark.native import native_options, native_url
 from actorproc.spark.output import PARTITION, Output, check_names
 from actorproc.spark.place import opened
-from actorproc.spark.request import check_limit, check_partitions, check_start, checked_names, riding_options
+from actorproc.spark.request import (
+    check_limit,
+    check_partitions,
+    check_start,
+    checked_names,
+    given_options,
+    riding_options,
+)
 from actorproc.store import Store
 
 _NEVER = "36500d"  # Spark's own file stream passes over files that are a week older than the newest it has seen
@@ -64,13 +71,18 @@ def read_output(
     path = native_url(spark, url)
     if path is None and native:
         raise _unreachable(url)
+    if folders is None and native:
+        raise UsageError(
+            f"output of {name} at {url} is trimmed up to amid a compacted file, of which Spark's own reader would show all rows; "
+            "leave native out"
+        )
     if path is not None and folders:
         frames = []
         for folder, keys in folders.items():
             reader = spark.read.options(**native_options(path, settings), basePath=f"{path}/{folder}")
             frames.append(reader.schema(_in_files(schema)).parquet(*(f"{path}/{key}" for key in keys)))
         return wanted.of_files(reduce(DataFrame.unionAll, frames), schema)
-    return wanted.source(spark, spark.read, settings, schema)
+    return wanted.source(spark, spark.read, settings, schema, url)
 
 
 def stream_output(
@@ -106,7 +118,8 @@ def stream_output(
         if _is_remote(spark):
             return wanted.remote(spark, stream, settings, native)
         settings = settings or Settings.load()
-        return wanted.source(spark, stream, settings, wanted.look(settings, files=False)[0])
+        schema, url, _ = wanted.look(settings, files=False)
+        return wanted.source(spark, stream, settings, schema, url)
     settings = settings or Settings.load()
     if max_rows is not None:
         raise UsageError("max_rows does not go with native=True: Spark's own file stream counts files; use max_files")
@@ -114,9 +127,9 @@ def stream_output(
     path = native_url(spark, url)
     if path is None:
         raise _unreachable(url)
-    if not folders:
+    if folders is not None and not folders:
         raise UsageError(f"{name} at {url} has no output yet, and Spark's own file stream needs some; leave native out")
-    if len(folders) > 1 or wanted.originals not in folders:
+    if folders is None or len(folders) > 1 or wanted.originals not in folders:
         raise UsageError(
             f"output of {name} at {url} was compacted, and Spark's own file stream sees the originals only, while they are "
             "there; leave native out"
@@ -147,9 +160,9 @@ class _Wanted:
             check_start(f"start_sequence = {start!r}", start)
         self._start = {str(name): first for name, first in start.items()} if isinstance(start, Mapping) else start
 
-    def look(self, settings: Settings, *, files: bool) -> tuple[pa.Schema, str, Mapping[str, Sequence[str]]]:
+    def look(self, settings: Settings, *, files: bool) -> tuple[pa.Schema, str, Mapping[str, Sequence[str]] | None]:
         """The schema of all columns, the URL in full, and, if `files` are wanted, what Spark's own reader is to read: keys of
-        folders and files by the folder that they are in; nothing if nothing was committed."""
+        folders and files by the folder that they are in; nothing if nothing was committed, None if it would read too much."""
         output = Output(self._name)
         with opened(self._container, settings) as place:
             schema = place.call(output.schema, place.store)
@@ -161,9 +174,13 @@ class _Wanted:
                 check_names(self._name, self._columns, schema)
             return schema, place.store.url, folders
 
-    async def _folders(self, store: Store) -> Mapping[str, Sequence[str]]:
+    async def _folders(self, store: Store) -> Mapping[str, Sequence[str]] | None:
+        """None: a compacted file begins with rows that were trimmed, which Spark's own reader would show."""
         where = OutputFiles(self._layout)
-        if not any(boundary.originals for boundary in (await where.look(store)).values()):
+        boundaries = (await where.look(store)).values()
+        if any(boundary.ranges and boundary.ranges[0].first < boundary.lowest for boundary in boundaries):
+            return None
+        if not any(boundary.originals for boundary in boundaries):
             return (
                 {self.originals: [self.originals]} if (await store.list(self._layout.output, limit=1)).entries else {}
             )
@@ -174,11 +191,12 @@ class _Wanted:
             found[self._compacted if file.compacted else self.originals].append(file.key)
         return {folder: keys for folder, keys in found.items() if keys}
 
-    def source(self, spark: SparkSession, reader: Any, settings: Settings, schema: pa.Schema) -> DataFrame:
-        """Through the data source. Spark is told the schema, which is known: the data source would look for it again."""
+    def source(self, spark: SparkSession, reader: Any, settings: Settings, schema: pa.Schema, url: str) -> DataFrame:
+        """Through the data source. Spark is told the schema, which is known: the data source would look for it again; and the
+        place in full: its processes may have other working directories."""
         wanted = schema if self._columns is None else pa.schema([schema.field(column) for column in self._columns])
-        reader = self._told(spark, reader, settings).option("tasks", cores(spark))
-        return reader.schema(schema_to_ddl(wanted)).load(self._container)  # type: ignore[no-any-return]
+        reader = self._told(spark, reader, riding_options(settings)).option("tasks", cores(spark))
+        return reader.schema(schema_to_ddl(wanted, exact=True)).load(url)  # type: ignore[no-any-return]
 
     def remote(self, spark: SparkSession, reader: Any, settings: Settings | None, native: bool | None) -> DataFrame:
         """Through the data source, which runs elsewhere."""
@@ -186,7 +204,7 @@ class _Wanted:
             raise UsageError(
                 "native=True does not go with Spark Connect: this process cannot tell what the server reaches"
             )
-        reader = self._told(spark, reader, settings)
+        reader = self._told(spark, reader, given_options(settings) if settings is not None else {})
         frame: DataFrame = reader.load(self._container)
         if self._columns is None:
             return frame
@@ -194,11 +212,10 @@ class _Wanted:
         chosen = frame.schema.__class__([frame.schema[column] for column in self._columns])
         return reader.schema(chosen).load(self._container)  # type: ignore[no-any-return]
 
-    def _told(self, spark: SparkSession, reader: Any, settings: Settings | None) -> Any:
+    def _told(self, spark: SparkSession, reader: Any, riding: Mapping[str, str]) -> Any:
         """The reader, with what the data source has to know."""
         _register(spark)
-        options = riding_options(settings) if settings is not None else {}
-        options["name"] = self._name
+        options = {**riding, "name": self._name}
         if self._partitions is not None:
             options["partitions"] = json.dumps(self._partitions)
         if self._start is not None:
@@ -236,7 +253,7 @@ def _literal(text: str) -> str:
 def _in_files(schema: pa.Schema) -> str:
     """What Spark's own reader is to find there: in the files, and in the names of their folders."""
     stored = [field for field in schema if field.name != PARTITION.name]
-    return schema_to_ddl(pa.schema([*stored, pa.field(PARTITION_COLUMN, pa.string())]))
+    return schema_to_ddl(pa.schema([*stored, pa.field(PARTITION_COLUMN, pa.string())]), exact=True)
 
 
 def _is_remote(spark: SparkSession) -> bool:

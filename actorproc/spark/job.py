@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -26,7 +26,10 @@ class Job:
     max_rows: int | None = None
     max_files: int | None = None
     native: bool = False
-    settings: Settings | None = None
+    settings: Settings = field(default_factory=Settings.load)
+    """With which this process reaches the store."""
+    told: Settings | None = None
+    """With which Spark does; a Spark Connect server has its own for what these leave open. None: the same."""
 
     def start(self, again: bool) -> tuple[StreamingQuery, str]:
         """Start the query; and where it writes, for people. `again`: it ran before, and failed.
@@ -40,7 +43,7 @@ class Job:
         try:
             rows = stream_output(
                 spark, self.container, self.name, columns=self.columns, max_rows=self.max_rows, max_files=self.max_files,
-                native=self.native, settings=self.settings,
+                native=self.native, settings=self.told or self.settings,
             )  # fmt: skip
         except UsageError as error:
             if again:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 from py4j.protocol import Py4JNetworkError
 from pyspark.sql import DataFrame, SparkSession
@@ -102,6 +104,12 @@ class Query:
                 "started, or the query that you started"
             )
         query: StreamingQuery = made
+        if (root := _checkpoint_of(query)) is not None and _plain(root) != _plain(self.checkpoint):
+            query.stop()
+            raise HandlerDefinitionError(
+                f"{self.spec} started a query with a checkpoint of its own, {root}, of which nobody would know how far it is: "
+                'give it .option("checkpointLocation", checkpoint); the function gets it if it has a parameter of that name'
+            )
         return query, writes
 
     def _writer(self, frame: DataFrame) -> DataStreamWriter:
@@ -113,6 +121,16 @@ class Query:
             frame.writeStream.format(self.sink.format).outputMode(self.sink.output_mode).options(**self.sink.options)
         )
         return writer.option("path", self.sink.path) if self.sink.path else writer
+
+
+def _checkpoint_of(query: StreamingQuery) -> str | None:
+    """Where it is; None on a Spark Connect server, which does not say."""
+    return str(query._jsq.streamingQuery().resolvedCheckpointRoot()) if hasattr(query, "_jsq") else None
+
+
+def _plain(url: str) -> str:
+    """One spelling of it: Hadoop writes `file:/a` for `file:///a`."""
+    return unquote(re.sub(r"^file:/+", "/", url)).rstrip("/")
 
 
 def _is_a(made: object, kind: type) -> bool:

@@ -16,11 +16,15 @@ from actorproc.spark.dataset import Dataset
 from actorproc.spark.letters import DeadLetters
 from actorproc.spark.log import Log
 from actorproc.spark.output import Output
+from actorproc.stores import open_store
 
 KINDS = ("output", "log", "dead-letters")
 
 RIDING = ("poll_interval", *(name for name in Settings.model_fields if name.startswith(("s3_", "store_"))))
 """Settings that are options, too: how to reach the store, and how often to look for news."""
+
+COMPLETE = "settingsAreComplete"
+"""The option that says that of the options of these names. Ours alone: `read_output` and the like set it."""
 
 _LIMIT = "a whole number, 1 or more"
 _NO_SEQUENCE = 2**63
@@ -69,12 +73,14 @@ def parse_options(given: Mapping[str, str]) -> Request:
     """
     options = {key.lower(): value for key, value in given.items()}
     known = {name.lower(): name for name in (*_OPTIONS, *RIDING)}
-    check_options(given, known)
+    check_options([name for name in given if name.lower() != COMPLETE.lower()], known)
     url = options.get("path")
     if not url:
         raise UsageError('which container (or log)? Say .load("URL") or .option("path", "URL")')
     if url.startswith("memory:"):
         raise UsageError(f"{url} lives in one process, and Spark has several: use a folder or a bucket")
+    settings = riding_settings(options)
+    url = open_store(url, settings).url  # in full: tasks may have another working directory
     max_rows = _count(options, "maxRowsPerTrigger")
     dataset = _dataset(options, url)
     if max_rows and isinstance(dataset, DeadLetters):
@@ -82,7 +88,7 @@ def parse_options(given: Mapping[str, str]) -> Request:
     return Request(
         url=url,
         dataset=dataset,
-        settings=Settings.load(**{name: options.get(name) for name in RIDING}),
+        settings=settings,
         partitions=_partitions(options.get("partitions")),
         start=_start(options.get("startsequence")),
         tasks=_count(options, "tasks") or os.cpu_count() or 1,
@@ -105,9 +111,22 @@ def check_options(given: Iterable[str], known: Mapping[str, str]) -> None:
 
 
 def riding_options(settings: Settings) -> dict[str, str]:
-    """The options that carry what `settings` say of the store."""
-    chosen = settings.model_dump(include=set(RIDING), exclude_none=True, exclude_defaults=True)
+    """The options that carry all that `settings` say of the store: Spark's processes then look nowhere else."""
+    chosen = settings.model_dump(include=set(RIDING), exclude_none=True)
+    return {name: str(value) for name, value in chosen.items()} | {COMPLETE: "true"}
+
+
+def given_options(settings: Settings) -> dict[str, str]:
+    """The options that carry what was given of `settings`; the rest is for a server's own environment to say."""
+    chosen = settings.model_dump(include=set(RIDING) & settings.model_fields_set, exclude_none=True)
     return {name: str(value) for name, value in chosen.items()}
+
+
+def riding_settings(options: Mapping[str, str]) -> Settings:
+    """The settings that ride among `options`, whose names are in small letters; those that do not come from this process's
+    environment and `actorproc.toml`, unless the options say that they are complete."""
+    given: dict[str, Any] = {name: options[name] for name in RIDING if name in options}
+    return Settings(**given) if COMPLETE.lower() in options else Settings.load(**given)
 
 
 def _dataset(options: Mapping[str, str], url: str) -> Dataset:
@@ -136,10 +155,10 @@ def _partitions(value: str | None) -> frozenset[str] | None:
     """Names in a JSON list, or with commas between them."""
     if value is None:
         return None
-    listed = _json(value) if value.lstrip().startswith("[") else value.split(",")
-    if not isinstance(listed, list) or not listed:
+    named = _json(value) if value.lstrip().startswith("[") else [name.strip() for name in value.split(",")]
+    if not isinstance(named, list) or not named:
         raise UsageError(f"partitions = {value!r}: names such as 0,1,5, or a JSON list of them")
-    return frozenset(str(name).strip() for name in listed)
+    return frozenset(map(str, named))
 
 
 def _start(value: str | None) -> Mapping[str, int] | int:

@@ -35,7 +35,8 @@ _CLOSING = 10.0  # seconds that Spark has to end in good order; its Java ends wi
 _REACH = 60.0  # seconds that a Spark Connect server has to answer at first
 _SILENT = 5.0  # of them, before a word is said
 _TOKEN = re.compile(r"(?i)(token=)[^;]*")
-_SECRET = re.compile(r"(?i)secret|password|token|access\.key")
+_SECRET = re.compile(r"(?i)secret|passw|passphrase|pwd|token|credential|private|(api|access|account)[._]?key")
+_IN_JAVA = re.compile(r"-D([^\s=]+)=(\"[^\"]*\"|\S+)")
 
 
 class Session:
@@ -96,7 +97,9 @@ class Session:
         return self._shown() | _environment()
 
     def _shown(self) -> dict[str, str]:
-        return {name: "***" if _SECRET.search(name) else value for name, value in self._options.items()}
+        return {
+            name: "***" if _SECRET.search(name) else _without_secrets(value) for name, value in self._options.items()
+        }
 
     def page(self) -> str | None:
         """URL of Spark's own page on what runs."""
@@ -108,6 +111,11 @@ class Session:
 
     def _stop(self, session: SparkSession) -> None:
         session.stop()
+
+
+def _without_secrets(value: str) -> str:
+    """Of an option that holds flags for Java."""
+    return _IN_JAVA.sub(lambda flag: f"-D{flag[1]}=***" if _SECRET.search(flag[1]) else flag[0], value)
 
 
 class RemoteSession(Session):

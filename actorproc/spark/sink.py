@@ -8,7 +8,7 @@ fails before its commit, leaves nothing in the log.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from random import Random
 
 import numpy as np
@@ -19,9 +19,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from actorproc.clock import SYSTEM
-from actorproc.errors import StoreError, UsageError
+from actorproc.errors import SourceError, StoreError, UsageError
 from actorproc.layout import log_staged
-from actorproc.log.files import create_log, open_log
+from actorproc.log.files import create_log, find_log, open_log
 from actorproc.log.partitioning import Router
 from actorproc.log.staging import Staged, encode_staged
 from actorproc.log.transactions import UNNAMED, Transactions, abandon, is_begun, is_done
@@ -59,27 +59,21 @@ class _Writer:
             )
         checked_record_columns(schema)
         self._target = target
-        with opened(target.url, target.settings) as place:
-            self._partitions, self._done = place.call(self._look, place.store)
 
-    async def _look(self, store: Store) -> tuple[int, bool]:
-        """How many partitions the log has, and whether what is to be written is there already."""
-        wanted = self._target.partitions
-        meta = await (create_log(store, wanted) if wanted else open_log(store))
-        name = self._target.transaction
-        return meta.partitions, name is not None and await is_done(store, name, self._target.batch)
+    def _open(self) -> AbstractContextManager[Place]:
+        return opened(self._target.url, self._target.settings, patient=True)
 
-    def _stage(self, rows: Iterator[pa.RecordBatch], transaction: str, batch: int) -> Message:
-        """What a task does."""
+    def _stage(self, rows: Iterator[pa.RecordBatch], partitions: int, transaction: str, batch: int) -> Message:
+        """What a task does. `partitions`: of the log."""
         task = TaskContext.get()
         number = task.partitionId() if task else 0
         # The same for each attempt: where rows without a key go.
-        router = Router(self._partitions, "sticky", Random(f"{transaction}/{batch}/{number}"))  # noqa: S311
+        router = Router(partitions, "sticky", Random(f"{transaction}/{batch}/{number}"))  # noqa: S311
         now = pa.scalar(SYSTEM.now(), RECORD_SCHEMA.field("timestamp").type)
         staged: list[Staged] = []
         waiting: list[Rows] = []
         size = 0
-        with opened(self._target.url, self._target.settings) as place:
+        with self._open() as place:
             for found in rows:
                 if not found.num_rows:
                     continue
@@ -99,7 +93,7 @@ class _Writer:
         if not given:
             return
         staged = [one for message in given for one in message.staged]
-        with opened(self._target.url, self._target.settings) as place:
+        with self._open() as place:
             place.call(_append, place.store, given[0].transaction, batch, staged)
 
 
@@ -124,10 +118,20 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     def __init__(self, target: Target, schema: StructType, overwrite: bool) -> None:
         super().__init__(target, schema, overwrite)
         self._transaction = target.transaction or f"{UNNAMED}{SYSTEM.nonce()}"
+        with opened(target.url, target.settings) as place:
+            self._partitions, self._done = place.call(self._look, place.store)
+
+    async def _look(self, store: Store) -> tuple[int, bool]:
+        """How many partitions the log has, and whether what is to be written is there already."""
+        wanted = self._target.partitions
+        meta = await (create_log(store, wanted) if wanted else open_log(store))
+        name = self._target.transaction
+        return meta.partitions, name is not None and await is_done(store, name, self._target.batch)
 
     @called_by_spark
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self._stage(iter(()) if self._done else iterator, self._transaction, self._target.batch)
+        rows = iter(()) if self._done else iterator
+        return self._stage(rows, self._partitions, self._transaction, self._target.batch)
 
     @called_by_spark
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -142,7 +146,30 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """`df.writeStream`: once per micro-batch of the query, which its checkpoint names."""
+    """`df.writeStream`: once per micro-batch of the query, which its checkpoint names. Spark makes one for each.
+
+    Only the first micro-batch creates the log: where a later one finds none, a folder is gone, or a bucket, and rows in a new
+    log there would be in none that anybody reads.
+    """
+
+    def __init__(self, target: Target, schema: StructType, overwrite: bool) -> None:
+        super().__init__(target, schema, overwrite)
+        with self._open() as place:
+            meta = place.call(find_log, place.store)
+            if meta is None and target.partitions is None:
+                place.call(open_log, place.store)  # says what to do
+            elif meta is not None and target.partitions is not None:
+                place.call(create_log, place.store, target.partitions)  # that it has as many
+        self._found = meta is not None
+        self._partitions = meta.partitions if meta is not None else target.partitions or 0
+
+    def _check_found(self, batch: int) -> None:
+        if not self._found and batch > 0:
+            raise SourceError(
+                f"there is no log at {self._target.url} any more: micro-batch {batch} is not the first of this query. Is the folder "
+                "or bucket still what it was? Once it is back the query goes on where it stopped. (If this query wrote elsewhere "
+                f"before, create the log: actorproc produce --log {self._target.url} --partitions {self._partitions} /dev/null)"
+            )
 
     @called_by_spark
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -154,10 +181,15 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
                 f"{_BATCH} = {batch!r}). Use foreachBatch, and there df.write with .option('transaction', 'NAME')"
                 ".option('batch', batch_id)"
             )
-        return self._stage(iterator, query, int(batch))
+        self._check_found(int(batch))
+        return self._stage(iterator, self._partitions, query, int(batch))
 
     @called_by_spark
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        self._check_found(batchId)
+        if not self._found:
+            with self._open() as place:
+                place.call(create_log, place.store, self._partitions)
         self._commit(messages, batchId)
 
     @called_by_spark

@@ -63,7 +63,7 @@ class ActorprocSource(DataSource):
     def schema(self) -> str:
         request = parse_options(self.options)
         with opened(request.url, request.settings) as place:
-            return schema_to_ddl(place.call(request.dataset.schema, place.store))
+            return schema_to_ddl(place.call(request.dataset.schema, place.store), exact=True)
 
     @called_by_spark
     def reader(self, schema: StructType) -> DataSourceReader:

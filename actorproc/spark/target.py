@@ -14,7 +14,8 @@ from actorproc.layout import checked_name
 from actorproc.log.transactions import UNNAMED
 from actorproc.records import RECORD_SCHEMA
 from actorproc.settings import Settings
-from actorproc.spark.request import RIDING, check_options
+from actorproc.spark.request import COMPLETE, RIDING, check_options, riding_settings
+from actorproc.stores import open_store
 
 _OPTIONS = ("path", "kind", "logPartitions", "transaction", "batch")
 _SPARKS = ("checkpointlocation", "queryname")  # what Spark hands on and needs itself
@@ -47,7 +48,7 @@ def parse_target(given: Mapping[str, str], *, stream: bool) -> Target:
     """
     options = {key.lower(): value for key, value in given.items()}
     known = {name.lower(): name for name in (*_OPTIONS, *RIDING)}
-    check_options([name for name in given if name.lower() not in _SPARKS], known)
+    check_options([name for name in given if name.lower() not in (*_SPARKS, COMPLETE.lower())], known)
     url = options.get("path")
     if not url:
         raise UsageError('which log? Say .save("URL"), .start("URL") or .option("path", "URL")')
@@ -62,9 +63,10 @@ def parse_target(given: Mapping[str, str], *, stream: bool) -> Target:
         raise UsageError(f"transaction = {transaction!r}: a name that does not begin with {UNNAMED!r}")
     if "batch" in options and not transaction:
         raise UsageError("batch needs a transaction: the name under which batches count up")
+    settings = riding_settings(options)
     return Target(
-        url=url,
-        settings=Settings.load(**{name: options.get(name) for name in RIDING}),
+        url=open_store(url, settings).url,  # in full: tasks may have another working directory
+        settings=settings,
         partitions=_number(options, "logPartitions", least=1),
         transaction=transaction,
         batch=_number(options, "batch", least=0) or 0,

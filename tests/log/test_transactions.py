@@ -72,6 +72,12 @@ class World:
         async with Transactions.opened(store) as opened:
             await opened.commit(name, batch, staged)
 
+    async def commit_elsewhere(self, batch: int, values: Sequence[str]) -> None:
+        """Its tasks have staged where the driver does not look."""
+        staged = await self.stage(Store(Memory()), batch, values)
+        async with Transactions.opened(Store(self.truth)) as opened:
+            await opened.commit("t", batch, staged)
+
     async def values(self) -> dict[str, list[bytes | None]]:
         """By partition, without others'. Sequences have no gaps."""
         source = LogSource(Store(self.truth))
@@ -338,3 +344,12 @@ async def test_what_others_left_beside_staged_records_stops_nothing_and_stays(wo
     before = await world.staged()
     await world.commit(0, BATCH)
     assert await world.staged() == before
+
+
+async def test_what_tasks_have_staged_elsewhere_is_refused_before_anything_is_decided() -> None:
+    world = World()
+    await world.prepare()
+    with pytest.raises(UsageError, match=r"2 of 2 objects that tasks have staged .* every machine must reach the log"):
+        await world.commit_elsewhere(0, ["a", "b", "c"])
+    await world.commit(0, ["a", "b", "c"])
+    assert sorted(value for found in (await world.values()).values() for value in found if value) == [b"a", b"b", b"c"]

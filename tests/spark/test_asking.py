@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from actorproc.cli.spark_query import Ask, _check, _session, _sink, _urls
+from actorproc.cli.spark_query import Ask, _check, _reader_name, _session, _sink, _urls
 from actorproc.errors import UsageError
+from actorproc.keeping.registry import Reader
 from actorproc.settings import Settings
+from actorproc.spark.request import riding_options
 from actorproc.spark.target import parse_target
 from actorproc.store import Store
 from actorproc.stores.memory import Memory
@@ -40,7 +42,7 @@ def test_our_own_sink_gets_its_place_as_we_spell_it_and_brings_no_jars(given: st
 
 def test_our_own_sink_opens_the_log_with_our_settings_unless_its_options_say_otherwise() -> None:
     ask = asked(to="ActorProc", path="s3://bucket/alerts", options={"s3_access_key": "another", "logPartitions": "4"})
-    sink = _sink(ask, urls(ask)["path"], S3)
+    sink = _sink(ask, urls(ask)["path"], riding_options(S3))
     target = parse_target({"path": "s3://bucket/alerts", **sink.options}, stream=True)
     assert (target.settings.s3_endpoint, target.settings.s3_access_key) == ("http://127.0.0.1:9000", "another")
     assert target.settings.s3_secret_key == S3.s3_secret_key
@@ -50,8 +52,24 @@ def test_our_own_sink_opens_the_log_with_our_settings_unless_its_options_say_oth
 
 def test_no_other_sink_and_no_server_is_told_our_settings() -> None:
     ask = asked(to="parquet", path="s3://bucket/table", options={"compression": "zstd"})
-    assert _sink(ask, "s3a://bucket/table", S3).options == {"compression": "zstd"}
-    assert _sink(asked(to="actorproc", path="s3://bucket/alerts"), "s3://bucket/alerts", None).options == {}
+    assert _sink(ask, "s3a://bucket/table", riding_options(S3)).options == {"compression": "zstd"}
+    assert _sink(asked(to="actorproc", path="s3://bucket/alerts"), "s3://bucket/alerts", {}).options == {}
+
+
+def test_a_log_is_appended_to_and_nothing_else() -> None:
+    _check(asked(to="actorproc", path="s3://bucket/alerts", mode="append"))
+    with pytest.raises(UsageError, match="--mode 'update' with --to actorproc: a log can only be appended to"):
+        _check(asked(to="actorproc", path="s3://bucket/alerts", mode="update"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [("app:delays", "app.delays"), ("größe:table", "gr--e.table"), ("_a:f", "a.f"), (f"{'x' * 200}:f", None)],
+)
+def test_a_reader_is_named_after_its_function_whatever_that_is_called(spec: str, name: str | None) -> None:
+    found = _reader_name(spec)
+    assert name is None or found == name
+    assert Reader.spark(found, "file:///c").name == found
 
 
 def test_a_log_without_a_place_is_refused_before_spark_starts() -> None:

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from actorproc import errors
-from actorproc.boundary import read_boundary
+from actorproc.boundary import raise_boundary, read_boundary
 from actorproc.layout import ProcessorLayout
 from actorproc.output.files import OutputFile
 from actorproc.spark import compact, read_output, stream_output
@@ -52,6 +52,21 @@ async def test_both_readers_find_the_same_rows_in_compacted_files(spark: SparkSe
         assert {(row._sequence, row.half) for row in halves} == {
             (n, None if n < 30 else n / 2) for n in range(25, 60) if n % 10 != 7
         }
+
+
+async def test_rows_that_were_trimmed_show_in_no_reader_though_they_are_in_a_compacted_file(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    fleet = Fleet(str(tmp_path))
+    await fleet.commit(p0=50, p1=20)
+    compact(spark, str(tmp_path), "numbers", older_than=0)
+    async with open_store(str(tmp_path), fleet.settings) as store:
+        await raise_boundary(store, LAYOUT.boundary("0"), 2)
+    expected = {row for row in fleet.expected() if row[0] == "1" or row[1] >= 20}
+    for native in (None, False):
+        assert rows(read_output(spark, str(tmp_path), "numbers", native=native)) == expected
+    with pytest.raises(errors.UsageError, match="trimmed up to amid a compacted file"):
+        read_output(spark, str(tmp_path), "numbers", native=True)
 
 
 @needs_limits

@@ -13,9 +13,10 @@ import pytest
 from actorproc.errors import SourceError, UsageError
 from actorproc.layout import ProcessorLayout
 from actorproc.rows.schema import output_schema, parse_schema
+from actorproc.settings import Settings
 from actorproc.spark.dataset import DatasetFile, Span
 from actorproc.spark.planning import beginning, between, dealt, everything, most_within, news
-from actorproc.spark.request import Request, parse_options
+from actorproc.spark.request import Request, given_options, parse_options, riding_options
 from actorproc.spark.stream import Stream
 from actorproc.store import Listing, Store
 from actorproc.stores.memory import Memory
@@ -288,3 +289,27 @@ def test_a_file_that_lies_across_the_border_between_two_tasks_goes_where_most_of
 def test_a_wrong_option_is_refused_with_what_is_allowed(options: dict[str, str], problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         asked(**options)
+
+
+def test_settings_that_ride_along_are_all_there_is_whatever_the_environment_of_sparks_process_says(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settings = Settings.load(store_patience="60s", s3_access_key="mine", s3_secret_key="too")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ACTORPROC_STORE_PATIENCE", "1s")
+    (tmp_path / "actorproc.toml").write_text('s3_endpoint = "http://elsewhere:9000"')
+    there = asked(**riding_options(settings)).settings
+    assert (there.store_patience, there.s3_endpoint, there.s3_access_key) == (60, None, "mine")
+    assert asked(s3_access_key="x", s3_secret_key="y").settings.s3_endpoint == "http://elsewhere:9000", (
+        "else they say what is not given"
+    )
+    assert given_options(Settings(poll_interval=2)) == {"poll_interval": "2.0"}
+
+
+def test_a_place_is_told_to_tasks_in_full_and_names_in_a_list_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert asked(path="state").url == f"file://{tmp_path}/state"
+    assert asked(partitions='[" a", "b"]').partitions == frozenset({" a", "b"})
+    assert asked(partitions=" a, b").partitions == frozenset({"a", "b"})

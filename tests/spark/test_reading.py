@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
-from actorproc import Batch, PartitionContext, Processor, Producer, errors
+from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer, errors
 from actorproc.boundary import raise_boundary
 from actorproc.layout import ProcessorLayout
 from actorproc.settings import Settings
@@ -67,6 +67,40 @@ async def test_both_readers_give_what_was_committed_with_the_same_types(spark: S
     assert {(row._partition, row._sequence) for row in expected} == {("Zürich/1", n) for n in range(25)}
     assert expected[0]["list"] == [Row(a=1, b=None), Row(a=2, b="x")]
     assert expected[1].s is None
+
+
+async def test_what_a_session_says_of_timestamps_and_keywords_changes_no_column(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    class Odd(PartitionHandler):
+        output_schema = "order timestamp, plain struct<select: timestamp>"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                ctx.emit(record, {"order": NOON, "plain": {"select": NOON}})
+
+    NOON = datetime(2026, 7, 2, 12, tzinfo=UTC)  # noqa: N806
+    stream = Stream()
+    stream.add("0", 1)
+    await Processor(Odd, name="odd", source=stream, container=str(tmp_path), **QUICK).run(until_end=True)
+    conf = {
+        "spark.sql.timestampType": "TIMESTAMP_NTZ", "spark.sql.session.timeZone": "America/New_York",
+        "spark.sql.ansi.enforceReservedKeywords": "true",
+    }  # fmt: skip
+    for name, value in conf.items():
+        spark.conf.set(name, value)
+    try:
+        for native in (True, False):
+            (row,) = (
+                read_output(spark, str(tmp_path), "odd", native=native)
+                .selectExpr("unix_micros(`order`)", "unix_micros(plain.`select`)")
+                .collect()
+            )
+            assert tuple(row) == (NOON.timestamp() * 1e6,) * 2
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+        for name in ("spark.sql.timestampType", "spark.sql.ansi.enforceReservedKeywords"):
+            spark.conf.unset(name)
 
 
 async def test_both_readers_pass_over_a_file_below_the_boundary_wherever_it_came_from(

@@ -112,6 +112,13 @@ def test_a_place_on_s3_brings_the_jars_and_the_keys_and_the_keys_are_not_shown()
     shown = Session("local", told).told()
     assert shown["spark.hadoop.fs.s3a.secret.key"] == shown["spark.hadoop.fs.s3a.access.key"] == "***"
     assert "hidden" not in str(shown)
+    conf = {
+        "fs.azure.account.key.x.net": "hidden", "ssl.private.key": "hidden", "spark.sql.catalog.c.credential": "hidden",
+        "spark.driver.extraJavaOptions": "-Djavax.net.ssl.trustStorePassword=hidden -Dx=shown",
+    }  # fmt: skip
+    shown = Session("local", options(conf=conf)).told()
+    assert "hidden" not in str(shown)
+    assert shown["spark.driver.extraJavaOptions"] == "-Djavax.net.ssl.trustStorePassword=*** -Dx=shown"
     assert not any("s3a" in name for name in options(urls=["file:///checkpoint"], settings=S3))
 
 

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from pyspark.sql import types as t
 from pyspark.sql.datasource import WriterCommitMessage
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer, Settings
-from actorproc.errors import UsageError
+from actorproc.errors import SourceError, UsageError
 from actorproc.layout import LOG_STAGED, log_transaction
+from actorproc.log.files import create_log
 from actorproc.log.partitioning import partition_of_key
 from actorproc.log.transactions import Transaction, Transactions
 from actorproc.records import Record
@@ -172,11 +174,34 @@ async def test_a_micro_batch_that_is_run_again_repeats_nothing(spark: SparkSessi
     assert await values(url) == Counter(dict.fromkeys(range(150), 2))
 
 
+async def test_a_later_micro_batch_makes_no_new_log_where_the_old_one_is_gone(tmp_path: Path) -> None:
+    url = str(tmp_path / "mount" / "events")
+
+    def writer() -> StreamWriter:
+        target = parse_target({"path": url, "logPartitions": "2", "checkpointLocation": "c"}, stream=True)
+        return StreamWriter(target, columns(value=TEXT), overwrite=False)
+
+    first = writer()
+    first.commit([first._stage(iter([pa.record_batch({"value": ["0", "1"]})]), 2, "query", 0)], 0)
+    (tmp_path / "mount").rename(tmp_path / "away")
+    later = writer()
+    for step in (later._check_found, partial(later.commit, [Message("query", [])])):
+        with pytest.raises(SourceError, match=r"no log at .* any more: micro-batch 1 is not the first of this query"):
+            step(1)
+    assert not (tmp_path / "mount").exists()
+    (tmp_path / "away").rename(tmp_path / "mount")
+    later = writer()
+    later.commit([later._stage(iter([pa.record_batch({"value": ["2"]})]), 2, "query", 1)], 1)
+    assert await values(url) == Counter(range(3))
+
+
 async def test_a_micro_batch_that_was_begun_is_finished_though_no_row_is_found_again(tmp_path: Path) -> None:
     url = str(tmp_path / "events")
+    async with open_store(url) as store:
+        await create_log(store, 2)
     target = parse_target({"path": url, "logPartitions": "2", "checkpointLocation": "c"}, stream=True)
     writer = StreamWriter(target, columns(value=TEXT), overwrite=False)
-    message = writer._stage(iter([pa.record_batch({"value": ["0", "1", "2"]})]), "query", 7)
+    message = writer._stage(iter([pa.record_batch({"value": ["0", "1", "2"]})]), 2, "query", 7)
     async with open_store(url) as store, Transactions.opened(store) as transactions:
         plan = await transactions._plan(7, message.staged)  # and killed before anything is appended
         await transactions._write(log_transaction("query"), plan, None)
@@ -269,7 +294,7 @@ def test_a_stream_has_no_transaction_but_its_own() -> None:
 
 def test_a_stream_may_have_a_name_of_its_own_which_spark_hands_on_as_an_option() -> None:
     given = {"path": "events", "checkpointLocation": "here", "queryName": "alerts"}
-    assert parse_target(given, stream=True).url == "events"
+    assert parse_target(given, stream=True).url == f"file://{Path.cwd()}/events"
 
 
 async def test_a_log_that_is_missing_or_otherwise_or_to_be_overwritten_is_refused(
