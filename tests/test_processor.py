@@ -164,6 +164,22 @@ async def test_until_end_is_no_success_where_the_source_ends_before_what_was_its
     assert await rows(store) == [2 * n for n in range(7)]
 
 
+async def test_until_end_is_no_success_where_the_source_does_not_even_begin() -> None:
+    class Lagging(MemorySource):
+        """Its first look finds nothing of what `end` tells."""
+
+        async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+            yield Chunk(Batch.of(partition, [], []), position)
+            await anyio.sleep_forever()
+
+    source = Lagging(1)
+    source.append("0", [b"%d" % n for n in range(10)])
+    processor = Processor(Double, source=source, container=Store(Memory()), **QUICK)
+    says = r"(?s)1 of 1 partition has not .*nothing more of partition 0 after sequence -1, .* its newest record was 9"
+    with anyio.fail_after(60), pytest.raises(errors.EndNotReached, match=says):
+        await processor.run(until_end=True)
+
+
 async def test_until_end_is_there_although_the_newest_records_were_deleted_meanwhile() -> None:
     class Shrinks(MemorySource):
         async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
@@ -521,6 +537,27 @@ async def test_a_stuck_handler_is_cancelled_and_its_partition_started_again() ->
         await processor.run(until_end=True)
     assert len(await rows(store)) == 10
     assert attempts == ["0", "0"]
+
+
+async def test_at_most_once_what_was_done_before_a_handler_got_stuck_is_kept() -> None:
+    calls = 0
+
+    class Stuck(Double):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 2:
+                await anyio.sleep_forever()
+            await super().process(batch, ctx)
+
+    store = Store(Memory())
+    settings = {
+        **QUICK, "max_process_time": 0.1, "max_batch_records": 4, "delivery": "at-most-once", "commit_interval": 1000
+    }  # fmt: skip
+    processor = Processor(Stuck, name="Double", source=fed(1), container=store, **settings)
+    with anyio.fail_after(60):
+        await processor.run(until_end=True)
+    assert await rows(store) == [2 * n for n in (0, 1, 2, 3, 8, 9)]
 
 
 async def test_a_handler_that_does_not_get_through_opened_is_cancelled_and_its_partition_started_again() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from itertools import filterfalse, islice
 from types import NoneType
 from typing import Literal, NamedTuple, Protocol
@@ -160,8 +162,20 @@ def _keys_of(lines: list[bytes], field: str) -> tuple[list[str | bytes | None], 
             except (ValueError, LookupError, TypeError) as error:
                 bad[index] = _why_bad(line, field, error)
     if not set(map(type, keys)) <= {str, NoneType}:
-        keys = [key if key is None or type(key) is str else orjson.dumps(key) for key in keys]
+        keys = [
+            key if key is None or type(key) is str else _as_json(key, line, field)
+            for key, line in zip(keys, lines, strict=True)
+        ]
     return keys, bad
+
+
+def _as_json(key: object, line: bytes, field: str) -> bytes:
+    """A key that is no text. (Of an integer beyond 64 bits orjson makes a float, and one key of two.)"""
+    if type(key) is float:
+        with suppress(ValueError):  # of more digits than Python takes
+            if type(exact := json.loads(line)[field]) is int:
+                return str(exact).encode()
+    return orjson.dumps(key)
 
 
 def _why_bad(line: bytes, field: str, error: Exception) -> str:

@@ -412,6 +412,25 @@ def test_until_end_is_no_success_if_the_handler_ends_its_worker_with_0(run: Run,
     assert "exit code 0 before the end" in ended.stderr
 
 
+EXITS_ASIDE = """
+import asyncio, sys
+from actorproc import PartitionHandler
+
+class Delays(PartitionHandler):
+    async def process(self, batch, ctx):
+        asyncio.get_running_loop().call_soon(sys.exit, 0)
+        await asyncio.sleep(10)
+"""
+
+
+def test_until_end_is_no_success_if_something_beside_the_handler_exits_with_0(run: Run, folder: Path) -> None:
+    (folder / "flights_app.py").write_text(EXITS_ASIDE)
+    produce(run)
+    ended = actorproc("--log-level", "error", *SERVE, "--until-end", cwd=folder)
+    assert ended.returncode == 1
+    assert "error: something that runs beside the handler called sys.exit(0)" in ended.stderr
+
+
 def test_until_end_that_a_signal_stops_before_is_no_success(run: Run, folder: Path) -> None:
     (folder / "flights_app.py").write_text(SWALLOWS.replace("except BaseException", "except ZeroDivisionError"))
     produce(run)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -78,6 +80,51 @@ async def test_a_failing_record_fails_alone_and_no_other_is_processed_again() ->
     assert result.letters[103]["attempts"] == QUICK.max_attempts
     assert "process_record" in result.letters[103]["error"]["traceback"]
     assert handler.seen == [*range(20), 3, 4, 9, 3, 4, 9]
+
+
+class Panic(BaseException):
+    """As that of an extension in Rust."""
+
+
+async def _cancelled() -> None:
+    task = asyncio.ensure_future(asyncio.sleep(1))
+    task.cancel()
+    await task
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+@pytest.mark.parametrize("delivery", ["at-least-once", "at-most-once"])
+@pytest.mark.parametrize("raised", [SystemExit(1), Panic("at once"), asyncio.CancelledError(), None])
+async def test_whatever_a_record_raises_is_its_failure_alone(
+    raised: BaseException | None, delivery: str, awaited: bool
+) -> None:
+    seen: Counter[int] = Counter()
+
+    def of(record: Record) -> dict[str, int]:
+        seen[record.sequence] += 1
+        if record.json() == 7 and raised is not None:
+            raise raised
+        return {"n": record.json()}
+
+    class Plain(RecordHandler):
+        output_schema = "n int"
+
+        def process_record(self, record: Record, ctx: PartitionContext) -> Any:
+            return {10**5000: 1} if raised is None and record.json() == 7 else of(record)
+
+    class Awaited(RecordHandler):
+        output_schema = "n int"
+
+        async def process_record(self, record: Record, ctx: PartitionContext) -> Any:
+            if raised is None and record.json() == 7:
+                await _cancelled()
+            return of(record)
+
+    settings = QUICK.model_copy(update={"delivery": delivery})
+    result = await run(Awaited if awaited else Plain, NUMBERS, settings=settings)
+    assert [row["n"] for row in result.rows] == [n for n in range(20) if n != 7]
+    assert list(result.letters) == [107]
+    assert {seen[100 + n] for n in range(20) if n != 7} == {1}
 
 
 async def test_a_record_that_succeeds_later_is_no_dead_letter() -> None:

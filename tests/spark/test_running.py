@@ -58,6 +58,18 @@ async def test_a_function_returns_a_dataframe_a_writer_or_a_query_that_it_starte
     assert spark.table("numbers_seen").count() == 36
 
 
+async def test_a_query_with_a_checkpoint_of_its_own_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    fleet = Fleet(str(tmp_path / "state"))
+    await fleet.commit(p0=10)
+
+    def own(rows: DataFrame, checkpoint: str) -> Any:
+        return rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "mine")).start()
+
+    with pytest.raises(HandlerDefinitionError, match=r"a checkpoint of its own, file:.*/mine"):
+        await Runs(spark, fleet, tmp_path / "c", own).to_end()
+    assert not spark.streams.active
+
+
 @needs_limits
 async def test_a_query_that_fails_goes_on_from_its_checkpoint_and_repeats_nothing(
     spark: SparkSession, tmp_path: Path
