@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 
 from actorproc.errors import CorruptObject, EndNotReached, SourceError, StoreUnavailable
-from actorproc.layout import ProcessorLayout, natural
+from actorproc.layout import ProcessorLayout, named_partitions, natural
 from actorproc.output.chain import read_cursor
 from actorproc.sources.protocol import End, Source, is_beyond_doubt
 from actorproc.store import Store
@@ -115,9 +115,12 @@ class Ending:
         lines = [
             f"{len(left)} of {len(everything)} partition{'' if len(everything) == 1 else 's'} {has} not reached the end {it} had at the start"
         ]
-        lines += [f"partition {partition} {self._why(partition)}" for partition in left[:_NAMED]]
-        if len(left) > _NAMED:
-            lines.append(f"and {len(left) - _NAMED} more")
+        reasons: dict[str, list[str]] = {}
+        for partition in left:
+            reasons.setdefault(self._why(partition), []).append(partition)
+        lines += [f"{named_partitions(names)}: {why}" for why, names in list(reasons.items())[:_NAMED]]
+        if len(reasons) > _NAMED:
+            lines.append(f"and {sum(map(len, list(reasons.values())[_NAMED:]))} more")
         lines.append("What is committed stays; the next run goes on from there")
         raise EndNotReached("\n".join(lines))
 
@@ -126,4 +129,4 @@ class Ending:
             return f"could not tell where it ends: {self._endless[partition]}"
         if partition in self._hopeless:
             return f"failed {HOPELESS} times in a row without getting on: {self._hopeless[partition]}"
-        return "is not there yet"
+        return "not there yet"

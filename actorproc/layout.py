@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from urllib.parse import quote, unquote
 
 from actorproc.errors import UsageError
@@ -208,3 +209,13 @@ def batch_of_staged(key: str) -> tuple[str, int] | None:
 def natural(name: str) -> tuple[int, str]:
     """Sorts "2" before "10", and names that are no numbers after those that are, as texts."""
     return (int(name), name) if name.isdecimal() else (2**63, name)
+
+
+def named_partitions(names: Sequence[str]) -> str:
+    """`partition 3`, `partitions 0-7, 9`; in the order in which they are given."""
+    runs: list[list[str]] = []
+    for name in names:
+        follows = runs and name.isdecimal() and runs[-1][-1].isdecimal() and int(name) == int(runs[-1][-1]) + 1
+        runs[-1].append(name) if follows else runs.append([name])
+    shown = ", ".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f"partition{'' if len(names) == 1 else 's'} {shown}"

@@ -102,7 +102,7 @@ async def test_until_end_says_which_partition_cannot_go_on_after_the_others_have
 
     store = Store(Memory())
     processor = Processor(Stopping, name="Double", source=fed(), container=store, **QUICK)
-    says = rf"1 of 4 partitions has not reached the end it had .*\npartition 2 failed {HOPELESS} times.*on_error said stop: ValueError: poison"
+    says = rf"1 of 4 partitions has not reached the end it had .*\npartition 2: failed {HOPELESS} times.*on_error said stop: ValueError: poison"
     with anyio.fail_after(60), pytest.raises(errors.EndNotReached, match=says):
         await processor.run(until_end=True)
     assert await rows(store) == sorted(2 * n for n in range(10) for _ in range(3))
@@ -224,7 +224,7 @@ async def test_until_end_brings_the_others_to_theirs_where_partitions_cannot_tel
     processor = Processor(Double, source=LogSource(log), container=container, **QUICK)
     says = (
         r"^2 of 5 partitions have not reached the end they had at the start\n"
-        rf"partition 1 could not tell where it ends: memory://damaged/{newest['1']}: .*\npartition 3 .*{newest['3']}"
+        rf"partition 1: could not tell where it ends: memory://damaged/{newest['1']}: .*\npartition 3: .*{newest['3']}"
     )
     with anyio.fail_after(60), pytest.raises(errors.EndNotReached, match=says):
         await processor.run(until_end=True)
@@ -277,7 +277,7 @@ async def test_until_end_that_is_stopped_before_does_not_return_as_if_it_had_got
     async with anyio.create_task_group() as tasks:
 
         async def run() -> None:
-            with pytest.raises(errors.EndNotReached, match=r"1 of 2 partitions.*\npartition 1 is not there yet"):
+            with pytest.raises(errors.EndNotReached, match=r"1 of 2 partitions.*\npartition 1: not there yet"):
                 await processor.run(until_end=True)
 
         tasks.start_soon(run)
@@ -594,7 +594,7 @@ async def test_a_run_until_the_end_gives_up_on_a_plain_handler_that_hangs_and_th
     try:
         with (
             anyio.fail_after(60),
-            pytest.raises(errors.EndNotReached, match=r"partition 0 failed 5 times .*has not ended"),
+            pytest.raises(errors.EndNotReached, match=r"partition 0: failed 5 times .*has not ended"),
         ):
             await Processor(Hangs, name="Double", source=fed(3), container=store, **settings).run(until_end=True)
     finally:

@@ -18,7 +18,7 @@ from actorproc.cli.loading import load_source
 from actorproc.clock import SYSTEM
 from actorproc.errors import UsageError
 from actorproc.group.assignment import Plan
-from actorproc.layout import natural
+from actorproc.layout import named_partitions, natural
 from actorproc.output.origin import check_source
 from actorproc.sources import guarded, kind_of, open_source
 from actorproc.status import MemberStatus, PartitionStatus, ProcessorStatus, next_plan, read_status
@@ -136,7 +136,9 @@ def _tables(status: ProcessorStatus, plan: Plan | None, most: int | None = None)
         parts.append(_partitions(status.partitions[:most]))
     if most is not None and len(status.partitions) > most:
         parts.append(Text(f"  ... and {counted(len(status.partitions) - most, 'partition')} more", style="dim"))
-    parts += [Text(f"{_named(names)}: {error}", style="red") for error, names in _failing(status.partitions).items()]
+    parts += [
+        Text(f"{named_partitions(names)}: {error}", style="red") for error, names in _failing(status.partitions).items()
+    ]
     if plan is not None:
         parts.append(_moves(plan))
     return Group(*parts)
@@ -206,16 +208,6 @@ def _failing(partitions: Sequence[PartitionStatus]) -> dict[str, list[str]]:
         if partition.error:
             found.setdefault(partition.error, []).append(partition.partition)
     return found
-
-
-def _named(names: Sequence[str]) -> str:
-    """`partition 3`, `partitions 0-7, 9`; in the order in which they are given."""
-    runs: list[list[str]] = []
-    for name in names:
-        follows = runs and name.isdecimal() and runs[-1][-1].isdecimal() and int(name) == int(runs[-1][-1]) + 1
-        runs[-1].append(name) if follows else runs.append([name])
-    shown = ", ".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-    return f"partition{'' if len(names) == 1 else 's'} {shown}"
 
 
 def _ago(time: float | None) -> str:
