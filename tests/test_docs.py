@@ -85,6 +85,11 @@ def test_every_link_between_pages_leads_somewhere() -> None:
             assert not anchor or anchor in _anchors(file), f"{page.name} links to {target}#{anchor}"
 
 
+def test_every_page_can_be_found_from_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert [page.name for page in (ROOT / "docs").glob("*.md") if f"(docs/{page.name})" not in readme] == []
+
+
 def _anchors(page: Path) -> set[str]:
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
