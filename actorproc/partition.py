@@ -331,11 +331,14 @@ class PartitionActor(Actor[Read | Exception]):
 
     async def _keep_after_abort(self) -> None:
         """At most once earlier batches are done for good, though the handler hangs in this one."""
+        why = f"not committed within {CLOSING_TIME:g} s"
         with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSING_TIME):
             try:
                 await self._committer.commit()
+                return
             except ActorprocError as error:
-                self._log.warning("partition.not_kept", error=str(error))
+                why = str(error)
+        self._log.warning("partition.not_kept", error=why)
 
     async def _save(self, batch: Batch, outcome: Outcome, upto: int) -> None:
         """`ctx.commit` within a batch: everything up to a record of it."""
@@ -382,11 +385,14 @@ class PartitionActor(Actor[Read | Exception]):
         Not if one of the two is not known."""
         before = self._common.source.sequence_before(self.partition, cursor.position)
         upto = max(cursor.sequence, -1 if before is None else before)
-        nowhere = (
-            before is None and cursor.sequence < 0 and self._common.start != "earliest"
-        )  # it may be beyond the end
-        if newest is None or upto >= newest or nowhere:
+        if newest is None or upto >= newest:
             return False
+        if (
+            before is None and cursor.sequence < 0
+        ):  # it may be anywhere, beyond the end, too; unless it is where all begins
+            beginning = await self._common.source.start(self.partition, "earliest")
+            if cursor.position != beginning:
+                return False
         now = await self._common.source.end(self.partition)
         return now.sequence is not None and upto < now.sequence
 

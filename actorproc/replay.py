@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from actorproc.document import document, to_document
-from actorproc.errors import CorruptObject, UsageError, located
+from actorproc.errors import RESTORE, CorruptObject, UsageError, located
 from actorproc.layout import ProcessorLayout, number_of, partition_of
 from actorproc.log.files import LogMeta, Notes, encode_file, end_of, open_log
 from actorproc.log.heads import HeadWriter
@@ -70,6 +70,10 @@ class Intent:
             parts = [Part(**part) for part in fields.pop("parts")]
             if not all(part.done for part in parts[:-1]):
                 raise ValueError("a part that is not the last is not done")
+            for part in parts:
+                numbers = [part.base, part.covers, part.running, *(part.sequences or ())]
+                if part.sequences == [] or not all(type(number) is int for number in numbers):
+                    raise ValueError("a part has no sequences, or what is to be a number is none")
             return cls(parts, **fields)
 
     @property
@@ -88,9 +92,10 @@ class Intent:
 
 
 def _covered(parts: Sequence[Part], letters: Sequence[Letter]) -> set[int]:
+    there = {letter["sequence"] for letter in letters}
     if any(part.sequences is None for part in parts):
-        return {letter["sequence"] for letter in letters}
-    return {sequence for part in parts for sequence in part.sequences or ()}
+        return there
+    return there & {sequence for part in parts for sequence in part.sequences or ()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +201,10 @@ class Replay:
                     f"or delete this object if that log is gone (here: {self._log.url})"
                 )
             going = intent.of_last(letters)
+            if not going:
+                raise CorruptObject(
+                    intent_key, f"names letters that {key} has not: look who changed one of them, and {RESTORE}"
+                )
             body = await self._store.clock.offload(self._encode, key, going, part)
             following = await self._append(partition, part, body)
             part = replace(part, done=True) if following is None else replace(part, base=following)

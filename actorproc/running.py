@@ -74,7 +74,10 @@ class Running:
                 return self.actor.trouble
             if self.actor.statistics.records > 0:
                 return None
-        return None if self.error is None else f"fails and is started again and again: {self.error}"
+        if self.error is None:
+            return None
+        how = "fails and is started again and again" if self._failures > 1 else "failed, and was started again"
+        return f"{how}: {self.error}"
 
     def failing(self, after: int) -> bool:
         """Whether it failed at least `after` times in a row, and has committed nothing since."""

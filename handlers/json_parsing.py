@@ -30,6 +30,9 @@ from actorproc.rows.schema import output_schema
 Pick = Callable[[Any], Any]
 
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
+_LONG = re.compile(rb"[0-9.]{17}|[0-9][eE]")
+"""A number that a double may not hold as it is written: of 16 digits or more, or with an exponent."""
+
 _MINUS_ZERO = re.compile(rb"[:\[,]\s*-0\s*[,}\]]")
 _HINTS = {
     pa.timestamp("us", "UTC"): "ISO 8601 with a zone is read (2013-01-01T05:00:00Z); without one declare timestamp_ntz",
@@ -106,9 +109,14 @@ class JsonParser:
         for value, sequence in zip(values.to_pylist(), sequences.to_pylist(), strict=True):
             try:
                 document = self._loads(value) if value is not None else None
-                if self._is_rounded is not None and self._is_rounded(document):
+                if self._is_rounded is not None and self._is_rounded(document) and _LONG.search(value):
                     document = _loads_exactly(value)
-            except (ValueError, ArithmeticError, RecursionError) as error:  # arithmetic: an exponent beyond any bounds
+            except ArithmeticError:
+                reasons[sequence] = (
+                    "the value is no JSON that can be read: a number in it has an exponent beyond all bounds"
+                )
+                continue
+            except (ValueError, RecursionError) as error:
                 reasons[sequence] = f"the value is no JSON: {error}"
                 continue
             if isinstance(document, dict):

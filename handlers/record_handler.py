@@ -159,7 +159,9 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
             self._at = partial(_same, record)
             try:
                 ctx.emit_many(record, result)
-            except BaseException as error:  # noqa: BLE001  # a generator runs here: the user's code
+            except (KeyboardInterrupt, GeneratorExit):  # an async handler's generator runs on the event loop
+                raise
+            except BaseException as error:  # noqa: BLE001  # the user's code
                 ctx.fail(record, failure_of(error))
 
 

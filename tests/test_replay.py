@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import anyio
+import orjson
 import pytest
 
 from actorproc.clock import Clock
@@ -148,6 +150,27 @@ async def test_letters_are_replayed_by_choice_and_the_rest_later(world: World) -
     assert await world.run() == 0
     assert await world.replayed() == [b"1/0/1", b"1/0/0", b"1/0/2"]
     assert await done() == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    "change", [{"sequences": []}, {"sequences": [77]}, {"base": "x"}, {"done": True, "sequences": [77]}]
+)
+async def test_a_damaged_intent_is_named_and_no_letter_goes_twice(world: World, change: dict[str, Any]) -> None:
+    with pytest.raises((Killed, BaseExceptionGroup)):
+        await world.run(Fate(2, "before"), second)
+    key = LAYOUT.replay("1", 0)
+    stored = await world.container.get(key)
+    assert stored is not None
+    intent = orjson.loads(stored.body)
+    intent["parts"][0] |= change
+    await world.container.put(key, orjson.dumps(intent))
+    if "done" in change:  # of a letter that is not there: nothing says that any other was replayed
+        assert await world.run() == LETTERS
+        assert await world.replayed() == EXPECTED
+    else:
+        with pytest.raises(CorruptObject, match=key):
+            await world.run()
+        assert await world.replayed() == []
 
 
 @pytest.mark.parametrize("how", ["before", "after", "late"])

@@ -354,6 +354,7 @@ TAKEN = [
     ("decimal(5,2)", Decimal("0E-999999999"), Decimal("0.00")),
     ("decimal(5,2)", Decimal("0E+999999999"), Decimal("0.00")),
     ("bigint", Decimal("9E+18"), 9 * 10**18),
+    ("tinyint", Decimal("0E+100"), 0),
     ("decimal(5,2)", -7, Decimal("-7.00")),
     ("array<int>", [1, None], [1, None]),
     ("array<int>", (1, 2), [1, 2]),

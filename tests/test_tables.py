@@ -116,6 +116,17 @@ def test_a_column_whose_type_would_lose_or_guess_is_refused_with_both_types(colu
             pa.array([[("k", {"x": 1}), ("l", None)]], pa.map_(pa.string(), pa.struct([("x", pa.int64())]))),
             "map<string, struct<x: bigint NOT NULL>>", [], "",
         ),
+        (
+            pa.array(
+                [None, [("k", {"x": 1})], [("l", None)], None, [("m", {"x": 3})]],
+                pa.map_(pa.string(), pa.struct([pa.field("x", pa.int64(), False)])),
+            ).slice(1),
+            "map<string, struct<x: bigint NOT NULL>>", [], "",
+        ),
+        (
+            pa.array([[("k", {"x": 1})], [("l", {"x": None})], [("m", {"x": 3})]], pa.map_(pa.string(), pa.struct([pa.field("x", pa.int64(), False)]))),
+            "map<string, struct<x: bigint NOT NULL>>", [101], "x: it is NOT NULL",
+        ),
         (pa.array([[{"x": "a"}, None], None]), "array<struct<x: string NOT NULL>>", [], ""),
         (pa.array([{"x": {"y": [1]}}, {"x": None}, None]), "struct<x: struct<y: array<bigint> NOT NULL>>", [], ""),
         (

@@ -107,8 +107,8 @@ def run(ask: Ask, config: Path | None, given: Sequence[str] | None) -> None:
                     check_names(ask.name, columns, await Output(ask.name).schema(store))
                 urls = _urls(ask, store, settings)
                 # A server has settings of its own, and keys: it is told what the command line says, no more.
-                typed: dict[str, Any] = dict(pairs("--set", given))
-                told = Settings(**typed) if ask.remote else settings
+                typed = set(pairs("--set", given))
+                told = Settings.model_construct(typed, **settings.model_dump()) if ask.remote else settings
                 sink = _sink(ask, urls.get("path"), given_options(told) if ask.remote else riding_options(settings))
                 query = Query(ask.function, function, urls["checkpoint"], trigger, sink) if function else None
                 native = [spark_url(store.url, settings)] if ask.native else []

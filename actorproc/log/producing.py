@@ -169,10 +169,13 @@ def _keys_of(lines: list[bytes], field: str) -> tuple[list[str | bytes | None], 
     return keys, bad
 
 
+_LARGE = 2.0**63
+
+
 def _as_json(key: object, line: bytes, field: str) -> bytes:
     """A key that is no text. (Of an integer beyond 64 bits orjson makes a float, and one key of two.)"""
-    if type(key) is float:
-        with suppress(ValueError):  # of more digits than Python takes
+    if type(key) is float and abs(key) >= _LARGE:
+        with suppress(ValueError, RecursionError):  # of more digits, or deeper, than Python takes it
             if type(exact := json.loads(line)[field]) is int:
                 return str(exact).encode()
     return orjson.dumps(key)

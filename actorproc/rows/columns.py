@@ -165,10 +165,9 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if pt.is_struct(kind):
         return _cast_struct(array, kind)
     if pt.is_map(kind):
-        entries = array.cast(pa.list_(pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])))
-        keys, items = entries.flatten().flatten()
-        keys, items = _cast(keys, kind.key_type), _cast(items, kind.item_type)
-        return pa.MapArray.from_arrays(_offsets(entries), keys, items, kind, mask=array.is_null())
+        offsets, inside = _entries(array)
+        keys, items = _cast(array.keys.take(inside), kind.key_type), _cast(array.items.take(inside), kind.item_type)
+        return pa.MapArray.from_arrays(offsets, keys, items, kind, mask=array.is_null())
     if pt.is_list(kind):
         elements = _cast(array.flatten(), kind.value_type)
         return pa.ListArray.from_arrays(_offsets(array), elements, kind, mask=array.is_null())
@@ -210,6 +209,16 @@ def _something(kind: pa.DataType) -> object:
     if pt.is_map(kind) or pt.is_list(kind):
         return []
     return "" if pt.is_string(kind) else b"" if pt.is_binary(kind) else False if pt.is_boolean(kind) else 0
+
+
+def _entries(maps: pa.MapArray) -> tuple[pa.Int32Array, pa.Int64Array]:
+    """Where each map starts among its and the others' entries, and where the last one ends; and where these are among all that
+    the array holds: those of a null, or beyond a slice, are nobody's."""
+    starts = maps.offsets.to_numpy()
+    lengths = np.where(maps.is_valid().to_numpy(zero_copy_only=False), np.diff(starts), 0)
+    ends = np.cumsum(lengths, dtype=np.int64)
+    inside = np.repeat(starts[:-1] - (ends - lengths), lengths) + np.arange(lengths.sum())
+    return pa.array(np.concatenate([[0], ends]), pa.int32()), pa.array(inside, pa.int64())
 
 
 def _offsets(lists: pa.Array) -> pa.Int32Array:

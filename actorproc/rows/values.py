@@ -211,7 +211,9 @@ def _integer(name: str, bits: int) -> Coerce:
 
     def convert(value: Any) -> int:
         if isinstance(value, Decimal):
-            if value.is_finite() and value.adjusted() > bits:  # an int of it might take minutes, and hold everything up
+            if (
+                value.is_finite() and value and value.adjusted() > bits
+            ):  # an int of it might take minutes, and hold everything up
                 raise ValueError(f"{shown(value)} is out of range for {name} ({low} to {high})")
             whole = value.is_finite() and value == value.to_integral_value()
         elif isinstance(value, float | np.floating):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import unquote
 
 from py4j.protocol import Py4JNetworkError
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -92,6 +91,7 @@ class Query:
                 made, writes = self._writer(made), str(self.sink)
             elif _is_a(made, DataStreamWriter):
                 writes = "where the function's own writer says"
+            own = _is_a(made, StreamingQuery)
             if _is_a(made, DataStreamWriter):
                 made = made.option("checkpointLocation", self.checkpoint).trigger(**self.trigger).start()
         except Py4JNetworkError:
@@ -104,7 +104,7 @@ class Query:
                 "started, or the query that you started"
             )
         query: StreamingQuery = made
-        if (root := _checkpoint_of(query)) is not None and _plain(root) != _plain(self.checkpoint):
+        if own and (root := _other_checkpoint(query, self.checkpoint)) is not None:
             query.stop()
             raise HandlerDefinitionError(
                 f"{self.spec} started a query with a checkpoint of its own, {root}, of which nobody would know how far it is: "
@@ -123,14 +123,17 @@ class Query:
         return writer.option("path", self.sink.path) if self.sink.path else writer
 
 
-def _checkpoint_of(query: StreamingQuery) -> str | None:
-    """Where it is; None on a Spark Connect server, which does not say."""
-    return str(query._jsq.streamingQuery().resolvedCheckpointRoot()) if hasattr(query, "_jsq") else None
-
-
-def _plain(url: str) -> str:
-    """One spelling of it: Hadoop writes `file:/a` for `file:///a`."""
-    return unquote(re.sub(r"^file:/+", "/", url)).rstrip("/")
+def _other_checkpoint(query: StreamingQuery, wanted: str) -> str | None:
+    """Where its checkpoint is, if that is not where it is `wanted`. A Spark Connect server does not say."""
+    if not hasattr(query, "_jsq"):
+        return None
+    execution = query._jsq.streamingQuery()
+    context = SparkContext._active_spark_context
+    path = context._jvm.org.apache.hadoop.fs.Path(wanted)  # type: ignore[union-attr]
+    # In Hadoop's spelling: with a default authority, say, and without what it takes out of a path.
+    spelt = path.getFileSystem(execution.sparkSession().sessionState().newHadoopConf()).makeQualified(path)
+    root = str(execution.resolvedCheckpointRoot())
+    return None if root == str(spelt.toString()) else root
 
 
 def _is_a(made: object, kind: type) -> bool:

@@ -70,6 +70,12 @@ async def test_keys_are_text_or_json_and_null_is_none() -> None:
         assert line in contents[str(partition_of_key(key, 8))]
 
 
+async def test_a_number_beside_what_is_deeper_than_python_reads_is_a_key() -> None:
+    async with Producer(Store(Memory()), partitions=8) as producer:
+        line = b'{"k": 1e30, "x": %s}' % (b"[" * 1010 + b"]" * 1010)
+        assert (await produce_lines(producer, io.BytesIO(line), key="k")).unkeyed == 0
+
+
 async def test_whole_numbers_are_keys_to_the_last_digit() -> None:
     store = Store(Memory())
     numbers = [str(10**29 + n).encode() for n in range(20)]
