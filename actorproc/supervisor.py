@@ -99,6 +99,7 @@ class Supervisor(Actor[Note]):
         self._fenced = False
         self._fences = 0
         self._renewed = anyio.Event()
+        self._warm = anyio.Event()
         self._looking: anyio.CancelScope | None = None
         self._done = Done()  # by actors that have ended
         self._told = 0  # dead letters that the log has told of
@@ -166,10 +167,14 @@ class Supervisor(Actor[Note]):
                 tasks.start_soon(self._renew_for_ever)
                 tasks.start_soon(self._fence_in_time)
                 tasks.start_soon(self._watch_progress)
-                await self._clock.offload(warm_up)  # while the others take note of us
+                tasks.start_soon(self._warm_up)  # partitions wait for it, joining the group does not
                 await self._serve()
                 await self._leave()
                 tasks.cancel_scope.cancel()
+
+    async def _warm_up(self) -> None:
+        await self._clock.offload(warm_up)
+        self._warm.set()
 
     # Timers
 
@@ -364,6 +369,7 @@ class Supervisor(Actor[Note]):
 
         with running.scope:
             async with self._turns[partition]:  # an earlier lease's actor may still be in its handler's `closing`
+                await self._warm.wait()
                 await keep_running(make, running.restarts, self._clock, failed=failed)
         self._let_go(running)
         if self._running.get(partition) is not running:

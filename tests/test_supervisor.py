@@ -11,12 +11,14 @@ import anyio
 import structlog
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor
+from actorproc.clock import Clock
 from actorproc.context import Site
 from actorproc.errors import StoreUnavailable
 from actorproc.group.membership import GroupDocument, read_group
 from actorproc.group.nudge import NoNudges
 from actorproc.handler import CloseReason
 from actorproc.layout import ProcessorLayout
+from actorproc.records import warm_up
 from actorproc.store import Store
 from actorproc.stores.memory import Memory
 from actorproc.testing.clock import VirtualClock
@@ -80,6 +82,42 @@ async def test_a_host_that_was_written_out_and_cannot_say_that_it_lives_joins_ag
 def written_out(events: list[str]) -> int:
     """Index of the event that says so; the end if there is none."""
     return events.index("supervisor.written_out") if "supervisor.written_out" in events else len(events)
+
+
+class SlowImports(Clock):
+    """The imports that are made at the start take until `imported`."""
+
+    imported: anyio.Event
+
+    async def offload(self, work: Callable[..., Any], *args: object, **how: Any) -> Any:
+        if work is warm_up:
+            await self.imported.wait()
+        return await super().offload(work, *args, **how)
+
+
+async def test_a_host_joins_the_group_while_it_still_imports_and_runs_partitions_once_it_has() -> None:
+    clock, store, layout = SlowImports(), Store(Memory()), ProcessorLayout("Nothing")
+    clock.imported = anyio.Event()
+    opened: list[str] = []
+
+    class Opens(Nothing):
+        async def opened(self, ctx: Site) -> None:
+            opened.append(ctx.partition)
+
+    async with Processor(
+        Opens, name="Nothing", source=MemorySource(3), container=store, host="a", clock=clock, **QUICK
+    ):
+        try:
+            with anyio.fail_after(10):
+                while (group := await read_group(store, layout)) is None or len(group.leases) < 3:
+                    await anyio.sleep(0.01)
+            await anyio.sleep(0.2)
+            assert not opened
+        finally:
+            clock.imported.set()
+        with anyio.fail_after(60):
+            while len(opened) < 3:
+                await anyio.sleep(0.01)
 
 
 class SlowToClose(PartitionHandler):

@@ -18,6 +18,7 @@ from actorproc.cli import commands, keeping
 from actorproc.cli.demo import demo
 from actorproc.cli.logging import LogLevel, set_up_logging
 from actorproc.cli.spark import spark
+from actorproc.cli.visible import visible
 from actorproc.errors import ActorprocError, UsageError
 
 FAILED, WRONG_USE = 1, 2
@@ -63,7 +64,7 @@ class _Commands(TyperGroup):
                 raise
             if ctx.params.get("debug"):
                 traceback.print_exception(error)
-            typer.secho(f"error: {cause}", err=True, fg=typer.colors.RED)
+            typer.secho(f"error: {visible(str(cause))}", err=True, fg=typer.colors.RED)
             raise typer.Exit(WRONG_USE if isinstance(cause, UsageError) else FAILED) from None
         except Exception as error:  # NoSuchOption: of click, or of the copy of it that newer Typers have
             if (option := getattr(error, "option_name", None)) in _OF_ALL:

@@ -16,6 +16,7 @@ from rich.console import Console, JustifyMethod
 from rich.table import Column, Table
 from rich.text import Text
 
+from actorproc.cli.visible import visible
 from actorproc.clock import SYSTEM
 from actorproc.errors import ActorprocError, SettingsError, UsageError
 from actorproc.layout import ProcessorLayout, natural
@@ -34,8 +35,14 @@ _LOOK_AGAIN = 0.5  # seconds
 
 _ONE_LINE: Any = {"no_wrap": True, "overflow": "ellipsis"}
 
+
+class _Console(Console):
+    def print(self, *objects: Any, **how: Any) -> None:
+        super().print(*(visible(each) if isinstance(each, str) else each for each in objects), **how)
+
+
 # Whoever reads a pipe or a file wants whole lines.
-console = Console(highlight=False, width=None if sys.stdout.isatty() else 1000)
+console = _Console(highlight=False, width=None if sys.stdout.isatty() else 1000)
 
 
 def pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
@@ -153,12 +160,17 @@ def _print_block(columns: Sequence[str], rows: Sequence[Sequence[object]], cut: 
     heads = (Column(Text(column, **_ONE_LINE), no_wrap=column not in cut) for column in columns)
     table = Table(*heads, box=SIMPLE_HEAD)
     for row in rows:
-        table.add_row(*(Text(_line(shown(cell)), justify=_side(cell), **_ONE_LINE) for cell in row))
+        table.add_row(*(text(_line(shown(cell)), justify=_side(cell), **_ONE_LINE) for cell in row))
     console.print(table)
 
 
-def _line(text: str) -> str:
-    return " ".join(text.splitlines())
+def text(given: str, style: str = "", **how: Any) -> Text:
+    """What others may have written, for the terminal."""
+    return Text(visible(given), style, **how)
+
+
+def _line(cell: str) -> str:
+    return " ".join(cell.splitlines())
 
 
 def _side(cell: object) -> JustifyMethod:

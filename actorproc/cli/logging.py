@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import sys
 from enum import StrEnum
+from io import StringIO
 from typing import Any, TextIO
+
+from actorproc.cli.visible import visible
 
 
 class LogLevel(StrEnum):
@@ -37,7 +40,7 @@ def set_up_logging(level: LogLevel) -> None:
     ]
     render: list[Processor]
     if sys.stderr.isatty():
-        render = [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
+        render = [_visibly, structlog.dev.ConsoleRenderer(exception_formatter=_traceback)]
     else:
         render = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(to_json)]
     structlog.configure(
@@ -56,6 +59,17 @@ def set_up_logging(level: LogLevel) -> None:
     root = logging.getLogger()
     root.handlers = [other for other in root.handlers if not isinstance(other, _Stderr)] + [handler]
     logging.captureWarnings(capture=True)
+
+
+def _visibly(_logger: object, _method: str, event: Any) -> Any:
+    return {name: visible(value) if isinstance(value, str) else value for name, value in event.items()}
+
+
+def _traceback(to: TextIO, error: Any) -> None:
+    from structlog.dev import plain_traceback
+
+    plain_traceback(text := StringIO(), error)
+    to.write(visible(text.getvalue()))
 
 
 class _Stderr(logging.StreamHandler[TextIO]):

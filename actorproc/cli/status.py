@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
-from actorproc.cli.common import console, counted, opened_processor, print_json, run_async, utc
+from actorproc.cli.common import console, counted, opened_processor, print_json, run_async, text, utc
 from actorproc.cli.loading import load_source
 from actorproc.clock import SYSTEM
 from actorproc.errors import UsageError
@@ -137,7 +137,7 @@ def _tables(status: ProcessorStatus, plan: Plan | None, most: int | None = None)
     if most is not None and len(status.partitions) > most:
         parts.append(Text(f"  ... and {counted(len(status.partitions) - most, 'partition')} more", style="dim"))
     parts += [
-        Text(f"{named_partitions(names)}: {error}", style="red") for error, names in _failing(status.partitions).items()
+        text(f"{named_partitions(names)}: {error}", style="red") for error, names in _failing(status.partitions).items()
     ]
     if plan is not None:
         parts.append(_moves(plan))
@@ -163,7 +163,7 @@ def _members(status: ProcessorStatus) -> RenderableType:
     for member in status.members:
         age = member.heartbeat_age
         table.add_row(
-            Text(member.host),
+            text(member.host),
             str(member.leases),
             _state(member),
             "-" if age is None else f"{age:.0f} s ago",
@@ -187,10 +187,10 @@ def _partitions(partitions: Sequence[PartitionStatus]) -> Table:
     )  # fmt: skip
     for partition in partitions:
         cursor, totals = partition.cursor, partition.totals
-        owner = Text(partition.owner) if partition.owner else Text("nobody", style="red")
+        owner = text(partition.owner) if partition.owner else Text("nobody", style="red")
         table.add_row(
-            Text(partition.partition),
-            owner.append(f" -> {partition.next_owner}", style="yellow") if partition.next_owner else owner,
+            text(partition.partition),
+            owner.append(text(f" -> {partition.next_owner}", style="yellow")) if partition.next_owner else owner,
             str(partition.epoch),
             f"{cursor.sequence:,}" if cursor and cursor.sequence >= 0 else "-",
             "-" if partition.lag is None else f"{partition.lag:,}",
@@ -226,7 +226,7 @@ def _moves(plan: Plan) -> RenderableType:
         return Text("the next look at the group would change nothing", style="green")
     table = Table("partition", "from", "to", "why", box=SIMPLE_HEAD, title="the next look at the group would")
     for move in sorted(plan.moves, key=lambda move: natural(move.partition)):
-        table.add_row(*(Text(cell or "nobody") for cell in (move.partition, move.source, move.target, move.reason)))
+        table.add_row(*(text(cell or "nobody") for cell in (move.partition, move.source, move.target, move.reason)))
     return table
 
 

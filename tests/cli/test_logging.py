@@ -100,3 +100,17 @@ def test_a_terminal_gets_a_readable_line_and_the_traceback_as_text(monkeypatch: 
     assert "partition.failed" in text
     assert "\nValueError: poison" in text
     assert not text.startswith("{")
+
+
+def test_what_an_error_quotes_does_not_act_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    set_up_logging(LogLevel.INFO)
+    try:
+        raise ValueError("poison \x1b[2J\x07")
+    except ValueError as error:
+        structlog.get_logger().exception("partition.failed", error=str(error))
+    text = stream.getvalue()
+    assert text.count("poison \\x1b[2J\\x07") == 2
+    assert "\x1b[2J" not in text
+    assert "\x07" not in text

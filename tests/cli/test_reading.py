@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from actorproc import Cursor, Processor, Producer
+from actorproc import Cursor, PartitionContext, Processor, Producer, Record
 from actorproc.cli import common, doctor
 from actorproc.group.assignment import Lease, Member
 from actorproc.group.heartbeat import Heartbeat
 from actorproc.group.membership import GroupDocument
-from actorproc.handlers import JsonRows
+from actorproc.handlers import JsonRows, RecordHandler
 from actorproc.layout import ProcessorLayout
 from actorproc.output.checkpoints import Checkpoint, Totals
 from actorproc.output.schema import agree_on_schema
@@ -571,3 +571,36 @@ def test_a_purge_says_what_brings_the_checkpoint_past_the_letters_it_kept(
     said = " ".join(result.stdout.split())
     assert said.startswith("0 dead letters purged 20 kept: no checkpoint has passed them yet.")
     assert "every 16 commits, and when it stops: start the processor if none runs" in said
+
+
+class RepeatsWhatItCannotRead(RecordHandler):
+    output_schema = "tail string"
+
+    def process_record(self, record: Record, ctx: PartitionContext) -> dict[str, Any]:
+        row = record.json()
+        if "tail" not in row:
+            raise ValueError(f"no tail in {row['text']}")
+        return dict(row)
+
+
+def test_what_a_record_holds_does_not_act_on_the_terminal(run: Run, tmp_path: Path) -> None:
+    acting = "\x1b[2Jgone\x07 \x9b31m\x1b]0;title\x07\u202e"
+    shown = "\\x1b[2Jgone\\x07 \\x9b31m\\x1b]0;title\\x07\\u202e"
+
+    async def prepare() -> None:
+        async with Producer(str(tmp_path / "events"), partitions=1) as producer:
+            await producer.send_many([orjson.dumps({"tail": acting}), orjson.dumps({"text": acting})])
+        await Processor(
+            RepeatsWhatItCannotRead, name="Delays", source=str(tmp_path / "events"), container=str(tmp_path / "state"),
+            dead_letter_limit=1, **QUICK,
+        ).run(until_end=True)  # fmt: skip
+
+    anyio.run(prepare)
+    there = ["--name", "Delays", "--container", tmp_path / "state"]
+    for command in (["output"], ["dead-letters", "list"], ["dead-letters", "show", "0:1"]):
+        printed = run(*command, *there).stdout
+        assert shown in printed, command
+        assert not any(character in printed for character in "\x1b\x07\x9b\u202e"), command
+    wrong = run("status", "--name", acting, "--container", tmp_path / "state")
+    assert "\\x1b[2Jgone" in wrong.stderr
+    assert "\x1b" not in wrong.stderr
