@@ -67,9 +67,18 @@ def _checked(name: str, given: object, parse: Callable[[object], object], least:
     return found
 
 
-Seconds = Annotated[float, BeforeValidator(seconds), Field(gt=0, allow_inf_nan=False)]
-Size = Annotated[int, BeforeValidator(size), Field(gt=0)]
-Count = Annotated[int, Field(gt=0)]
+def no_bool(value: object) -> object:
+    """`true` would pass for 1."""
+    if isinstance(value, bool):
+        raise ValueError("a number, not true or false")  # noqa: TRY004  # which pydantic would let through
+    return value
+
+
+Number = BeforeValidator(no_bool)
+Seconds = Annotated[float, BeforeValidator(seconds), Number, Field(gt=0, allow_inf_nan=False)]
+Size = Annotated[int, BeforeValidator(size), Number, Field(gt=0)]
+Count = Annotated[int, Number, Field(gt=0)]
+Share = Annotated[float, Number, Field(ge=0, le=1)]
 
 ORDERED = (
     ("lease_acquire_interval", "lease_expiration_interval", "or the dead are noticed later than that"),
@@ -150,10 +159,8 @@ class Settings(BaseSettings):
         0.2, description="Wait after the first failed attempt; doubled after each further one."
     )
     retry_backoff_max: Seconds = Field(30, description="Longest wait between attempts.")
-    dead_letter_limit: float = Field(
+    dead_letter_limit: Share = Field(
         0.5,
-        ge=0,
-        le=1,
         description="Share of dead letters in the latest records beyond which the partition stops; 1: it never does.",
     )
     dead_letter_window: Count = Field(
