@@ -36,6 +36,8 @@ class LetterLimit:
         """The next batch, or what is left of the last one; whatever had failed in that is judged anew."""
         self._before += self._place(batch.first)
         self._sequences = batch.sequence_array.to_numpy()
+        if not len(self._failed):
+            return
         start, end = np.searchsorted(self._failed, (self._before - self._window + 1, self._before))
         self._failed = self._failed[start:end]
         self._errors = {number: self._errors[number] for number in self._failed.tolist()}
@@ -76,7 +78,7 @@ class LetterLimit:
 
     def _place(self, sequence: int) -> int:
         """How many records of the batch come before that one."""
-        return int(np.searchsorted(self._sequences, sequence))
+        return int(self._sequences.searchsorted(sequence))
 
 
 def _told(error: Exception | str) -> tuple[str, str]:

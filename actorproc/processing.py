@@ -300,7 +300,8 @@ class BatchProcessor:
             raise HandlerMisuse(
                 "a row was emitted, and the handler declares no output_schema, such as 'carrier string, n long'"
             )
-        self._check_origin(attempt.batch, pa.array(sorted(misfits), pa.int64()))
+        if misfits:
+            self._check_origin(attempt.batch, pa.array(sorted(misfits), pa.int64()))
         attempt.hopeless |= misfits.keys() - attempt.failures.keys()  # the same record makes the same row
         failures = misfits | self._open(attempt.failures)  # the reason that was given
         if not tables:
@@ -314,13 +315,13 @@ class BatchProcessor:
         return table, failures
 
     def _check_origin(self, batch: Batch, sequences: pa.Array | pa.ChunkedArray) -> None:
-        """Rows, those that do not fit as well, must belong to records that are still at hand."""
+        """Rows, those that do not fit as well, must belong to records that are still at hand. `sequences` are in order."""
         if len(sequences) == 0:
             return
-        span = pc.min_max(sequences).as_py()
-        if span["min"] < batch.first or span["max"] > batch.last:
+        first, last = sequences[0].as_py(), sequences[-1].as_py()
+        if first < batch.first or last > batch.last:
             raise HandlerError(
-                f"rows with _sequence {span['min']}..{span['max']} were emitted for a batch of {batch.first}..{batch.last}: "
+                f"rows with _sequence {first}..{last} were emitted for a batch of {batch.first}..{batch.last}: "
                 "a row belongs to a record of the batch at hand"
             )
         if batch.last - batch.first >= len(batch):  # there are gaps
@@ -328,7 +329,7 @@ class BatchProcessor:
             if pc.any(foreign).as_py():
                 sequence = sequences.filter(foreign)[0]
                 raise HandlerError(f"a row was emitted for record {sequence}, which is not among those at hand")
-        if span["min"] <= self._saved:
+        if first <= self._saved:
             self._broken = RowsLost(
                 f"a row was emitted for a record up to {self._saved}, which ctx.commit had committed already, and is lost: "
                 "emit first, or commit up to an earlier record with ctx.commit(record)"

@@ -202,6 +202,8 @@ class Batch:
             if step != 1:
                 raise ValueError("a batch is sliced in order, step 1")
             size = max(0, stop - start)
+            if size == len(self):
+                return self
             return Batch(self.partition, self.data.slice(start, size), self.sequence_array.slice(start, size))
         index = range(len(self))[at]
         return Record(index, self.sequences[index], self.values[index], self)
@@ -215,7 +217,7 @@ class Batch:
         """The records beyond `sequence`."""
         if not len(self) or self.first > sequence:
             return self
-        return self[int(np.searchsorted(self.sequence_array.to_numpy(), sequence, side="right")) :]
+        return self[int(self.sequence_array.to_numpy().searchsorted(sequence, side="right")) :]
 
     def disorder(self, above: int) -> tuple[int, int] | None:
         """The first two neighbours whose sequences do not grow; `above` stands before the first. None: all grow."""

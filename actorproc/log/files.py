@@ -19,7 +19,7 @@ from actorproc.document import document, to_document
 from actorproc.errors import RESTORE, CorruptObject, UsageError
 from actorproc.layout import LOG_META, log_dir, log_file
 from actorproc.listing import numbered_files
-from actorproc.parquet import Footer, footer_of, open_parquet, read_footer, write_parquet
+from actorproc.parquet import Footer, footer_from, footer_of, open_parquet, read_footer, write_parquet
 from actorproc.places import processors_at
 from actorproc.records import RECORD_SCHEMA, Batch
 from actorproc.store import Conflict, Store, Stored
@@ -155,14 +155,15 @@ class LogFile:
         self.partition = partition
         self.base = base
         self.key = log_file(partition, base)
-        footer = footer_of(self.key, body)
-        self.notes = Notes.from_footer(self.key, footer)
-        self.rows = footer.rows
         try:
             self._file = open_parquet(body)
         except (pa.ArrowException, OSError) as error:
+            footer_of(self.key, body)  # may know more of what is wrong
             raise self._corrupt(error) from None
         described = self._file.metadata
+        footer = footer_from(self.key, described)
+        self.notes = Notes.from_footer(self.key, footer)
+        self.rows = footer.rows
         if sum(described.row_group(group).num_rows for group in range(self._file.num_row_groups)) != self.rows:
             raise CorruptObject(self.key, f"its row groups do not add up to its {self.rows} records")
 
