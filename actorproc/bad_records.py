@@ -44,8 +44,8 @@ class Parts:
 
     A batch is tried `max_attempts` times, then cut: around the record at which the handler was, or in halves, until what
     fails stands alone. Records that failed by themselves are tried again without the others. While a bad record is sought,
-    an error of a type that was tried so often in this batch is not tried again; any other may be a service that has just
-    gone away, and what fails by it may be good. `log`: bound to the partition.
+    a part that fails by an error of a type that has failed so often in this batch is not tried again. By another type it is:
+    a service may just have gone away, and the records be good. `log`: bound to the partition.
     """
 
     def __init__(self, batch: Batch, settings: Settings, decide: Decide, log: Any) -> None:

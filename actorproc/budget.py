@@ -78,8 +78,8 @@ class Room:
     async def reserve(self, size: int) -> None:
         """Let go of what the source held, and wait until about `size` bytes are free for what it fetches next.
 
-        Never for more than half of the budget: one large file must not wait until all others have come to rest. It counts
-        as a whole, so there is but one at a time.
+        For more than half of the budget it does not wait, and takes the whole `size` all the same: else one large file would
+        wait until all others have come to rest. While it is held there is no room for another such file.
         """
         self.resize(0)
         await self._budget.take(size, min(size, self._budget.size // 2))
@@ -156,6 +156,6 @@ class Share:
         self.held = 0
 
     def excessive(self) -> bool:
-        """Too much is held, and here no less than on average. Somebody always is, so it shrinks."""
+        """Whether too much is held in all, and here at least the average. Some share always has that much, so the sum shrinks."""
         tally = self.tally
         return tally.used > tally.size and self.held * tally.holders >= tally.used

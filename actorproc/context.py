@@ -41,10 +41,11 @@ class Site:
 
 @dataclass(slots=True)
 class Late:
-    """Rows that come after `process` has returned are lost, if all that it did counts. From whatever thread they come.
+    """Notes that rows were emitted after `process` had returned, by whatever thread. They are lost if the attempt counts; if
+    it is made again, they may come in time.
 
     Args:
-        tell: told of them.
+        tell: told why, once rows have come late and the attempt counts.
     """
 
     tell: Callable[[str], None]

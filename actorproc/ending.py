@@ -61,8 +61,8 @@ class Ending:
     async def watch(self, supervisor: Supervisor) -> None:
         """Stop it when every partition has reached its end, here (it says so) or elsewhere (the checkpoint does).
 
-        Or when all that is left here fails again and again. What other hosts have left is then not waited for: they
-        might wait for this one, too, and have another try at what it leaves to them.
+        Or when all that is left here fails again and again. Then it does not wait for other hosts, which may be waiting for
+        this one: its leases go to them, and they have another try.
         """
         ends = supervisor.ends
         while left := ends.keys() - supervisor.reached:

@@ -16,6 +16,20 @@ class Numbered(NamedTuple):
     entry: Entry
 
 
+class NumberedFile(NamedTuple):
+    """A file of a partition: what has numbers from `number` up to `next` (exclusive) is in it. It may hold more."""
+
+    number: int
+    next: int
+    key: str
+    size: int
+    """Of the file, in bytes."""
+    time: float
+    """When the newest in it was made: seconds since 1970 by the store's clock."""
+    tag: str = ""
+    """As it was listed; empty for a file that is never written over, whose key says enough."""
+
+
 async def numbered_files(
     store: Store, folder: str, first: int = 0, limit: int | None = None, suffix: str = ".parquet"
 ) -> list[Numbered]:

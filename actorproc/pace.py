@@ -11,10 +11,12 @@ FIRST_BATCH = 100
 """Records in the first batch."""
 
 GROWTH = 4
-"""How many times larger than the last one a batch may be, if it takes longer than `QUICK`: one cannot tell from far below."""
+"""How many times larger than the last one a batch may be that takes longer than `QUICK`: few records do not tell what many cost."""
 
-QUICK, FAR = 0.5, 100
-"""Seconds of work in a batch that may be so many times larger than the last one."""
+QUICK = 0.5
+"""Seconds of work up to which a batch may be larger than that: up to `FAR` times the last one."""
+
+FAR = 100
 
 WORK = 5.0
 """Seconds of work for the handler in a batch, at most, as far as its size decides: commits, a stop or a move of the partition

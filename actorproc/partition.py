@@ -25,6 +25,7 @@ from actorproc.clock import Clock
 from actorproc.committing import Committer, PartitionStatistics
 from actorproc.context import Site
 from actorproc.errors import ActorprocError, Fenced, HandlerError, PartitionStuck, SourceError, failure_of
+from actorproc.goal import Goal
 from actorproc.handler import CloseReason, PartitionHandler
 from actorproc.handler_threads import HandlerThreads
 from actorproc.layout import ProcessorLayout
@@ -35,7 +36,7 @@ from actorproc.processing import BatchProcessor, Interrupted, Outcome
 from actorproc.read_ahead import Read
 from actorproc.records import Batch, Cursor
 from actorproc.settings import Settings
-from actorproc.sources.protocol import Chunk, End, Source, Start, is_beyond_doubt
+from actorproc.sources.protocol import Chunk, End, Source, Start
 from actorproc.store import Store
 from actorproc.tasks import first_cause, is_stray
 
@@ -84,7 +85,7 @@ class PartitionActor(Actor[Read | Exception]):
         self._common = common
         self._settings, self._clock = common.settings, common.clock
         self._limit = limit or LetterLimit(common.settings)
-        self._end = end
+        self._goal = Goal(common.source, partition, end) if end is not None else None
         self._stopping = stopping
         self._reached = reached
         self._lost = partial(lost, partition)
@@ -101,8 +102,6 @@ class PartitionActor(Actor[Read | Exception]):
         )  # fmt: skip
         self._room = Room(common.budget)
         self._processing: BatchProcessor | None = None
-        self._at_end = False
-        self._heard = False  # from the source
 
     def drain(self) -> None:
         """End soon: the batch in hand is finished, everything is committed, then `run` returns."""
@@ -256,7 +255,7 @@ class PartitionActor(Actor[Read | Exception]):
                 self._gathered.append(message)
 
     def _may_join(self, last: Read, message: Read) -> bool:
-        if self._end is not None and (last.at_end or self._common.source.reached(last.cursor, self._end)):
+        if self._goal is not None and (last.at_end or self._goal.may_be_at(last.cursor)):
             return False  # what leads up to the end that is waited for stays as it is
         return last.fits(message, self._settings, self._pace)
 
@@ -268,14 +267,15 @@ class PartitionActor(Actor[Read | Exception]):
             save=self._save, draining=self._draining, threads=self._common.threads,
             limit=self._limit, aside=self._aside, lost=self._lost,
         )  # fmt: skip
-        await self._settle_end()
+        await self._settle_goal()
         while not self._draining.is_set():
             message = await self._next()
             if isinstance(message, Exception):
                 await self._keep()
                 raise message
             if message is not None:
-                self._heard = True
+                if self._goal is not None:
+                    self._goal.note(at_end=message.at_end)
                 try:
                     await self._handle(self._processing, message)
                 except Interrupted:
@@ -283,7 +283,7 @@ class PartitionActor(Actor[Read | Exception]):
                 del message  # the next may take its time, and need not wait beside the memory of this one
             if self._committer.is_due():
                 await self._committer.commit()
-            await self._settle_end()
+            await self._settle_goal()
 
     async def _next(self) -> Read | Exception | None:
         """The next message, cut to what is soon done; None when a commit is due first, or a drain has come."""
@@ -303,7 +303,6 @@ class PartitionActor(Actor[Read | Exception]):
         return None
 
     async def _handle(self, processor: BatchProcessor, message: Read) -> None:
-        self._at_end = message.at_end
         if not message.pieces:
             self._committer.move(message.cursor)
             return
@@ -352,49 +351,25 @@ class PartitionActor(Actor[Read | Exception]):
             await self._committer.commit()
         await self._committer.checkpoint()
 
-    async def _settle_end(self) -> None:
+    async def _settle_goal(self) -> None:
         """Once the end that the caller waits for is processed, make it known: commit, and write the checkpoint."""
-        if self._end is None:
+        if self._goal is None:
             return
-        committer, newest = self._committer, self._end.sequence
-        if not self._heard and newest is not None and committer.cursor.sequence > newest:
-            return  # beyond it from the start: the source has to say first that it knows of such a place
-        reached = self._common.source.reached(committer.cursor, self._end)
-        if reached and not self._at_end:  # an empty chunk says so in any case
-            reached = is_beyond_doubt(self._common.source, self.partition, committer.cursor, self._end)
-        if self._at_end and not reached and await self._falls_short(committer.cursor, newest):
+        committer = self._committer
+        if (shortfall := await self._goal.shortfall(committer.cursor)) is not None:
             await self._keep()
-            raise SourceError(
-                f"the source has nothing more of partition {self.partition} after sequence {committer.cursor.sequence}, and at "
-                f"the start of this run its newest record was {newest}: what lies between is gone, or cannot be seen"
+            raise shortfall
+        if not self._goal.is_reached(committer.cursor):
+            return
+        if not self._settings.auto_commit and committer.committed.sequence != committer.cursor.sequence:
+            raise HandlerError(
+                f"the end is processed, but the handler has not committed the records after "
+                f"{committer.committed.sequence}: with auto_commit off, call ctx.commit() at the end of each batch"
             )
-        if reached or self._at_end:
-            if self._settings.auto_commit or committer.committed.sequence == committer.cursor.sequence:
-                await committer.commit()  # at least how far the source has looked
-            else:
-                raise HandlerError(
-                    f"the end is processed, but the handler has not committed the records after "
-                    f"{committer.committed.sequence}: with auto_commit off, call ctx.commit() at the end of each batch"
-                )
-            await committer.checkpoint()
-            self._end = None
-            self._reached(self.partition)
-
-    async def _falls_short(self, cursor: Cursor, newest: int | None) -> bool:
-        """Whether a reader at `cursor` cannot have come by the record `newest`, and it, or one from before it, is still there.
-        Not if one of the two is not known."""
-        before = self._common.source.sequence_before(self.partition, cursor.position)
-        upto = max(cursor.sequence, -1 if before is None else before)
-        if newest is None or upto >= newest:
-            return False
-        if (
-            before is None and cursor.sequence < 0
-        ):  # it may be anywhere, beyond the end, too; unless it is where all begins
-            beginning = await self._common.source.start(self.partition, "earliest")
-            if cursor.position != beginning:
-                return False
-        now = await self._common.source.end(self.partition)
-        return now.sequence is not None and upto < now.sequence
+        await committer.commit()  # at least how far the source has looked
+        await committer.checkpoint()
+        self._goal = None
+        self._reached(self.partition)
 
     async def _say_goodbye(self, handler: PartitionHandler, reason: CloseReason) -> None:
         with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSING_TIME) as scope:

@@ -97,7 +97,7 @@ class BatchProcessor:
         self._backoff = Backoff(settings.retry_backoff, settings.retry_backoff_max)
         self._once = settings.delivery == "at-most-once"
         self._limit = limit
-        self._whole: Batch | None = None
+        self._whole: Batch | None = None  # None between batches
         self._parts: Parts | None = None
         self._done = Outcome()
         self._current: Attempt | None = None
@@ -132,10 +132,10 @@ class BatchProcessor:
         return self._done
 
     def asked_for(self, batch: Batch, settled: bool) -> int:
-        """Up to which sequence of the last batch, which was this one, the handler wants to have committed.
+        """Up to which sequence of `batch`, the one processed last, the handler wants to have committed.
 
-        What was given up behind that counts as asked for, since a handler cannot commit a record that it fails at. `settled`:
-        so it does at the batch's beginning, as nothing from before is open.
+        A handler cannot commit a record that it fails at. So records given up right behind the last one that it asked for count
+        as asked for, too; those at the batch's beginning only if it is `settled`: nothing from before waits for a commit.
         """
         upto = self.wanted
         if upto < 0 and not settled:
@@ -347,11 +347,14 @@ class BatchProcessor:
                 await self._commit_alone(attempt, upto)
 
     async def _commit_alone(self, attempt: Attempt, upto: int) -> None:
+        batch, parts = self._whole, self._parts
+        if batch is None or parts is None:
+            raise AssertionError("an attempt is at work without a batch")
         self.wanted = max(self.wanted, upto)
         awaited = list(attempt.awaited)  # before the await: what finishes meanwhile is not in the table
         counts = len(attempt.emitted), len(attempt.tables)
         table, failures = self._joined(attempt, await self._encode(attempt))
-        unfinished = [*failures, *awaited, *(self._parts.waiting if self._parts else ())]
+        unfinished = [*failures, *awaited, *parts.waiting]
         limit = min([upto, *(sequence - 1 for sequence in unfinished)])
         if limit <= self._saved:
             return
@@ -376,8 +379,7 @@ class BatchProcessor:
         try:
             self._saved, self._done, attempt.committed = limit, later, limit
             _forget(attempt, limit, *counts)
-            if self._whole is not None:
-                await self._save(self._whole, now, limit)
+            await self._save(batch, now, limit)
         except BaseException as error:  # whether it is committed is not known here: only a new start can tell
             self._broken = error if isinstance(error, Exception) else HandlerError("ctx.commit() was cut short")
             raise

@@ -233,14 +233,14 @@ class Replay:
         """Store the intent, in place of the one with `tag`. Whether that was done; if not, what another replay has made of it."""
         body = Intent(parts, self._nonce()).to_json()
         try:
-            created = await (self._store.create(key, body) if tag is None else self._store.swap(key, body, tag))
+            written = await self._store.write(key, body, tag)
         except Conflict as conflict:
             if conflict.stored is None:
                 raise CorruptObject(
                     key, "was deleted while a replay is under way; do not, or its letters may repeat"
                 ) from None
             return conflict.stored, False
-        return Stored(body, created.tag, len(body)), True
+        return Stored(body, written, len(body)), True
 
     def _encode(self, key: str, letters: Sequence[Letter], part: Part) -> bytes:
         try:

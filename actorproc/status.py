@@ -112,9 +112,12 @@ async def read_status(
 
 
 def _failing(group: GroupDocument, heartbeats: Iterable[tuple[Heartbeat, float]]) -> dict[str, str]:
-    """Partition -> why it fails, as its owner's latest heartbeat says."""
+    """Partition -> why it fails, as the heartbeat of its owner says."""
     found: dict[str, str] = {}
+    members = group.incarnations()
     for beat, _ in heartbeats:
+        if (beat.host, beat.incarnation) not in members:
+            continue  # of an earlier life of the host, which nobody has removed yet
         failing = beat.statistics.get("failing")
         for partition, why in failing.items() if isinstance(failing, dict) else ():
             lease = group.leases.get(partition)

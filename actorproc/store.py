@@ -142,13 +142,6 @@ class StoreLimits:
     backoff: Backoff = field(default_factory=lambda: Backoff(0.1, 5.0))
 
 
-@dataclass(frozen=True, slots=True)
-class Created:
-    """The object is the caller's. `tag` as stored."""
-
-    tag: str
-
-
 class Conflict(Exception):
     """The object is not as the caller knew it. `stored`: as it is now, or None if it is gone."""
 
@@ -223,8 +216,8 @@ class Store:
         """Remove the object; tried again while the store is unavailable."""
         await self._persist("delete", key, lambda: self.backend.delete(key))
 
-    async def create(self, key: str, body: bytes) -> Created:
-        """Create the object, once, whatever becomes of the replies.
+    async def create(self, key: str, body: bytes) -> str:
+        """Create the object, once, whatever becomes of the replies. Returns its tag.
 
         Raises:
             Conflict: another body is there; it rides along as `stored`.
@@ -233,8 +226,8 @@ class Store:
         """
         return await self._settle(key, body, None, lambda: self.backend.put_if_absent(key, body), "put_if_absent")
 
-    async def swap(self, key: str, body: bytes, tag: str) -> Created:
-        """Replace the version `tag` of the object, once, whatever becomes of the replies.
+    async def swap(self, key: str, body: bytes, tag: str) -> str:
+        """Replace the version `tag` of the object, once, whatever becomes of the replies. Returns the new tag.
 
         Raises:
             Conflict: the object is another version, or gone; it rides along as `stored`. If one's own write was
@@ -242,6 +235,10 @@ class Store:
             StoreUnavailable, StoreRefused: as for `create`.
         """
         return await self._settle(key, body, tag, lambda: self.backend.put_if_match(key, body, tag), "put_if_match")
+
+    async def write(self, key: str, body: bytes, tag: str | None) -> str:
+        """`swap` of version `tag`; `create`, if the writer knows of no object (None)."""
+        return await (self.create(key, body) if tag is None else self.swap(key, body, tag))
 
     async def change(self, key: str, change: Callable[[Stored | None], bytes | None]) -> None:
         """Replace the object by what `change` makes of it, however many others do so, too; leave it if that is None.
@@ -251,7 +248,7 @@ class Store:
         stored = await self.get(key)
         while (body := change(stored)) is not None:
             try:
-                await (self.create(key, body) if stored is None else self.swap(key, body, stored.tag))
+                await self.write(key, body, stored.tag if stored else None)
             except Conflict as conflict:
                 stored = conflict.stored
             else:
@@ -259,7 +256,7 @@ class Store:
 
     async def _settle(
         self, key: str, body: bytes, expected: str | None, send: Callable[[], Awaitable[str]], verb: str
-    ) -> Created:
+    ) -> str:
         """Send; on any answer but yes read back. `expected`: the tag under which the write has not been applied yet."""
         give_up = self.clock.monotonic() + self.limits.patience + len(body) // SLOWEST
         attempt = 0
@@ -268,7 +265,7 @@ class Store:
             attempt += 1
             try:
                 try:
-                    return Created(await self._once(verb, send, len(body)))
+                    return await self._once(verb, send, len(body))
                 except ConditionFailed:
                     pass
                 except StoreUnavailable as error:
@@ -281,7 +278,7 @@ class Store:
                     f"{self.url}: whether {verb} of {key!r} was applied cannot be told, and it may still land: {error}"
                 ) from None  # no refusal: the caller would take it for a write that was not made
             if stored is not None and stored.body == body:
-                return Created(stored.tag)
+                return stored.tag
             untouched = stored is None if expected is None else stored is not None and stored.tag == expected
             if not untouched:
                 raise Conflict(key, stored)

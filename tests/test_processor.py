@@ -939,19 +939,28 @@ async def test_a_stream_that_was_made_anew_is_refused_instead_of_read_from_old_p
 
 
 async def test_a_partition_that_fails_while_draining_holds_nobody_up() -> None:
+    at_work, stopping = anyio.Event(), anyio.Event()
+
     class Failing(Double):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            at_work.set()
+            await stopping.wait()
             raise RuntimeError("always")
 
-    settings = {**QUICK, "dead_letter_limit": 0, "max_handoff_time": 20}
-    async with Processor(Failing, source=fed(2), container=Store(Memory()), **settings) as processor:
-        await anyio.sleep(0.2)
-        begun = anyio.current_time()
-        processor.stop()
-        with anyio.fail_after(15):
-            while processor.statistics().supervisor and _partitions(processor):
-                await anyio.sleep(0.01)
-    assert anyio.current_time() - begun < 15
+        def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision:
+            return Decision.STOP
+
+    settings = {**QUICK, "restart_backoff": 20, "restart_backoff_max": 20, "max_handoff_time": 30}
+    with structlog.testing.capture_logs() as logs:
+        async with Processor(Failing, source=fed(2), container=Store(Memory()), **settings) as processor:
+            with anyio.fail_after(10):  # less than the pause before a partition is started again
+                await at_work.wait()
+                processor.stop()
+                while not any(entry["event"] == "supervisor.leaving" for entry in logs):
+                    await anyio.sleep(0.01)
+                stopping.set()
+                while _partitions(processor):
+                    await anyio.sleep(0.01)
 
 
 async def test_partitions_that_try_again_for_ever_leave_the_read_ahead_to_the_others() -> None:

@@ -40,9 +40,9 @@ class Copy(PartitionHandler):
             ctx.emit(record, {"n": record.json()})
 
 
-async def beat(store: Store, host: str, incarnation: str = "1") -> None:
+async def beat(store: Store, host: str, incarnation: str = "1", **statistics: object) -> None:
     now = store.clock.wall()
-    heartbeat = Heartbeat(host, incarnation, "127.0.0.1:1", 42, now, now, 1, {})
+    heartbeat = Heartbeat(host, incarnation, "127.0.0.1:1", 42, now, now, 1, statistics)
     await store.put(LAYOUT.host(host, incarnation), heartbeat.to_json())
 
 
@@ -52,6 +52,14 @@ async def put_group(store: Store, members: dict[str, Member], leases: dict[str, 
 
 async def status_of(store: Store, **how: Any) -> Any:
     return await read_status(store, LAYOUT, "p", expiration=EXPIRATION, **how)
+
+
+async def test_what_fails_is_told_by_the_owner_and_not_by_its_former_life() -> None:
+    store = Store(Memory())
+    await put_group(store, {"a": Member("1")}, {"0": Lease("a", 2), "1": Lease("a", 2)})
+    await beat(store, "a", "1", failing={"1": "now"})
+    await beat(store, "a", "2", failing={"0": "before it was killed"})
+    assert [found.error for found in (await status_of(store)).partitions] == [None, "on a: now"]
 
 
 async def test_members_are_alive_silent_joining_or_leaving() -> None:

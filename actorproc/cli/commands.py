@@ -157,9 +157,21 @@ def serve(
     given = ctx.parent.params if ctx.parent else {}
     root = ["--log-level", given["log_level"], *(["--debug"] if given["debug"] else [])] if given else []
     run(
-        handler, source, container, name, host, workers, start, until_end, option or [], spark, spark_checkpoint, config,
-        settings or [], root,
-    )  # fmt: skip
+        handler=handler,
+        source=source,
+        container=container,
+        name=name,
+        host=host,
+        workers=workers,
+        start=start,
+        until_end=until_end,
+        options=option or [],
+        spark=spark,
+        spark_checkpoint=spark_checkpoint,
+        config=config,
+        settings=settings or [],
+        root=root,
+    )
 
 
 @app.command()

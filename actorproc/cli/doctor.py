@@ -58,8 +58,8 @@ async def _latency(store: Store) -> dict[str, float]:
         return answer
 
     async def round_of(key: str) -> None:
-        created = await timed("put_if_absent", store.create(key, clock.nonce().encode()))
-        await timed("put_if_match", store.swap(key, clock.nonce().encode(), created.tag))
+        tag = await timed("put_if_absent", store.create(key, clock.nonce().encode()))
+        await timed("put_if_match", store.swap(key, clock.nonce().encode(), tag))
         await timed("put", store.put(key, b"latency"))
         await timed("get", store.get(key))
         await timed("list", store.list(_PREFIX))

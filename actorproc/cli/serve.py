@@ -26,6 +26,7 @@ _LEAVING = 15.0
 
 
 def run(
+    *,
     handler: str,
     source: str,
     container: str,

@@ -108,12 +108,26 @@ def spark(
 
     options = pairs("--option", option)
     path = path or options.pop("path", None)
-    run(
-        Ask(
-            function, name, container, checkpoint, to, path, mode, options, trigger, max_rows, max_files,
-            columns.split(",") if columns else None, native, master, remote, package or [], pairs("--conf", conf),
-            max_failures, stop_within, wait,
-        ),
-        config,
-        settings,
-    )  # fmt: skip
+    ask = Ask(
+        function=function,
+        name=name,
+        container=container,
+        checkpoint=checkpoint,
+        to=to,
+        path=path,
+        mode=mode,
+        options=options,
+        trigger=trigger,
+        max_rows=max_rows,
+        max_files=max_files,
+        columns=columns.split(",") if columns else None,
+        native=native,
+        master=master,
+        remote=remote,
+        packages=package or [],
+        conf=pairs("--conf", conf),
+        max_failures=max_failures,
+        stop_within=stop_within,
+        wait=wait,
+    )
+    run(ask, config, settings)

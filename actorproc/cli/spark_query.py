@@ -52,7 +52,7 @@ _UNNAMED = re.compile(r"^the checkpoint (?=belongs|holds)")
 _COORDINATES = re.compile(r"[^\s:]+:[^\s:]+:[^\s:]+")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
     """The command line; `trigger` and `stop_within` as they were typed."""
 

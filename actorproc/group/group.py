@@ -369,10 +369,7 @@ class Group:
         document = GroupDocument(proposal.members, proposal.leases, put_id)
         body = document.to_json()
         try:
-            if self._tag is None:
-                self._tag = (await self._store.create(self._layout.group, body)).tag
-            else:
-                self._tag = (await self._store.swap(self._layout.group, body, self._tag)).tag
+            self._tag = await self._store.write(self._layout.group, body, self._tag)
         except Conflict:
             await self._clock.sleep(_RIVALRY.delay(attempt, self._clock.random))
             return False

@@ -59,8 +59,9 @@ async def position_of(kept: Kept, reader: Reader, partitions: Sequence[str], set
         if reader.stream:
             await check_source(store, layout, reader.stream, str(kept))
         cursors = await gather(partitions, lambda partition: read_cursor(store, layout, partition))
-        key = layout.checkpoints
-        return {p: _number(key, cursor.position) for p, cursor in cursors.items() if cursor is not None}
+        return {
+            p: _number(layout.checkpoint(p), cursor.position) for p, cursor in cursors.items() if cursor is not None
+        }
 
 
 def _number(key: str, position: str) -> int:

@@ -200,7 +200,7 @@ async def decide(store: Store, key: str, seen: Registry, lowest: Mapping[str, in
     """Keep nothing below these numbers from now on; false if the registry is not as it was `seen` any more."""
     body = replace(seen, lowest={**seen.lowest, **lowest}).to_json(store.clock.nonce())
     try:
-        await (store.create(key, body) if seen.tag is None else store.swap(key, body, seen.tag))
+        await store.write(key, body, seen.tag)
     except Conflict:
         return False
     return True

@@ -221,10 +221,7 @@ class HeadWriter:
         key, body = log_head(own.name), Head(own.name, state, newest, self._clock.nonce()).to_json()
         while True:
             try:
-                if own.tag is None:
-                    own.tag = (await self._store.create(key, body)).tag
-                else:
-                    own.tag = (await self._store.swap(key, body, own.tag)).tag
+                own.tag = await self._store.write(key, body, own.tag)
                 break
             except Conflict as conflict:  # an earlier write of ours has landed after all, or the head was removed
                 own.tag = conflict.stored.tag if conflict.stored else None

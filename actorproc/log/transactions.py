@@ -164,10 +164,10 @@ class Transactions:
         """Store it in place of version `tag` (None: of nothing). What is there then, and whether it is ours."""
         body = replace(transaction, write_id=self._nonce()).to_json()
         try:
-            created = await (self._store.create(key, body) if tag is None else self._store.swap(key, body, tag))
+            written = await self._store.write(key, body, tag)
         except Conflict as conflict:
             return conflict.stored, False
-        return Stored(body, created.tag, len(body)), True
+        return Stored(body, written, len(body)), True
 
     async def _check_whole(self, key: str, found: Transaction) -> None:
         """See that no base which is to be tried was taken, and its file deleted since: it would be appended twice."""

@@ -181,8 +181,8 @@ class OutputChain:
         return files[0].entry.key if files else None
 
     async def create(self, number: int, put_id: str, body: bytes, letters: bytes | None) -> None:
-        """Decide commit `number`. Letters that are too large for its footer are put first, where only it leads; if it is not
-        made, they go with whatever has its number.
+        """Decide commit `number`. Letters that are too large for its footer are put first, under a key that only this commit
+        names; if it is not made, the trim that deletes the number deletes them.
 
         Raises:
             Fenced: somebody else decided it; nothing of ours is in the chain.

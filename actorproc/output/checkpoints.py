@@ -83,7 +83,7 @@ class CheckpointKeeper:
             try:
                 if stored is None:
                     self.current = self._signed(Checkpoint(self._epoch, 0, Cursor(await start())))
-                    self._tag = (await self._store.create(self._key, self.current.to_json())).tag
+                    self._tag = await self._store.create(self._key, self.current.to_json())
                 else:
                     found = Checkpoint.from_json(self._key, stored.body)
                     if found.epoch > self._epoch:
@@ -91,7 +91,7 @@ class CheckpointKeeper:
                             self._key, found.epoch, f"epoch {found.epoch} of {found.host} is past ours, {self._epoch}"
                         )
                     self.current = self._signed(found)
-                    self._tag = (await self._store.swap(self._key, self.current.to_json(), stored.tag)).tag
+                    self._tag = await self._store.swap(self._key, self.current.to_json(), stored.tag)
             except Conflict:
                 continue
             return self.current
@@ -105,7 +105,7 @@ class CheckpointKeeper:
         now = self._store.clock.wall()
         moved = self._signed(replace(self.current, number=number, cursor=cursor, totals=totals, time=now))
         try:
-            self._tag = (await self._store.swap(self._key, moved.to_json(), self._tag)).tag
+            self._tag = await self._store.swap(self._key, moved.to_json(), self._tag)
         except Conflict as conflict:
             raise Fenced(f"{self._key}: {_owner(self._key, conflict.stored)} has it now") from None
         self.current = moved

@@ -13,23 +13,15 @@ from typing import NamedTuple
 
 from actorproc.boundary import NOTHING_TRIMMED, Boundaries, Boundary, Range, read_boundary
 from actorproc.layout import ProcessorLayout
-from actorproc.listing import numbered_files
+from actorproc.listing import NumberedFile, numbered_files
 from actorproc.store import Store
 from actorproc.tasks import gather
 
 
-class OutputFile(NamedTuple):
-    """The commits `number` up to `next` (exclusive) are in the file `key`, which may hold others before them."""
+class OutputFile(NumberedFile):
+    """The numbers are those of commits. An original has a `tag`; a compacted file, which is never written over, has none."""
 
-    number: int
-    next: int
-    key: str
-    size: int
-    """Of the file, in bytes."""
-    time: float
-    """When the newest of them was made: seconds since 1970 by the store's clock."""
-    tag: str
-    """Of the file, if it is an original. A compacted one is never written over."""
+    __slots__ = ()
 
     @property
     def compacted(self) -> bool:

@@ -71,8 +71,9 @@ class Following:
         self._checked_at = -math.inf
 
     async def file(self, number: int, make_room: Callable[[int], Awaitable[None]]) -> CommittedFile | None:
-        """The file that has commit `number`; None: the partition ends there. One request more if there is one (two, if it is
-        a large original), and two in five minutes if there is none. `make_room`: for so many bytes, before they are fetched.
+        """The file that has commit `number`; None: the partition ends there. `make_room`: for so many bytes, before they are
+        fetched. Beside the one that asks for the file this takes a request if it is there, two if it is a large original; and
+        if it is not, two every five minutes.
         """
         while True:
             self._check_kept(number)

@@ -28,10 +28,7 @@ async def agree_on_schema(store: Store, layout: ProcessorLayout, schema: pa.Sche
             check_change(old, schema)
         body = to_document({"ddl": schema_to_ddl(schema), "put_id": store.clock.nonce()})
         try:
-            if stored is None:
-                await store.create(layout.schema, body)
-            else:
-                await store.swap(layout.schema, body, stored.tag)
+            await store.write(layout.schema, body, stored.tag if stored else None)
         except Conflict:
             continue
         return [] if stored is None else [name for name in schema.names if name not in old.names]

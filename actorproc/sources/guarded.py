@@ -1,4 +1,4 @@
-"""Sources of the user's: whatever their methods raise, or return that they should not, is said as an error of ours."""
+"""A guard around sources of the user's: what their methods raise, or wrongly return, becomes a SourceError that names the method."""
 
 from __future__ import annotations
 

@@ -11,28 +11,15 @@ import pyarrow as pa
 
 from actorproc.errors import Lost, SourceError, UsageError
 from actorproc.keeping.offsets import called
-from actorproc.listing import numbered_files
+from actorproc.listing import NumberedFile, numbered_files
 from actorproc.store import Store
-
-
-class DatasetFile(NamedTuple):
-    """A file of a partition, with what is in it from `number` on and before `next`, or more (`Dataset.after`). `size` in
-    bytes; `time`: of the newest in it, seconds since 1970 by the store's own clock; `tag` as it was listed, empty where the
-    key says enough."""
-
-    number: int
-    next: int
-    size: int
-    time: float
-    key: str
-    tag: str = ""
 
 
 class Span(NamedTuple):
     """What a task reads of one partition: `files`, as far as they were listed, up to number `stop`."""
 
     partition: str
-    files: Sequence[DatasetFile]
+    files: Sequence[NumberedFile]
     stop: int
 
 
@@ -78,7 +65,7 @@ class Dataset(ABC):
     @abstractmethod
     async def files(
         self, store: Store, starts: Mapping[str, int], limit: int | None = None
-    ) -> Mapping[str, Sequence[DatasetFile]]:
+    ) -> Mapping[str, Sequence[NumberedFile]]:
         """The files of each partition in `starts` from that number on, at most `limit` of each. One that is made meanwhile
         may be missing although a later one is listed."""
 
@@ -88,20 +75,20 @@ class Dataset(ABC):
         stored = await store.get(key)
         return None if stored is None else (key, stored.body)
 
-    async def check(self, store: Store, first: Mapping[str, Sequence[DatasetFile]], starts: Mapping[str, int]) -> None:
+    async def check(self, store: Store, first: Mapping[str, Sequence[NumberedFile]], starts: Mapping[str, int]) -> None:
         """See that nothing was trimmed between the number where reading goes on and the first file listed.
 
         Raises:
             Lost: it was; names the partition and the numbers.
         """
 
-    async def after(self, store: Store, partition: str, file: DatasetFile) -> int:
+    async def after(self, store: Store, partition: str, file: NumberedFile) -> int:
         """The number that the file after this one has, or will have, at least."""
         return file.next
 
     async def divided(
-        self, store: Store, files: Sequence[DatasetFile], most_files: int, most_rows: int
-    ) -> Sequence[DatasetFile]:
+        self, store: Store, files: Sequence[NumberedFile], most_files: int, most_rows: int
+    ) -> Sequence[NumberedFile]:
         """Files that hold much divided by numbers, the first `most_files` or `most_rows` of them at least."""
         return files
 
@@ -109,7 +96,7 @@ class Dataset(ABC):
         """How many rows the files from `first` on and before `stop` have."""
         raise NotImplementedError
 
-    async def seek(self, store: Store, partition: str, files: Sequence[DatasetFile], sequence: int) -> int:
+    async def seek(self, store: Store, partition: str, files: Sequence[NumberedFile], sequence: int) -> int:
         """Index of the first file that may hold rows from `sequence` on."""
         return 0
 
@@ -139,10 +126,10 @@ class Dataset(ABC):
         )
 
 
-async def list_files(store: Store, folder: str, first: int, limit: int | None, suffix: str) -> list[DatasetFile]:
+async def list_files(store: Store, folder: str, first: int, limit: int | None, suffix: str) -> list[NumberedFile]:
     """The numbered files of a folder from number `first` on."""
     return [
-        DatasetFile(number, number + 1, entry.size, entry.modified, entry.key)
+        NumberedFile(number, number + 1, entry.key, entry.size, entry.modified)
         for number, entry in await numbered_files(store, folder, first, limit, suffix)
     ]
 

@@ -10,11 +10,12 @@ import orjson
 import pyarrow as pa
 
 from actorproc.layout import ProcessorLayout
+from actorproc.listing import NumberedFile
 from actorproc.output.dataset import partitions_with_state
 from actorproc.output.dead_letters import decoded, no_letters
 from actorproc.output.origin import dataset_identity
 from actorproc.records import RECORD_SCHEMA
-from actorproc.spark.dataset import Dataset, DatasetFile, FileRows, list_files
+from actorproc.spark.dataset import Dataset, FileRows, list_files
 from actorproc.spark.output import check_processor
 from actorproc.store import Store
 from actorproc.tasks import gather
@@ -72,8 +73,8 @@ class DeadLetters(Dataset):
 
     async def files(
         self, store: Store, starts: Mapping[str, int], limit: int | None = None
-    ) -> Mapping[str, Sequence[DatasetFile]]:
-        async def of(partition: str) -> list[DatasetFile]:
+    ) -> Mapping[str, Sequence[NumberedFile]]:
+        async def of(partition: str) -> list[NumberedFile]:
             folder = self._layout.dead_letter_dir(partition)
             return await list_files(store, folder, starts[partition], limit, ".jsonl")
 

@@ -11,9 +11,10 @@ import pyarrow as pa
 from actorproc.boundary import NOTHING_TRIMMED, Boundaries
 from actorproc.keeping.registry import lowest_numbers
 from actorproc.layout import LOG_BOUNDARIES, READERS, log_dir, log_file
+from actorproc.listing import NumberedFile
 from actorproc.log.files import LogFile, first_base, open_log, read_notes
 from actorproc.records import RECORD_SCHEMA
-from actorproc.spark.dataset import Dataset, DatasetFile, FileRows, list_files, repeated
+from actorproc.spark.dataset import Dataset, FileRows, list_files, repeated
 from actorproc.store import Store
 from actorproc.tasks import gather
 
@@ -72,13 +73,13 @@ class Log(Dataset):
 
     async def files(
         self, store: Store, starts: Mapping[str, int], limit: int | None = None
-    ) -> Mapping[str, Sequence[DatasetFile]]:
-        async def of(partition: str) -> list[DatasetFile]:
+    ) -> Mapping[str, Sequence[NumberedFile]]:
+        async def of(partition: str) -> list[NumberedFile]:
             return await list_files(store, log_dir(partition), starts[partition], limit, ".parquet")
 
         return await gather(list(starts), of)
 
-    async def check(self, store: Store, first: Mapping[str, Sequence[DatasetFile]], starts: Mapping[str, int]) -> None:
+    async def check(self, store: Store, first: Mapping[str, Sequence[NumberedFile]], starts: Mapping[str, int]) -> None:
         boundaries = await self._boundaries.read(store)
         for partition, files in first.items():
             start, boundary = starts.get(partition, 0), boundaries.get(partition, NOTHING_TRIMMED).lowest
@@ -87,13 +88,13 @@ class Log(Dataset):
             if files and files[0].number > start and await store.get(log_file(partition, start), tail=1) is None:
                 raise self.lost(store, partition, start, files[0].number, "the files before it were deleted")
 
-    async def after(self, store: Store, partition: str, file: DatasetFile) -> int:
+    async def after(self, store: Store, partition: str, file: NumberedFile) -> int:
         return (await read_notes(store, partition, file.number))[1]
 
     async def rows(self, store: Store, partition: str, first: int, stop: int) -> int:
         return stop - first
 
-    async def seek(self, store: Store, partition: str, files: Sequence[DatasetFile], sequence: int) -> int:
+    async def seek(self, store: Store, partition: str, files: Sequence[NumberedFile], sequence: int) -> int:
         return max(0, bisect_right(files, sequence, key=lambda file: file.number) - 1)
 
     def decode(

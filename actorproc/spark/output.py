@@ -11,6 +11,7 @@ from actorproc.boundary import NOTHING_TRIMMED, Boundary
 from actorproc.errors import CorruptObject, UsageError
 from actorproc.keeping.registry import lowest_numbers
 from actorproc.layout import ProcessorLayout
+from actorproc.listing import NumberedFile
 from actorproc.output.chain import Commit, OutputChain
 from actorproc.output.compacted import Contents, RowSlice, batches_of, part_of
 from actorproc.output.dataset import partitions_with_state
@@ -20,7 +21,7 @@ from actorproc.output.schema import read_schema
 from actorproc.parquet import footer_from, open_parquet, read_footer
 from actorproc.places import missing_processor
 from actorproc.records import SEQUENCE
-from actorproc.spark.dataset import Dataset, DatasetFile, FileRows, repeated
+from actorproc.spark.dataset import Dataset, FileRows, repeated
 from actorproc.store import Store
 
 PARTITION = pa.field("_partition", pa.string())
@@ -67,17 +68,13 @@ class Output(Dataset):
 
     async def files(
         self, store: Store, starts: Mapping[str, int], limit: int | None = None
-    ) -> Mapping[str, Sequence[DatasetFile]]:
-        found = await self._where.files(store, starts, limit)
-        return {
-            partition: [DatasetFile(f.number, f.next, f.size, f.time, f.key, f.tag) for f in files]
-            for partition, files in found.items()
-        }
+    ) -> Mapping[str, Sequence[NumberedFile]]:
+        return await self._where.files(store, starts, limit)
 
     async def fetch(self, store: Store, partition: str, number: int) -> tuple[str, bytes] | None:
         return await self._where.fetch(store, partition, number)
 
-    async def check(self, store: Store, first: Mapping[str, Sequence[DatasetFile]], starts: Mapping[str, int]) -> None:
+    async def check(self, store: Store, first: Mapping[str, Sequence[NumberedFile]], starts: Mapping[str, int]) -> None:
         for partition, files in first.items():
             start, lowest = starts.get(partition, 0), (await self._boundary(store, partition)).lowest
             if start < lowest:
@@ -127,7 +124,7 @@ class Output(Dataset):
             self._before[partition, holder + 1] = commit.totals.rows
         return self._before[partition, number]
 
-    async def seek(self, store: Store, partition: str, files: Sequence[DatasetFile], sequence: int) -> int:
+    async def seek(self, store: Store, partition: str, files: Sequence[NumberedFile], sequence: int) -> int:
         boundary = await self._boundary(store, partition)
 
         async def last(number: int) -> int | None:
@@ -148,9 +145,9 @@ class Output(Dataset):
         return low
 
     async def divided(
-        self, store: Store, files: Sequence[DatasetFile], most_files: int, most_rows: int
-    ) -> Sequence[DatasetFile]:
-        parts: list[DatasetFile] = []
+        self, store: Store, files: Sequence[NumberedFile], most_files: int, most_rows: int
+    ) -> Sequence[NumberedFile]:
+        parts: list[NumberedFile] = []
         rows = 0
         for index, file in enumerate(files):
             contents = None
@@ -161,7 +158,7 @@ class Output(Dataset):
             share = file.size // len(contents.rows)
             for number in range(file.number, file.next):
                 time = min(file.time, float(contents.times[number - contents.first]))
-                parts.append(DatasetFile(number, number + 1, share, time, file.key))
+                parts.append(NumberedFile(number, number + 1, file.key, share, time))
             rows += contents.rows_before(file.next) - contents.rows_before(file.number)
         return parts
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from actorproc.errors import SourceError
-from actorproc.spark.dataset import Dataset, DatasetFile, Span
+from actorproc.listing import NumberedFile
+from actorproc.spark.dataset import Dataset, Span
 from actorproc.spark.request import Request, check_partitions
 from actorproc.store import Store
 from actorproc.tasks import gather
@@ -72,9 +73,11 @@ async def between(request: Request, store: Store, start: Numbers, stop: Numbers)
     return await _spans(request.dataset, store, start, moved, files)
 
 
-async def _before(dataset: Dataset, store: Store, start: Numbers, stop: Numbers) -> Mapping[str, Sequence[DatasetFile]]:
+async def _before(
+    dataset: Dataset, store: Store, start: Numbers, stop: Numbers
+) -> Mapping[str, Sequence[NumberedFile]]:
     """The files from `start` on and before `stop`, and hardly more: much may lie beyond."""
-    found: dict[str, Sequence[DatasetFile]] = {}
+    found: dict[str, Sequence[NumberedFile]] = {}
     limit = _PAGE
     while todo := {partition: first for partition, first in start.items() if partition not in found}:
         most = min(limit, max(stop[partition] - first for partition, first in todo.items()))
@@ -87,7 +90,7 @@ async def _before(dataset: Dataset, store: Store, start: Numbers, stop: Numbers)
 
 
 async def _spans(
-    dataset: Dataset, store: Store, start: Numbers, stops: Numbers, files: Mapping[str, Sequence[DatasetFile]]
+    dataset: Dataset, store: Store, start: Numbers, stops: Numbers, files: Mapping[str, Sequence[NumberedFile]]
 ) -> list[Span]:
     found = {partition: [file for file in files[partition] if file.number < stop] for partition, stop in stops.items()}
     await dataset.check(store, found, start)
@@ -96,7 +99,7 @@ async def _spans(
         first = start.get(partition, 0)
         if dataset.dense and (not inside or inside[0].number != first):
             # It is there, and was made while it was listed.
-            inside.insert(0, DatasetFile(first, first + 1, 0, 0.0, dataset.key(partition, first)))
+            inside.insert(0, NumberedFile(first, first + 1, dataset.key(partition, first), 0, 0.0))
         spans.append(Span(partition, inside, stops[partition]))
     return spans
 
@@ -146,7 +149,7 @@ async def news(
 
 
 async def _share(
-    request: Request, store: Store, start: Numbers, fresh: Mapping[str, Sequence[DatasetFile]], ends: Numbers
+    request: Request, store: Store, start: Numbers, fresh: Mapping[str, Sequence[NumberedFile]], ends: Numbers
 ) -> Mapping[str, int]:
     """How many files of each partition to take: the oldest over all partitions, so that none runs ahead of the others;
     at least one."""

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from actorproc.errors import CorruptObject, SourceError
-from actorproc.spark.dataset import DatasetFile, FileRows, Span, alike
+from actorproc.listing import NumberedFile
+from actorproc.spark.dataset import FileRows, Span, alike
 from actorproc.spark.place import Place, opened
 from actorproc.spark.request import Request
 from actorproc.store import Stored
@@ -59,10 +60,10 @@ def _read(request: Request, place: Place, span: Span, schema: pa.Schema) -> Iter
 class _Ahead:
     """Fetches the listed files in order, some before they are taken."""
 
-    def __init__(self, place: Place, listed: Sequence[DatasetFile]) -> None:
+    def __init__(self, place: Place, listed: Sequence[NumberedFile]) -> None:
         self._place = place
         self._listed = deque(listed)
-        self._coming: deque[tuple[DatasetFile, Future[Stored | None]]] = deque()
+        self._coming: deque[tuple[NumberedFile, Future[Stored | None]]] = deque()
         self._bytes = 0
 
     def take(self, number: int) -> tuple[str, bytes] | None:
@@ -86,7 +87,7 @@ class _Ahead:
         files = [*(file for file, _ in self._coming), *self._listed]
         return next((file.number for file in files if file.number > number), None)
 
-    def _pop(self) -> tuple[DatasetFile, Future[Stored | None]]:
+    def _pop(self) -> tuple[NumberedFile, Future[Stored | None]]:
         file, body = self._coming.popleft()
         self._bytes -= file.size
         return file, body

@@ -24,7 +24,8 @@ RIDING = ("poll_interval", *(name for name in Settings.model_fields if name.star
 """Settings that are options, too: how to reach the store, and how often to look for news."""
 
 COMPLETE = "settingsAreComplete"
-"""The option that says that of the options of these names. Ours alone: `read_output` and the like set it."""
+"""An option that `read_output` and the like set, for us alone: the settings among the options are all that count, and those
+not given have their defaults, whatever the environment of Spark's processes says."""
 
 _LIMIT = "a whole number, 1 or more"
 _NO_SEQUENCE = 2**63

@@ -24,7 +24,7 @@ from actorproc.parquet import parse_footer
 from actorproc.partition import PartitionActor
 from actorproc.processing import BatchProcessor, Outcome
 from actorproc.records import Batch, Cursor
-from actorproc.store import Conflict, Created, Store
+from actorproc.store import Conflict, Store
 from actorproc.testing.cluster import Broken
 from actorproc.testing.loop import current_loop
 from actorproc.testing.scenario import simulate
@@ -84,12 +84,12 @@ def test_forgetting_the_put_id_is_found(monkeypatch: pytest.MonkeyPatch) -> None
     """After a refusal, what is there is taken for one's own without a look at whose it is."""
     create = Store.create
 
-    async def trusting(self: Store, key: str, body: bytes) -> Created:
+    async def trusting(self: Store, key: str, body: bytes) -> str:
         try:
             return await create(self, key, body)
         except Conflict as conflict:
             if "/output/" in key and conflict.stored is not None:
-                return Created(conflict.stored.tag)
+                return conflict.stored.tag
             raise
 
     monkeypatch.setattr(Store, "create", trusting)

@@ -12,9 +12,10 @@ import pytest
 
 from actorproc.errors import SourceError, UsageError
 from actorproc.layout import ProcessorLayout
+from actorproc.listing import NumberedFile
 from actorproc.rows.schema import output_schema, parse_schema
 from actorproc.settings import Settings
-from actorproc.spark.dataset import DatasetFile, Span
+from actorproc.spark.dataset import Span
 from actorproc.spark.planning import beginning, between, dealt, everything, most_within, news
 from actorproc.spark.request import Request, given_options, parse_options, riding_options
 from actorproc.spark.stream import Stream
@@ -238,7 +239,7 @@ def test_files_are_dealt_out_once_each_in_parts_of_about_the_same_size(tasks: in
     spans = [
         Span(
             str(p),
-            [DatasetFile(10 * n, 10 * n + 10, 1000 + 50_000 * (n % 3), 0.0, "") for n in range(count)],
+            [NumberedFile(10 * n, 10 * n + 10, "", 1000 + 50_000 * (n % 3), 0.0) for n in range(count)],
             10 * count,
         )
         for p, count in enumerate([1, 40, 7, 0, 12])
@@ -259,7 +260,7 @@ def test_files_are_dealt_out_once_each_in_parts_of_about_the_same_size(tasks: in
 def test_a_file_that_lies_across_the_border_between_two_tasks_goes_where_most_of_it_lies() -> None:
     sizes = {"a": 1_877_000, "b": 1_877_000, "c": 1_877_100, "d": 1_877_000}  # the border lies in the first bytes of c
     spans = [
-        Span(p, [DatasetFile(0, 9, large, 0.0, ""), DatasetFile(9, 10, 211_000, 0.0, "")], 10)
+        Span(p, [NumberedFile(0, 9, "", large, 0.0), NumberedFile(9, 10, "", 211_000, 0.0)], 10)
         for p, large in sizes.items()
     ]
     assert [[span.partition for span in part] for part in dealt(spans, 2)] == [["a", "b"], ["c", "d"]]

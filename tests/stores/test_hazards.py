@@ -14,7 +14,7 @@ from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, St
 from actorproc.probe import ensure_safe, probe
 from actorproc.retry import Backoff
 from actorproc.settings import Settings
-from actorproc.store import Conflict, Created, Store, Stored, StoreLimits
+from actorproc.store import Conflict, Store, Stored, StoreLimits
 from actorproc.stores import open_store
 from tests.servers import S3Server
 from tests.stores.keep_alive import breaking_after
@@ -94,7 +94,7 @@ async def test_create_whose_reply_is_lost_says_created(through: Through) -> None
     proxy.on_request = lose_first_reply
     created = await store.create("key", b"mine")
     assert len(_writes(proxy)) == 1
-    assert await direct.get("key") == Stored(b"mine", created.tag, 4)
+    assert await direct.get("key") == Stored(b"mine", created, 4)
 
 
 async def test_swap_whose_reply_is_lost_says_created(through: Through) -> None:
@@ -108,7 +108,7 @@ async def test_swap_whose_reply_is_lost_says_created(through: Through) -> None:
     proxy.on_request = lose_first_reply
     created = await store.swap("key", b"mine", tag)
     assert len(_writes(proxy)) == 1
-    assert await direct.get("key") == Stored(b"mine", created.tag, 4)
+    assert await direct.get("key") == Stored(b"mine", created, 4)
 
 
 async def test_create_whose_request_is_lost_is_sent_again(through: Through) -> None:
@@ -120,7 +120,7 @@ async def test_create_whose_request_is_lost_is_sent_again(through: Through) -> N
     proxy.on_request = lose_first_request
     created = await store.create("key", b"mine")
     assert len(_writes(proxy)) == 2
-    assert await direct.get("key") == Stored(b"mine", created.tag, 4)
+    assert await direct.get("key") == Stored(b"mine", created, 4)
 
 
 async def test_a_create_that_lands_late_is_refused_and_the_winner_kept(through: Through) -> None:
@@ -138,7 +138,7 @@ async def test_a_create_that_lands_late_is_refused_and_the_winner_kept(through: 
         await store.backend.put_if_absent("key", b"zombie")
     winner = await direct.create("key", b"winner")
     assert (await proxy.forward(held[0])).split()[1] == b"412"
-    assert await direct.get("key") == Stored(b"winner", winner.tag, 6)
+    assert await direct.get("key") == Stored(b"winner", winner, 6)
 
 
 async def test_a_swap_that_lands_late_is_refused_and_the_winner_kept(through: Through) -> None:
@@ -155,7 +155,7 @@ async def test_a_swap_that_lands_late_is_refused_and_the_winner_kept(through: Th
         await store.backend.put_if_match("key", b"zombie", tag)
     winner = await direct.swap("key", b"winner", tag)
     assert (await proxy.forward(held[0])).split()[1] == b"412"
-    assert await direct.get("key") == Stored(b"winner", winner.tag, 6)
+    assert await direct.get("key") == Stored(b"winner", winner, 6)
 
 
 async def test_create_sent_again_after_its_first_try_landed_late_says_created(through: Through) -> None:
@@ -172,7 +172,7 @@ async def test_create_sent_again_after_its_first_try_landed_late_says_created(th
 
     proxy.on_request = late
     created = await store.create("key", b"mine")
-    assert await direct.get("key") == Stored(b"mine", created.tag, 4)
+    assert await direct.get("key") == Stored(b"mine", created, 4)
 
 
 @pytest.mark.parametrize(
@@ -187,9 +187,9 @@ async def test_an_answer_that_says_try_again_is_tried_again(through: Through, st
 
     proxy.on_request = busy_at_first
     created = await store.create("key", b"mine")
-    assert await direct.get("key") == Stored(b"mine", created.tag, 4)
+    assert await direct.get("key") == Stored(b"mine", created, 4)
     proxy.seen.clear()
-    assert (await store.get("key")) == Stored(b"mine", created.tag, 4)
+    assert (await store.get("key")) == Stored(b"mine", created, 4)
     assert len(proxy.seen) == 2
 
 
@@ -204,7 +204,7 @@ async def test_a_conflict_answered_409_instead_of_412_is_seen_as_such(through: T
     proxy.on_request = conflict
     with pytest.raises(Conflict) as caught:
         await store.create("key", b"mine")
-    assert caught.value.stored == Stored(b"other", other.tag, 5)
+    assert caught.value.stored == Stored(b"other", other, 5)
 
 
 async def test_the_same_bytes_have_the_same_tag_so_bodies_of_swaps_must_differ(through: Through) -> None:
@@ -359,5 +359,5 @@ async def test_the_probe_leaves_nothing_behind_even_where_replies_get_lost(throu
 
 async def test_settling_needs_one_request_where_nothing_goes_wrong(through: Through) -> None:
     created = await through.store.create("key", b"body")
-    assert created == Created(created.tag)
     assert len(through.proxy.seen) == 1
+    assert await through.direct.get("key") == Stored(b"body", created, 4)

@@ -263,7 +263,7 @@ def story(seed: int) -> tuple[list[str], int]:
                 try:
                     created = await view.create(f"{number}", body)
                     await clock.sleep(rate)
-                    await view.swap(f"{number}", body + b"!", created.tag)
+                    await view.swap(f"{number}", body + b"!", created)
                     outcomes.append(f"{name} has {number}")
                 except Conflict:
                     outcomes.append(f"{name} lost {number}")
