@@ -76,10 +76,10 @@ class Signals:
         await self._first.wait()
 
     def _drain(self, name: str) -> None:
-        self._log.info(self._drains, signal=name)
-        self._first.set()
+        self._first.set()  # before the log, which may fail
         if not self._started:
             self._life.cancel()
+        self._log.info(self._drains, signal=name)
 
     def _end(self, name: str) -> None:
         self._abort = name

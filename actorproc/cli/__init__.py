@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +19,7 @@ from actorproc.cli import commands, keeping
 from actorproc.cli.demo import demo
 from actorproc.cli.logging import LogLevel, set_up_logging
 from actorproc.cli.spark import spark
+from actorproc.cli.streams import prepare, stdout_failure
 from actorproc.cli.visible import visible
 from actorproc.errors import ActorprocError, UsageError
 
@@ -53,13 +55,12 @@ class _Commands(TyperGroup):
             result = super().invoke(ctx)
             sys.stdout.flush()  # a closed pipe should show here, not when the interpreter ends
             return result
-        except (ActorprocError, BrokenPipeError, ExceptionGroup) as error:
+        except (ActorprocError, OSError, ExceptionGroup) as error:
             from actorproc.tasks import first_cause
 
             cause = first_cause(error)
-            if isinstance(cause, BrokenPipeError):
-                _leave_stdout()
-                raise typer.Exit(0) from None
+            if isinstance(cause, OSError) and (failure := stdout_failure()) is not None:
+                raise typer.Exit(_say_unwritten(failure)) from None
             if not isinstance(cause, ActorprocError):
                 raise
             if ctx.params.get("debug"):
@@ -72,9 +73,12 @@ class _Commands(TyperGroup):
             raise
 
 
-def _leave_stdout() -> None:
-    """The reader has gone (`| head`): what is still buffered goes nowhere, without a complaint."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _say_unwritten(failure: OSError) -> int:
+    """The exit code where stdout does not take what a command prints: whose reader has gone (`| head`) has seen enough."""
+    if isinstance(failure, BrokenPipeError):
+        return 0
+    typer.secho(f"error: stdout cannot be written: {failure.strerror}", err=True, fg=typer.colors.RED)
+    return FAILED
 
 
 app = typer.Typer(
@@ -128,8 +132,13 @@ def _root(
 
 def main() -> None:
     """Entry point of the `actorproc` command."""
+    prepare()
     try:
         app()
+    except OSError:  # of --help
+        if (failure := stdout_failure()) is None:
+            raise
+        sys.exit(_say_unwritten(failure))
     finally:
         _abandon_threads()
 
@@ -147,6 +156,6 @@ def _abandon_threads() -> None:
         elif error is not None:
             sys.excepthook(type(error), error, error.__traceback__)
         typer.secho("warning: a thread still runs (a handler's, or Spark's); it ends with the process", err=True)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        with suppress(OSError):
+            sys.stdout.flush()
         os._exit(code)

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from actorproc.cli.common import counted, load_settings, run_async, shown_settings
+from actorproc.cli.streams import conclude
 from actorproc.clock import SYSTEM
 from actorproc.errors import ActorprocError, UsageError
 from actorproc.log.producer import Producer
@@ -51,13 +51,13 @@ def run(
                         tasks.cancel_scope.cancel()
             seconds = SYSTEM.monotonic() - began
         if not scope.cancelled_caught:
-            typer.echo(_summary(produced, seconds, log, key))
+            conclude(_summary(produced, seconds, log, key))
             return
         sent = producer.statistics().records
         known = f"interrupted: {counted(sent, 'event')} {'is' if sent == 1 else 'are'} in {log}"
         if file != "-":
             raise ActorprocError(f"{known}, and the rest of {file} is not")
-        typer.echo(known)
+        conclude(known)
 
     try:
         run_async(work)

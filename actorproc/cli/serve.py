@@ -12,6 +12,7 @@ import typer
 
 from actorproc.cli.common import counted, pairs, run_async, shown_settings
 from actorproc.cli.loading import load_handler, load_source
+from actorproc.cli.streams import conclude
 from actorproc.cli.workers import REACHED_END, Workers, command_line, end_soon, stop_with_parent
 from actorproc.clock import SYSTEM
 from actorproc.errors import UsageError
@@ -80,7 +81,7 @@ def run(
             await processor.run(until_end=until_end, signals=True, aborting=end_soon)
         finally:
             if (did := processor.statistics().supervisor) is not None:
-                typer.echo(_summary(did, processor, SYSTEM.monotonic() - began, look))
+                conclude(_summary(did, processor, SYSTEM.monotonic() - began, look))
                 if (
                     until_end
                     and did.done.dead_letters

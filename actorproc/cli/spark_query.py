@@ -10,11 +10,11 @@ from typing import Any
 
 import anyio
 import structlog
-import typer
 
 from actorproc.cli.common import opened_processor, pairs, run_async
 from actorproc.cli.loading import load_function
 from actorproc.cli.spark_show import Figures, Show, say_started, summary
+from actorproc.cli.streams import conclude
 from actorproc.cli.workers import end_soon, stop_with_parent
 from actorproc.clock import SYSTEM
 from actorproc.errors import ActorprocError, HandlerDefinitionError, SettingsError, UsageError
@@ -220,7 +220,7 @@ async def _keep(job: Job, limits: RunLimits, store: Store, signals: Signals, tri
         raise
     finally:
         if figures.latest is not None:
-            typer.echo(summary(what, figures, running.restarts, SYSTEM.monotonic() - began))
+            conclude(summary(what, figures, running.restarts, SYSTEM.monotonic() - began))
         with anyio.CancelScope(shield=True):
             await SYSTEM.offload(job.session.close)
 

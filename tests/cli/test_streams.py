@@ -1,0 +1,121 @@
+"""Commands whose stdout or stderr is closed, full, or a pipe that nobody reads any more."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tests.cli.conftest import APP, QUICK_OPTIONS, Run, events
+
+STOPS = """
+from actorproc import Decision
+
+class Stops(Delays):
+    def on_error(self, error, records, attempt):
+        return Decision.STOP
+"""
+SERVE = ["serve", "--source", "events", "--container", "state", *QUICK_OPTIONS, "--set", "restart_backoff=10ms"]
+FULL = Path("/dev/full")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "flights_app.py").write_text(APP + STOPS)
+    (tmp_path / "flights.jsonl").write_bytes(b"\n".join(events(40)) + b"\n")
+    assert run("produce", "--log", "events", "--partitions", "2", "flights.jsonl").exit_code == 0
+    return tmp_path
+
+
+@contextmanager
+def unread() -> Iterator[int]:
+    """A pipe whose reader has gone."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        yield writer
+    finally:
+        os.close(writer)
+
+
+def ended(*arguments: str, stdout: int | None = subprocess.PIPE, stderr: int | None = subprocess.PIPE) -> subprocess.CompletedProcess[str]:  # fmt: skip
+    command = [sys.executable, "-m", "actorproc", *arguments]
+    return subprocess.run(command, stdout=stdout, stderr=stderr, text=True, timeout=120, check=False)
+
+
+def shell(command: str) -> subprocess.CompletedProcess[str]:
+    line = command.replace("actorproc", f"{sys.executable} -m actorproc", 1)
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize("workers", [[], ["--workers", "2"]])
+def test_a_run_whose_log_nobody_reads_does_all_its_work(workers: list[str]) -> None:
+    with unread() as stderr:
+        done = ended(*SERVE, "flights_app:Delays", "--until-end", *workers, stderr=stderr)
+    assert done.returncode == 0
+    assert sum(map(int, re.findall(r"(\d+) records handled", done.stdout))) == 40
+
+
+def test_a_production_that_fails_and_whose_errors_nobody_reads_exits_with_1(folder: Path) -> None:
+    (folder / "events" / "partition=0").rename(folder / "away")
+    (folder / "events" / "partition=0").write_text("in the way")
+    with unread() as stderr:
+        assert ended("produce", "--log", "events", "flights.jsonl", stderr=stderr).returncode == 1
+
+
+def test_a_host_whose_log_nobody_reads_any_more_stops_when_it_is_told() -> None:
+    command = [sys.executable, "-m", "actorproc", *SERVE, "flights_app:Delays"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        assert process.stderr is not None
+        assert any(orjson.loads(line)["event"] == "partition.opened" for line in process.stderr)
+        process.stderr.close()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_run_that_failed_says_so_although_nobody_reads_its_summary() -> None:
+    with unread() as stdout:
+        failed = ended(*SERVE, "flights_app:Stops", "--until-end", stdout=stdout)
+    assert failed.returncode == 1
+    told = failed.stderr[failed.stderr.index("\nerror: ") :]
+    assert "on_error said stop" in told
+
+
+def test_workers_that_did_all_are_done_although_nobody_reads_their_summaries() -> None:
+    with unread() as stdout:
+        assert ended(*SERVE, "flights_app:Delays", "--until-end", "--workers", "2", stdout=stdout).returncode == 0
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("command", ["trim --log events", "trim --log events --json", "--version", "serve --help"])
+def test_a_full_disk_behind_stdout_is_one_line(command: str, unbuffered: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    printed = shell(f"actorproc {command} > /dev/full")
+    assert printed.returncode == 1
+    assert printed.stderr == "error: stdout cannot be written: No space left on device\n"
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
+def test_what_is_appended_is_appended_although_it_cannot_be_said() -> None:
+    assert shell("actorproc produce --log events flights.jsonl > /dev/full").returncode == 0
+    assert shell("actorproc produce --log events flights.jsonl >&-").returncode == 0
+
+
+def test_a_command_whose_stdout_or_stderr_is_closed_works() -> None:
+    assert shell("actorproc trim --log events >&-").returncode == 0
+    assert shell("actorproc trim --log events 2>&-").returncode == 0
+    assert shell("actorproc trim --log nowhere 2>&-").returncode == 2
