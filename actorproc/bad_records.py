@@ -54,7 +54,7 @@ class Parts:
         self._once = settings.delivery == "at-most-once"
         self._decide = decide
         self._log = log
-        self._tried: Counter[type[Exception]] = Counter()  # attempts that failed by an error of this type
+        self._tried: Counter[str] = Counter()  # attempts that failed by an error of this type, by its name
         self._misled = 0  # how often the record at which the handler failed was not to blame
 
     def __iter__(self) -> Iterator[Part]:
@@ -81,7 +81,7 @@ class Parts:
             HandlerError: the handler's `on_error` said stop, or failed itself.
         """
         decision = self._decision(error, part.batch, part.attempt)
-        self._tried[type(error)] += 1
+        self._tried[_kind(error)] += 1
         if self._again(decision, part, error):
             part.attempt += 1
             self._left.appendleft(part)
@@ -117,7 +117,7 @@ class Parts:
             if rest:
                 self._left.appendleft(Part(part.batch.take(rest), part.attempt, part.isolating))
         ruling = Ruling()
-        self._tried.update(set(map(type, failures.values())))
+        self._tried.update(set(map(_kind, failures.values())))
         again: list[int] = []
         for index, sequence in enumerate(part.batch.sequences):
             if (error := failures.get(sequence)) is None:
@@ -158,5 +158,10 @@ class Parts:
     def _again(self, decision: Decision | None, part: Part, error: Exception, *, helps: bool = True) -> bool:
         if self._once or decision is Decision.RETRY:
             return not self._once
-        attempts = self._tried[type(error)] if part.isolating else part.attempt
+        attempts = self._tried[_kind(error)] if part.isolating else part.attempt
         return helps and decision is None and attempts < self._max_attempts
+
+
+def _kind(error: Exception) -> str:
+    """Its type by name: some types are made anew for each error."""
+    return f"{type(error).__module__}.{type(error).__qualname__}"

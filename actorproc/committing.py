@@ -15,6 +15,7 @@ from actorproc.budget import Tally
 from actorproc.clock import Clock
 from actorproc.errors import HandlerError
 from actorproc.layout import ProcessorLayout
+from actorproc.letter_news import LetterNews
 from actorproc.output.chain import Commit, OutputChain, encode_commit
 from actorproc.output.checkpoints import CheckpointKeeper, Totals
 from actorproc.parquet import encoding_cost
@@ -84,6 +85,7 @@ class Committer:
         settings: Settings,
         clock: Clock,
         held: Tally,
+        news: LetterNews,
         log: Any,
     ) -> None:
         self._statistics = statistics
@@ -91,6 +93,7 @@ class Committer:
         self._schema = schema
         self._settings, self._clock = settings, clock
         self._held = held.share()
+        self._news = news
         self._log = log
         self._chain = OutputChain(store, layout, statistics.partition)
         self._keeper = CheckpointKeeper(store, layout, statistics.partition, host=host, epoch=statistics.epoch)
@@ -231,6 +234,7 @@ class Committer:
             statistics.commits += 1
             statistics.rows += commit.rows
             statistics.dead_letters += len(pending.letters)
+            self._news.committed(pending.letters)
             statistics.last_commit = commit.time
             self._log.debug(
                 "partition.committed", number=self._number - 1, rows=commit.rows, letters=len(pending.letters)

@@ -30,6 +30,7 @@ from actorproc.handler import CloseReason, PartitionHandler
 from actorproc.handler_threads import HandlerThreads
 from actorproc.layout import ProcessorLayout
 from actorproc.letter_limit import LetterLimit
+from actorproc.letter_news import LetterNews
 from actorproc.logger import get_logger
 from actorproc.pace import Pace
 from actorproc.processing import BatchProcessor, Interrupted, Outcome
@@ -64,6 +65,7 @@ class Common:
     shared: Any
     budget: ByteBudget
     held: Tally
+    news: LetterNews
     threads: HandlerThreads
 
 
@@ -98,7 +100,7 @@ class PartitionActor(Actor[Read | Exception]):
         self._waiting: anyio.CancelScope | None = None
         self._committer = Committer(
             self.statistics, host=common.host, schema=common.schema, store=common.store, layout=common.layout,
-            settings=common.settings, clock=common.clock, held=common.held, log=self._log,
+            settings=common.settings, clock=common.clock, held=common.held, news=common.news, log=self._log,
         )  # fmt: skip
         self._room = Room(common.budget)
         self._processing: BatchProcessor | None = None

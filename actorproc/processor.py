@@ -27,6 +27,7 @@ from actorproc.handler import PartitionHandler
 from actorproc.handler_checks import checked_handler
 from actorproc.handler_threads import HandlerThreads
 from actorproc.layout import ProcessorLayout, checked_name
+from actorproc.letter_news import LetterNews
 from actorproc.logger import get_logger
 from actorproc.options import load_options
 from actorproc.output.origin import agree_on_source
@@ -290,6 +291,23 @@ class Processor:
             self._in_use = False
 
     @asynccontextmanager
+    async def _shared(self) -> AsyncIterator[Any]:
+        """What the handler's `shared` gives. What it raises itself, at its end too, is a HandlerError; other errors pass."""
+        passing: BaseException | None = None
+        try:
+            async with self.handler.shared(self.options) as value:
+                try:
+                    yield value
+                except BaseException as error:
+                    passing = error
+                    raise
+        except (Exception, SystemExit) as error:
+            if error is passing:
+                raise
+            with blamed(f"{self.handler.__name__}.shared", HandlerError):
+                raise
+
+    @asynccontextmanager
     async def _assembled(self, ending: Ending | None = None) -> AsyncIterator[Supervisor]:
         """Everything connected and checked, and a supervisor that is ready to run."""
         settings, clock = self.settings, self.clock
@@ -308,8 +326,7 @@ class Processor:
                 self._log.warning(
                     "processor.columns_added", columns=added, why="for good: every later handler must declare them"
                 )
-            with blamed(f"{self.handler.__name__}.shared", HandlerError):
-                shared = await stack.enter_async_context(self.handler.shared(self.options))
+            shared = await stack.enter_async_context(self._shared())
             await self._source.register(self.name, self._store.url)
             nudges = self._nudges or UdpNudges(self._store.url, settings, self.name, clock=clock, log=self._log)
             if clock is SYSTEM:
@@ -317,7 +334,7 @@ class Processor:
             common = Common(
                 processor=self.name, host=self.host, handler=self.handler, schema=output_schema(self.schema),
                 source=self._source, store=self._store, layout=self.layout, settings=settings, clock=clock,
-                start=self.start, options=self.options, shared=shared, budget=self._budget, held=Tally(settings.uncommitted_bytes),
+                start=self.start, options=self.options, shared=shared, budget=self._budget, held=Tally(settings.uncommitted_bytes), news=LetterNews(),
                 threads=HandlerThreads(settings.handler_threads, clock),
             )  # fmt: skip
             group = Group(self._store.lane(), self.layout, self.host, settings, clock=clock, nudges=nudges)

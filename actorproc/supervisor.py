@@ -188,7 +188,10 @@ class Supervisor(Actor[Note]):
         """One line for all that came since the last one: at most one in a renew interval."""
         letters = self._all_done().dead_letters
         if letters > self._told:
-            self._log.warning("processor.dead_letters", new=letters - self._told, since_start=letters)
+            errors, latest = self._common.news.take()
+            self._log.warning(
+                "processor.dead_letters", new=letters - self._told, since_start=letters, errors=errors, latest=latest
+            )
             self._told = letters
 
     def _shown_failing(self) -> dict[str, str]:

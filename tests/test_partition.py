@@ -24,6 +24,7 @@ from actorproc.context import PartitionContext, Site
 from actorproc.handler import CloseReason, Decision, PartitionHandler
 from actorproc.handler_threads import HandlerThreads
 from actorproc.layout import ProcessorLayout
+from actorproc.letter_news import LetterNews
 from actorproc.output.chain import OutputChain
 from actorproc.output.checkpoints import Checkpoint
 from actorproc.partition import Common, PartitionActor, _fitting
@@ -86,7 +87,7 @@ class World:
         common = Common(
             "p", f"host-{epoch}", self.handler, output_schema(parse_schema(self.handler.output_schema)), self.source,
             self.store, self.layout, self.settings, self.clock(epoch), "earliest", None, None,
-            self.budget, Tally(self.settings.uncommitted_bytes), HandlerThreads(1, self.clock(epoch)),
+            self.budget, Tally(self.settings.uncommitted_bytes), LetterNews(), HandlerThreads(1, self.clock(epoch)),
         )  # fmt: skip
         return PartitionActor("0", epoch, common, end=end, reached=reached)
 

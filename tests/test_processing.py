@@ -158,6 +158,26 @@ async def test_a_poison_record_is_tried_max_attempts_times_with_its_batch_and_on
     assert letters(outcome)[101]["attempts"] == 5
 
 
+async def test_an_error_of_a_type_that_is_made_anew_each_time_is_not_tried_for_ever() -> None:
+    class Handler(PartitionHandler):
+        output_schema = "n long"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                if record.text == "5":
+
+                    class Refused(Exception):
+                        pass
+
+                    raise Refused("no")
+                ctx.emit(record, {"n": int(record.text)})
+
+    with anyio.fail_after(60):
+        outcome = await Run(Handler())(numbers(4, 5, 6))
+    assert letters(outcome)[101]["attempts"] == QUICK.max_attempts + 1
+    assert column(outcome, "n") == [4, 6]
+
+
 async def test_a_row_that_does_not_fit_is_the_failure_of_its_record_alone() -> None:
     class Handler(Doubler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:

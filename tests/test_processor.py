@@ -6,6 +6,7 @@ import asyncio
 import base64
 import io
 import random
+import re
 import shutil
 import sys
 import threading
@@ -328,6 +329,8 @@ async def test_what_a_host_has_done_is_known_when_it_has_stopped() -> None:
     told = [log for log in logs if log["event"] == "processor.dead_letters"]
     assert {log["log_level"] for log in told} == {"warning"}
     assert sum(log["new"] for log in told) == told[-1]["since_start"] == 4
+    assert sum(log["errors"]["DeadLetter"] for log in told) == 4
+    assert re.fullmatch(r"[0-3]:3 DeadLetter: three", told[-1]["latest"])
 
 
 async def test_dead_letters_are_told_once_in_a_renew_interval_however_many_there_are() -> None:
@@ -363,6 +366,31 @@ async def test_a_failure_in_shared_names_the_handler_and_the_place() -> None:
         errors.HandlerError, match=r"Sharing.shared failed: ConnectionError: no database \(in .*py:\d+\)"
     ):
         await Processor(Sharing, source=fed(), container=Store(Memory()), **QUICK).run()
+
+
+async def test_a_failure_at_the_end_of_shared_is_the_handlers_and_other_errors_pass() -> None:
+    class Sharing(Double):
+        @classmethod
+        @asynccontextmanager
+        async def shared(cls, options: Any) -> AsyncIterator[None]:
+            yield
+            raise BrokenPipeError("the pool is gone")
+
+    with pytest.raises(
+        errors.HandlerError, match=r"Sharing.shared failed: BrokenPipeError: the pool is gone \(in .*py:\d+\)"
+    ):
+        await Processor(Sharing, source=fed(), container=Store(Memory()), **QUICK).run(until_end=True)
+
+    class Tidy(Double):
+        @classmethod
+        @asynccontextmanager
+        async def shared(cls, options: Any) -> AsyncIterator[None]:
+            yield
+
+    block = ValueError("the block's own")
+    with pytest.raises(ValueError, match="the block's own"):
+        async with Processor(Tidy, source=fed(), container=Store(Memory()), **QUICK):
+            raise block
 
 
 async def test_the_folder_of_a_processor_is_refused_as_a_container(tmp_path: Path) -> None:
