@@ -156,7 +156,7 @@ class PartitionActor(Actor[Read | Exception]):
             if self.aborted is not None:
                 reason = CloseReason.FAILED
                 if self._settings.delivery == "at-most-once" and handler is not None:
-                    await self._keep_after_abort()
+                    await self._commit_after_abort()
             self.statistics.state = "closing"
             self._room.close()
             self._committer.close()
@@ -273,7 +273,7 @@ class PartitionActor(Actor[Read | Exception]):
         while not self._draining.is_set():
             message = await self._next()
             if isinstance(message, Exception):
-                await self._keep()
+                await self._commit_before_failing()
                 raise message
             if message is not None:
                 if self._goal is not None:
@@ -317,7 +317,7 @@ class PartitionActor(Actor[Read | Exception]):
             outcome = await processor.process(batch)
             self._pace.done(len(batch), len(batch) - len(outcome.letters) - outcome.skipped)
         except HandlerError:
-            await self._keep()
+            await self._commit_before_failing()
             raise
         finally:
             self._room.give_back(message.nbytes)
@@ -325,12 +325,12 @@ class PartitionActor(Actor[Read | Exception]):
         if not self._settings.auto_commit and processor.asked_for(batch, settled) >= batch.last:
             await self._committer.commit()  # asked for while records of the batch were still open
 
-    async def _keep(self) -> None:
+    async def _commit_before_failing(self) -> None:
         """Before a failure ends the actor: earlier batches were good, and need not be processed again."""
         if self._settings.auto_commit or self._settings.delivery == "at-most-once":
             await self._committer.commit()
 
-    async def _keep_after_abort(self) -> None:
+    async def _commit_after_abort(self) -> None:
         """At most once earlier batches are done for good, though the handler hangs in this one."""
         why = f"not committed within {CLOSING_TIME:g} s"
         with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSING_TIME):
@@ -359,7 +359,7 @@ class PartitionActor(Actor[Read | Exception]):
             return
         committer = self._committer
         if (shortfall := await self._goal.shortfall(committer.cursor)) is not None:
-            await self._keep()
+            await self._commit_before_failing()
             raise shortfall
         if not self._goal.is_reached(committer.cursor):
             return

@@ -193,7 +193,7 @@ class Replay:
                 if asked <= done:
                     return Replayed(len(ours), len(asked - ours))
                 part = await self._plan(partition, None if len(asked | done) == len(letters) else sorted(asked - done))
-                stored, _ = await self._keep(intent_key, [*intent.parts, part], tag)
+                stored, _ = await self._store_intent(intent_key, [*intent.parts, part], tag)
                 continue
             if part.log != self._identity:
                 raise UsageError(
@@ -208,7 +208,7 @@ class Replay:
             body = await self._store.clock.offload(self._encode, key, going, part)
             following = await self._append(partition, part, body)
             part = replace(part, done=True) if following is None else replace(part, base=following)
-            stored, kept = await self._keep(intent_key, [*intent.parts[:-1], part], tag)
+            stored, kept = await self._store_intent(intent_key, [*intent.parts[:-1], part], tag)
             if kept and part.done:  # else another replay was first, and counts them
                 ours |= {letter["sequence"] for letter in going}
 
@@ -229,7 +229,7 @@ class Replay:
                 return None
             return await end_of(self._log, partition, part.base)
 
-    async def _keep(self, key: str, parts: Sequence[Part], tag: str | None) -> tuple[Stored, bool]:
+    async def _store_intent(self, key: str, parts: Sequence[Part], tag: str | None) -> tuple[Stored, bool]:
         """Store the intent, in place of the one with `tag`. Whether that was done; if not, what another replay has made of it."""
         body = Intent(parts, self._nonce()).to_json()
         try:

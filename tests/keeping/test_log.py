@@ -230,7 +230,7 @@ async def test_a_replay_whose_place_was_trimmed_is_left_to_people(place: Place, 
     await processor(place, container).run(until_end=True)
     [letters] = [entry.key for entry in (await container.list(LAYOUT.dead_letters)).entries]
     async with Replay.opened(container, "numbers", place.store) as replay:
-        intent, _ = await replay._keep(LAYOUT.replay("0", 0), [await replay._plan("0", None)], None)
+        intent, _ = await replay._store_intent(LAYOUT.replay("0", 0), [await replay._plan("0", None)], None)
     assert b'"base":10' in intent.body
     await produce(place.store, 10, 10, first=10)
     await place.store.delete(log_file("0", 10))
