@@ -216,16 +216,22 @@ def purge(
         async with opened_processor(name, container, config, given) as (store, layout, _):
             if partition is not None:
                 await chosen_partitions(store, layout, partition)
-            files = {}
+            files: dict[str, int] = {}
+            held = beside = 0  # letters that may go, and those in whose file they stand that may not
             replays = await Replays.listed(store, layout) if replayed else None
             for key in await letter_files(store, layout, partition):
                 letters = await read_letters(store, key)
-                if replays is not None and len(await replays.done(key, letters)) < len(letters):
-                    continue
-                if letters and (
-                    limit is None or all(datetime.fromisoformat(letter["time"]) < limit for letter in letters)
-                ):
-                    files[key] = len(letters)
+                done = None if replays is None else await replays.done(key, letters)
+                may_go = sum(
+                    (done is None or letter["sequence"] in done)
+                    and (limit is None or datetime.fromisoformat(letter["time"]) < limit)
+                    for letter in letters
+                )
+                if 0 < may_go == len(letters):
+                    files[key] = may_go
+                elif may_go:
+                    held += may_go
+                    beside += len(letters) - may_go
             if files and not yes:
                 _ask(name, sum(files.values()))
             purged = kept = 0
@@ -236,9 +242,10 @@ def purge(
                 else:
                     kept += count
         if as_json:
-            print_json({"purged": purged, "kept": kept})
+            print_json({"purged": purged, "kept": kept, "held": held})
             return
-        console.print(f"{counted(purged, 'dead letter')} purged")
+        stay = f"; {_held(held, beside, replayed=replayed, before=before is not None)}" if held else ""
+        console.print(f"{counted(purged, 'dead letter')} purged{stay}", soft_wrap=True)
         if kept:
             console.print(
                 f"{kept:,} kept: no checkpoint has passed them yet. A host writes one every {CHECKPOINT_EVERY} commits, and "
@@ -246,6 +253,16 @@ def purge(
             )
 
     run_async(work)
+
+
+def _held(held: int, beside: int, *, replayed: bool, before: bool) -> str:
+    """Why letters that may go stay all the same: a file goes as a whole."""
+    which = " and ".join(["replayed"] * replayed + ["older"] * before)
+    stay = "one stays: it shares" if held == 1 else "ones stay: they share"
+    others = f"{beside:,} that {'was' if beside == 1 else 'were'} not" + (
+        " both" if replayed and before else f" {which}"
+    )
+    return f"{held:,} {which} {stay} a commit with {others}"
 
 
 async def _chosen(

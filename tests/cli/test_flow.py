@@ -144,16 +144,16 @@ def test_lines_become_rows_and_dead_letters_that_are_replayed_once_and_purged(ru
 
     purge = ["dead-letters", "purge", *PLACE, "--json"]
     assert "give --yes" in run(*purge).stderr
-    assert lines(run(*purge, "--yes", "--before", "2020-01-01T00:00Z").stdout) == [{"purged": 0, "kept": 0}]
+    assert lines(run(*purge, "--yes", "--before", "2020-01-01T00:00Z").stdout) == [{"purged": 0, "kept": 0, "held": 0}]
     for when in ("2020-01-01", "2020-01-01T00:00", "soon"):
         refused = run(*purge, "--yes", "--before", when)
         assert refused.exit_code == 2
         assert f"--before = '{when}': a time with its zone, such as 2013-01-01T00:00Z" in refused.stderr
     oldest = min(letter["time"] for letter in letters)
-    assert lines(run(*purge, "--yes", "--before", oldest).stdout) == [{"purged": 0, "kept": 0}]
-    assert lines(run(*purge, "--yes", "--replayed").stdout) == [{"purged": 40, "kept": 0}]
-    assert lines(run(*purge, "--yes", "--replayed").stdout) == [{"purged": 0, "kept": 0}]
-    assert lines(run(*purge, "--yes").stdout) == [{"purged": 40, "kept": 0}]
+    assert lines(run(*purge, "--yes", "--before", oldest).stdout) == [{"purged": 0, "kept": 0, "held": 0}]
+    assert lines(run(*purge, "--yes", "--replayed").stdout) == [{"purged": 40, "kept": 0, "held": 0}]
+    assert lines(run(*purge, "--yes", "--replayed").stdout) == [{"purged": 0, "kept": 0, "held": 0}]
+    assert lines(run(*purge, "--yes").stdout) == [{"purged": 40, "kept": 0, "held": 0}]
     assert run("dead-letters", "list", *PLACE, "--json").stdout == ""
     assert lines(run(*replay).stdout) == [{"replayed": 0, "replayed_before": 0}]
 

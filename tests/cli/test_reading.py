@@ -173,6 +173,26 @@ def test_dead_letters_are_replayed_into_a_log_alone(run: Run, state: Path, place
     assert "MODULE:NAME" not in told
 
 
+def test_a_purge_says_which_of_what_was_chosen_stays_beside_letters_that_were_not(
+    run: Run, state: Path, tmp_path: Path
+) -> None:
+    for part in ("state", "events"):
+        shutil.copytree(state / part, tmp_path / part)
+    place = ["--name", "Delays", "--container", tmp_path / "state"]
+    purge = ["dead-letters", "purge", *place, "--yes"]
+    letters = lines(run("dead-letters", "list", *place, "--json").stdout)
+    first = f"{letters[0]['partition']}:{letters[0]['sequence']}"
+    beside = sum(letter["partition"] == letters[0]["partition"] for letter in letters) - 1  # one commit in each
+    assert run("dead-letters", "replay", *place, "--source", tmp_path / "events", first).exit_code == 0
+    stays = f"1 replayed one stays: it shares a commit with {beside} that were not replayed"
+    assert run(*purge, "--replayed").stdout == f"0 dead letters purged; {stays}\n"
+    before = ["--before", "2100-01-01T00:00Z"]
+    assert run(*purge, "--replayed", *before).stdout == (
+        f"0 dead letters purged; 1 replayed and older one stays: it shares a commit with {beside} that were not both\n"
+    )
+    assert lines(run(*purge, "--replayed", "--json").stdout) == [{"purged": 0, "kept": 0, "held": 1}]
+
+
 def test_dead_letters_are_replayed_by_name_or_by_their_error(run: Run, state: Path, tmp_path: Path) -> None:
     for part in ("state", "events"):
         shutil.copytree(state / part, tmp_path / part)
@@ -187,7 +207,9 @@ def test_dead_letters_are_replayed_by_name_or_by_their_error(run: Run, state: Pa
     listed = lines(run("dead-letters", "list", *place, "--replayed", "--json").stdout)
     assert {f"{letter['partition']}:{letter['sequence']}" for letter in listed} == {first, second}
     purged = run("dead-letters", "purge", *place, "--replayed", "--yes", "--json")
-    assert lines(purged.stdout) == [{"purged": 0, "kept": 0}], "others that were committed with them are left"
+    assert lines(purged.stdout) == [{"purged": 0, "kept": 0, "held": 2}], (
+        "others that were committed with them are left"
+    )
     assert "replayed" in run("dead-letters", "show", first, *place).stdout
 
     none = run(*replay, "--error", "KeyErr", "--json")
