@@ -12,6 +12,7 @@ import typer
 
 from actorproc.cli.common import counted, pairs, run_async, shown_settings
 from actorproc.cli.loading import load_handler, load_source
+from actorproc.cli.spark import check
 from actorproc.cli.streams import conclude
 from actorproc.cli.workers import REACHED_END, Workers, command_line, end_soon, stop_with_parent
 from actorproc.clock import SYSTEM
@@ -111,7 +112,11 @@ def _query(spark: str | None, checkpoint: str | None, place: Sequence[str]) -> l
         raise UsageError(f"--spark {spark!r}: {error}") from None
     if "--trigger=available-now" in words or ("--trigger", "available-now") in pairwise(words):
         raise UsageError(f"--spark {spark!r}: serve never ends, so nor does its query; --until-end lets both end")
-    return ["spark", "--wait", _FIRST_RUN, *words, *place, *(["--checkpoint", checkpoint] if checkpoint else [])]
+    if checkpoint is None and not any(word.partition("=")[0] == "--checkpoint" for word in words):
+        raise UsageError(f"--spark {spark!r} needs --spark-checkpoint URL: where Spark notes how far the query is")
+    words += [*place, *(["--checkpoint", checkpoint] if checkpoint else [])]
+    check(spark, words)
+    return ["spark", "--wait", _FIRST_RUN, *words]
 
 
 def _supervise(hosts: dict[str, list[str]], name: str, query: list[str] | None, until_end: bool) -> int:

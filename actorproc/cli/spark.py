@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+from typer.main import get_command
 
 from actorproc.cli.parameters import Config, Container, Name, Set
+from actorproc.errors import UsageError
 
 
 def spark(
@@ -87,7 +90,7 @@ def spark(
       export ACTORPROC_NAME=Delays ACTORPROC_CONTAINER=state
       actorproc spark app:delays --checkpoint spark/delays
       actorproc spark app:delays --checkpoint spark/delays --trigger available-now
-      actorproc spark app:delays --checkpoint s3://b/c --master spark://host:7077
+      actorproc spark app:delays --checkpoint s3://bucket/c --master spark://h:7077
       actorproc spark app:flights --checkpoint c --to parquet --path tables/f
 
     The function takes the rows and, by name if it wants them, `spark`, `checkpoint` and `trigger`. It returns a
@@ -98,12 +101,8 @@ def spark(
     `spark`.
     """
     from actorproc.cli.common import pairs
-    from actorproc.errors import UsageError
 
-    try:
-        import actorproc.spark  # noqa: F401
-    except ImportError as error:  # no PySpark, or an old one
-        raise UsageError(str(error)) from None
+    _check_extra()
     from actorproc.cli.spark_query import Ask, run
 
     options = pairs("--option", option)
@@ -131,3 +130,37 @@ def spark(
         wait=wait,
     )
     run(ask, config, settings)
+
+
+def check(spark_option: str, words: Sequence[str]) -> None:
+    """Before the hosts begin whose rows a query is to read: whether this command, given these words, can begin.
+
+    Args:
+        spark_option: of `serve --spark`, in which the words were given.
+
+    Raises:
+        UsageError: PySpark, Java or the function is not there, or the words are no options of this command.
+    """
+    app = typer.Typer()
+    app.command()(spark)
+    try:
+        asked = get_command(app).make_context("spark", list(words)).params
+    except Exception as error:  # UsageError: of click, or of the copy of it that newer Typers have
+        if (message := getattr(error, "format_message", None)) is None:
+            raise
+        raise UsageError(f"--spark {spark_option!r}: {message()} (`actorproc spark --help` has its options)") from None
+    _check_extra()
+    if asked["remote"]:
+        return  # the function may need the server to be imported, and Java is there
+    from actorproc.cli.spark_query import load_early
+    from actorproc.java import check_java
+
+    load_early(asked["function"])
+    check_java("serve --spark")
+
+
+def _check_extra() -> None:
+    try:
+        import actorproc.spark  # noqa: F401
+    except ImportError as error:  # no PySpark, or an old one
+        raise UsageError(str(error)) from None

@@ -93,7 +93,7 @@ def run(ask: Ask, config: Path | None, given: Sequence[str] | None) -> None:
         raise UsageError(
             "--remote (or SPARK_REMOTE) names a server that is there: --master and --package do not go with it"
         )
-    function = None if ask.remote else _load_early(ask.function)
+    function = None if ask.remote else load_early(ask.function)
     if not ask.remote:
         check_java("actorproc spark")
     stop_with_parent(stop_within + _LEAVING)
@@ -150,7 +150,7 @@ def _check(ask: Ask) -> None:
         raise UsageError(f"--mode {ask.mode!r} with --to {_OURS}: a log can only be appended to; leave --mode out")
 
 
-def _load_early(spec: str) -> Callable[..., Any] | None:
+def load_early(spec: str) -> Callable[..., Any] | None:
     """The function, before the seconds that Spark takes to start; None if its module needs Spark to be imported."""
     try:
         return load_function(spec)

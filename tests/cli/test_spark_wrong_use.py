@@ -21,6 +21,9 @@ class Rows:
 """
 
 
+CHECKPOINT = ["--spark-checkpoint", "spark"]
+
+
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -90,9 +93,21 @@ def test_spark_is_kept_out_of_what_the_processor_keeps(run: Run, state: Path, wh
         (["--spark-checkpoint", "spark"], "--spark-checkpoint goes with --spark MODULE:FUNCTION"),
         (["--spark", "app:counts '"], "No closing quotation"),
         (["--spark", "app:counts --trigger available-now"], "--until-end lets both end"),
+        (
+            ["--spark", "queries_app:counts"],
+            "--spark 'queries_app:counts' needs --spark-checkpoint URL: where Spark notes",
+        ),
+        (["--spark", "queries_app:count", *CHECKPOINT], "did you mean counts?"),
+        (["--spark", "--trigger 5s nowhere:counts", *CHECKPOINT], "there is no module 'nowhere'"),
+        (["--spark", "queries_app:count --checkpoint=c"], "did you mean counts?"),
+        (
+            ["--spark", "queries_app:counts --triger 5s", *CHECKPOINT],
+            "--spark 'queries_app:counts --triger 5s': No such option: --triger",
+        ),
+        (["--spark", "--trigger 5s", *CHECKPOINT], "Missing argument 'MODULE:FUNCTION'"),
     ],
 )
-def test_serve_says_what_is_wrong_with_its_query(run: Run, options: list[str], says: str) -> None:
+def test_serve_says_what_is_wrong_with_its_query_before_a_host_begins(run: Run, options: list[str], says: str) -> None:
     refused(run, "serve", "flights_app:Delays", "--source", "events", "--container", "state", *options, says=says)
 
 
@@ -101,29 +116,35 @@ def test_compact_says_so_of_its_master_too(run: Run, state: Path) -> None:
     refused(run, "compact", *place, "--master", "foo[2]", says="--master 'foo[2]': write local[4]")
 
 
-def test_without_java_one_line_says_what_to_install(folder: Path, state: Path) -> None:
+COMMANDS = pytest.mark.parametrize(
+    ("who", "command"),
+    [
+        ("actorproc spark", ["spark", "queries_app:counts", "--name", "Delays", "--checkpoint", "spark"]),
+        (
+            "serve --spark",
+            ["serve", "flights_app:Delays", "--source", "events", "--spark", "queries_app:counts", *CHECKPOINT],
+        ),
+    ],
+)
+
+
+@COMMANDS
+def test_without_java_one_line_says_what_to_install(folder: Path, state: Path, who: str, command: list[str]) -> None:
     (folder / "empty").mkdir()
     environment = {k: v for k, v in os.environ.items() if k != "JAVA_HOME"} | {"PATH": str(folder / "empty")}
-    ended = actorproc(
-        "spark", "queries_app:counts", "--name", "Delays", "--container", state / "state", "--checkpoint", "spark",
-        cwd=folder, env=environment,
-    )  # fmt: skip
+    ended = actorproc(*command, "--container", state / "state", cwd=folder, env=environment)
     assert ended.returncode == 2
-    assert ended.stderr.startswith(
-        "error: actorproc spark needs Java 17 or newer for Spark, and there is none on PATH: inst"
-    )
+    assert ended.stderr.startswith(f"error: {who} needs Java 17 or newer for Spark, and there is none on PATH: inst")
     assert len(ended.stderr.splitlines()) == 1
 
 
-def test_without_pyspark_one_line_names_the_extra(folder: Path, state: Path) -> None:
+@COMMANDS
+def test_without_pyspark_one_line_names_the_extra(folder: Path, state: Path, who: str, command: list[str]) -> None:
     (folder / "pyspark").mkdir()
     (folder / "pyspark" / "__init__.py").write_text("raise ImportError('it is not there')\n")
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
     }
-    ended = actorproc(
-        "spark", "queries_app:counts", "--name", "Delays", "--container", state / "state", "--checkpoint", "spark",
-        cwd=folder, env=environment,
-    )  # fmt: skip
+    ended = actorproc(*command, "--container", state / "state", cwd=folder, env=environment)
     assert ended.returncode == 2
     assert ended.stderr == ("error: actorproc.spark needs PySpark 4.1, 4.2 or 4.3: pip install 'actorproc[spark]'\n")
