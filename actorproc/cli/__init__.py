@@ -13,10 +13,10 @@ from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from actorproc.cli import commands, keeping
 from actorproc.cli.demo import demo
+from actorproc.cli.help import Command, Group
 from actorproc.cli.logging import LogLevel, set_up_logging
 from actorproc.cli.spark import spark
 from actorproc.cli.streams import prepare, stdout_failure
@@ -44,7 +44,7 @@ _OF_ALL = ("--log-level", "--debug", "--version")
 _THREAD_PATIENCE = 1.0  # seconds that threads have to end by themselves, after everything else has ended
 
 
-class _Commands(TyperGroup):
+class _Commands(Group):
     """The root of all commands: every error that is ours leaves as a message and an exit code, without a traceback."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -92,8 +92,8 @@ app = typer.Typer(
 )
 app.add_typer(commands.app)
 app.add_typer(keeping.app)
-app.command()(demo)
-app.command()(spark)
+app.command(cls=Command)(demo)
+app.command(cls=Command)(spark)
 
 
 def _show_version(wanted: bool) -> None:
@@ -109,7 +109,13 @@ def _root(
     ctx: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", envvar="ACTORPROC_DEBUG", help="Show tracebacks.")] = False,
     log_level: Annotated[
-        LogLevel, typer.Option(envvar="ACTORPROC_LOG_LEVEL", help="Of the log on stderr.", case_sensitive=False)
+        LogLevel,
+        typer.Option(
+            metavar="debug|info|warning|error",
+            envvar="ACTORPROC_LOG_LEVEL",
+            help="Of the log on stderr.",
+            case_sensitive=False,
+        ),
     ] = LogLevel.INFO,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")

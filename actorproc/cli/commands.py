@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from actorproc.cli.help import Command, Group
 from actorproc.cli.parameters import (
     Config,
     Container,
@@ -23,6 +24,7 @@ from actorproc.cli.parameters import (
 app = typer.Typer()
 letters = typer.Typer(
     name="dead-letters",
+    cls=Group,
     no_args_is_help=True,
     help="""Records that could not be processed: look, send them again, forget.
 
@@ -41,7 +43,7 @@ class OnBadLine(StrEnum):
     SKIP = "skip"
 
 
-@app.command()
+@app.command(cls=Command)
 def produce(
     file: Annotated[
         str, typer.Argument(metavar="FILE.jsonl|-", help="One record a line; '-' reads stdin as it comes.")
@@ -54,14 +56,16 @@ def produce(
     ],
     partitions: Annotated[
         int | None,
-        typer.Option(min=1, help="How many, for a log that is created; 8 will do for a start. It keeps its number."),
+        typer.Option(
+            min=1, metavar="N", help="How many, for a log that is created; 8 will do for a start. It keeps its number."
+        ),
     ] = None,
     key: Annotated[
         str | None, typer.Option(metavar="FIELD", help="JSON field that is the key: equal keys stay in order.")
     ] = None,
-    rate: Annotated[float | None, typer.Option(min=0.001, help="Events per second, at most.")] = None,
+    rate: Annotated[float | None, typer.Option(min=0.001, metavar="N", help="Events per second, at most.")] = None,
     on_bad_line: Annotated[
-        OnBadLine, typer.Option(help="For a line without the key field, or that is no JSON.")
+        OnBadLine, typer.Option(metavar="fail|skip", help="For a line without the key field, or that is no JSON.")
     ] = OnBadLine.FAIL,
     config: Config = None,
     settings: Set = None,
@@ -70,7 +74,7 @@ def produce(
 
     \b
       actorproc produce --log events --partitions 8 --key tail flights.jsonl
-      actorproc produce --log s3://b/events --partitions 8 --rate 1000 f.jsonl
+      actorproc produce --log s3://bucket/log --partitions 8 --rate 1000 f.jsonl
       tail -f app.log | actorproc produce --log events -
 
     A log that is there, as in the last example, needs no --partitions.
@@ -81,7 +85,7 @@ def produce(
     run(file, log, partitions, key, rate, on_bad_line.value, config, settings)
 
 
-@app.command()
+@app.command(cls=Command)
 def serve(
     ctx: typer.Context,
     handler: Annotated[
@@ -100,7 +104,10 @@ def serve(
         ),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Run N host processes, NAME-0 and so on; one that dies is started again.")
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Run N host processes, NAME-0 and so on; one that dies is started again."
+        ),
     ] = None,
     start: Annotated[
         str,
@@ -143,7 +150,7 @@ def serve(
     \b
       actorproc serve app:Delays --source events --container state
       actorproc serve app:Delays --source events --container state --workers 4
-      actorproc serve app:Delays --source s3://b/log --container s3://b/state
+      actorproc serve app:Delays --source s3://logs/flights --container s3://state
       export ACTORPROC_SOURCE=events ACTORPROC_CONTAINER=state
       actorproc serve app:Delays --until-end
       actorproc serve app:Delays --spark app:counts --spark-checkpoint spark/c
@@ -174,7 +181,7 @@ def serve(
     )
 
 
-@app.command()
+@app.command(cls=Command)
 def status(
     name: Name,
     container: Container,
@@ -199,7 +206,7 @@ def status(
     run(name, container, source, as_json, watch, plan, config, settings)
 
 
-@app.command()
+@app.command(cls=Command)
 def output(
     name: Name,
     container: Container,
@@ -230,7 +237,7 @@ ErrorType = Annotated[
 ]
 
 
-@letters.command("list")
+@letters.command("list", cls=Command)
 def list_letters(
     name: Name,
     container: Container,
@@ -257,7 +264,7 @@ def list_letters(
     show_all(name, container, partition, error, replayed, limit, as_json, config, settings)
 
 
-@letters.command("show")
+@letters.command("show", cls=Command)
 def show_letter(
     letter: Annotated[str, typer.Argument(metavar="PARTITION:SEQUENCE", help="As `list` shows it.")],
     name: Name,
@@ -276,7 +283,7 @@ def show_letter(
     show_one(letter, name, container, as_json, config, settings)
 
 
-@letters.command("replay")
+@letters.command("replay", cls=Command)
 def replay_letters(
     name: Name,
     container: Container,
@@ -307,7 +314,7 @@ def replay_letters(
     replay(which or (), name, container, source, partition, error, as_json, config, settings)
 
 
-@letters.command("purge")
+@letters.command("purge", cls=Command)
 def purge_letters(
     name: Name,
     container: Container,
@@ -342,7 +349,7 @@ def purge_letters(
     purge(name, container, partition, before, replayed, yes, as_json, config, settings)
 
 
-@app.command()
+@app.command(cls=Command)
 def doctor(
     url: Annotated[
         str, typer.Argument(metavar="URL", callback=place, help="A container or log, such as s3://bucket/prefix.")

@@ -6,11 +6,13 @@ from typing import Annotated
 
 import typer
 
+from actorproc.cli.help import Command, Group
 from actorproc.cli.parameters import Config, Container, Json, MaybeContainer, MaybeLog, MaybeName, Name, Set
 
 app = typer.Typer()
 readers = typer.Typer(
     name="readers",
+    cls=Group,
     no_args_is_help=True,
     help="""Who reads an output or a log: nothing is trimmed that one of them has not read.
 
@@ -21,7 +23,7 @@ readers = typer.Typer(
 )
 
 
-@readers.command("list")
+@readers.command("list", cls=Command)
 def list_readers(
     name: MaybeName = None,
     container: MaybeContainer = None,
@@ -43,7 +45,7 @@ def list_readers(
     show(name, container, log, as_json, config, settings)
 
 
-@readers.command("add")
+@readers.command("add", cls=Command)
 def add_reader(
     reader: Annotated[str, typer.Argument(metavar="READER", help="A name for it.")],
     name: MaybeName = None,
@@ -80,7 +82,7 @@ def add_reader(
     add(reader, name, container, log, spark, processor, at or [], config, settings)
 
 
-@readers.command("remove")
+@readers.command("remove", cls=Command)
 def remove_reader(
     reader: Annotated[str, typer.Argument(metavar="READER", help="As `list` shows it.")],
     name: MaybeName = None,
@@ -101,7 +103,7 @@ def remove_reader(
     remove(reader, name, container, log, config, settings)
 
 
-@app.command()
+@app.command(cls=Command)
 def trim(
     name: MaybeName = None,
     container: MaybeContainer = None,
@@ -133,7 +135,7 @@ def trim(
     run(name, container, log, older_than, yes, as_json, config, settings)
 
 
-@app.command()
+@app.command(cls=Command)
 def compact(
     name: Name,
     container: Container,

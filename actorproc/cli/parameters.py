@@ -74,7 +74,7 @@ MaybeSource = Annotated[
         help="The log that is processed: adds end and lag.",
     ),
 ]
-Partition = Annotated[str | None, typer.Option(help="Only this partition.")]
+Partition = Annotated[str | None, typer.Option(metavar="P", help="Only this partition.")]
 Json = Annotated[bool, typer.Option("--json", help="For programs: JSON on stdout.")]
 Config = Annotated[
     Path | None,

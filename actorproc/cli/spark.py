@@ -90,7 +90,7 @@ def spark(
       export ACTORPROC_NAME=Delays ACTORPROC_CONTAINER=state
       actorproc spark app:delays --checkpoint spark/delays
       actorproc spark app:delays --checkpoint spark/delays --trigger available-now
-      actorproc spark app:delays --checkpoint s3://bucket/c --master spark://h:7077
+      actorproc spark app:f --checkpoint s3://bucket/c --master spark://host:7077
       actorproc spark app:flights --checkpoint c --to parquet --path tables/f
 
     The function takes the rows and, by name if it wants them, `spark`, `checkpoint` and `trigger`. It returns a

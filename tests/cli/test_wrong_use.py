@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import typer
 
 from actorproc.cli import app
 from actorproc.layout import log_file
+from actorproc.stores import open_store
 from tests.cli.conftest import APP, Run, actorproc, events
 from tests.servers import S3Server
 
@@ -313,12 +315,13 @@ def test_every_command_teaches_by_example(run: Run) -> None:
         assert f"actorproc {' '.join(command)} " in text, command
 
 
-def test_examples_of_the_help_can_be_copied_from_80_columns_and_nothing_in_it_is_cut(run: Run) -> None:
-    def commands(group: Any, path: list[str]) -> Iterator[tuple[list[str], Any]]:
-        yield path, group
-        for name, command in getattr(group, "commands", {}).items():
-            yield from commands(command, [*path, name])
+def commands(group: Any, path: list[str]) -> Iterator[tuple[list[str], Any]]:
+    yield path, group
+    for name, command in getattr(group, "commands", {}).items():
+        yield from commands(command, [*path, name])
 
+
+def test_examples_of_the_help_can_be_copied_from_80_columns_and_nothing_in_it_is_cut(run: Run) -> None:
     for path, command in commands(typer.main.get_command(app), []):
         shown = run(*path, "--help", env={"COLUMNS": "80"}).stdout
         assert "…" not in shown, path
@@ -326,6 +329,21 @@ def test_examples_of_the_help_can_be_copied_from_80_columns_and_nothing_in_it_is
         for example in examples:
             assert any(line.strip() == example for line in shown.splitlines()), example
             assert not example.endswith("\\"), "spaces would follow, and the shell not go on"
+
+
+def test_places_in_the_help_are_such_as_can_be_opened(run: Run) -> None:
+    for path, _ in commands(typer.main.get_command(app), []):
+        shown = run(*path, "--help", env={"COLUMNS": "200"}).stdout
+        for url in re.findall(r"s3://[\w/.-]+", shown):
+            open_store(url)
+
+
+def test_the_help_shows_no_value_behind_a_flag_and_no_type_of_python(run: Run) -> None:
+    for path, _ in commands(typer.main.get_command(app), []):
+        shown = run(*path, "--help", env={"COLUMNS": "200"}).stdout
+        options = re.findall(r"^.*  --?\w.*$|^│ (?:\* )?--?\w.*$", shown, re.MULTILINE)
+        assert any("--help" in line for line in options), path
+        assert not [line for line in options if re.search(r"<\w+( range)?>|BOOLEAN|INTEGER|FLOAT|TEXT", line)], path
 
 
 def test_the_help_tells_the_exit_codes(run: Run) -> None:
