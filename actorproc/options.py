@@ -43,7 +43,7 @@ def load_options(
     if unknown := sorted(values.keys() - fields.keys()):
         file = f" (in [options] of {config or 'actorproc.toml'})"
         named = ", ".join(name if name in (given or {}) else f"{name}{file}" for name in unknown)
-        raise _no_option(handler, named, unknown[0])
+        raise _no_option(handler, named, unknown[0], in_file=given is None or unknown[0] not in given)
     try:
         return model(**values)
     except ValidationError as error:
@@ -66,9 +66,11 @@ def _from(environment: Mapping[str, str], handler: type[PartitionHandler]) -> di
     return found
 
 
-def _no_option(handler: type[PartitionHandler], named: str, first: str) -> SettingsError:
+def _no_option(handler: type[PartitionHandler], named: str, first: str, *, in_file: bool = False) -> SettingsError:
     fields = handler.Options.model_fields
     hint = did_you_mean(first, fields, TYPO)
     if not hint and first in Settings.model_fields:
         hint = f"; {first} is a setting: in the file it stands above [options]"
+    elif not hint and in_file:
+        hint = f"; another handler's? Give this one a file of its own: --config {handler.__name__.lower()}.toml"
     return SettingsError(f"{handler.__name__} has no option {named}; it has: {', '.join(fields) or 'none'}{hint}")

@@ -90,6 +90,9 @@ ORDERED = (
 
 _SECRET = re.compile(r"(?i)secret|passw|passphrase|pwd|token|credential|private|api_?key|access_?key|dsn")
 _PREFIX = "ACTORPROC_"
+_OF_COMMANDS = ("source", "container", "name", "host", "log_level", "debug")
+"""Options of the command line that have a variable, and are no settings."""
+
 _NO_TABLE = (
     "there is no such table: settings stand at the top of the file, and only a handler's options in one, [options]"
 )
@@ -258,11 +261,13 @@ class Settings(BaseSettings):
         """
         given = {name: value for name, value in keywords.items() if value is not None}
         _check_environment()
-        token = _file.set(read_config(config))
+        found = read_config(config)
+        token = _file.set(found)
         try:
             return cls(**given)
         except ValidationError as error:
-            raise SettingsError(explain(error, cls)) from None
+            where = dict.fromkeys(found.keys() - given.keys(), f"{config or 'actorproc.toml'}: ")
+            raise SettingsError(explain(error, cls, unknown_of=where)) from None
         finally:
             _file.reset(token)
 
@@ -278,19 +283,28 @@ def read_config(config: str | Path | None) -> dict[str, Any]:
         raise SettingsError(f"cannot read the settings file {path}: {error}") from None
 
 
-def explain(error: ValidationError, model: type[BaseModel], give: str = "") -> str:
+def explain(
+    error: ValidationError, model: type[BaseModel], give: str = "", unknown_of: Mapping[str, str] | None = None
+) -> str:
     """What pydantic found, a line each: the field, the value, what is allowed. Never a value that may be a secret.
 
     Args:
         give: told of one that is missing: how to give it; `{0}` is its name.
+        unknown_of: what precedes one that is unknown, by its name: where it stands.
     """
     lines = []
     for item in error.errors():
         name = ".".join(map(str, item["loc"]))
         message = item["msg"].removeprefix("Value error, ")
+        where = ""
         if item["type"] == "extra_forbidden":
+            where = (unknown_of or {}).get(name, "")
             if isinstance(item["input"], dict) and len(item["loc"]) == 1:
-                lines.append(f"[{name}]: {_NO_TABLE}")
+                lines.append(f"{where}[{name}]: {_NO_TABLE}")
+                continue
+            if name in _OF_COMMANDS:
+                option = name.replace("_", "-")
+                lines.append(f"{where}{name} is no setting; give --{option}, or {_PREFIX}{name.upper()}")
                 continue
             message = f"there is no such setting{did_you_mean(name, Settings.model_fields)}"
             if name == "options":
@@ -298,9 +312,9 @@ def explain(error: ValidationError, model: type[BaseModel], give: str = "") -> s
         if item["type"] == "missing":  # its input is all that was given
             lines.append(f"{name}: is missing{give.format(name) if len(item['loc']) == 1 else ''}")
         elif name and isinstance(item["input"], (str, int, float)) and not _is_secret(model, item["loc"]):
-            lines.append(f"{name} = {item['input']!r}: {message}")
+            lines.append(f"{where}{name} = {item['input']!r}: {message}")
         else:
-            lines.append(f"{name}: {message}" if name else message)
+            lines.append(f"{where}{name}: {message}" if name else message)
     return "\n".join(lines)
 
 
@@ -322,13 +336,21 @@ TYPO = 0.8
 
 
 def _check_environment(environment: Mapping[str, str] = os.environ) -> None:
-    """A variable that is nearly a setting is a typing error: it must not be passed over in silence."""
+    """A variable that is nearly a setting, or nearly one of the commands', is a typing error: it must not be passed over in
+    silence."""
+    known = [*Settings.model_fields, *_OF_COMMANDS]
     for variable in environment:
         name = variable.removeprefix(_PREFIX).lower()
-        if not variable.startswith(_PREFIX) or name in Settings.model_fields or name.startswith("option_"):
+        if not variable.startswith(_PREFIX) or name in known or name.startswith("option_"):
             continue  # an option is the handler's, and may be called like a setting
-        if near := did_you_mean(name, Settings.model_fields, TYPO):
-            raise SettingsError(f"{variable} in the environment: there is no such setting{near}")
+        if near := get_close_matches(name, known, n=1, cutoff=TYPO):
+            is_setting = near[0] in Settings.model_fields
+            meant = (
+                f"setting; did you mean {near[0]}?"
+                if is_setting
+                else f"variable; did you mean {_PREFIX}{near[0].upper()}?"
+            )
+            raise SettingsError(f"{variable} in the environment: there is no such {meant}")
 
 
 class _TomlFile(PydanticBaseSettingsSource):

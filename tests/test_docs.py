@@ -35,7 +35,8 @@ s3_endpoint = "http://127.0.0.1:9000"
 table = "flights"
 ```
 
-Settings stand at the top of the file, before `[options]`; any other table is refused. A wrong setting is refused at start,
+Settings stand at the top of the file, before `[options]`; any other table is refused, and so is what only the command line
+says (`--source`, `--container`, `--name`, `--host`). A wrong setting is refused at start,
 naming the field, the value and what is allowed. So are contradictions, naming both:
 
 - `lease_expiration_interval` must be more than twice `lease_renew_interval`.

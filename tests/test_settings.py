@@ -118,8 +118,52 @@ def test_a_table_that_is_not_the_handlers_options_is_refused(tmp_path: Path, tab
     with pytest.raises(SettingsError) as caught:
         Settings.load(tmp_path / "a.toml")
     assert str(caught.value).startswith(
-        f"[{table.partition('.')[0]}]: there is no such table: settings stand at the top"
+        f"{tmp_path / 'a.toml'}: [{table.partition('.')[0]}]: there is no such table: settings stand at the top"
     )
+
+
+def test_an_unknown_setting_of_the_file_is_said_to_stand_there_and_one_that_is_given_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "actorproc.toml").write_text('comit_rows = 1\nnope = "x"\n')
+    with pytest.raises(SettingsError) as caught:
+        Settings.load(nope="y")
+    assert set(str(caught.value).splitlines()) == {
+        "actorproc.toml: comit_rows = 1: there is no such setting; did you mean commit_rows?",
+        "nope = 'y': there is no such setting",
+    }
+
+
+@pytest.mark.parametrize("name", ["source", "container", "name", "host", "log_level"])
+def test_what_the_command_line_says_is_no_setting_and_the_message_says_how_to_give_it(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "a.toml").write_text(f'{name} = "x"\n')
+    with pytest.raises(SettingsError) as caught:
+        Settings.load(tmp_path / "a.toml")
+    option, variable = f"--{name.replace('_', '-')}", f"ACTORPROC_{name.upper()}"
+    assert str(caught.value) == f"{tmp_path / 'a.toml'}: {name} is no setting; give {option}, or {variable}"
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [("CONTAINR", "CONTAINER"), ("SORCE", "SOURCE"), ("HOSTT", "HOST"), ("LOGLEVEL", "LOG_LEVEL")],
+)
+def test_a_variable_that_is_nearly_one_of_the_command_lines_is_refused(
+    monkeypatch: pytest.MonkeyPatch, variable: str, meant: str
+) -> None:
+    monkeypatch.setenv(f"ACTORPROC_{variable}", "x")
+    with pytest.raises(SettingsError) as caught:
+        Settings.load()
+    says = f"ACTORPROC_{variable} in the environment: there is no such variable; did you mean ACTORPROC_{meant}?"
+    assert str(caught.value) == says
+
+
+def test_variables_of_the_command_line_are_no_misspelt_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SOURCE", "CONTAINER", "NAME", "HOST", "LOG_LEVEL", "DEBUG", "SERVICE_HOST", "PARENT_PIPE"):
+        monkeypatch.setenv(f"ACTORPROC_{name}", "x")
+    Settings.load()
 
 
 def test_a_secret_key_is_not_shown() -> None:
@@ -208,6 +252,20 @@ def test_an_unknown_option_of_the_file_is_said_to_come_from_there(tmp_path: Path
         str(caught.value)
         == f"WithOptions has no option limt (in [options] of {file}), tabel; it has: table, limit; did you mean limit?"
     )
+
+
+def test_options_of_another_handler_in_the_file_are_told_the_way_out(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text('[options]\ntable = "t"\ncustomers_url = "x"\n')
+    with pytest.raises(SettingsError) as caught:
+        load_options(WithOptions, None, file, {})
+    assert str(caught.value) == (
+        f"WithOptions has no option customers_url (in [options] of {file}); it has: table, limit; another handler's? "
+        "Give this one a file of its own: --config withoptions.toml"
+    )
+    with pytest.raises(SettingsError) as caught:
+        load_options(WithOptions, {"customers_url": "x"}, None, {})
+    assert "another handler" not in str(caught.value)
 
 
 class Database(BaseModel):
