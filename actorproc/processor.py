@@ -20,7 +20,7 @@ import anyio.abc
 from actorproc.budget import ByteBudget, Tally
 from actorproc.clock import SYSTEM, Clock
 from actorproc.ending import Ending
-from actorproc.errors import HandlerDefinitionError, HandlerError, UsageError, blamed
+from actorproc.errors import HandlerDefinitionError, HandlerError, SchemaError, UsageError, blamed
 from actorproc.group.group import Group
 from actorproc.group.nudge import Nudges, UdpNudges
 from actorproc.handler import PartitionHandler
@@ -140,7 +140,10 @@ class Processor:
         self.options = load_options(self.handler, options, config, alone=settings is not None)
         with blamed(f"{self.handler.__name__}.schema_for", HandlerDefinitionError):
             declared = self.handler.schema_for(self.options)
-        self.schema = parse_schema(declared)
+        try:
+            self.schema = parse_schema(declared)
+        except SchemaError as error:
+            raise SchemaError(f"{self.handler.__name__}: {error}") from None
         self.name = self.handler.__name__ if name is None else name
         self.layout = ProcessorLayout(self.name)
         self.host = checked_name("host name", default_host() if host is None else host)

@@ -15,6 +15,7 @@ SCHEMES = ("s3", "file", "memory")
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?(.*)", re.DOTALL)  # two letters at least: not the drive of a path
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_S3 = ("s3", "s3a", "s3n")  # as Hadoop and others spell it
 _ALLOWED = "write memory://NAME, file:///FOLDER, file://FOLDER, a plain path, or s3://BUCKET/PREFIX"
 
 
@@ -66,7 +67,8 @@ def _backend(url: str, settings: Settings, clock: Clock) -> Backend:
         return Files(rest, clock=clock)
     if scheme == "s3":
         return _s3(url, rest, settings, clock)
-    raise UsageError(f"store URL {url!r} has the unknown scheme {scheme!r}: {_ALLOWED}")
+    meant = f" (did you mean s3://{rest}?)" if scheme.lower() in _S3 else ""
+    raise UsageError(f"store URL {url!r} has the unknown scheme {scheme!r}{meant}: {_ALLOWED}")
 
 
 def _s3(url: str, rest: str, settings: Settings, clock: Clock) -> Backend:

@@ -78,6 +78,11 @@ def test_no_columns_can_be_declared(declared: str | None) -> None:
     ("ddl", "message"),
     [
         ("a strin", r"position 3: there is no type 'strin'; allowed: boolean, tinyint"),
+        (
+            "\n  a int, -- one\n  lines it,\n",
+            r"^output schema, line 3, 'lines it,', position 7: there is no type 'it'; allowed",
+        ),
+        ("a int,\n  b\n\n", r"^output schema, line 2, 'b', position 2: the schema ends where a type"),
         ("a int b int", r"position 7: 'b' stands where ',' or the end"),
         ("a int,", r"position 7: the schema ends where the name of a column"),
         ("a", r"position 2: the schema ends where a type: boolean"),

@@ -31,9 +31,8 @@ def load_handler(spec: str) -> type[PartitionHandler]:
         HandlerDefinitionError: there is no such module or class, its own code fails, or it is no handler.
     """
     if not all(spec.partition(":")):
-        raise HandlerDefinitionError(
-            f"handler {spec!r}: write MODULE:CLASS, such as app:Delays for class Delays of app.py"
-        )
+        example = _with_colon(spec, "CLASS") or "app:Delays for class Delays of app.py"
+        raise HandlerDefinitionError(f"handler {spec!r}: write MODULE:CLASS, such as {example}")
     return checked_handler(_load("handler", spec, PartitionHandler))
 
 
@@ -77,10 +76,9 @@ def load_function(spec: str) -> Callable[..., Any]:
     Raises:
         HandlerDefinitionError: there is no such module or function, or its own code fails.
     """
-    if not names_object(spec) and not spec.partition(":")[0].endswith(".py"):
-        raise HandlerDefinitionError(
-            f"function {spec!r}: write MODULE:FUNCTION, such as app:delays for function delays of app.py"
-        )
+    if not names_object(spec) and not (":" in spec and _is_file(spec)):
+        example = _with_colon(spec, "FUNCTION") or "app:delays for function delays of app.py"
+        raise HandlerDefinitionError(f"function {spec!r}: write MODULE:FUNCTION, such as {example}")
     found = _load("function", spec, FunctionType)
     if not callable(found) or inspect.isclass(found):
         raise HandlerDefinitionError(f"{spec} is {found!r:.200}, no function")
@@ -89,9 +87,8 @@ def load_function(spec: str) -> Callable[..., Any]:
 
 def _load(what: str, spec: str, kind: type) -> object:
     name, _, path = spec.partition(":")
-    if name.endswith(".py") or "/" in name:
-        module = name.removesuffix(".py").strip("./").replace("/", ".")
-        raise HandlerDefinitionError(f"{what} {spec!r}: name the module, not its file: {module}:{path}")
+    if _is_file(spec):
+        raise HandlerDefinitionError(f"{what} {spec!r}: name the module, not its file: {_module(name)}:{path}")
     if os.getcwd() not in sys.path:  # noqa: PTH109  # sys.path holds texts
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
     found: object = _import(name)
@@ -103,6 +100,28 @@ def _load(what: str, spec: str, kind: type) -> object:
             )
         found = getattr(found, attribute)
     return found
+
+
+def _is_file(spec: str) -> bool:
+    name = spec.partition(":")[0]
+    return name.endswith(".py") or "/" in name
+
+
+def _module(file: str) -> str:
+    """As it is imported: without the src/ from which packages are installed, unless that is one itself."""
+    path = file.removesuffix(".py").strip("./")
+    return (path if Path("src/__init__.py").is_file() else path.removeprefix("src/")).replace("/", ".")
+
+
+def _with_colon(spec: str, kind: str) -> str | None:
+    """What was meant by a file, or by names with dots alone; None: nobody knows. `kind`: what the last name may be."""
+    name = spec.partition(":")[0]
+    if _is_file(spec):
+        return f"{_module(name)}:{kind}"
+    module, _, last = name.rpartition(".")
+    if not module or not last:
+        return None
+    return f"{name}:{kind}" if kind == "CLASS" and last.islower() else f"{module}:{last}"
 
 
 def _shadow(name: str, imported: ModuleType) -> str:

@@ -87,8 +87,12 @@ def add(
     given: Sequence[str] | None,
 ) -> None:
     """Register a reader."""
-    if sum((spark is not None, processor is not None, bool(at))) != 1:
+    ways = {"--spark": spark is not None, "--processor": processor is not None, "--at": bool(at)}
+    given_ways = [option for option, is_given in ways.items() if is_given]
+    if not given_ways:
         raise UsageError("how far is it? Give one of --spark URL, --processor CONTAINER/NAME, --at NUMBER")
+    if len(given_ways) > 1:
+        raise UsageError(f"{' and '.join(given_ways)} each say how far {reader} is: give only one of them")
 
     async def work() -> None:
         async with asked_for(name, container, log, config, given) as (kept, settings):

@@ -88,7 +88,8 @@ def parse_ddl(ddl: str) -> list[pa.Field]:
     """The columns of a DDL string.
 
     Raises:
-        SchemaError: it does not parse; names the position (from 1), the word there and what is allowed.
+        SchemaError: it does not parse; names the position (from 1; of many lines the one, and where in it), the word there and
+            what is allowed.
     """
     return _Parser(ddl).columns()
 
@@ -277,7 +278,13 @@ class _Parser:
         return self._wrong(token.at, f"{found} where {expected} is expected")
 
     def _wrong(self, at: int, why: str) -> SchemaError:
-        return SchemaError(f"output schema {self._ddl!r}, position {at + 1}: {why}")
+        if "\n" not in self._ddl:
+            return SchemaError(f"output schema {self._ddl!r}, position {at + 1}: {why}")
+        at = min(at, len(self._ddl.rstrip()))  # the end is where something stands
+        number, begins = self._ddl.count("\n", 0, at), self._ddl.rfind("\n", 0, at) + 1
+        line = self._ddl[begins:].partition("\n")[0]
+        position = at - begins - (len(line) - len(line.lstrip())) + 1
+        return SchemaError(f"output schema, line {number + 1}, {line.strip()!r}, position {position}: {why}")
 
 
 def _unquoted(literal: str) -> str:

@@ -43,6 +43,13 @@ def positions(run: Run, of: list[str]) -> dict[str, int]:
     return {partition["partition"]: partition["next"] for partition in reader["partitions"]}
 
 
+def test_a_reader_that_is_told_twice_how_far_it_is_is_refused_as_one_that_is_not_told(run: Run, of: list[str]) -> None:
+    twice = run("readers", "add", "export", "--at", "0=3", "--spark", "y", *of)
+    assert (twice.exit_code, twice.stdout) == (2, "")
+    assert "--spark and --at each say how far export is: give only one of them" in twice.stderr
+    assert "how far is it? Give one of --spark URL" in run("readers", "add", "export", *of).stderr
+
+
 def test_readers_are_added_shown_moved_and_removed(run: Run, of: list[str]) -> None:
     assert "has no readers: whatever is old enough may be trimmed" in run("readers", "list", *of).stdout
     added = run("readers", "add", "export", "--at", "0", "--at", "1=1", *of)

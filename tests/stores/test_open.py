@@ -67,7 +67,8 @@ async def test_folder_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ("s3:bucket/prefix", "not complete"),
         ("gs://bucket", "unknown scheme 'gs'"),
         ("https://bucket.s3.amazonaws.com", "unknown scheme 'https'"),
-        ("S3://bucket", "unknown scheme 'S3'"),
+        ("S3://bucket", r"unknown scheme 'S3' \(did you mean s3://bucket\?\)"),
+        ("s3a://bucket/state", r"unknown scheme 's3a' \(did you mean s3://bucket/state\?\)"),
     ],
 )
 def test_a_url_that_means_nothing_is_refused_with_what_is_allowed(url: str, said: str) -> None:
