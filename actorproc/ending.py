@@ -61,12 +61,12 @@ class Ending:
     async def watch(self, supervisor: Supervisor) -> None:
         """Stop it when every partition has reached its end, here (it says so) or elsewhere (the checkpoint does).
 
-        Or when all that is left here fails again and again. Then it does not wait for other hosts, which may be waiting for
+        Or when all that is left here fails again and again, or by a mistake in the handler itself. Then it does not wait for other hosts, which may be waiting for
         this one: its leases go to them, and they have another try.
         """
         ends = supervisor.ends
         while left := ends.keys() - supervisor.reached:
-            self._hopeless = supervisor.failing(HOPELESS)
+            self._hopeless = supervisor.hopeless(HOPELESS)
             if self._hopeless and left & supervisor.partitions <= self._hopeless.keys():
                 break
             with anyio.move_on_after(max(END_POLL, _EACH * len(left - supervisor.partitions))):
@@ -128,5 +128,5 @@ class Ending:
         if partition in self._endless:
             return f"could not tell where it ends: {self._endless[partition]}"
         if partition in self._hopeless:
-            return f"failed {HOPELESS} times in a row without getting on: {self._hopeless[partition]}"
+            return self._hopeless[partition]
         return "not there yet"

@@ -231,7 +231,7 @@ class Processor:
 
         Raises:
             EndNotReached: `until_end`, and it was stopped before; or all that this host has left to do has failed
-                `HOPELESS` times in a row without getting on.
+                `HOPELESS` times in a row without getting on, or by a mistake in the handler itself (HandlerMisuse).
             Aborted: a second signal came.
             Fenced: another host of the same name has taken over.
             StoreError: the store cannot be used.

@@ -8,7 +8,7 @@ import anyio
 
 from actorproc.actor import Restarts
 from actorproc.committing import PartitionState, PartitionStatistics
-from actorproc.errors import Fenced, described
+from actorproc.errors import Fenced, HandlerMisuse, RowsLost, described
 from actorproc.letter_limit import LetterLimit
 from actorproc.partition import PartitionActor
 
@@ -40,6 +40,7 @@ class Running:
     """Drained, committed, and not handed over yet."""
     error: str | None = None
     _failures: int = 0  # in a row, with nothing committed in between
+    _misused: bool = False  # the last of them is a mistake in the handler itself
     _got_to: int = -1  # sequence up to which everything was committed when it last failed
     _progress: tuple[object, ...] | None = None
     _progress_at: float = 0.0
@@ -64,6 +65,9 @@ class Running:
         if not isinstance(error, Fenced):
             self._failures = self._failures + 1 if committed <= self._got_to else 1
             self._got_to = max(committed, self._got_to)
+            self._misused = isinstance(error, HandlerMisuse) and not isinstance(
+                error, RowsLost
+            )  # which goes on behind them
         self.error = described(error)
 
     @property
@@ -79,10 +83,14 @@ class Running:
         how = "fails and is started again and again" if self._failures > 1 else "failed, and was started again"
         return f"{how}: {self.error}"
 
-    def failing(self, after: int) -> bool:
-        """Whether it failed at least `after` times in a row, and has committed nothing since."""
-        gets_on = self.actor is not None and self.actor.statistics.committed.sequence > self._got_to
-        return self._failures >= after and not gets_on
+    def hopeless(self, after: int) -> str | None:
+        """Why it need not be waited for, if so: it failed at least `after` times in a row, or by a mistake in the handler, which
+        would fail whatever the record; and has committed nothing since."""
+        if self.actor is not None and self.actor.statistics.committed.sequence > self._got_to:
+            return None
+        if self._misused:
+            return f"failed, and would again until the handler is mended: {self.error}"
+        return f"failed {after} times in a row without getting on: {self.error}" if self._failures >= after else None
 
     def stuck(self, most: float, now: float) -> bool:
         """Whether the handler has not got on for `most` seconds, as far as was seen; says so once. To be asked often."""

@@ -132,11 +132,10 @@ class Supervisor(Actor[Note]):
     def _all_done(self) -> Done:
         return sum((running.done() for running in self._running.values()), self._done)
 
-    def failing(self, after: int) -> dict[str, str]:
-        """Partitions that failed here at least `after` times in a row without getting on -> the last error."""
-        return {
-            partition: running.error or "" for partition, running in self._running.items() if running.failing(after)
-        }
+    def hopeless(self, after: int) -> dict[str, str]:
+        """Partitions here that need not be waited for -> why: see `Running.hopeless`."""
+        found = {partition: running.hopeless(after) for partition, running in self._running.items()}
+        return {partition: why for partition, why in found.items() if why is not None}
 
     def note_reached(self, partition: str) -> None:
         """A partition has got to where `ends` says."""

@@ -35,7 +35,7 @@ class Elsewhere:
         self.note_reached = self.reached.add
         self.stopped = False
 
-    def failing(self, _: int) -> dict[str, str]:
+    def hopeless(self, _: int) -> dict[str, str]:
         return {}
 
     def stop(self) -> None:

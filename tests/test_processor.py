@@ -110,6 +110,27 @@ async def test_until_end_says_which_partition_cannot_go_on_after_the_others_have
     assert (await store.list("Double/hosts/")).entries == [], "it has left in good order"
 
 
+async def test_until_end_gives_up_at_once_on_a_mistake_in_the_handler_itself_and_brings_the_others_to_their_end() -> (
+    None
+):
+    class Mistaken(Double):
+        calls: ClassVar[list[str]] = []
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            if ctx.partition in "12":
+                self.calls.append(ctx.partition)
+                ctx.emit_each(batch, [])
+            await super().process(batch, ctx)
+
+    store, slowly = Store(Memory()), QUICK | {"restart_backoff": 30, "restart_backoff_max": 60}
+    processor = Processor(Mistaken, name="Double", source=fed(), container=store, **slowly)
+    says = r"partitions 1-2: failed, and would again until the handler is mended: HandlerMisuse: 0 rows for"
+    with anyio.fail_after(20), pytest.raises(errors.EndNotReached, match=says):
+        await processor.run(until_end=True)
+    assert sorted(Mistaken.calls) == ["1", "2"]
+    assert await rows(store) == sorted(2 * n for n in range(10) for _ in range(2))
+
+
 async def test_until_end_is_no_success_where_the_handler_committed_records_and_emitted_for_them_afterwards() -> None:
     class Hasty(Double):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
