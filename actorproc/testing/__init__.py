@@ -1,4 +1,5 @@
-"""Public test kit: run your handler on a cluster in virtual time, over a store that fails, and see that nothing is lost.
+"""Public test kit: try your handler on a few records (`run_handler`, docs/handlers.md); or run it on a cluster in virtual
+time, over a store that fails, and see that nothing is lost.
 
 docs/simulation.md shows how. `python -m actorproc.testing` runs actorproc's own simulation.
 """
@@ -13,6 +14,7 @@ from actorproc.testing.process import Process
 from actorproc.testing.reference import Ended, Judge
 from actorproc.testing.source import MemorySource
 from actorproc.testing.stream import Stream
+from actorproc.testing.trying import Tried, run_handler
 from actorproc.testing.unsteady_source import UnsteadySource
 
 __all__ = [
@@ -29,10 +31,12 @@ __all__ = [
     "Process",
     "SimulationError",
     "Stream",
+    "Tried",
     "UnsteadySource",
     "VirtualClock",
     "VirtualLoop",
     "current_host",
     "current_loop",
     "run",
+    "run_handler",
 ]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from datetime import UTC, datetime
 
 import anyio
 
-from actorproc.records import Batch
+from actorproc.records import Batch, Headers
 from actorproc.sources.protocol import Chunk, End, Source, Start
 
 
@@ -22,6 +22,7 @@ class MemorySource(Source):
     def __init__(self, partitions: int = 1, *, page: int = 1000, step: int = 1) -> None:
         self._values: dict[str, list[bytes | None]] = {str(p): [] for p in range(partitions)}
         self._keys: dict[str, list[bytes | None]] = {name: [] for name in self._values}
+        self._headers: dict[str, list[Headers]] = {name: [] for name in self._values}
         self._times: dict[str, list[datetime]] = {name: [] for name in self._values}
         self._news = anyio.Event()
         self._page, self._step = page, step
@@ -32,11 +33,13 @@ class MemorySource(Source):
         values: Sequence[bytes | None],
         *,
         key: bytes | None = None,
+        headers: Iterable[tuple[str, bytes]] = (),
         timestamp: datetime | None = None,
     ) -> None:
         """Add records to the end of a partition and wake its readers."""
         self._values[partition] += values
         self._keys[partition] += [key] * len(values)
+        self._headers[partition] += [tuple(headers)] * len(values)
         self._times[partition] += [timestamp or datetime(2026, 1, 1, tzinfo=UTC)] * len(values)
         self._news.set()
         self._news = anyio.Event()
@@ -61,11 +64,14 @@ class MemorySource(Source):
 
     async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
         values, keys, times = self._values[partition], self._keys[partition], self._times[partition]
-        at = int(position)
+        headers, at = self._headers[partition], int(position)
         while True:
             news, stop = self._news, min(len(values), at + self._page)
             sequences = range(at * self._step, stop * self._step, self._step)
-            batch = Batch.of(partition, values[at:stop], sequences, keys=keys[at:stop], timestamps=times[at:stop])
+            part = slice(at, stop)
+            batch = Batch.of(
+                partition, values[part], sequences, keys=keys[part], headers=headers[part], timestamps=times[part]
+            )
             yield Chunk(batch, str(stop))
             if at == stop:
                 await news.wait()

@@ -33,7 +33,8 @@ class UnsteadySource(MemorySource, Stream):
 
     def add_partition(self, partition: str) -> None:
         """A partition appears."""
-        self._values[partition], self._keys[partition], self._times[partition] = [], [], []
+        self._values[partition], self._keys[partition] = [], []
+        self._headers[partition], self._times[partition] = [], []
 
     def names(self) -> Sequence[str]:
         return list(self._values)

@@ -62,9 +62,9 @@ async def test_an_example_does_what_the_page_says(name: str) -> None:
     assert shown == ROWS[name]
 
 
-async def test_the_example_of_a_test_passes(tmp_path: Path) -> None:
+async def test_the_example_of_a_test_passes() -> None:
     (block,) = [block for block in BLOCKS if "async def test_tails" in block]
-    await executed(block)["test_tails"](tmp_path)
+    await executed(block)["test_tails"]()
 
 
 class _Silent:

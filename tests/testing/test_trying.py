@@ -1,0 +1,98 @@
+"""`run_handler`: what a user's test sees of a handler."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from pydantic import BaseModel
+
+from actorproc import (
+    Batch,
+    Decision,
+    PartitionContext,
+    PartitionHandler,
+    Record,
+    Settings,
+)
+from actorproc.errors import EndNotReached, UsageError
+from actorproc.handlers import RecordHandler
+from actorproc.testing import run_handler
+
+NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
+
+
+class Times(BaseModel):
+    by: int = 2
+
+
+class Scaled(RecordHandler):
+    Options = Times
+    output_schema = "n long, attempt int"
+
+    def process_record(self, record: Record, ctx: PartitionContext) -> dict[str, Any]:
+        return {"n": record.json() * ctx.options.by, "attempt": ctx.attempt}
+
+
+class Facts(PartitionHandler):
+    output_schema = "key binary, headers map<string, binary>, at timestamp, value binary"
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        for record in batch:
+            ctx.emit(record, (record.key, dict(record.headers), record.timestamp, record.value))
+
+
+class Stops(Scaled):
+    def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision:
+        return Decision.STOP
+
+
+async def test_a_handler_that_is_tried_gives_its_rows_and_its_dead_letters() -> None:
+    result = await run_handler(Scaled, [b"1", b"no number", b"3"])
+    assert result.rows == [{"n": 2, "attempt": 1, "_sequence": 0}, {"n": 6, "attempt": 1, "_sequence": 2}]
+    (letter,) = result.dead_letters
+    assert (letter["sequence"], letter["value"], letter["attempts"]) == (1, "no number", 3)
+    assert letter["error"]["type"] == "JSONDecodeError"
+
+
+async def test_a_handler_that_is_tried_takes_options_and_settings_and_reads_neither_file_nor_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "actorproc.toml").write_text("nonsense = 1")
+    monkeypatch.setenv("ACTORPROC_OPTION_BY", "nonsense")
+    monkeypatch.setenv("ACTORPROC_MAX_ATTEMPTS", "nonsense")
+    result = await run_handler(Scaled, [b"1", b"-"], options={"by": 10}, settings=Settings(max_attempts=1))
+    assert [row["n"] for row in result.rows] == [10]
+    assert [letter["attempts"] for letter in result.dead_letters] == [1]
+    assert [row["n"] for row in (await run_handler(Scaled, [b"1"])).rows] == [2]
+
+
+async def test_a_handler_is_tried_on_records_with_key_headers_and_timestamp_and_on_tombstones() -> None:
+    whole = Batch.of("7", [b"v"], [40], keys=[b"k"], headers=[[("trace", b"1")]], timestamps=[NOON])
+    first, second = (await run_handler(Facts, [*whole, None])).rows
+    assert first == {"key": b"k", "headers": {"trace": b"1"}, "at": NOON, "value": b"v", "_sequence": 0}
+    assert (second["key"], second["headers"], second["value"], second["_sequence"]) == (None, {}, None, 1)
+
+
+async def test_a_handler_that_is_tried_is_not_waited_for_between_attempts_unless_the_settings_say_so() -> None:
+    with anyio.fail_after(20):
+        for _ in range(3):
+            assert len((await run_handler(Scaled, [b"-"], settings=Settings(max_attempts=8))).dead_letters) == 1
+    with anyio.move_on_after(1) as cut:
+        await run_handler(Scaled, [b"-"], settings=Settings(retry_backoff=3600, retry_backoff_max=3600))
+    assert cut.cancelled_caught
+
+
+async def test_a_handler_that_is_tried_and_does_not_get_to_the_end_says_why() -> None:
+    with pytest.raises(EndNotReached, match="JSONDecodeError"):
+        await run_handler(Stops, [b"-"])
+
+
+@pytest.mark.parametrize("records", [["text"], [{"a": 1}], b"bytes"])
+async def test_a_handler_is_tried_on_bytes_and_anything_else_is_refused_by_its_place(records: Any) -> None:
+    with pytest.raises(UsageError, match=r"records\[0\] = .*bytes"):
+        await run_handler(Scaled, records)
