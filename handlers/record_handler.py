@@ -19,6 +19,7 @@ from actorproc.handlers.typed_values import TypedValues
 from actorproc.records import Batch, Record
 from actorproc.rows.emitted import PIECE
 from actorproc.rows.encoder import Row
+from actorproc.rows.objects import by_field
 
 T = TypeVar("T", default=Record)
 
@@ -53,7 +54,8 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
     def process_record(self, record: T, ctx: PartitionContext, /) -> Rows | Awaitable[Rows]:
         """A row, any number of rows (a list, a generator), or None. What it raises is this record's failure.
 
-        A row is a dict by column, or a tuple in the order of `output_schema`, which is faster.
+        A row is a dict by column, or a tuple in the order of `output_schema`, which is faster; or a `msgspec.Struct`,
+        dataclass or pydantic model, by its fields.
 
         Committing is not for here, as a row is emitted after it was returned: `ctx.commit` raises HandlerMisuse.
         """
@@ -152,9 +154,17 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
             if isinstance(result, Mapping | tuple):
                 ctx.emit(record, result)
                 continue
+            if (
+                fields := by_field(result)
+            ) is not None:  # before it is taken for several rows: a pydantic model is iterable
+                ctx.emit(record, fields)
+                continue
             if isinstance(result, str | bytes) or not isinstance(result, Iterable):
                 what = f"process_record returned {repr_of(result):.200} ({type(result).__name__})"
-                ctx.fail(record, HandlerError(f"{what}; return a dict or tuple, several in a list, or None"))
+                ctx.fail(
+                    record,
+                    HandlerError(f"{what}; return a dict or tuple, several in a list, or None"),
+                )
                 continue
             self._at = partial(_same, record)
             try:

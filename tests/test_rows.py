@@ -7,13 +7,15 @@ import io
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from unittest.mock import patch
 from zoneinfo import ZoneInfo
 
+import msgspec
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
@@ -21,8 +23,10 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from actorproc.errors import HandlerMisuse
+from actorproc.records import Batch
 from actorproc.rows.emitted import PIECE, Emitted
 from actorproc.rows.encoder import RowEncoder
 from actorproc.rows.schema import parse_schema
@@ -91,6 +95,55 @@ def test_a_named_tuple_goes_by_its_names() -> None:
     stored, misfits = encode("carrier string, minutes double", Misspelt(1.0))
     assert stored == []
     assert misfits[100].startswith("column 'minuts': there is no column 'minuts'")
+
+
+class StructItem(msgspec.Struct):
+    name: str
+    count: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DataItem:
+    known: ClassVar[int] = 1
+    name: str
+    count: int | None = None
+
+
+class ModelItem(BaseModel):
+    name: str
+    count: int | None = None
+
+
+ITEMS = pytest.mark.parametrize("item", [StructItem, DataItem, ModelItem])
+
+
+@ITEMS
+def test_a_struct_a_dataclass_and_a_pydantic_model_are_rows_by_their_fields(item: Callable[..., Any]) -> None:
+    rows = [item(name="x", count=2), item(name="y"), item(name="z", count=3)]
+    stored = [{"name": "x", "count": 2}, {"name": "y", "count": None}, {"name": "z", "count": 3}]
+    assert encode("count int, name string", *rows) == (stored, {})
+    assert encode("count int, name string", {"name": "w"}, *rows)[0][1:] == stored
+    assert encode("name string", *rows)[1][100] == "column 'count': there is no column 'count'; there are: name"
+
+
+@ITEMS
+def test_a_struct_a_dataclass_and_a_pydantic_model_are_values_of_a_struct_column(item: Callable[..., Any]) -> None:
+    ddl = "main struct<name: string, count: int>, others array<struct<name: string, count: int>>"
+    row = {"main": item(name="x", count=1), "others": [{"name": "y"}, item(name="z"), None]}
+    others = [{"name": "y", "count": None}, {"name": "z", "count": None}, None]
+    assert encode(ddl, row, {}) == (
+        [{"main": {"name": "x", "count": 1}, "others": others}, {"main": None, "others": None}],
+        {},
+    )
+    refused = encode("main struct<name: string>", {"main": item(name="x")})[1][100]
+    assert refused == "column 'main': there is no field 'count'; there are: name"
+
+
+def test_a_class_and_the_record_itself_are_no_rows() -> None:
+    (record,) = Batch.of("0", [b"x"], [1])
+    stored, misfits = encode("sequence long, value binary", {}, DataItem, record)
+    assert len(stored) == 1
+    assert all("a row is a dict of column to value" in misfits[number] for number in (101, 102))
 
 
 def test_dicts_and_tuples_may_be_mixed() -> None:

@@ -17,10 +17,11 @@ from actorproc.errors import HandlerError, HandlerMisuse, Misfit
 from actorproc.records import SEQUENCE
 from actorproc.rows.columns import cast, castable, fit_columns, has_rules, name_of, shown
 from actorproc.rows.ddl import type_ddl
+from actorproc.rows.objects import Fielded, by_field
 from actorproc.rows.schema import output_schema
 from actorproc.rows.values import coercer, plain, unknown_name
 
-Row = Mapping[str, Any] | tuple[Any, ...]
+Row = Mapping[str, Any] | tuple[Any, ...] | Fielded
 """Values by column, or all of them in the schema's order."""
 
 
@@ -175,6 +176,8 @@ class RowEncoder:
             return None
         if kind is dict:
             return self._by_name(rows)  # type: ignore[arg-type]
+        if by_field(rows[0]) is not None:
+            return self._by_name([by_field(row) or {} for row in rows])
         names = self._declared.names if kind is tuple else getattr(kind, "_fields", None)
         if not isinstance(names, list | tuple) or not self._names.issuperset(names):
             return None
@@ -220,13 +223,15 @@ class RowEncoder:
 
     @staticmethod
     def _is_row(row: object) -> bool:
-        return isinstance(row, Mapping) or type(row) is tuple or (isinstance(row, tuple) and hasattr(row, "_fields"))
+        if isinstance(row, tuple):
+            return type(row) is tuple or hasattr(row, "_fields")
+        return isinstance(row, Mapping) or by_field(row) is not None
 
     def _as_dict(self, row: Row) -> dict[str, Any]:
         if isinstance(row, tuple):
             names = getattr(row, "_fields", self._declared.names)  # a NamedTuple says which is which
             return dict(zip(names, row, strict=True))
-        return dict(row)
+        return dict(row) if isinstance(row, Mapping) else by_field(row) or {}
 
     # Tables
 

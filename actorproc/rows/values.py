@@ -23,6 +23,7 @@ import pyarrow.types as pt
 
 from actorproc.rows.columns import shown
 from actorproc.rows.ddl import type_ddl
+from actorproc.rows.objects import by_field
 
 Plain = Callable[[Sequence[Any]], bool]
 Coerce = Callable[[Any], Any]
@@ -320,12 +321,13 @@ def _struct(kind: pa.StructType) -> Coerce:
     fields = {field.name: coercer(field.type, required=not field.nullable) for field in kind}
 
     def convert(value: Any) -> dict[str, Any]:
-        if not isinstance(value, Mapping):
-            raise _no(value, "struct", "a dict")
-        for name in value:
+        given = value if isinstance(value, Mapping) else by_field(value)
+        if given is None:
+            raise _no(value, "struct", "a dict, a msgspec.Struct, a dataclass or a pydantic model")
+        for name in given:
             if name not in fields:
                 raise ValueError(unknown_name(name, list(fields), "field"))
-        return {name: _at(f".{name}", coerce, value.get(name)) for name, coerce in fields.items()}
+        return {name: _at(f".{name}", coerce, given.get(name)) for name, coerce in fields.items()}
 
     return convert
 

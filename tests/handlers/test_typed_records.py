@@ -187,6 +187,19 @@ async def test_what_two_values_give_together_is_never_taken_for_two_rows() -> No
     assert "trailing characters" in result.letters[100]["error"]["message"]
 
 
+@pytest.mark.parametrize("kind", [Struct, Data, Model])
+async def test_the_value_itself_may_be_the_row_or_one_of_several(kind: type[Struct]) -> None:
+    class Same(RecordHandler[kind]):  # type: ignore[valid-type]
+        output_schema = "n int, of string"
+
+        def process_record(self, value: Any, ctx: PartitionContext) -> Any:
+            return value if value.n < 2 else [value, value]
+
+    result = await run(Same, [b'{"n": 1}', b'{"n": 2, "of": "x"}'])
+    assert result.letters == {}
+    assert [(row["n"], row["of"]) for row in result.rows] == [(1, "nobody"), (2, "x"), (2, "x")]
+
+
 @pytest.mark.parametrize("style", ["plain", "async"])
 async def test_the_record_behind_the_value_is_at_hand(style: str) -> None:
     class Keyed(RecordHandler[Struct]):
