@@ -186,7 +186,7 @@ def shown(value: object) -> str:
     if isinstance(value, bytes):
         return _text_or_hex(value)
     if isinstance(value, datetime):
-        return value.isoformat(sep=" ", timespec="seconds")
+        return value.isoformat().replace("+00:00", "Z")  # as with --json, and nothing cut
     if isinstance(value, (int, float, date, time, Decimal)):
         return str(value)
     return to_json(value).decode()

@@ -291,6 +291,21 @@ def test_output_for_people_is_a_table(run: Run, place: list[object]) -> None:
     assert len([line for line in result.stdout.splitlines() if " N" in line]) == 3
 
 
+def test_a_time_in_the_table_of_the_output_is_the_one_that_json_shows(run: Run, tmp_path: Path) -> None:
+    async def timed() -> None:
+        async with Producer(str(tmp_path / "events"), partitions=1) as producer:
+            await producer.send(b'{"at": "2026-01-01T12:03:00.25+01:00", "local": "2026-01-01T11:03:00"}')
+        settings = {"options": {"output_schema": "at timestamp, local timestamp_ntz"}, **QUICK}
+        places: dict[str, Any] = {"source": str(tmp_path / "events"), "container": str(tmp_path / "state")}
+        await Processor(JsonRows, name="Delays", **places, **settings).run(until_end=True)
+
+    anyio.run(timed)
+    command = ("output", "--name", "Delays", "--container", tmp_path / "state")
+    (row,) = lines(run(*command, "--json").stdout)
+    assert (row["at"], row["local"]) == ("2026-01-01T11:03:00.250000Z", "2026-01-01T11:03:00")
+    assert run(*command).stdout.splitlines()[-2].split() == ["0", "0", row["at"], row["local"]]
+
+
 def narrow(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     monkeypatch.setattr(common, "console", Console(width=width, highlight=False))
 
