@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
 import time
 from pathlib import Path
 from shutil import copytree
@@ -12,6 +14,7 @@ import orjson
 import pytest
 
 from tests.cli.conftest import Run, processed
+from tests.test_readme import ROOT, Shell, commands
 
 HOURS = 3600.0
 
@@ -36,6 +39,15 @@ def of(place: Path) -> list[str]:
 
 def files(place: Path) -> set[str]:
     return {str(path.relative_to(place)) for path in place.rglob("*.parquet")}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs GNU touch")
+def test_a_trim_can_be_tried_at_once_on_a_copy_that_the_page_on_keeping_makes_older(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    for _ in range(2):
+        anyio.run(processed, shell.folder)
+    (tried,) = commands((ROOT / "docs" / "keeping.md").read_text(), "What goes")
+    assert re.search(r"^[1-9]\d* files, .* would go of output Delays", shell.run(tried), re.MULTILINE)
 
 
 def positions(run: Run, of: list[str]) -> dict[str, int]:
