@@ -184,6 +184,7 @@ async def test_a_method_that_lacks_its_async_is_named(method: str) -> None:
         ("partitions", [0], "a list of names"),
         ("partitions", "0", "a list of names"),
         ("partitions", None, "a list of names"),
+        ("partitions", ["0", "caf\udce9"], "names that UTF-8 can hold"),
         ("start", 0, "a str"),
         ("start", "\udce9", "a position"),
         ("end", "0", "an End"),

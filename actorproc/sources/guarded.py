@@ -73,6 +73,11 @@ class GuardedSource(Source):
             texts = [name for name in names if isinstance(name, str)]
             if len(texts) < len(names):
                 raise self._wrong("partitions", found, "a list of names, each a str")
+            for name in texts:
+                if storable(name) != name:  # it is a key, as UTF-8; `os.listdir` gives such names
+                    raise self._wrong(
+                        "partitions", name, "names that UTF-8 can hold: write other bytes as text, such as %E9"
+                    )
             return texts
 
     async def start(self, partition: str, at: Start) -> str:
