@@ -21,6 +21,19 @@ def to_document(fields: Mapping[str, Any]) -> bytes:
     return orjson.dumps({"version": VERSION, **fields}, option=orjson.OPT_SORT_KEYS)
 
 
+def check_types(fields: Mapping[str, Any], types: Mapping[str, tuple[type, ...]]) -> None:
+    """Each of these fields is there, and its value is of one of its types, as JSON has them: `true` is no integer.
+
+    Raises:
+        KeyError: one is not there.
+        TypeError: one is of another type; names it, its value, and what is allowed.
+    """
+    for name, allowed in types.items():
+        if type(fields[name]) not in allowed:
+            wanted = " or ".join(kind.__name__ for kind in allowed)
+            raise TypeError(f"{name} = {fields[name]!r:.80}: {wanted}")
+
+
 @contextmanager
 def document(key: str, body: bytes | str, what: str) -> Iterator[dict[str, Any]]:
     """The fields of the document in `body`, read from `key`. What they give rise to in the block is their fault:

@@ -13,7 +13,7 @@ from itertools import chain, count
 from typing import Any, Literal, Self
 
 from actorproc.boundary import Boundaries
-from actorproc.document import document, to_document
+from actorproc.document import check_types, document, to_document
 from actorproc.errors import UsageError
 from actorproc.layout import checked_name
 from actorproc.store import Conflict, Store, Stored
@@ -26,6 +26,13 @@ _WAY_OUT: Mapping[Kind, str] = {
     "spark": "Go on with a new checkpointLocation, which begins with what is there",
     "processor": "Start it anew under another name, which begins with what is there",
     "position": "Begin there or later",
+}
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "url": (str,),
+    "processor": (str,),
+    "stream": (str,),
+    "positions": (dict,),
+    "query": (str,),
 }
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//?)")
 
@@ -96,8 +103,18 @@ class Registry:
         if stored is None:
             return cls()
         with document(key, stored.body, "list of readers") as fields:
-            readers = {name: Reader(name, **found) for name, found in fields["readers"].items()}
+            readers = {name: _reader(name, found) for name, found in fields["readers"].items()}
             return cls(readers, {str(p): int(n) for p, n in fields["lowest"].items()}, stored.tag)
+
+
+def _reader(name: str, found: Mapping[str, Any]) -> Reader:
+    """A reader as `_without_name` has left it. Raises ValueError or TypeError: that is none."""
+    reader = Reader(name, **found)
+    check_types(asdict(reader), _TYPES)
+    check_types(reader.positions, dict.fromkeys(reader.positions, (int,)))
+    if reader.kind not in _WAY_OUT:
+        raise ValueError(f"kind = {reader.kind!r}: {', '.join(_WAY_OUT)}")
+    return reader
 
 
 def _place(url: str) -> str:

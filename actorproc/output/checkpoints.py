@@ -6,11 +6,22 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Self
 
-from actorproc.document import document, to_document
+from actorproc.document import check_types, document, to_document
 from actorproc.errors import Fenced, Outranked
 from actorproc.layout import ProcessorLayout
 from actorproc.records import Cursor
 from actorproc.store import Conflict, Store, Stored
+
+_TYPES = {
+    "epoch": (int,),
+    "number": (int,),
+    "cursor": (list,),
+    "totals": (dict,),
+    "host": (str,),
+    "time": (float, int),
+    "put_id": (str,),
+}
+_TOTALS = dict.fromkeys(("records", "rows", "dead_letters", "skipped"), (int,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +61,8 @@ class Checkpoint:
     @classmethod
     def from_json(cls, key: str, body: bytes) -> Self:
         with document(key, body, "checkpoint") as fields:
+            check_types(fields, _TYPES)
+            check_types(fields["totals"], _TOTALS)
             position, sequence = fields.pop("cursor")
             totals = Totals(**fields.pop("totals"))
             return cls(cursor=Cursor(str(position), int(sequence)), totals=totals, **fields)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import base64
 import traceback
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from datetime import datetime
 from typing import Any
 
 import orjson
 
 from actorproc.clock import Clock
 from actorproc.context import Site
+from actorproc.document import check_types
 from actorproc.errors import RESTORE, CorruptObject, located, storable, text_of
 from actorproc.layout import ProcessorLayout, number_of
 from actorproc.records import Record
@@ -18,6 +20,24 @@ from actorproc.store import Store
 
 HISTORY = "actorproc.dead_letter."
 """Headers that a replayed record has on top of its own start so: processor, partition, sequence, error, attempts, time."""
+
+_TEXT = (str,)
+_TEXT_OR_NONE = (str, type(None))
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "partition": _TEXT,
+    "sequence": (int,),
+    "key": _TEXT_OR_NONE,
+    "value": _TEXT_OR_NONE,
+    "headers": (list,),
+    "timestamp": _TEXT_OR_NONE,
+    "error": (dict,),
+    "attempts": (int,),
+    "host": _TEXT,
+    "epoch": (int,),
+    "time": _TEXT,
+}
+_CAUSE: Mapping[str, tuple[type, ...]] = {"type": _TEXT, "message": _TEXT, "traceback": _TEXT_OR_NONE}
+_HEADER: Mapping[str, tuple[type, ...]] = {"key": _TEXT, "value": _TEXT_OR_NONE}
 
 TRACEBACK_LIMIT = 16 * 2**10
 """Characters of a traceback that are kept: its end, where the user's code stands."""
@@ -102,12 +122,21 @@ async def read_letters(store: Store, key: str) -> list[dict[str, Any]]:
     with located(store.url):
         stored = await store.get(key)
         try:
-            letters = [orjson.loads(line) for line in stored.body.splitlines()] if stored else []
-            for letter in letters:
-                letter["partition"], letter["sequence"], letter["error"]["type"]
+            letters = [_checked(orjson.loads(line)) for line in stored.body.splitlines()] if stored else []
         except (ValueError, TypeError, KeyError) as error:
             raise no_letters(key, error) from None
         return letters
+
+
+def _checked(letter: dict[str, Any]) -> dict[str, Any]:
+    """The letter, if it has what `render_letter` writes. Raises ValueError, TypeError or KeyError."""
+    check_types(letter, _TYPES)
+    check_types(letter["error"], _CAUSE)
+    for header in letter["headers"]:
+        check_types(header, _HEADER)
+    if datetime.fromisoformat(letter["time"]).tzinfo is None:
+        raise ValueError(f"time = {letter['time']!r}: a time with its zone")
+    return letter
 
 
 def no_letters(key: str, error: Exception) -> CorruptObject:

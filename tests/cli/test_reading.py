@@ -447,6 +447,69 @@ def test_damage_is_said_with_the_place_and_a_remedy_on_one_line(run: Run, state:
     assert damaged(run, "status", *given).startswith(f"error: file://{place}/Delays/group.json: is no group document")
 
 
+@pytest.mark.parametrize(
+    ("path", "value", "commands"),
+    [
+        (["number"], "7", ["trim", "purge"]),
+        (["totals", "rows"], "", ["status"]),
+        (["totals"], [], ["status"]),
+        (["epoch"], True, ["status"]),
+        (["time"], "soon", ["status"]),
+    ],
+)
+def test_a_checkpoint_with_a_value_of_a_wrong_type_is_named(
+    run: Run, state: Path, tmp_path: Path, path: list[str], value: object, commands: list[str]
+) -> None:
+    shutil.copytree(state / "state", tmp_path / "state")
+    key = LAYOUT.checkpoint("0")
+    edit(tmp_path / "state" / key, path, value)
+    given = ["--name", "Delays", "--container", tmp_path / "state"]
+    for command in commands:
+        result = run(*(["dead-letters", "purge", "--yes"] if command == "purge" else [command]), *given)
+        assert f"{key}: is no checkpoint (TypeError('{path[-1]} = {value!r}: " in result.output.replace('"', "'")
+        assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        (["time"], None, "time = None: str"),
+        (["time"], "soon", "'soon'"),
+        (["time"], "2013-01-01T00:00:00", "a time with its zone"),
+        (["value"], {}, "value = {}: str or NoneType"),
+        (["sequence"], "7", "sequence = '7': int"),
+        (["error", "message"], 5, "message = 5: str"),
+        (["headers"], [{}], "KeyError('key')"),
+    ],
+)
+def test_a_dead_letter_with_a_value_of_a_wrong_type_is_named(
+    run: Run, state: Path, tmp_path: Path, path: list[str], value: object, says: str
+) -> None:
+    place = tmp_path / "state"
+    shutil.copytree(state / "state", place)
+    key = LAYOUT.dead_letter_file("0", 0)
+    edit(place / key, path, value)
+    given = ["--name", "Delays", "--container", place]
+    for command in (
+        ["list", *given],
+        ["list", "--json", *given],
+        ["purge", "--yes", "--before", "2030-01-01T00:00Z", *given],
+    ):
+        said = damaged(run, "dead-letters", *command)
+        assert said.startswith(f"error: file://{place}/{key}: is no file of dead letters (")
+        assert says in said
+
+
+def edit(file: Path, path: list[str], value: object) -> None:
+    """Give the first line of JSON in the file another value."""
+    first, *rest = file.read_bytes().splitlines()
+    document = inner = orjson.loads(first)
+    for name in path[:-1]:
+        inner = inner[name]
+    inner[path[-1]] = value
+    file.write_bytes(b"\n".join([orjson.dumps(document), *rest]))
+
+
 def test_a_damaged_output_file_is_named(run: Run, state: Path, tmp_path: Path) -> None:
     shutil.copytree(state / "state", tmp_path / "state")
     key = LAYOUT.output_file("0", 0)

@@ -161,8 +161,21 @@ def test_a_checkpoint_in_a_home_that_is_nobodys_is_refused() -> None:
         Reader.spark("table", "~nosuchuser/checkpoints")
 
 
-async def test_what_is_no_list_of_readers_is_named(store: Store) -> None:
-    await store.put(READERS, b'{"version": 1, "readers": {"x": {"kindness": 1}}, "lowest": {}, "put_id": ""}')
+@pytest.mark.parametrize(
+    "reader",
+    [
+        '{"kindness": 1}',
+        '{"kind": "processor", "url": "s3://bucket/state", "processor": {}}',
+        '{"kind": "processor", "url": 7, "processor": "Delays"}',
+        '{"kind": "position", "positions": {"0": "7"}}',
+        '{"kind": "position", "positions": [7]}',
+        '{"kind": "kafka"}',
+        "7",
+    ],
+)
+async def test_what_is_no_list_of_readers_is_named(store: Store, reader: str) -> None:
+    document = f'{{"version": 1, "readers": {{"x": {reader}}}, "lowest": {{}}, "put_id": ""}}'
+    await store.put(READERS, document.encode())
     with pytest.raises(CorruptObject, match=r"readers\.json: is no list of readers"):
         await read_registry(store, READERS)
 
