@@ -38,7 +38,7 @@ async def missing_processor(store: Store, processor: str) -> str | None:
     if not there and await store.get(LOG_META, tail=1):
         return f"{missing}: that is a log. Give it as the source, and as the container what `serve` had as container"
     known = f"there are: {', '.join(there)}" if there else "no processor has ever run there"
-    return f"{missing}: {known}. Check the name and the container"
+    return f"{missing}: {known}. Check the name and the container, or start it first"
 
 
 async def wrong_container(store: Store) -> str | None:

@@ -16,6 +16,7 @@ import pytest
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Settings
 from actorproc.errors import SourceError, UsageError
+from actorproc.group.membership import GroupDocument
 from actorproc.keeping.kept import KeptOutput
 from actorproc.keeping.registry import decide, read_registry
 from actorproc.keeping.trim import trim as trim_by_rule
@@ -433,8 +434,17 @@ def test_urls_name_a_container_and_a_processor(tmp_path: Path) -> None:
         open_source("actorproc+kafka://x/Delays")
 
 
+async def test_a_source_that_names_a_processor_wrongly_is_refused_with_those_that_there_are(store: Store) -> None:
+    for name in ("Big", "Orders"):
+        await store.put(ProcessorLayout(name).group, GroupDocument().to_json())
+    with pytest.raises(
+        UsageError, match=r"no processor 'Order' at memory://.*: there are: Big, Orders. Check the name"
+    ):
+        await run_to_the_end(Twice, "Order", store)
+
+
 async def test_a_processor_that_never_ran_and_the_own_output_are_refused(store: Store, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="numbers has never run at memory://"):
+    with pytest.raises(UsageError, match=r"no processor 'numbers' at memory://.*: no processor has ever run there"):
         await run_to_the_end(Twice, "numbers", store)
     with pytest.raises(UsageError, match="Twice would read its own output"):
         Processor(Twice, source=f"actorproc+file://{tmp_path}/Twice", container=str(tmp_path))

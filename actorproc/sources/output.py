@@ -23,6 +23,7 @@ from actorproc.output.following import CommittedFile, Following, Spot
 from actorproc.output.origin import dataset_identity
 from actorproc.output.schema import read_schema
 from actorproc.parquet import open_parquet
+from actorproc.places import missing_processor
 from actorproc.records import RECORD_SCHEMA, SEQUENCE, Batch
 from actorproc.rows.as_json import rows_to_json
 from actorproc.settings import Settings
@@ -94,10 +95,8 @@ class OutputSource(Source):
                 if self._owns_store:
                     await opened.enter_async_context(self._store)
                 if await read_schema(self._store, self._layout) is None:
-                    raise UsageError(
-                        f"{self._layout.processor} has never run at {self._store.url}: check name and container, or start it "
-                        "first, so that there is something to read"
-                    )
+                    missing = await missing_processor(self._store, self._layout.processor)
+                    raise UsageError(missing or f"{self.url} has no schema yet: start that processor first")
                 self.identity = await dataset_identity(self._store, self._layout)
                 self._opened = opened.pop_all()
 
