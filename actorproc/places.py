@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from actorproc.errors import CorruptObject
+from contextlib import suppress
+from typing import NamedTuple
+
+from actorproc.errors import CorruptObject, StoreRefused
 from actorproc.group.membership import GroupDocument
 from actorproc.layout import GROUP, LOG_META, ProcessorLayout
 from actorproc.listing import documents
@@ -43,22 +46,50 @@ async def missing_processor(store: Store, processor: str) -> str | None:
 
 async def wrong_container(store: Store) -> str | None:
     """Why this is no container: it is the folder of a processor in one. None if it is not."""
-    stored = await store.get(GROUP)
-    try:
-        if stored is None or not GroupDocument.from_json(GROUP, stored.body):
-            return None
-    except CorruptObject:
+    if not await _is_processors(store):
         return None
-    container, _, name = store.url.rstrip("/").rpartition("/")
+    container, name = _named(store)
     return f"{store.url} is the folder of the processor {name!r} itself; its container is {container}"
 
 
-async def processors_at(store: Store) -> str | None:
-    """That this is the folder of a processor, or a container with some; None if it is neither."""
+class Processors(NamedTuple):
+    """What of processors is at a place. `processor`: the one that is meant; in a container, the word for any."""
+
+    what: str
+    container: str
+    processor: str
+
+
+async def processors_at(store: Store) -> Processors | None:
+    """That this is the folder of a processor, or lies in one, or is a container with some; None if it is nothing of these."""
     if await store.get(GROUP, tail=1):
-        return f"{store.url} is the folder of a processor"
-    there = await find_processors(store)
-    return f"{store.url} is a container, in which processors live ({', '.join(there)})" if there else None
+        return Processors(f"{store.url} is the folder of a processor", *_named(store))
+    if there := await find_processors(store):
+        what = f"{store.url} is a container, in which processors live ({', '.join(there)})"
+        return Processors(what, store.url, "PROCESSOR")
+    above = store
+    while (nearest := above.above()) is not None:
+        above = nearest
+        with suppress(StoreRefused):  # who may not look there gets to know no more
+            if await _is_processors(above):
+                container, name = _named(above)
+                return Processors(f"{store.url} is inside what processor {name} keeps", container, name)
+    return None
+
+
+async def _is_processors(store: Store) -> bool:
+    """Whether this is the folder of a processor: others may call something `group.json`, too."""
+    stored = await store.get(GROUP)
+    try:
+        return stored is not None and GroupDocument.from_json(GROUP, stored.body) is not None
+    except CorruptObject:
+        return False
+
+
+def _named(folder: Store) -> tuple[str, str]:
+    """URL of the container, and name, of the processor whose folder this is."""
+    container, _, name = folder.url.rstrip("/").rpartition("/")
+    return container, name
 
 
 async def _has_run(store: Store, layout: ProcessorLayout) -> bool:

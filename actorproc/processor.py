@@ -39,10 +39,9 @@ from actorproc.rows.schema import output_schema, parse_schema
 from actorproc.settings import Settings
 from actorproc.signals import Signals
 from actorproc.sources import LogSource, OutputSource, guarded, kind_of, open_source
-from actorproc.sources.output import SCHEME
 from actorproc.sources.protocol import Source, Start, checked_start
 from actorproc.store import Store
-from actorproc.stores import open_store, overlap
+from actorproc.stores import OUTPUT_SCHEME, open_store, overlap
 from actorproc.supervisor import Supervisor, SupervisorStatistics
 from actorproc.tasks import first_cause
 from actorproc.watchdog import loop_watchdog
@@ -172,7 +171,7 @@ class Processor:
             raise UsageError(
                 f"source and container are the same place, {source.url}: the container must be another one than the log"
             )
-        own, read = f"{self._store.url.rstrip('/')}/{self.name}", source.url.removeprefix(SCHEME)
+        own, read = f"{self._store.url.rstrip('/')}/{self.name}", source.url.removeprefix(OUTPUT_SCHEME)
         if overlap(own, read):
             raise UsageError(
                 f"{self.name} would keep what it owns at {own}, and the source is at {read}: neither may be, or lie in, the "

@@ -117,6 +117,10 @@ class Backend(ABC):
         """The same, for objects that nobody misses after a power failure: writes need not be durable."""
         return self
 
+    def above(self) -> Backend | None:
+        """The place that this one lies in, over the same connection and to be read only; None: it lies in none."""
+        return None
+
     async def open(self) -> None:
         """Connect. Raises StoreRefused if the place does not exist or may not be used."""
 
@@ -177,8 +181,13 @@ class Store:
         """The same store, for objects that nobody misses after a power failure."""
         return self._beside(self.backend.fleeting(), self.limits)
 
+    def above(self) -> Store | None:
+        """The place that this one lies in, to be read only; None: it lies in none."""
+        backend = self.backend.above()
+        return None if backend is None else self._beside(backend, self.limits)
+
     def _beside(self, backend: Backend, limits: StoreLimits) -> Store:
-        """Another way to the same objects; its requests count here."""
+        """Another way to these objects, or to others over the same connection; its requests count here."""
         store = Store(backend, limits=limits, clock=self.clock)
         store.requests = self.requests
         return store

@@ -13,6 +13,10 @@ from actorproc.store import Backend, Store, StoreLimits
 SCHEMES = ("s3", "file", "memory")
 """What a store's URL may begin with."""
 
+OUTPUT_SCHEME = "actorproc+"
+"""What the URL of a processor's output begins with; then comes that of the container, and last the processor's name. It names a
+source, and no store."""
+
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?(.*)", re.DOTALL)  # two letters at least: not the drive of a path
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _S3 = ("s3", "s3a", "s3n")  # as Hadoop and others spell it
@@ -51,6 +55,12 @@ def _parts(url: str) -> list[str]:
 
 
 def _backend(url: str, settings: Settings, clock: Clock) -> Backend:
+    if url.startswith(OUTPUT_SCHEME):
+        container, _, name = url.removeprefix(OUTPUT_SCHEME).rstrip("/").rpartition("/")
+        raise UsageError(
+            f"{url!r} is a processor's output: that is a source, and no log or container. Where a command can take a processor's "
+            f"output in place of a log, give --name {name or 'PROCESSOR'} --container {container or 'CONTAINER'}"
+        )
     match = _SCHEME.fullmatch(url)
     scheme, slashes, rest = match.groups() if match else ("file", "//", url)
     if not slashes and scheme not in SCHEMES:

@@ -99,6 +99,15 @@ class Files(Backend):
         fleeting._sync = fleeting._sync_folder = _leave
         return fleeting
 
+    def above(self) -> Files | None:
+        root = os.path.realpath(self._root)  # a link to a place is that place
+        if root == "/":
+            return None
+        above = copy(self)
+        above._root = os.path.dirname(root)
+        above.url = f"file://{above._root}"
+        return above
+
     async def open(self) -> None:
         await self._do(self._look)
 

@@ -32,10 +32,9 @@ from actorproc.output.dead_letters import purge as purge_file
 from actorproc.output.origin import recorded_source
 from actorproc.replay import Letter, Replay, Replays
 from actorproc.sources.log import LogSource
-from actorproc.sources.output import SCHEME
 from actorproc.sources.protocol import checked_time
 from actorproc.store import Store
-from actorproc.stores import open_store
+from actorproc.stores import OUTPUT_SCHEME, open_store
 
 _SHOWN = 100  # characters of a value in a table
 _OWN = "a source of your own, which is only read"
@@ -170,7 +169,7 @@ def replay(
 
 
 def _no_log(source: str) -> str | None:
-    if source.startswith(SCHEME):
+    if source.startswith(OUTPUT_SCHEME):
         return "a processor's output, which it alone writes"
     return _OWN if names_object(source) else None
 

@@ -30,7 +30,7 @@ async def opened_kept(
     """
     if log is not None:
         async with open_store(log, settings) as store:
-            await open_log(store)
+            await open_log(store, instead="for a processor's output --name {processor} --container {container}")
             yield KeptLog(store)
     elif container is not None and name is not None:
         async with open_store(container, settings) as store:

@@ -54,8 +54,12 @@ async def find_log(store: Store) -> LogMeta | None:
     return None if stored is None else LogMeta.of(stored)
 
 
-async def open_log(store: Store) -> LogMeta:
+async def open_log(store: Store, *, instead: str = "", create: bool = False) -> LogMeta:
     """The log that is there.
+
+    Args:
+        instead: what else the caller takes, where a processor is there: text with `{container}` and `{processor}`.
+        create: say how a log is made. Who only reads, or deletes, rather has the URL wrong.
 
     Raises:
         UsageError: there is no log at this place.
@@ -64,13 +68,13 @@ async def open_log(store: Store) -> LogMeta:
     found = await find_log(store)
     if found is None:
         if (other := await processors_at(store)) is not None:
-            raise UsageError(
-                f"{other}, and no log: give the log, or a processor's output as actorproc+CONTAINER/PROCESSOR"
-            )
-        raise UsageError(
-            f"there is no log at {store.url}: create it with Producer({store.url!r}, partitions=8), "
+            taken = instead.format(container=other.container, processor=other.processor)
+            raise UsageError(f"{other.what}, and no log: give the log{taken and f', or {taken}'}")
+        how = (
+            f"create it with Producer({store.url!r}, partitions=8), "
             f"or with: actorproc produce --log {store.url} --partitions 8 FILE.jsonl"
         )
+        raise UsageError(f"there is no log at {store.url}: {how if create else 'check where it is'}")
     return found
 
 
@@ -86,7 +90,7 @@ async def create_log(store: Store, partitions: int) -> LogMeta:
     if stored is None:
         # A log among processors, or inside one, would be taken for what they keep, and they for the log's.
         if (other := await processors_at(store)) is not None:
-            raise UsageError(f"{other}, and no place for a log: give it one of its own")
+            raise UsageError(f"{other.what}, and no place for a log: give it one of its own")
         meta = LogMeta(partitions, store.clock.nonce())
         try:
             await store.create(LOG_META, to_document({"partitions": meta.partitions, "put_id": meta.identity}))

@@ -125,7 +125,11 @@ class Producer:
         async with AsyncExitStack() as stack:
             if self._owns_store:
                 await stack.enter_async_context(self._store)
-            opening = create_log(self._store, self._wanted) if self._wanted is not None else open_log(self._store)
+            opening = (
+                create_log(self._store, self._wanted)
+                if self._wanted is not None
+                else open_log(self._store, create=True)
+            )
             self._count = (await opening).partitions
             await self._heads.look_around()
             self._router = Router(self._count, self._partitioner, self._clock.random)

@@ -9,9 +9,9 @@ from actorproc.errors import UsageError
 from actorproc.settings import Settings
 from actorproc.sources.guarded import guarded, kind_of
 from actorproc.sources.log import LogSource
-from actorproc.sources.output import SCHEME, OutputSource
+from actorproc.sources.output import OutputSource
 from actorproc.sources.protocol import Chunk, End, Source, Start
-from actorproc.stores import SCHEMES
+from actorproc.stores import OUTPUT_SCHEME, SCHEMES
 
 __all__ = ["Chunk", "End", "LogSource", "OutputSource", "Source", "Start", "guarded", "kind_of", "open_source"]
 
@@ -36,13 +36,13 @@ def open_source(
         raise UsageError(
             f"source = {source!r}: the URL of a log, or an instance of a subclass of actorproc.sources.Source"
         )
-    if source.startswith(SCHEME):
+    if source.startswith(OUTPUT_SCHEME):
         return OutputSource.of_url(source, settings=settings, clock=clock)
     scheme, found, _ = source.partition("://")
     if found and scheme not in SCHEMES:
         missing = "a Kafka source comes with a later version" if scheme == "kafka" else f"there is no {scheme!r} source"
         raise UsageError(
             f"source {source!r}: {missing}. Allowed are the built-in log, by the URL of its store "
-            f"({', '.join(f'{known}://' for known in SCHEMES)} or a path), another processor's output ({SCHEME}CONTAINER/PROCESSOR), and a Source of your own, see docs/sources.md"
+            f"({', '.join(f'{known}://' for known in SCHEMES)} or a path), another processor's output ({OUTPUT_SCHEME}CONTAINER/PROCESSOR), and a Source of your own, see docs/sources.md"
         )
     return LogSource(source, settings=settings, clock=clock)

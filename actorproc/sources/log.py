@@ -27,7 +27,7 @@ from actorproc.records import RECORD_SCHEMA, Batch
 from actorproc.settings import Settings
 from actorproc.sources.protocol import Chunk, End, Source, Start
 from actorproc.store import Store
-from actorproc.stores import open_store
+from actorproc.stores import OUTPUT_SCHEME, open_store
 from actorproc.tasks import first_cause
 
 log = get_logger(__name__)
@@ -71,7 +71,11 @@ class LogSource(Source):
             async with AsyncExitStack() as opened:
                 if self._owns_store:
                     await opened.enter_async_context(self._store)
-                meta = await open_log(self._store)
+                meta = await open_log(
+                    self._store,
+                    instead=f"a processor's output as {OUTPUT_SCHEME}{{container}}/{{processor}}",
+                    create=True,
+                )
                 self._opened = opened.pop_all()
         self._partitions = [str(index) for index in range(meta.partitions)]
         self.identity = meta.identity

@@ -29,12 +29,9 @@ from actorproc.rows.as_json import rows_to_json
 from actorproc.settings import Settings
 from actorproc.sources.protocol import Chunk, End, Source, Start, checked_start
 from actorproc.store import Store
-from actorproc.stores import open_store
+from actorproc.stores import OUTPUT_SCHEME, open_store
 
 log = get_logger(__name__)
-
-SCHEME = "actorproc+"
-"""What the URL of an output begins with; then comes that of the container, and last the processor's name."""
 
 HEADER = "actorproc-sequence"
 """Header of each record: the sequence of the upstream's record that the row came from."""
@@ -67,7 +64,7 @@ class OutputSource(Source):
         self._store = open_store(container, self._settings, clock=clock) if isinstance(container, str) else container
         self._layout = ProcessorLayout(name)
         self._lowest: Mapping[str, int] = {}  # where partitions begin, as of when we registered
-        self.url = f"{SCHEME}{self._store.url}/{name}"
+        self.url = f"{OUTPUT_SCHEME}{self._store.url}/{name}"
 
     @classmethod
     def of_url(cls, url: str, *, settings: Settings | None = None, clock: Clock = SYSTEM) -> OutputSource:
@@ -76,11 +73,11 @@ class OutputSource(Source):
         Raises:
             UsageError: it names no container and processor.
         """
-        container, slash, name = url.removeprefix(SCHEME).rstrip("/").rpartition("/")
+        container, slash, name = url.removeprefix(OUTPUT_SCHEME).rstrip("/").rpartition("/")
         if not slash or container.endswith(("/", ":")):
             raise UsageError(
-                f"source {url!r}: {SCHEME}CONTAINER/PROCESSOR, such as {SCHEME}file://state/Delays or "
-                f"{SCHEME}s3://bucket/state/Delays"
+                f"source {url!r}: {OUTPUT_SCHEME}CONTAINER/PROCESSOR, such as {OUTPUT_SCHEME}file://state/Delays or "
+                f"{OUTPUT_SCHEME}s3://bucket/state/Delays"
             )
         return cls(container, name, settings=settings, clock=clock)
 

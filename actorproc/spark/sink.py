@@ -124,7 +124,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     async def _look(self, store: Store) -> tuple[int, bool]:
         """How many partitions the log has, and whether what is to be written is there already."""
         wanted = self._target.partitions
-        meta = await (create_log(store, wanted) if wanted else open_log(store))
+        meta = await (create_log(store, wanted) if wanted else open_log(store, create=True))
         name = self._target.transaction
         return meta.partitions, name is not None and await is_done(store, name, self._target.batch)
 
@@ -157,7 +157,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         with self._open() as place:
             meta = place.call(find_log, place.store)
             if meta is None and target.partitions is None:
-                place.call(open_log, place.store)  # says what to do
+                place.call(open_log, place.store, create=True)  # says what to do
             elif meta is not None and target.partitions is not None:
                 place.call(create_log, place.store, target.partitions)  # that it has as many
         self._found = meta is not None

@@ -7,7 +7,7 @@ from shutil import copytree
 
 import orjson
 
-from actorproc.sources.output import SCHEME
+from actorproc.stores import OUTPUT_SCHEME
 from tests.cli.conftest import QUICK_OPTIONS, Run, actorproc
 
 SECOND = ["--name", "late", "--container", "second"]
@@ -15,7 +15,7 @@ SECOND = ["--name", "late", "--container", "second"]
 
 def test_a_chain_is_served_to_its_end_and_status_shows_its_lag(run: Run, state: Path, tmp_path: Path) -> None:
     first = copytree(state, tmp_path / "first") / "state"  # a processor that reads it registers there
-    source = ["--source", f"{SCHEME}file://{first}/Delays"]
+    source = ["--source", f"{OUTPUT_SCHEME}file://{first}/Delays"]
     rows = "output_schema=tail string NOT NULL, delay double"
     serve = ["serve", "actorproc.handlers:JsonRows", "--option", rows, *source, *SECOND, *QUICK_OPTIONS]
     done = actorproc(*serve, "--until-end", cwd=tmp_path)
@@ -34,7 +34,7 @@ def test_a_chain_is_served_to_its_end_and_status_shows_its_lag(run: Run, state: 
 
     assert shown(*place) == shown("--name", "Delays", "--container", first)
 
-    own = actorproc("serve", "actorproc.handlers:JsonRows", "--option", rows, *SECOND, "--source", f"{SCHEME}file://second/late", cwd=tmp_path)  # fmt: skip
+    own = actorproc("serve", "actorproc.handlers:JsonRows", "--option", rows, *SECOND, "--source", f"{OUTPUT_SCHEME}file://second/late", cwd=tmp_path)  # fmt: skip
     assert own.returncode == 2
     assert "late would read its own output" in own.stderr
     for given in (source, []):

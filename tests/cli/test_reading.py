@@ -133,6 +133,38 @@ def test_a_container_or_the_folder_of_a_processor_is_no_source_and_the_message_s
         assert f"file://{source} {what}: give the log, or a processor's output as actorproc+" in result.stderr
 
 
+@pytest.mark.parametrize("below", ["output", "output/partition=0", "dead-letters/mine"])
+def test_a_place_inside_what_a_processor_keeps_is_no_log_and_the_message_says_where_its_output_is(
+    run: Run, state: Path, place: list[object], tmp_path: Path, below: str
+) -> None:
+    folder = state / "state" / "Delays"
+    inside = f"file://{folder}/{below} is inside what processor Delays keeps, and no "
+    (tmp_path / "link").symlink_to(folder / "output")
+    for source, says in ((folder / below, inside), (tmp_path / "link", "/link is inside what processor Delays keeps")):
+        result = run("status", *place, "--source", source)
+        assert result.exit_code == 2
+        assert says in result.stderr
+        assert f"log: give the log, or a processor's output as actorproc+file://{folder}\n" in result.stderr
+    before = sorted(folder.rglob("*"))
+    (tmp_path / "flights.jsonl").write_bytes(b"{}\n")
+    for more in ([], ["--partitions", "8"]):
+        result = run("produce", "--log", folder / below, *more, tmp_path / "flights.jsonl")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert inside in result.stderr
+        assert "--partitions 8 FILE" not in result.stderr
+    assert "and no place for a log: give it one of its own" in result.stderr
+    assert sorted(folder.rglob("*")) == before
+    for command in (["trim"], ["readers", "list"]):
+        result = run(*command, "--log", folder / below)
+        assert f"for a processor's output --name Delays --container file://{state}/state" in result.stderr
+
+
+def test_a_group_document_of_somebody_else_above_a_log_is_no_processor(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "group.json").write_text('{"members": ["me"]}')
+    (tmp_path / "flights.jsonl").write_bytes(b"{}\n")
+    assert run("produce", "--log", tmp_path / "a/b", "--partitions", "1", tmp_path / "flights.jsonl").exit_code == 0
+
+
 def test_processors_are_named_though_somebody_made_a_log_among_them(run: Run, state: Path, tmp_path: Path) -> None:
     shutil.copytree(state / "state", tmp_path / "state")
     shutil.copy(state / "events" / "log.json", tmp_path / "state")

@@ -187,6 +187,25 @@ def test_produce_names_the_line_without_the_key_and_keeps_those_before_it(run: R
     refused(run, *command, says="bad.jsonl: line 2: no JSON")
 
 
+@pytest.mark.parametrize("command", [["produce", "--partitions", "2", "flights.jsonl"], ["trim"], ["readers", "list"]])
+def test_a_processors_output_is_refused_as_a_log(run: Run, folder: Path, command: list[str]) -> None:
+    for output in ("actorproc+state/Delays", f"actorproc+file://{folder}/state/Delays/"):
+        container = output.removeprefix("actorproc+").removesuffix("/").removesuffix("/Delays")
+        says = f"{output!r} is a processor's output: that is a source, and no log or container."
+        refused(run, *command, "--log", output, says=says)
+        refused(run, *command, "--log", output, says=f"give --name Delays --container {container}")
+    assert sorted(path.name for path in folder.iterdir()) == ["flights.jsonl", "flights_app.py"]
+
+
+@pytest.mark.parametrize("command", [["trim"], ["readers", "list"], ["readers", "remove", "x"]])
+def test_a_command_that_makes_no_log_does_not_propose_to_make_one(run: Run, command: list[str]) -> None:
+    result = run(*command, "--log", "evnets")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "there is no log at file://" in result.stderr
+    assert "evnets: check where it is" in result.stderr
+    assert "produce" not in result.stderr
+
+
 def test_produce_from_a_closed_stdin_says_so(folder: Path) -> None:
     command = [sys.executable, "-m", "actorproc", "produce", "--log", "events", "--partitions", "1", "-"]
     result = subprocess.run(
