@@ -7,8 +7,8 @@ import select
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import anyio
@@ -20,7 +20,7 @@ from actorproc.cli.streams import conclude
 from actorproc.clock import SYSTEM
 from actorproc.errors import ActorprocError, UsageError
 from actorproc.log.producer import Producer
-from actorproc.log.producing import BadLine, OnBadLine, Produced, produce_lines
+from actorproc.log.producing import BadLine, LineReader, OnBadLine, Produced, first_checked, produce_lines
 from actorproc.signals import SAME_STOP
 from actorproc.tasks import first_cause
 
@@ -40,24 +40,27 @@ def run(
 
     async def work() -> None:
         with _lines(file) as (lines, size), _progress(size) as progress:
+            checked: LineReader = lines
+            if key is not None and partitions is not None and on_bad_line == "fail":
+                # The number of partitions is for good: a log is not made for a key that is misspelt.
+                async with _until_signal() as scope:
+                    checked = await first_checked(lines, key)
+                if scope.cancelled_caught:
+                    _interrupted(0, file, log)
+                    return
             began = SYSTEM.monotonic()
-            async with Producer(log, partitions=partitions, partitioner="round-robin", settings=settings) as producer:
-                with anyio.CancelScope() as scope:
-                    async with anyio.create_task_group() as tasks:
-                        tasks.start_soon(_cancel_on_signal, scope)
-                        produced = await produce_lines(
-                            producer, lines, key=key, rate=rate, on_bad_line=on_bad_line, progress=progress
-                        )
-                        tasks.cancel_scope.cancel()
+            async with (
+                Producer(log, partitions=partitions, partitioner="round-robin", settings=settings) as producer,
+                _until_signal() as scope,
+            ):
+                produced = await produce_lines(
+                    producer, checked, key=key, rate=rate, on_bad_line=on_bad_line, progress=progress
+                )
             seconds = SYSTEM.monotonic() - began
         if not scope.cancelled_caught:
             conclude(_summary(produced, seconds, log, key))
             return
-        sent = producer.statistics().records
-        known = f"interrupted: {counted(sent, 'event')} {'is' if sent == 1 else 'are'} in {log}"
-        if file != "-":
-            raise ActorprocError(f"{known}, and the rest of {file} is not")
-        conclude(known)
+        _interrupted(producer.statistics().records, file, log)
 
     try:
         run_async(work)
@@ -70,8 +73,21 @@ def run(
         raise _explained(error, file, log, [*more, *shown_settings(given or [])]) from None
 
 
+def _interrupted(sent: int, file: str, log: str) -> None:
+    """Say what is in the log. Raises ActorprocError where the rest of a file is missing."""
+    known = f"interrupted: {counted(sent, 'event')} {'is' if sent == 1 else 'are'} in {log}"
+    if file != "-":
+        raise ActorprocError(f"{known}, and the rest of {file} is not")
+    conclude(known)
+
+
 def _explained(bad: BadLine, file: str, log: str, more: Sequence[str]) -> UsageError:
     """What is in the log, and how to go on, so that no line is appended twice. `more`: options given."""
+    if bad.records == 0 and bad.is_json:
+        return UsageError(
+            f"{file}: line {bad.number}: {bad.why}.\nNothing was appended. Give the --key that the lines have, or none; or mend the "
+            "line, or give --on-bad-line skip"
+        )
     if bad.records == 0:
         return UsageError(
             f"{file}: line {bad.number}: {bad.why}.\nNothing was appended. If no line is JSON, leave out --key: they are appended as "
@@ -84,6 +100,16 @@ def _explained(bad: BadLine, file: str, log: str, more: Sequence[str]) -> UsageE
         again = shlex.join(["actorproc", "produce", "--log", log, *more, "-"])
         way = f"Mend the line, or give --on-bad-line skip, and go on from it: tail -n +{bad.number} {shlex.quote(file)} | {again}"
     return UsageError(f"{file}: line {bad.number}: {bad.why}.\n{there}, and nothing after it. {way}")
+
+
+@asynccontextmanager
+async def _until_signal() -> AsyncIterator[anyio.CancelScope]:
+    """A signal cancels what is done inside."""
+    with anyio.CancelScope() as scope:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_cancel_on_signal, scope)
+            yield scope
+            tasks.cancel_scope.cancel()
 
 
 async def _cancel_on_signal(scope: anyio.CancelScope) -> None:

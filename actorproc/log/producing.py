@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import filterfalse, islice
+from textwrap import shorten
 from types import NoneType
 from typing import Literal, NamedTuple, Protocol
 
@@ -18,20 +19,22 @@ from actorproc.errors import UsageError
 from actorproc.log.outgoing import Deliveries
 from actorproc.log.payloads import VALUE_LIMIT
 from actorproc.log.producer import Producer
+from actorproc.settings import did_you_mean
 
 BLOCK = 2**20
 """Bytes read at once, at most: from a pipe it is what is there."""
 
 _UNCONFIRMED = 64  # blocks under way before the oldest must be confirmed, so that a failure is seen soon
+_SHOWN = 200  # characters of the names of fields in a message
 _PACE = 0.1  # seconds; how finely a rate is kept
 
 
 class BadLine(UsageError):
     """No key can be taken out of line `number`, counted from 1. `records`: of the lines before it, all in the log."""
 
-    def __init__(self, number: int, why: str, records: int) -> None:
+    def __init__(self, number: int, why: str, records: int, *, is_json: bool) -> None:
         super().__init__(f"line {number}: {why}; the lines before it are in the log")
-        self.number, self.why, self.records = number, why, records
+        self.number, self.why, self.records, self.is_json = number, why, records, is_json
 
 
 class LineReader(Protocol):
@@ -104,8 +107,9 @@ async def produce_lines(
         text = b"".join([*begun, head])
         begun = [tail]
         values = _lines_of(text)
-        keys, bad = _keys_of(values, key) if key is not None else (None, {})
+        keys, bad = _keys_of(values, key) if key is not None else (None, set[int]())
         failed = min(bad) if bad and on_bad_line == "fail" else None
+        bad_line = values[failed] if failed is not None else b""
         if failed is not None:
             values, keys = values[:failed], keys and keys[:failed]
         elif bad:
@@ -131,14 +135,50 @@ async def produce_lines(
             if rate is not None:
                 await clock.sleep(max(0.0, began + sent.records / rate - clock.monotonic()))
             progress(sent)
-        if failed is not None:
+        if failed is not None and key is not None:
             await producer.flush()
-            raise BadLine(passed + _number_of(text, failed), bad[failed], sent.records)
+            raise _bad_line(passed + _number_of(text, failed), bad_line, key, sent.records)
         passed += text.count(b"\n") + bool(found)
         if not block:
             break
     await producer.flush()
     return sent
+
+
+class _Again:
+    """The lines of which the blocks `read` were read already: gives those first."""
+
+    def __init__(self, read: list[bytes], lines: LineReader) -> None:
+        self._read = deque(read)
+        self._lines = lines
+
+    def read1(self, size: int, /) -> bytes:
+        return self._read.popleft() if self._read else self._lines.read1(size)
+
+
+async def first_checked(lines: LineReader, key: str, *, clock: Clock = SYSTEM) -> LineReader:
+    """All of these lines, once the first that is not blank is there and has a key: before that a log need not be made.
+
+    Raises:
+        BadLine: no key can be taken out of it.
+    """
+    read: list[bytes] = []
+    while len(read) * BLOCK <= VALUE_LIMIT:  # a line that is longer is refused as it is sent
+        block = await clock.offload(lines.read1, BLOCK, abandon=True)
+        read.append(block)
+        if block and b"\n" not in block:
+            continue
+        text = b"".join(read)
+        if block:
+            text = text[: text.rfind(b"\n")]
+        if first := _lines_of(text)[:1]:
+            _, bad = _keys_of(first, key)
+            if bad:
+                raise _bad_line(_number_of(text, 0), first[0], key, 0)
+            break
+        if not block:
+            break
+    return _Again(read, lines)
 
 
 def _lines_of(block: bytes) -> list[bytes]:
@@ -148,10 +188,10 @@ def _lines_of(block: bytes) -> list[bytes]:
     return [line for line in filterfalse(bytes.isspace, lines) if line]
 
 
-def _keys_of(lines: list[bytes], field: str) -> tuple[list[str | bytes | None], dict[int, str]]:
-    """The key of each line, and of which lines none can be taken (index in `lines`), and why."""
+def _keys_of(lines: list[bytes], field: str) -> tuple[list[str | bytes | None], set[int]]:
+    """The key of each line, and of which lines none can be taken (index in `lines`)."""
     parse = orjson.loads
-    bad: dict[int, str] = {}
+    bad: set[int] = set()
     try:
         keys = [parse(line)[field] for line in lines]
     except (ValueError, LookupError, TypeError):
@@ -159,8 +199,8 @@ def _keys_of(lines: list[bytes], field: str) -> tuple[list[str | bytes | None], 
         for index, line in enumerate(lines):
             try:
                 keys[index] = parse(line)[field]
-            except (ValueError, LookupError, TypeError) as error:
-                bad[index] = _why_bad(line, field, error)
+            except (ValueError, LookupError, TypeError):
+                bad.add(index)
     if not set(map(type, keys)) <= {str, NoneType}:
         keys = [
             key if key is None or type(key) is str else _as_json(key, line, field)
@@ -181,15 +221,17 @@ def _as_json(key: object, line: bytes, field: str) -> bytes:
     return orjson.dumps(key)
 
 
-def _why_bad(line: bytes, field: str, error: Exception) -> str:
-    if isinstance(error, ValueError):
-        why = f"no JSON ({error})"
-    elif isinstance(error, KeyError):
-        why = f"no field {field!r}"
-    else:
-        why = f"no JSON object with a field {field!r}"
+def _bad_line(number: int, line: bytes, field: str, records: int) -> BadLine:
     shown = line[:80].decode(errors="replace") + ("..." if len(line) > 80 else "")
-    return f"{why}: {shown}"
+    try:
+        fields = orjson.loads(line)
+    except ValueError as error:
+        return BadLine(number, f"no JSON ({error}): {shown}", records, is_json=False)
+    if not isinstance(fields, dict):
+        return BadLine(number, f"no JSON object with a field {field!r}: {shown}", records, is_json=True)
+    hint = did_you_mean(field, fields) or ";"
+    there = shorten(", ".join(fields), _SHOWN, placeholder=" ...") or "none"
+    return BadLine(number, f"no field {field!r} in {shown}{hint} there are: {there}", records, is_json=True)
 
 
 def _number_of(text: bytes, index: int) -> int:

@@ -223,6 +223,25 @@ def test_produce_of_plain_text_by_key_says_that_it_goes_without(run: Run, folder
     assert run("produce", "--log", "events", "--partitions", "1", "access.log").exit_code == 0
 
 
+@pytest.mark.parametrize("piped", [False, True])
+def test_produce_by_a_key_that_the_first_line_has_not_makes_no_log_and_names_the_fields(
+    folder: Path, piped: bool
+) -> None:
+    lines = '\n  \n{"id":1,"customer":"a"}\n{"id":2,"customer":"b"}'
+    (folder / "orders.jsonl").write_text(lines)
+    given: dict[str, Any] = {"input": lines} if piped else {}
+    file = "-" if piped else "orders.jsonl"
+    command = ["produce", "--log", "orders", "--partitions", "4", file]
+    result = actorproc(*command, "--key", "custmer", cwd=folder, **given)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert f"{file}: line 3: no field 'custmer' in " in result.stderr
+    assert "; did you mean customer? there are: id, customer.\nNothing was appended. Give the --key " in result.stderr
+    assert "no line is JSON" not in result.stderr
+    assert not (folder / "orders").exists()
+    right = actorproc(*command, "--key", "customer", cwd=folder, **given)
+    assert "2 events appended to orders" in right.stdout, right.stderr
+
+
 def test_produce_says_how_to_go_on_after_a_bad_line_without_appending_anything_twice(run: Run, folder: Path) -> None:
     (folder / "bad lines").write_bytes(b'{"tail":"a"}\n\n{"tail":"b"}\n{"x":1}\n{"tail":"c"}\n')
     given = ["--rate", "1000", "--set", "s3_region=here", "--set", "s3_secret_key=hidden", "--set", "s3_access_key=too"]
