@@ -45,9 +45,12 @@ async def missing_processor(store: Store, processor: str) -> str | None:
 
 
 async def wrong_container(store: Store) -> str | None:
-    """Why this is no container: it is the folder of a processor in one. None if it is not."""
+    """Why this is no container: it is the folder of a processor in one, or lies in such a folder. None if it is not."""
     if not await _is_processors(store):
-        return None
+        if (inside := await _processor_above(store)) is None:
+            return None
+        container, name = _named(inside)
+        return f"{store.url} is inside what processor {name!r} keeps; its container is {container}"
     container, name = _named(store)
     return f"{store.url} is the folder of the processor {name!r} itself; its container is {container}"
 
@@ -67,13 +70,20 @@ async def processors_at(store: Store) -> Processors | None:
     if there := await find_processors(store):
         what = f"{store.url} is a container, in which processors live ({', '.join(there)})"
         return Processors(what, store.url, "PROCESSOR")
-    above = store
-    while (nearest := above.above()) is not None:
-        above = nearest
+    if (inside := await _processor_above(store)) is not None:
+        container, name = _named(inside)
+        return Processors(f"{store.url} is inside what processor {name} keeps", container, name)
+    return None
+
+
+async def _processor_above(store: Store) -> Store | None:
+    """The folder of a processor that this place lies in."""
+    above = store.above()
+    while above is not None:
         with suppress(StoreRefused):  # who may not look there gets to know no more
             if await _is_processors(above):
-                container, name = _named(above)
-                return Processors(f"{store.url} is inside what processor {name} keeps", container, name)
+                return above
+        above = above.above()
     return None
 
 
