@@ -20,12 +20,19 @@ class MemorySource(Source):
     """
 
     def __init__(self, partitions: int = 1, *, page: int = 1000, step: int = 1) -> None:
-        self._values: dict[str, list[bytes | None]] = {str(p): [] for p in range(partitions)}
-        self._keys: dict[str, list[bytes | None]] = {name: [] for name in self._values}
-        self._headers: dict[str, list[Headers]] = {name: [] for name in self._values}
-        self._times: dict[str, list[datetime]] = {name: [] for name in self._values}
+        self._values: dict[str, list[bytes | None]] = {}
+        self._keys: dict[str, list[bytes | None]] = {}
+        self._headers: dict[str, list[Headers]] = {}
+        self._times: dict[str, list[datetime]] = {}
         self._news = anyio.Event()
         self._page, self._step = page, step
+        for partition in range(partitions):
+            self.add_partition(str(partition))
+
+    def add_partition(self, partition: str) -> None:
+        """A partition appears."""
+        self._values[partition], self._keys[partition] = [], []
+        self._headers[partition], self._times[partition] = [], []
 
     def append(
         self,

@@ -31,11 +31,6 @@ class UnsteadySource(MemorySource, Stream):
         self.injected: Counter[str] = Counter()
         self._random = Random(f"{seed}/source")  # noqa: S311
 
-    def add_partition(self, partition: str) -> None:
-        """A partition appears."""
-        self._values[partition], self._keys[partition] = [], []
-        self._headers[partition], self._times[partition] = [], []
-
     def names(self) -> Sequence[str]:
         return list(self._values)
 

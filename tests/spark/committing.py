@@ -64,8 +64,8 @@ class Stream(MemorySource):
 
     def add(self, partition: str, count: int) -> None:
         """Append `count` records, whose values count on from those that are there."""
-        for column in (self._values, self._keys, self._times):
-            column.setdefault(partition, [])
+        if partition not in self._values:
+            self.add_partition(partition)
         there = len(self._values[partition])
         self.append(partition, [str(there + n).encode() for n in range(count)], key=partition.encode())
 
