@@ -15,7 +15,7 @@ from actorproc.budget import Tally
 from actorproc.clock import Clock
 from actorproc.errors import HandlerError
 from actorproc.layout import ProcessorLayout
-from actorproc.letter_news import LetterNews
+from actorproc.letter_news import LetterNews, summed_up
 from actorproc.output.chain import Commit, OutputChain, encode_commit
 from actorproc.output.checkpoints import CheckpointKeeper, Totals
 from actorproc.parquet import encoding_cost
@@ -228,13 +228,14 @@ class Committer:
             table = pa.concat_tables(pending.tables) if pending.tables else self._schema.empty_table()
             cost = encoding_cost(table) + len(commit.letters)
             body, letters = await self._clock.compute(cost, encode_commit, table, commit)
+            news = await self._clock.compute(pending.letter_bytes, summed_up, pending.letters)
             await self._chain.create(self._number, commit.put_id, body, letters)
             await self._chain.publish(self._number, commit)
             self._number += 1
             statistics.commits += 1
             statistics.rows += commit.rows
             statistics.dead_letters += len(pending.letters)
-            self._news.committed(pending.letters)
+            self._news.add(news)
             statistics.last_commit = commit.time
             self._log.debug(
                 "partition.committed", number=self._number - 1, rows=commit.rows, letters=len(pending.letters)

@@ -304,7 +304,7 @@ class Processor:
                     passing = error
                     raise
         except (Exception, SystemExit) as error:
-            if error is passing:
+            if passing is not None and _cause(error) is _cause(passing):
                 raise
             with blamed(f"{self.handler.__name__}.shared", HandlerError):
                 raise
@@ -350,3 +350,8 @@ class Processor:
                 self._supervisor.close()
                 self._last, self._supervisor = self._supervisor.statistics(), None
                 self._log.info("processor.stopped", **asdict(self._last.done))
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Behind groups: a task group in a handler's `shared` wraps what passes it."""
+    return first_cause(error) if isinstance(error, Exception) else error

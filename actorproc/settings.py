@@ -334,23 +334,24 @@ def did_you_mean(name: str, known: Iterable[str], like: float = 0.6) -> str:
 TYPO = 0.8
 """How like a known name that of a variable must be to be one mistyped: others may be somebody else's."""
 
+_TYPO_OF_COMMANDS = 0.88  # they are short, common words
+
 
 def _check_environment(environment: Mapping[str, str] = os.environ) -> None:
     """A variable that is nearly a setting, or nearly one of the commands', is a typing error: it must not be passed over in
     silence."""
-    known = [*Settings.model_fields, *_OF_COMMANDS]
     for variable in environment:
         name = variable.removeprefix(_PREFIX).lower()
-        if not variable.startswith(_PREFIX) or name in known or name.startswith("option_"):
+        if not variable.startswith(_PREFIX) or name.startswith("option_"):
             continue  # an option is the handler's, and may be called like a setting
-        if near := get_close_matches(name, known, n=1, cutoff=TYPO):
-            is_setting = near[0] in Settings.model_fields
-            meant = (
-                f"setting; did you mean {near[0]}?"
-                if is_setting
-                else f"variable; did you mean {_PREFIX}{near[0].upper()}?"
+        if name in Settings.model_fields or name in _OF_COMMANDS:
+            continue
+        if near := did_you_mean(name, Settings.model_fields, TYPO):
+            raise SettingsError(f"{variable} in the environment: there is no such setting{near}")
+        if meant := get_close_matches(name, _OF_COMMANDS, n=1, cutoff=_TYPO_OF_COMMANDS):
+            raise SettingsError(
+                f"{variable} in the environment: there is no such variable; did you mean {_PREFIX}{meant[0].upper()}?"
             )
-            raise SettingsError(f"{variable} in the environment: there is no such {meant}")
 
 
 class _TomlFile(PydanticBaseSettingsSource):

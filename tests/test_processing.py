@@ -1010,6 +1010,36 @@ async def test_a_commit_outside_of_a_loop_over_the_batch_is_refused_before_anyth
     assert run.saved == []
 
 
+async def test_a_loop_over_a_part_of_the_batch_is_none_over_the_batch_though_it_be_all_of_it() -> None:
+    class LooksAround(PartitionHandler):
+        output_schema = "n long"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                ctx.emit(record, {"n": sum(int(other.text or 0) for other in batch[:])})
+                await ctx.commit()
+
+    run = Run(LooksAround())
+    with pytest.raises(errors.HandlerMisuse, match="amid its records"):
+        await run(numbers(1, 2))
+    assert run.saved == []
+
+    class Sums(PartitionHandler):
+        output_schema = "n long"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for start in range(0, len(batch), 3):
+                part = batch[start : start + 3]
+                total = sum(int(record.text or 0) for record in part)
+                ctx.emit(part[-1], {"n": total})
+            await ctx.commit()
+
+    for count in (2, 3, 7):
+        run = Run(Sums())
+        await run(numbers(*range(count)))
+        assert [upto for *_, upto in run.saved] == [100 + count - 1]
+
+
 async def test_a_commit_amid_a_loop_that_does_not_say_up_to_which_record_is_refused_before_anything_is_lost() -> None:
     class LookingAhead(PartitionHandler):
         output_schema = "n long"

@@ -408,6 +408,19 @@ async def test_a_failure_at_the_end_of_shared_is_the_handlers_and_other_errors_p
         async def shared(cls, options: Any) -> AsyncIterator[None]:
             yield
 
+    class Grouped(Double):
+        @classmethod
+        @asynccontextmanager
+        async def shared(cls, options: Any) -> AsyncIterator[None]:
+            async with anyio.create_task_group():
+                yield
+
+    class Refuses(MemorySource):
+        async def register(self, processor: str, container: str) -> None:
+            raise errors.UsageError("what comes after shared was entered")
+
+    with pytest.raises(errors.UsageError, match="what comes after"):
+        await Processor(Grouped, source=Refuses(1), container=Store(Memory()), **QUICK).run()
     block = ValueError("the block's own")
     with pytest.raises(ValueError, match="the block's own"):
         async with Processor(Tidy, source=fed(), container=Store(Memory()), **QUICK):

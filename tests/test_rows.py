@@ -126,6 +126,29 @@ def test_a_struct_a_dataclass_and_a_pydantic_model_are_rows_by_their_fields(item
     assert encode("name string", *rows)[1][100] == "column 'count': there is no column 'count'; there are: name"
 
 
+def test_a_dict_is_a_dict_whatever_else_its_class_is() -> None:
+    class Base(dict[str, int]):
+        pass
+
+    @dataclass(init=False)
+    class Both(Base):
+        a: int = 0
+
+    encoder = RowEncoder(parse_schema("a long"))
+    assert encoder.encode([Both(a=7)], [0])[0].column("a").to_pylist() == [7]
+    assert encoder.encode([Both(a=7), {"a": 1}], [0, 1])[0].column("a").to_pylist() == [7, 1]
+
+
+def test_a_field_of_a_struct_that_is_unset_is_left_out() -> None:
+    class Partly(msgspec.Struct):
+        a: int | msgspec.UnsetType = msgspec.UNSET
+        b: int = 1
+
+    batch, misfits = RowEncoder(parse_schema("a long, b long")).encode([Partly()], [0])
+    assert not misfits
+    assert batch.select(["a", "b"]).to_pylist() == [{"a": None, "b": 1}]
+
+
 @ITEMS
 def test_a_struct_a_dataclass_and_a_pydantic_model_are_values_of_a_struct_column(item: Callable[..., Any]) -> None:
     ddl = "main struct<name: string, count: int>, others array<struct<name: string, count: int>>"

@@ -160,6 +160,14 @@ def test_a_variable_that_is_nearly_one_of_the_command_lines_is_refused(
     assert str(caught.value) == says
 
 
+@pytest.mark.parametrize("variable", ["CONTAINER_ID", "RESOURCE", "SERVICE_HOST", "SERVICE_PORT"])
+def test_a_variable_that_somebody_else_may_have_set_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(f"ACTORPROC_{variable}", "x")
+    Settings.load()
+
+
 def test_variables_of_the_command_line_are_no_misspelt_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SOURCE", "CONTAINER", "NAME", "HOST", "LOG_LEVEL", "DEBUG", "SERVICE_HOST", "PARENT_PIPE"):
         monkeypatch.setenv(f"ACTORPROC_{name}", "x")

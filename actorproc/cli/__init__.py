@@ -145,6 +145,10 @@ def main() -> None:
         if (failure := stdout_failure()) is None:
             raise
         sys.exit(_say_unwritten(failure))
+    except SystemExit as ending:
+        if ending.code == FAILED and isinstance(stdout_failure(), BrokenPipeError):  # which Typer takes for a failure
+            sys.exit(0)
+        raise
     finally:
         _abandon_threads()
 

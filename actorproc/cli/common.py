@@ -40,6 +40,9 @@ class _Console(Console):
     def print(self, *objects: Any, **how: Any) -> None:
         super().print(*(visible(each) if isinstance(each, str) else each for each in objects), **how)
 
+    def on_broken_pipe(self) -> None:
+        raise  # noqa: PLE0704
+
 
 # Whoever reads a pipe or a file wants whole lines.
 console = _Console(highlight=False, width=None if sys.stdout.isatty() else 1000)

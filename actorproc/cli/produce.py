@@ -41,8 +41,9 @@ def run(
     async def work() -> None:
         with _lines(file) as (lines, size), _progress(size) as progress:
             checked: LineReader = lines
-            if key is not None and partitions is not None and on_bad_line == "fail":
-                # The number of partitions is for good: a log is not made for a key that is misspelt.
+            if key is not None and partitions is not None and on_bad_line == "fail" and file != "-":
+                # The number of partitions is for good: a log is not made for a key that is misspelt. (A stream may be silent for
+                # long, and whoever reads the log wants to begin.)
                 async with _until_signal() as scope:
                     checked = await first_checked(lines, key)
                 if scope.cancelled_caught:

@@ -79,6 +79,8 @@ def conclude(text: str) -> None:
         typer.echo(text)
     except OSError:
         _leave_stdout()
+        if isinstance(sys.stdout, _Stdout):
+            sys.stdout.failure = None  # it changes no exit code
 
 
 def _leave_stdout() -> None:

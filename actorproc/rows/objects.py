@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
 import msgspec
@@ -20,10 +21,13 @@ Fielded = msgspec.Struct | BaseModel | _Dataclass
 
 def by_field(value: object) -> dict[str, Any] | None:
     """The fields of a Struct, dataclass or pydantic model, by the names that they have in Python; None: it is none of these."""
+    if isinstance(value, Mapping):
+        return None
     if isinstance(value, BaseModel):
         return dict(value)
     if isinstance(value, msgspec.Struct) and not isinstance(value, Record):  # which no row is meant to be
-        return {name: getattr(value, name, None) for name in value.__struct_fields__}
+        fields = {name: getattr(value, name, None) for name in value.__struct_fields__}
+        return {name: field for name, field in fields.items() if field is not msgspec.UNSET}
     if not hasattr(type(value), "__dataclass_fields__"):  # a dataclass itself is none of its instances
         return None
     return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}  # type: ignore[arg-type]

@@ -10,6 +10,8 @@ import anyio
 from actorproc.records import Batch, Headers
 from actorproc.sources.protocol import Chunk, End, Source, Start
 
+_DAY = datetime(2026, 1, 1, tzinfo=UTC)
+
 
 class MemorySource(Source):
     """Partitions held in memory. Positions are indices; sequences are `step` apart, to show that they need not be dense.
@@ -23,7 +25,7 @@ class MemorySource(Source):
         self._values: dict[str, list[bytes | None]] = {}
         self._keys: dict[str, list[bytes | None]] = {}
         self._headers: dict[str, list[Headers]] = {}
-        self._times: dict[str, list[datetime]] = {}
+        self._times: dict[str, list[datetime | None]] = {}
         self._news = anyio.Event()
         self._page, self._step = page, step
         for partition in range(partitions):
@@ -41,13 +43,13 @@ class MemorySource(Source):
         *,
         key: bytes | None = None,
         headers: Iterable[tuple[str, bytes]] = (),
-        timestamp: datetime | None = None,
+        timestamp: datetime | None = _DAY,
     ) -> None:
         """Add records to the end of a partition and wake its readers."""
         self._values[partition] += values
         self._keys[partition] += [key] * len(values)
         self._headers[partition] += [tuple(headers)] * len(values)
-        self._times[partition] += [timestamp or datetime(2026, 1, 1, tzinfo=UTC)] * len(values)
+        self._times[partition] += [timestamp] * len(values)
         self._news.set()
         self._news = anyio.Event()
 
@@ -60,7 +62,7 @@ class MemorySource(Source):
         times = self._times[partition]
         if at == "latest":
             return str(len(times))
-        return str(next((i for i, time in enumerate(times) if time >= at), len(times)))
+        return str(next((i for i, time in enumerate(times) if time is not None and time >= at), len(times)))
 
     async def end(self, partition: str) -> End:
         count = len(self._values[partition])

@@ -99,6 +99,16 @@ def test_workers_that_did_all_are_done_although_nobody_reads_their_summaries() -
         assert ended(*SERVE, "flights_app:Delays", "--until-end", "--workers", "2", stdout=stdout).returncode == 0
 
 
+@pytest.mark.parametrize("command", ["output", "output --json", "dead-letters list", "status", "--version", "--help"])
+def test_a_reader_that_has_seen_enough_is_no_failure(command: str) -> None:
+    assert ended(*SERVE, "flights_app:Delays", "--until-end").returncode == 0
+    place = "" if command.startswith("--") else "--name Delays --container state"
+    with unread() as stdout:
+        printed = ended(*command.split(), *place.split(), stdout=stdout)
+    assert printed.returncode == 0
+    assert printed.stderr == ""
+
+
 @pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("command", ["trim --log events", "trim --log events --json", "--version", "serve --help"])

@@ -78,6 +78,17 @@ async def test_a_handler_is_tried_on_records_with_key_headers_and_timestamp_and_
     assert (second["key"], second["headers"], second["value"], second["_sequence"]) == (None, {}, None, 1)
 
 
+async def test_a_record_that_is_tried_has_no_timestamp_unless_it_is_given_one() -> None:
+    class Times(RecordHandler):
+        output_schema = "time timestamp"
+
+        def process_record(self, record: Record, ctx: PartitionContext) -> dict[str, Any]:
+            return {"time": record.timestamp}
+
+    result = await run_handler(Times, list(Batch.of("0", [b"x"], [0])))
+    assert result.rows == [{"time": None, "_sequence": 0}]
+
+
 async def test_a_handler_that_is_tried_is_not_waited_for_between_attempts_unless_the_settings_say_so() -> None:
     with anyio.fail_after(20):
         for _ in range(3):
