@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from actorproc.batch_run import Outcome
 from actorproc.budget import Tally
 from actorproc.clock import Clock
 from actorproc.errors import HandlerError
@@ -19,7 +20,6 @@ from actorproc.letter_news import LetterNews, summed_up
 from actorproc.output.chain import Commit, OutputChain, encode_commit
 from actorproc.output.checkpoints import CheckpointKeeper, Totals
 from actorproc.parquet import encoding_cost
-from actorproc.processing import Outcome
 from actorproc.records import Batch, Cursor
 from actorproc.settings import Settings
 from actorproc.store import Store

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import inspect
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NoReturn, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import anyio
 import pyarrow as pa
 
+from actorproc.attempt import Attempt, Closed, has_ended, is_forgotten
 from actorproc.errors import HandlerError, HandlerMisuse, failure_of, repr_of
 from actorproc.records import Batch, Record
-from actorproc.rows.emitted import PIECE, Emitted
+from actorproc.rows.emitted import PIECE
 from actorproc.rows.encoder import Row
 from actorproc.tasks import is_stray
 
@@ -37,66 +37,6 @@ class Site:
     """What the handler class's `shared` gave, the same object for all partitions of the host."""
     log: Any = None
     """A structlog logger with processor, host, partition and epoch bound."""
-
-
-@dataclass(slots=True)
-class Late:
-    """Notes that rows were emitted after `process` had returned, by whatever thread. They are lost if the attempt counts; if
-    it is made again, they may come in time.
-
-    Args:
-        tell: told why, once rows have come late and the attempt counts.
-    """
-
-    tell: Callable[[str], None]
-    counts: bool = False
-    why: str | None = None
-
-    def came(self, why: str) -> None:
-        self.why = why
-        self._tell()
-
-    def count(self) -> None:
-        """All of the attempt is done with."""
-        self.counts = True
-        self._tell()
-
-    def _tell(self) -> None:
-        if self.counts and self.why is not None:
-            self.tell(self.why)
-
-
-@dataclass(slots=True)
-class Attempt:
-    """One attempt at a batch, and what has come of it so far: what the core and a `PartitionContext` share."""
-
-    batch: Batch
-    emitted: Emitted
-    number: int = 1
-    tables: list[pa.Table] = field(default_factory=list)
-    letters: dict[int, str] = field(default_factory=dict)
-    """Sequence -> reason, of records that the handler gave up itself."""
-    failures: dict[int, Exception] = field(default_factory=dict)
-    """Sequence -> error, of records that failed alone."""
-    hopeless: set[int] = field(default_factory=set)
-    """Sequences of those that would fail again in the same way."""
-    awaited: Counter[int] = field(default_factory=Counter)
-    """Sequences of records that `map` has not finished."""
-    committed: int = -1
-    """Sequence up to which the handler has committed the batch."""
-    late: Late | None = None
-    """Where rows are noted that come after `process` has returned."""
-    calls: list[tuple[str, Coroutine[Any, Any, object]]] = field(default_factory=list)
-    """Calls of `map` and `commit` that may not have ended, by name, awaited or not."""
-
-    def called(self, name: str, made: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        self.calls[:] = [*((other, call) for other, call in self.calls if not _has_ended(call)), (name, made)]
-        return made
-
-    @property
-    def produced(self) -> int:
-        """Grows with whatever the handler says."""
-        return len(self.emitted) + len(self.tables) + len(self.letters) + len(self.failures)
 
 
 class PartitionContext:
@@ -338,7 +278,7 @@ class PartitionContext:
             HandlerMisuse: it has not awaited what it called.
         """
         calls = list(self._attempt.calls)
-        unfinished = {name for name, call in calls if not _has_ended(call) and (name == "map" or _is_forgotten(call))}
+        unfinished = {name for name, call in calls if not has_ended(call) and (name == "map" or is_forgotten(call))}
         self._close()
         self._emitted.check()
         if "map" in unfinished:
@@ -353,28 +293,13 @@ class PartitionContext:
 
     def _close(self, *, cut_off: bool = False) -> None:
         """From now on nothing can be added; it may be that `process` was cut off, and does not know it yet."""
-        if isinstance(self._attempt, _Closed):
+        if isinstance(self._attempt, Closed):
             return
         for _, call in self._attempt.calls:
-            if _is_forgotten(call):
+            if is_forgotten(call):
                 call.close()  # else Python says, with lines of ours, that it was never awaited
-        refusing = _ClosedList(_CUT_OFF) if cut_off else _ClosedList(_TOO_LATE, self._site.log, self._attempt.late)
-        self._attempt = _Closed(self._attempt, refusing)
-        self._rows = self._sequences = refusing
-
-
-def _has_ended(call: Coroutine[Any, Any, object]) -> bool:
-    return inspect.getcoroutinestate(call) == inspect.CORO_CLOSED
-
-
-def _is_forgotten(call: Coroutine[Any, Any, object]) -> bool:
-    """Nobody awaits it, and no task is about to."""
-    if inspect.getcoroutinestate(call) != inspect.CORO_CREATED:
-        return False
-    try:
-        return all(task.get_coro() is not call for task in asyncio.all_tasks())
-    except RuntimeError:  # in the thread of a plain def
-        return True
+        self._attempt = closed = Closed(self._attempt, self._site.log, cut_off=cut_off)
+        self._rows = self._sequences = closed.refusing
 
 
 def _no_record(given: object) -> HandlerMisuse:
@@ -387,41 +312,3 @@ def _awaitable(made: Awaitable[T]) -> Awaitable[T]:
     if not inspect.isawaitable(made):
         raise HandlerMisuse(f"ctx.map awaits what it is given; that returned a {type(made).__name__}: write async def")
     return made
-
-
-_TOO_LATE = "emitted after process() had returned: await the work before returning (ctx.map does)"
-_CUT_OFF = "this partition is no longer run here, or process() took too long: what it emits now is refused"
-
-
-class _ClosedList(list[Any]):
-    """Refuses, and says so once in the `log`, too: the error may end where nobody looks, as in a thread of the handler's."""
-
-    def __init__(self, why: str, log: Any = None, late: Late | None = None) -> None:
-        super().__init__()
-        self._why = why
-        self._log = log
-        self._late = late
-
-    def _refuse(self, *_: object) -> NoReturn:
-        if self._log is not None:
-            self._log.error("partition.emitted_too_late", error=self._why)
-            self._log = None
-            if self._late is not None:
-                self._late.came(self._why)
-        raise HandlerError(self._why)
-
-    append = extend = __setitem__ = _refuse
-
-
-class _ClosedDict(dict[int, Any]):
-    def __init__(self, refusing: _ClosedList) -> None:
-        super().__init__()
-        self._refusing = refusing
-
-    def __setitem__(self, key: int, value: Any) -> NoReturn:
-        self._refusing._refuse()
-
-
-class _Closed(Attempt):
-    def __init__(self, attempt: Attempt, refusing: _ClosedList) -> None:
-        super().__init__(attempt.batch, attempt.emitted, 0, refusing, _ClosedDict(refusing), _ClosedDict(refusing))

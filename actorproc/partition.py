@@ -20,6 +20,7 @@ import anyio.lowlevel
 import pyarrow as pa
 
 from actorproc.actor import Actor
+from actorproc.batch_run import Outcome
 from actorproc.budget import ByteBudget, Room, Tally
 from actorproc.clock import Clock
 from actorproc.committing import Committer, PartitionStatistics
@@ -33,9 +34,10 @@ from actorproc.letter_limit import LetterLimit
 from actorproc.letter_news import LetterNews
 from actorproc.logger import get_logger
 from actorproc.pace import Pace
-from actorproc.processing import BatchProcessor, Interrupted, Outcome
+from actorproc.processing import BatchProcessor
 from actorproc.read_ahead import Read
 from actorproc.records import Batch, Cursor
+from actorproc.retrying import Interrupted
 from actorproc.settings import Settings
 from actorproc.sources.protocol import Chunk, End, Source, Start
 from actorproc.store import Store

@@ -340,8 +340,7 @@ class Processor:
                 threads=HandlerThreads(settings.handler_threads, clock),
             )  # fmt: skip
             group = Group(self._store.lane(), self.layout, self.host, settings, clock=clock, nudges=nudges)
-            ends = await ending.find() if ending else {}
-            self._supervisor = Supervisor(group, common, ends=ends)
+            self._supervisor = Supervisor(group, common, await ending.find() if ending else None)
             await stack.enter_async_context(nudges.listening(self._supervisor.nudge))
             self._log.info("processor.started", source=str(self._source), container=self._store.url)
             try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -29,6 +29,7 @@ from actorproc.errors import (
     outside,
     text_of,
 )
+from actorproc.goal import Goals
 from actorproc.group.group import Group, View
 from actorproc.letter_limit import LetterLimit
 from actorproc.logger import get_logger
@@ -37,7 +38,6 @@ from actorproc.records import warm_up
 from actorproc.retry import Backoff
 from actorproc.running import Done, Running
 from actorproc.settings import Settings
-from actorproc.sources.protocol import End
 
 log = get_logger(__name__)
 
@@ -80,16 +80,16 @@ class Supervisor(Actor[Note]):
     """Renews, looks, and makes what runs here equal to the leases that this host holds.
 
     Args:
-        ends: where each partition should get to, if anywhere.
+        goals: of a run until the end.
     """
 
-    def __init__(self, group: Group, common: Common, *, ends: Mapping[str, End] | None = None) -> None:
+    def __init__(self, group: Group, common: Common, goals: Goals | None = None) -> None:
         super().__init__(mailbox=16)
         self._group = group
         self._common = common
         self._settings: Settings = common.settings
         self._clock: Clock = common.clock
-        self.ends = ends or {}
+        self.goals = goals or Goals()
         self._running: dict[str, Running] = {}
         self._turns: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)  # partition -> held by who runs it
         self._partitions: Sequence[str] = ()
@@ -105,11 +105,6 @@ class Supervisor(Actor[Note]):
         self._told = 0  # dead letters that the log has told of
         self._log = log.bind(processor=common.processor, host=common.host)
         self._policy = RestartPolicy(Backoff(self._settings.restart_backoff, self._settings.restart_backoff_max))
-        self.reached: set[str] = set()
-        """Partitions that got to where `ends` says, and are committed up to there."""
-        self.all_reached = anyio.Event()
-        self.lost: dict[str, str] = {}
-        """Partitions of which the handler has lost rows here -> how."""
 
     def nudge(self) -> None:
         """Look at the group now."""
@@ -136,15 +131,6 @@ class Supervisor(Actor[Note]):
         """Partitions here that need not be waited for -> why: see `Running.hopeless`."""
         found = {partition: running.hopeless(after) for partition, running in self._running.items()}
         return {partition: why for partition, why in found.items() if why is not None}
-
-    def note_reached(self, partition: str) -> None:
-        """A partition has got to where `ends` says."""
-        self.reached.add(partition)
-        if self.ends.keys() <= self.reached:
-            self.all_reached.set()
-
-    def _note_lost(self, partition: str, how: str) -> None:
-        self.lost[partition] = how
 
     @property
     def partitions(self) -> set[str]:
@@ -344,10 +330,10 @@ class Supervisor(Actor[Note]):
         partition = running.partition
 
         def make() -> PartitionActor:
-            end = None if partition in self.reached else self.ends.get(partition)
             running.actor = PartitionActor(
                 partition, running.epoch, self._common, limit=running.limit,
-                end=end, reached=self.note_reached, lost=self._note_lost, stopping=lambda: self._stopping,
+                end=self.goals.ahead(partition), reached=self.goals.note_reached, lost=self.goals.note_lost,
+                stopping=lambda: self._stopping,
             )  # fmt: skip
             if running.draining:
                 running.actor.drain()
@@ -357,7 +343,7 @@ class Supervisor(Actor[Note]):
             locate(error, self._common.store.url)  # what the source has read says by itself where it is
             running.failed(error)
             if isinstance(error, RowsLost):
-                self._note_lost(partition, str(error))
+                self.goals.note_lost(partition, str(error))
             self._let_go(running)
             blame = error.__cause__ or error  # what a handler raised, behind what we made of it
             in_handler = isinstance(blame, HandlerMisuse) and outside(blame) is not blame.__traceback__

@@ -17,13 +17,15 @@ import pytest
 import structlog
 
 from actorproc import errors
+from actorproc.batch_run import Outcome
 from actorproc.clock import Clock
 from actorproc.context import PartitionContext, Site
 from actorproc.handler import Decision, PartitionHandler
 from actorproc.handler_threads import HandlerThreads
 from actorproc.letter_limit import LetterLimit
-from actorproc.processing import BatchProcessor, Interrupted, Outcome
+from actorproc.processing import BatchProcessor
 from actorproc.records import Batch, Record
+from actorproc.retrying import Interrupted
 from actorproc.rows.schema import parse_schema
 from actorproc.settings import Settings
 
@@ -58,12 +60,14 @@ def numbers(*values: int | bytes) -> Batch:
 class Run:
     """A handler on one batch after another, and what was saved from within."""
 
-    def __init__(self, handler: PartitionHandler, settings: Settings = QUICK) -> None:
+    def __init__(self, handler: PartitionHandler, settings: Settings = QUICK, limit: LetterLimit | None = None) -> None:
+        self.lost: list[str] = []
         self.saved: list[tuple[list[int], list[int], int]] = []
         self.draining = anyio.Event()
         self.processor = BatchProcessor(
             handler, SITE, parse_schema(handler.output_schema), settings, Clock(1),
-            save=self.save, draining=self.draining, threads=HandlerThreads(2, Clock(1)), limit=LetterLimit(settings),
+            save=self.save, draining=self.draining, threads=HandlerThreads(2, Clock(1)),
+            limit=limit or LetterLimit(settings), lost=self.lost.append,
         )  # fmt: skip
 
     async def save(self, batch: Batch, outcome: Outcome, upto: int) -> None:
@@ -531,11 +535,11 @@ async def test_commit_stops_short_of_a_record_that_has_failed() -> None:
                     ctx.emit(record, {"n": record.json()})
             await ctx.commit()
 
-    run = Run(Handler())
-    outcome = await run(numbers(1, 2, 3))
+    run, batch = Run(Handler()), numbers(1, 2, 3)
+    outcome = await run(batch)
     assert run.saved[0] == ([1], [], 100)
     assert (column(outcome, "n"), list(outcome.letters)) == ([3], [101])
-    assert run.processor.wanted == 102
+    assert run.processor.asked_for(batch, settled=False) == 102
 
 
 async def test_columns_are_emitted_without_touching_records() -> None:
@@ -805,8 +809,7 @@ async def test_a_handler_that_fails_everything_is_stopped_on_a_short_stream_too_
     settings = QUICK.model_copy(update={"max_attempts": 1})
     limit = LetterLimit(settings)
     for _ in range(3):
-        run = Run(Broken(), settings)
-        run.processor._limit = limit
+        run = Run(Broken(), settings, limit)
         with pytest.raises(errors.TooManyDeadLetters, match="51 of the latest 100 records failed"):
             await run(numbers(*range(80)))
 
@@ -1385,11 +1388,9 @@ async def test_rows_that_come_too_late_are_lost_only_where_their_records_are_don
                 return
             ctx.emit(batch[0], {"n": 7})
 
-    lost: list[str] = []
     run = Run(Impatient())
-    run.processor._lost = lost.append
     outcome = await run(numbers(7))
     await asyncio.wait(stragglers)
     assert all(isinstance(straggler.exception(), errors.HandlerError) for straggler in stragglers)
     assert column(outcome, "n") == ([7] if failed else [])
-    assert len(lost) == (0 if failed else 1)
+    assert len(run.lost) == (0 if failed else 1)

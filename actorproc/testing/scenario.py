@@ -11,7 +11,7 @@ from random import Random
 
 import anyio
 
-from actorproc import processing
+from actorproc import attempt_rows
 from actorproc.clock import SYSTEM
 from actorproc.errors import StoreError
 from actorproc.layout import LOG_HEADS, log_dir, partition_of
@@ -99,13 +99,13 @@ def simulate(
 @contextmanager
 def _hops(always: bool) -> Iterator[None]:
     """Encode even a few rows beside the event loop, as otherwise only many are: what happens meanwhile is to be seen."""
-    small = processing._SMALL
+    small = attempt_rows._SMALL
     if always:
-        processing._SMALL = 0
+        attempt_rows._SMALL = 0
     try:
         yield
     finally:
-        processing._SMALL = small
+        attempt_rows._SMALL = small
 
 
 def on_the_log(seed: int) -> bool:

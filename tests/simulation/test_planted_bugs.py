@@ -14,15 +14,17 @@ import pyarrow.parquet as pq
 import pytest
 import structlog
 
-from actorproc import processing
-from actorproc.context import Attempt, PartitionContext, Site
+from actorproc import attempt_rows, batch_run
+from actorproc.attempt import Attempt
+from actorproc.batch_run import BatchRun, Outcome
+from actorproc.context import PartitionContext, Site
 from actorproc.group.liveness import Watch
 from actorproc.log.appender import Appender
 from actorproc.output import dead_letters
 from actorproc.output.chain import Commit, OutputChain
 from actorproc.parquet import parse_footer
 from actorproc.partition import PartitionActor
-from actorproc.processing import BatchProcessor, Outcome
+from actorproc.processing import BatchProcessor
 from actorproc.records import Batch, Cursor
 from actorproc.store import Conflict, Store
 from actorproc.testing.cluster import Broken
@@ -162,19 +164,19 @@ def test_committing_records_that_map_still_works_on_is_found(monkeypatch: pytest
 
 
 def test_forgetting_dead_letters_at_a_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    commit = BatchProcessor._commit_alone
+    commit = BatchRun._commit_alone
 
-    async def forget(self: BatchProcessor, attempt: Attempt, upto: int) -> None:
+    async def forget(self: BatchRun, attempt: Attempt, upto: int) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(self, "_give_up", lambda *_: None)
             await commit(self, attempt, upto)
 
-    monkeypatch.setattr(BatchProcessor, "_commit_alone", forget)
+    monkeypatch.setattr(BatchRun, "_commit_alone", forget)
     assert "ended as 0 rows and 0 dead letters, not as one of [(0, 1)]" in first_broken("commits")
 
 
 def test_forgetting_what_is_emitted_during_a_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    forget = processing._forget
+    forget = attempt_rows.forget
 
     def forget_more(attempt: Attempt, upto: int, rows: int, tables: int) -> None:
         emitted, gathered = attempt.emitted, len(attempt.emitted) - len(attempt.emitted.rows)
@@ -186,8 +188,8 @@ def test_forgetting_what_is_emitted_during_a_commit_is_found(monkeypatch: pytest
         del emitted.rows[max(0, rows - gathered) :], emitted.sequences[max(0, rows - gathered) :]
         forget(attempt, upto, rows, tables)
 
-    monkeypatch.setattr(processing, "_SMALL", 0)
-    monkeypatch.setattr(processing, "_forget", forget_more)
+    monkeypatch.setattr(attempt_rows, "_SMALL", 0)
+    monkeypatch.setattr(batch_run, "forget", forget_more)
     assert re.search("record .* ended as 0 rows|should have .* rows", first_broken("map, commits"))
 
 
@@ -220,7 +222,7 @@ def test_keeping_rows_of_a_failed_attempt_is_found(monkeypatch: pytest.MonkeyPat
 
 
 def test_rows_out_of_order_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processing, "in_order", lambda rows: rows)
+    monkeypatch.setattr(attempt_rows, "in_order", lambda rows: rows)
     assert "are not in the order of their records" in first_broken("columns")
 
 

@@ -1,0 +1,144 @@
+"""One attempt at a batch: what the core and a `PartitionContext` share, and how it refuses what comes too late."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, TypeVar
+
+import pyarrow as pa
+
+from actorproc.errors import HandlerError
+from actorproc.records import Batch
+from actorproc.rows.emitted import Emitted
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Late:
+    """Notes that rows were emitted after `process` had returned, by whatever thread. They are lost if the attempt counts; if
+    it is made again, they may come in time.
+
+    Args:
+        tell: told why, once rows have come late and the attempt counts.
+    """
+
+    tell: Callable[[str], None]
+    counts: bool = False
+    why: str | None = None
+
+    def came(self, why: str) -> None:
+        self.why = why
+        self._tell()
+
+    def count(self) -> None:
+        """All of the attempt is done with."""
+        self.counts = True
+        self._tell()
+
+    def _tell(self) -> None:
+        if self.counts and self.why is not None:
+            self.tell(self.why)
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One attempt at a batch, and what has come of it so far: what the core and a `PartitionContext` share."""
+
+    batch: Batch
+    emitted: Emitted
+    number: int = 1
+    tables: list[pa.Table] = field(default_factory=list)
+    letters: dict[int, str] = field(default_factory=dict)
+    """Sequence -> reason, of records that the handler gave up itself."""
+    failures: dict[int, Exception] = field(default_factory=dict)
+    """Sequence -> error, of records that failed alone."""
+    hopeless: set[int] = field(default_factory=set)
+    """Sequences of those that would fail again in the same way."""
+    awaited: Counter[int] = field(default_factory=Counter)
+    """Sequences of records that `map` has not finished."""
+    committed: int = -1
+    """Sequence up to which the handler has committed the batch."""
+    late: Late | None = None
+    """Where rows are noted that come after `process` has returned."""
+    calls: list[tuple[str, Coroutine[Any, Any, object]]] = field(default_factory=list)
+    """Calls of `map` and `commit` that may not have ended, by name, awaited or not."""
+
+    def called(self, name: str, made: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        self.calls[:] = [*((other, call) for other, call in self.calls if not has_ended(call)), (name, made)]
+        return made
+
+    def open(self, by_sequence: dict[int, T]) -> dict[int, T]:
+        """Without the records that the handler has committed already."""
+        return {sequence: what for sequence, what in by_sequence.items() if sequence > self.committed}
+
+    @property
+    def produced(self) -> int:
+        """Grows with whatever the handler says."""
+        return len(self.emitted) + len(self.tables) + len(self.letters) + len(self.failures)
+
+
+def has_ended(call: Coroutine[Any, Any, object]) -> bool:
+    return inspect.getcoroutinestate(call) == inspect.CORO_CLOSED
+
+
+def is_forgotten(call: Coroutine[Any, Any, object]) -> bool:
+    """Nobody awaits it, and no task is about to."""
+    if inspect.getcoroutinestate(call) != inspect.CORO_CREATED:
+        return False
+    try:
+        return all(task.get_coro() is not call for task in asyncio.all_tasks())
+    except RuntimeError:  # in the thread of a plain def
+        return True
+
+
+_TOO_LATE = "emitted after process() had returned: await the work before returning (ctx.map does)"
+_CUT_OFF = "this partition is no longer run here, or process() took too long: what it emits now is refused"
+
+
+class _Refusing(list[Any]):
+    """Refuses, and says so once in the `log`, too: the error may end where nobody looks, as in a thread of the handler's."""
+
+    def __init__(self, why: str, log: Any = None, late: Late | None = None) -> None:
+        super().__init__()
+        self._why = why
+        self._log = log
+        self._late = late
+
+    def _refuse(self, *_: object) -> NoReturn:
+        if self._log is not None:
+            self._log.error("partition.emitted_too_late", error=self._why)
+            self._log = None
+            if self._late is not None:
+                self._late.came(self._why)
+        raise HandlerError(self._why)
+
+    append = extend = __setitem__ = _refuse
+
+
+class _ClosedDict(dict[int, Any]):
+    def __init__(self, refusing: _Refusing) -> None:
+        super().__init__()
+        self._refusing = refusing
+
+    def __setitem__(self, key: int, value: Any) -> NoReturn:
+        self._refusing._refuse()
+
+
+class Closed(Attempt):
+    """An attempt that takes nothing more.
+
+    Args:
+        log: where what comes is said, if it is news.
+        cut_off: `process` may not know that it ended.
+    """
+
+    def __init__(self, attempt: Attempt, log: Any, *, cut_off: bool) -> None:
+        refusing = _Refusing(_CUT_OFF) if cut_off else _Refusing(_TOO_LATE, log, attempt.late)
+        super().__init__(attempt.batch, attempt.emitted, 0, refusing, _ClosedDict(refusing), _ClosedDict(refusing))
+        self.refusing = refusing
+        """In place of the lists of rows that a context holds."""

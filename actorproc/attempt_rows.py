@@ -1,0 +1,124 @@
+"""What an attempt emitted, as Arrow: rows that fit, in the order of their records, and why others do not fit."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from actorproc.attempt import Attempt
+from actorproc.clock import Clock
+from actorproc.errors import HandlerError, HandlerMisuse, RowsLost
+from actorproc.records import SEQUENCE
+from actorproc.rows.emitted import VALUES_AT_ONCE, Emitted
+from actorproc.rows.encoder import RowEncoder, in_order
+
+Encoded = tuple[list[pa.Table], dict[int, Exception]]
+"""Rows that fit, as tables in order; and why others do not, by the sequence of their record."""
+
+_SMALL = VALUES_AT_ONCE  # so few values are encoded on the event loop
+
+
+class AttemptRows:
+    """Turns what attempts emitted into rows of one schema."""
+
+    def __init__(self, schema: pa.Schema, clock: Clock) -> None:
+        self._rows = RowEncoder(schema)
+        self._clock = clock
+
+    def emitted(self) -> Emitted:
+        """Where the next attempt puts its rows."""
+        return Emitted(self._rows)
+
+    def encoded(self, attempt: Attempt) -> Encoded:
+        """At once, in this thread."""
+        return self._encoded(attempt.emitted, attempt.tables)
+
+    async def encode(self, attempt: Attempt) -> Encoded:
+        """What is there now, in a thread if it is much. With `ctx.commit` more may come meanwhile."""
+        emitted, tables = attempt.emitted.copy(), list(attempt.tables)
+        values = emitted.waiting * self._rows.width + sum(table.num_rows * table.num_columns for table in tables)
+        if values <= _SMALL:
+            return self._encoded(emitted, tables)
+        return await self._clock.offload(self._encoded, emitted, tables)
+
+    def _encoded(self, emitted: Emitted, given: list[pa.Table]) -> Encoded:
+        misfits: dict[int, Exception] = {}
+        tables, unfit = emitted.encode()
+        misfits.update(unfit)
+        for one in given:
+            table, unfit = self._rows.encode_table(one)
+            misfits.update(unfit)
+            tables.append(table)
+        return tables, misfits
+
+    def joined(self, attempt: Attempt, encoded: Encoded) -> tuple[pa.Table | None, dict[int, Exception]]:
+        """Rows of the records that neither failed nor were given up, and the failures, rows that do not fit among them.
+
+        Raises:
+            HandlerMisuse: there are rows and no columns.
+            RowsLost: a row belongs to a record that was committed without it.
+            HandlerError: a row belongs to a record that is not at hand.
+        """
+        tables, misfits = encoded
+        if misfits and not self._rows.width:
+            raise HandlerMisuse(
+                "a row was emitted, and the handler declares no output_schema, such as 'carrier string, n long'"
+            )
+        if misfits:
+            _check_origin(attempt, pa.array(sorted(misfits), pa.int64()))
+        attempt.hopeless |= misfits.keys() - attempt.failures.keys()  # the same record makes the same row
+        failures = misfits | attempt.open(attempt.failures)  # the reason that was given
+        if not tables:
+            return None, failures
+        table = one_table(tables)
+        _check_origin(attempt, table[SEQUENCE.name])
+        unwanted = failures.keys() | attempt.letters.keys()
+        if unwanted:
+            given_up = pc.is_in(table[SEQUENCE.name], value_set=pa.array(sorted(unwanted), pa.int64()))
+            table = table.filter(pc.invert(given_up))
+        return table, failures
+
+
+def forget(attempt: Attempt, sequence: int, rows: int, tables: int) -> None:
+    """Drop what was committed, of the first `rows` and `tables`, in place: the context holds the same lists."""
+    attempt.committed = sequence
+    attempt.emitted.forget(sequence, rows)
+    attempt.tables[:tables] = [after(table, sequence) for table in attempt.tables[:tables]]
+
+
+def one_table(tables: list[pa.Table]) -> pa.Table:
+    """All rows in order; those of each table are."""
+    return tables[0] if len(tables) == 1 else in_order(pa.concat_tables(tables))
+
+
+def after(table: pa.Table, sequence: int) -> pa.Table:
+    """The rows of the records behind `sequence`."""
+    return table.filter(pc.greater(table[SEQUENCE.name], sequence))
+
+
+def upto(table: pa.Table, sequence: int) -> pa.Table:
+    """The others."""
+    return table.filter(pc.less_equal(table[SEQUENCE.name], sequence))
+
+
+def _check_origin(attempt: Attempt, sequences: pa.Array | pa.ChunkedArray) -> None:
+    """Rows, those that do not fit as well, must belong to records that are still at hand. `sequences` are in order."""
+    if len(sequences) == 0:
+        return
+    batch = attempt.batch
+    first, last = sequences[0].as_py(), sequences[-1].as_py()
+    if first < batch.first or last > batch.last:
+        raise HandlerError(
+            f"rows with _sequence {first}..{last} were emitted for a batch of {batch.first}..{batch.last}: "
+            "a row belongs to a record of the batch at hand"
+        )
+    if batch.last - batch.first >= len(batch):  # there are gaps
+        foreign = pc.invert(pc.is_in(sequences, value_set=batch.sequence_array))
+        if pc.any(foreign).as_py():
+            sequence = sequences.filter(foreign)[0]
+            raise HandlerError(f"a row was emitted for record {sequence}, which is not among those at hand")
+    if first <= attempt.committed:
+        raise RowsLost(
+            f"a row was emitted for a record up to {attempt.committed}, which ctx.commit had committed already, and is "
+            "lost: emit first, or commit up to an earlier record with ctx.commit(record)"
+        )

@@ -1,0 +1,295 @@
+"""One batch through the handler: attempts, what came of its records, the handler's own commits."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from bisect import bisect_left
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import anyio
+import pyarrow as pa
+
+from actorproc.attempt import Attempt, Late
+from actorproc.attempt_rows import AttemptRows, Encoded, after, forget, one_table, upto
+from actorproc.bad_records import Part, Parts, Ruling
+from actorproc.clock import Clock
+from actorproc.context import PartitionContext, Site
+from actorproc.errors import HandlerError, HandlerMisuse, RowsLost, TooManyDeadLetters, failure_of, told
+from actorproc.handler import Decision, PartitionHandler
+from actorproc.handler_threads import HandlerThreads
+from actorproc.letter_limit import LetterLimit
+from actorproc.output.dead_letters import render_letter, was_dead
+from actorproc.records import Batch
+from actorproc.retrying import Retrying
+from actorproc.settings import Settings
+from actorproc.tasks import is_stray
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of records: rows, dead letters by sequence, and how many were passed over."""
+
+    tables: list[pa.Table] = field(default_factory=list)
+    letters: dict[int, bytes] = field(default_factory=dict)
+    skipped: int = 0
+
+    def cut(self, sequence: int) -> tuple[Outcome, Outcome]:
+        """What belongs to records up to `sequence`, those that were passed over among them, and the rest."""
+        head = Outcome([upto(table, sequence) for table in self.tables], skipped=self.skipped)
+        tail = Outcome([after(table, sequence) for table in self.tables])
+        for record, letter in self.letters.items():
+            (head if record <= sequence else tail).letters[record] = letter
+        return head, tail
+
+
+@dataclass(frozen=True, slots=True)
+class Workplace:
+    """What all batches of a partition are processed with."""
+
+    handler: PartitionHandler
+    site: Site
+    settings: Settings
+    clock: Clock
+    rows: AttemptRows
+    retrying: Retrying
+    threads: HandlerThreads
+    """Where a plain `def` handler runs."""
+    limit: LetterLimit
+    save: Callable[[Batch, Outcome, int], Awaitable[None]]
+    """Called by `ctx.commit` with the batch, what is finished of it, and up to which sequence; makes it durable."""
+    lost: Callable[[str], None]
+    """Told how, when rows of a batch that counts came too late."""
+
+
+class BatchRun:
+    """What becomes of one batch, while it is at hand."""
+
+    def __init__(self, batch: Batch, place: Workplace) -> None:
+        self._batch = batch
+        self._place = place
+        self._once = place.settings.delivery == "at-most-once"
+        self._parts = Parts(batch, place.settings, place.handler.on_error, place.site.log)
+        self._done = Outcome()
+        self._current: Attempt | None = None
+        self._attempts = 0
+        self._committing = anyio.Lock()
+        self._committed = -1  # sequence up to which the handler has committed the batch
+        self._broken: Exception | None = None
+        self.wanted = -1
+        """Sequence up to which the handler asked for a commit."""
+        self.given_up: set[int] = set()
+        """Sequences of the records that will not be tried again."""
+
+    async def process(self) -> Outcome:
+        """Everything that came of the batch and was not committed by the handler itself.
+
+        Raises:
+            HandlerError: the handler's `on_error` said stop, too many records failed, or the handler itself is wrong. Nothing
+                of the batch counts.
+            Interrupted: a drain came while waiting to try again.
+        """
+        self._place.limit.begin(self._batch)
+        for part in self._parts:
+            await self._attempt(part)
+        if self._done.tables:
+            self._done.tables = [one_table(self._done.tables)]
+        return self._done
+
+    @property
+    def progress(self) -> tuple[object, ...] | None:
+        """Changes whenever the handler gets on; None while it has nothing to do."""
+        at = self._current
+        if at is None:
+            return None
+        return self._batch.first, self._attempts, at.batch.reached, at.produced, len(at.awaited), at.committed
+
+    # An attempt
+
+    async def _attempt(self, part: Part) -> None:
+        place = self._place
+        attempt = Attempt(
+            part.batch, place.rows.emitted(), part.attempt, committed=self._committed, late=Late(place.lost)
+        )
+        ctx = PartitionContext(place.site, attempt, self._commit)
+        error: Exception | None = None
+        encoded: Encoded | None = None
+        try:
+            if inspect.iscoroutinefunction(place.handler.process):
+                self._begin(attempt)
+                _check_nothing(await place.handler.process(part.batch, ctx))
+                ctx._finish()  # what is emitted while the rows are encoded would be lost
+            else:
+                begun = partial(self._begin, attempt)
+                encoded = await place.threads.run(place.site.partition, begun, self._in_thread, ctx, attempt)
+            async with self._committing:  # what the handler began to commit and did not wait for
+                table, failures = self._joined(attempt, encoded or await place.rows.encode(attempt))
+                self._current = None
+        except asyncio.CancelledError:
+            if not is_stray():
+                ctx._close(cut_off=True)  # a thread may still be at it
+                raise
+            error = HandlerError("the handler was cancelled from within: its task, or something that it awaited")
+        except (KeyboardInterrupt, GeneratorExit):  # of this process, of this coroutine
+            raise
+        except BaseException as raised:  # noqa: BLE001  # the user's code may raise anything
+            error = failure_of(raised)
+        finally:
+            self._current = None
+            ctx._close()
+        async with self._committing:  # likewise, of a handler that failed
+            pass
+        if self._broken is not None:
+            raise self._broken
+        if not self._once:  # at most once it would lose the batch
+            for found in (error, *attempt.failures.values()):
+                if (misuse := _misuse_in(found)) is not None:
+                    raise misuse
+        if error is not None:
+            await self._failed(part, error, attempt)
+            return
+        if table is not None:
+            self._done.tables.append(table)
+        for sequence, reason in attempt.open(attempt.letters).items():
+            if sequence not in failures:
+                self._give_up(attempt, sequence, reason, Decision.DEAD_LETTER)
+        if failures:
+            await self._failed_alone(part, failures, attempt, others=False)
+        else:
+            self._parts.succeeded(part)
+            if attempt.late is not None:
+                attempt.late.count()
+
+    def _begin(self, attempt: Attempt) -> None:
+        """The handler is at work from now on; while it waits for a thread it is not stuck."""
+        self._current = attempt
+        self._attempts += 1
+
+    def _in_thread(self, ctx: PartitionContext, attempt: Attempt) -> Encoded:
+        try:
+            _check_nothing(self._place.handler.process(attempt.batch, ctx))
+        except (KeyboardInterrupt, GeneratorExit) as raised:  # nobody's but the handler's, in a thread
+            raise failure_of(raised) from raised
+        ctx._finish()
+        return self._place.rows.encoded(attempt)
+
+    def _joined(self, attempt: Attempt, encoded: Encoded) -> tuple[pa.Table | None, dict[int, Exception]]:
+        try:
+            return self._place.rows.joined(attempt, encoded)
+        except RowsLost as error:
+            self._broken = error
+            raise
+
+    # What failed
+
+    async def _failed(self, part: Part, error: Exception, attempt: Attempt) -> None:
+        """The attempt as a whole failed; what the handler has committed of it stays done."""
+        rest, suspect = part.batch.after(attempt.committed), part.batch.reached
+        if suspect is not None:
+            suspect -= len(part.batch) - len(rest)
+        if not len(rest) or (suspect is not None and suspect < 0):
+            self._place.site.log.error(
+                "partition.failed_after_commit", sequence=attempt.committed, error=told(error),
+                why="ctx.commit had committed it as done",
+            )  # fmt: skip
+        part.batch = rest
+        failures = attempt.open(attempt.failures)
+        if failures and self._once:  # and nothing is shown again
+            failures = dict.fromkeys(rest.sequences, error) | failures
+        if failures:  # they may be why it raised: the others get a chance of their own
+            await self._failed_alone(part, failures, attempt, others=True)
+        elif len(rest):
+            seeking = part.isolating
+            ruling = self._parts.failed(part, error, suspect)
+            if ruling.again or not seeking:
+                self._place.retrying.tell(attempt.number, rest.sequences, error)
+            await self._follow(ruling, attempt)
+
+    async def _failed_alone(
+        self, part: Part, failures: dict[int, Exception], attempt: Attempt, *, others: bool
+    ) -> None:
+        ruling = self._parts.failed_alone(part, failures, hopeless=attempt.hopeless, others=others)
+        again = sorted(failures.keys() - ruling.given_up.keys())
+        if again:
+            self._place.retrying.tell(attempt.number, again, failures[again[0]])
+        await self._follow(ruling, attempt)
+
+    async def _follow(self, ruling: Ruling, attempt: Attempt) -> None:
+        for sequence, (error, verdict) in ruling.given_up.items():
+            self._give_up(attempt, sequence, error, verdict)
+        if ruling.again:
+            await self._place.retrying.pause(attempt.number, len(self._batch))
+
+    def _give_up(self, attempt: Attempt, sequence: int, error: Exception | str, verdict: Decision) -> None:
+        site = self._place.site
+        record = attempt.batch[bisect_left(attempt.batch.sequences, sequence)]
+        self.given_up.add(sequence)
+        if verdict is Decision.SKIP:
+            self._done.skipped += 1
+            said = error if isinstance(error, str) else told(error)
+            site.log.warning("partition.record_skipped", sequence=sequence, error=said)
+            return
+        self._done.letters[sequence] = render_letter(record, error, attempt.number, site, self._place.clock)
+        if not was_dead(record):  # else a replay before its cause was mended would stop all that is sound
+            self._place.limit.failed(sequence, error)
+
+    # What the handler commits
+
+    async def _commit(self, attempt: Attempt, sequence: int) -> None:
+        """`ctx.commit`: save what is finished without a gap, up to `sequence` at most. One at a time, also within `ctx.map`."""
+        async with self._committing:
+            if self._broken is not None:
+                raise self._broken
+            if attempt is not self._current:
+                raise HandlerError("committed after process() had returned or failed")
+            with attempt.emitted.still():
+                await self._commit_alone(attempt, sequence)
+
+    async def _commit_alone(self, attempt: Attempt, sequence: int) -> None:
+        self.wanted = max(self.wanted, sequence)
+        awaited = list(attempt.awaited)  # before the await: what finishes meanwhile is not in the table
+        counts = len(attempt.emitted), len(attempt.tables)
+        table, failures = self._joined(attempt, await self._place.rows.encode(attempt))
+        unfinished = [*failures, *awaited, *self._parts.waiting]
+        limit = min([sequence, *(first - 1 for first in unfinished)])
+        if limit <= attempt.committed:
+            return
+        try:
+            for record, reason in attempt.letters.items():
+                if attempt.committed < record <= limit:
+                    self._give_up(attempt, record, reason, Decision.DEAD_LETTER)
+        except TooManyDeadLetters as error:
+            self._broken = error  # no failure of the handler's: another attempt would find these letters written
+            raise
+        now, later = self._done.cut(limit)
+        if table is not None:
+            now.tables.append(upto(table, limit))
+        if now.tables:
+            now.tables = [one_table(now.tables)]
+        try:
+            self._done, self._committed = later, limit
+            forget(attempt, limit, *counts)
+            await self._place.save(self._batch, now, limit)
+        except BaseException as error:  # whether it is committed is not known here: only a new start can tell
+            self._broken = error if isinstance(error, Exception) else HandlerError("ctx.commit() was cut short")
+            raise
+
+
+def _misuse_in(error: BaseException | None) -> HandlerMisuse | None:
+    """A mistake of the handler's itself, also where a task group has wrapped it."""
+    if isinstance(error, BaseExceptionGroup):
+        return next((found for inner in error.exceptions if (found := _misuse_in(inner)) is not None), None)
+    return error if isinstance(error, HandlerMisuse) else None
+
+
+def _check_nothing(returned: object) -> None:
+    """Rows that are returned are not emitted, and what a plain def returns is not awaited: neither may pass for done."""
+    if inspect.iscoroutine(returned):
+        returned.close()  # it is never awaited, as was just said
+        raise HandlerMisuse("process returned a coroutine: nothing of it has run; write async def process")
+    if returned is not None:
+        raise HandlerMisuse(
+            f"process returned a {type(returned).__name__}: emit rows with ctx.emit(record, row), and return nothing"
+        )

@@ -1,0 +1,82 @@
+"""Between two attempts: what the log and the status say of the failure, and the pause, which a drain cuts short."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import anyio
+
+from actorproc.clock import Clock
+from actorproc.errors import told
+from actorproc.retry import Backoff
+from actorproc.settings import Settings
+
+_SHORT = 1.0  # seconds of pauses that a drain sits out, rather than leave the batch to the next owner
+
+_TOLD_AGAIN = 10.0  # seconds after which the log tells again that attempts fail
+
+
+class Interrupted(Exception):
+    """A drain came while waiting to try again: the batch is left to the next owner."""
+
+
+class Retrying:
+    """For all batches of one partition.
+
+    Args:
+        log: bound to the partition.
+        draining: set when the partition should end soon.
+        aside: entered while waiting.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        log: Any,
+        *,
+        draining: anyio.Event,
+        aside: Callable[[], AbstractAsyncContextManager[None]],
+    ) -> None:
+        self._backoff = Backoff(settings.retry_backoff, settings.retry_backoff_max)
+        self._clock = clock
+        self._log = log
+        self._draining = draining
+        self._aside = aside
+        self._sat_out = 0.0  # seconds of pauses since a drain came
+        self._tell_at = float("-inf")
+        self.trouble: str | None = None
+        """Why the batch at hand is tried again, if it is."""
+
+    def tell(self, attempt: int, failed: Sequence[int], error: Exception) -> None:
+        """Say that these records failed and are tried again; in the log not every time, where it goes on."""
+        records = f"record {failed[0]}" if len(failed) == 1 else f"{len(failed):,} records from {failed[0]} on"
+        self.trouble = f"tries {records} again, after attempt {attempt}: {told(error)}"
+        say, now = self._log.debug, self._clock.monotonic()
+        if now >= self._tell_at:
+            say, self._tell_at = self._log.warning, now + _TOLD_AGAIN
+        say("partition.attempt_failed", attempt=attempt, records=len(failed), first=failed[0], error=told(error))
+
+    async def pause(self, attempt: int, records: int) -> None:
+        """After attempt number `attempt` at a batch of `records`.
+
+        Raises:
+            Interrupted
+        """
+        delay = self._backoff.delay(attempt, self._clock.random)
+        async with self._aside():
+            if self._sat_out + delay <= _SHORT:
+                await self._clock.sleep(delay)
+                self._sat_out += delay * self._draining.is_set()
+                return
+            with anyio.move_on_after(delay):
+                await self._draining.wait()
+        if self._draining.is_set():
+            self._log.warning(
+                "partition.batch_left",
+                records=records,
+                why="it would be tried again too late for this drain; the next owner processes it anew",
+            )
+            raise Interrupted
