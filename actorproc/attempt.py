@@ -72,7 +72,7 @@ class Attempt:
         self.calls[:] = [*((other, call) for other, call in self.calls if not has_ended(call)), (name, made)]
         return made
 
-    def open(self, by_sequence: dict[int, T]) -> dict[int, T]:
+    def uncommitted(self, by_sequence: dict[int, T]) -> dict[int, T]:
         """Without the records that the handler has committed already."""
         return {sequence: what for sequence, what in by_sequence.items() if sequence > self.committed}
 

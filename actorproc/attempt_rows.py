@@ -10,7 +10,8 @@ from actorproc.clock import Clock
 from actorproc.errors import HandlerError, HandlerMisuse, RowsLost
 from actorproc.records import SEQUENCE
 from actorproc.rows.emitted import VALUES_AT_ONCE, Emitted
-from actorproc.rows.encoder import RowEncoder, in_order
+from actorproc.rows.encoder import RowEncoder
+from actorproc.rows.sequenced import joined
 
 Encoded = tuple[list[pa.Table], dict[int, Exception]]
 """Rows that fit, as tables in order; and why others do not, by the sequence of their record."""
@@ -18,14 +19,14 @@ Encoded = tuple[list[pa.Table], dict[int, Exception]]
 _SMALL = VALUES_AT_ONCE  # so few values are encoded on the event loop
 
 
-class AttemptRows:
+class AttemptEncoder:
     """Turns what attempts emitted into rows of one schema."""
 
     def __init__(self, schema: pa.Schema, clock: Clock) -> None:
         self._rows = RowEncoder(schema)
         self._clock = clock
 
-    def emitted(self) -> Emitted:
+    def new_emitted(self) -> Emitted:
         """Where the next attempt puts its rows."""
         return Emitted(self._rows)
 
@@ -51,8 +52,9 @@ class AttemptRows:
             tables.append(table)
         return tables, misfits
 
-    def joined(self, attempt: Attempt, encoded: Encoded) -> tuple[pa.Table | None, dict[int, Exception]]:
-        """Rows of the records that neither failed nor were given up, and the failures, rows that do not fit among them.
+    def settle(self, attempt: Attempt, encoded: Encoded) -> tuple[pa.Table | None, dict[int, Exception]]:
+        """Rows of the records that neither failed nor were given up, and the failures, rows that do not fit
+        among them; those are noted in the attempt as hopeless.
 
         Raises:
             HandlerMisuse: there are rows and no columns.
@@ -67,38 +69,16 @@ class AttemptRows:
         if misfits:
             _check_origin(attempt, pa.array(sorted(misfits), pa.int64()))
         attempt.hopeless |= misfits.keys() - attempt.failures.keys()  # the same record makes the same row
-        failures = misfits | attempt.open(attempt.failures)  # the reason that was given
+        failures = misfits | attempt.uncommitted(attempt.failures)  # the reason that was given
         if not tables:
             return None, failures
-        table = one_table(tables)
+        table = joined(tables)
         _check_origin(attempt, table[SEQUENCE.name])
         unwanted = failures.keys() | attempt.letters.keys()
         if unwanted:
             given_up = pc.is_in(table[SEQUENCE.name], value_set=pa.array(sorted(unwanted), pa.int64()))
             table = table.filter(pc.invert(given_up))
         return table, failures
-
-
-def forget(attempt: Attempt, sequence: int, rows: int, tables: int) -> None:
-    """Drop what was committed, of the first `rows` and `tables`, in place: the context holds the same lists."""
-    attempt.committed = sequence
-    attempt.emitted.forget(sequence, rows)
-    attempt.tables[:tables] = [after(table, sequence) for table in attempt.tables[:tables]]
-
-
-def one_table(tables: list[pa.Table]) -> pa.Table:
-    """All rows in order; those of each table are."""
-    return tables[0] if len(tables) == 1 else in_order(pa.concat_tables(tables))
-
-
-def after(table: pa.Table, sequence: int) -> pa.Table:
-    """The rows of the records behind `sequence`."""
-    return table.filter(pc.greater(table[SEQUENCE.name], sequence))
-
-
-def upto(table: pa.Table, sequence: int) -> pa.Table:
-    """The others."""
-    return table.filter(pc.less_equal(table[SEQUENCE.name], sequence))
 
 
 def _check_origin(attempt: Attempt, sequences: pa.Array | pa.ChunkedArray) -> None:

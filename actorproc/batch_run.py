@@ -6,14 +6,14 @@ import asyncio
 import inspect
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import anyio
 import pyarrow as pa
 
 from actorproc.attempt import Attempt, Late
-from actorproc.attempt_rows import AttemptRows, Encoded, after, forget, one_table, upto
+from actorproc.attempt_rows import AttemptEncoder, Encoded
 from actorproc.bad_records import Part, Parts, Ruling
 from actorproc.clock import Clock
 from actorproc.context import PartitionContext, Site
@@ -21,28 +21,13 @@ from actorproc.errors import HandlerError, HandlerMisuse, RowsLost, TooManyDeadL
 from actorproc.handler import Decision, PartitionHandler
 from actorproc.handler_threads import HandlerThreads
 from actorproc.letter_limit import LetterLimit
+from actorproc.outcome import Outcome
 from actorproc.output.dead_letters import render_letter, was_dead
 from actorproc.records import Batch
 from actorproc.retrying import Retrying
+from actorproc.rows.sequenced import joined, rows_after, rows_upto
 from actorproc.settings import Settings
 from actorproc.tasks import is_stray
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What came of records: rows, dead letters by sequence, and how many were passed over."""
-
-    tables: list[pa.Table] = field(default_factory=list)
-    letters: dict[int, bytes] = field(default_factory=dict)
-    skipped: int = 0
-
-    def cut(self, sequence: int) -> tuple[Outcome, Outcome]:
-        """What belongs to records up to `sequence`, those that were passed over among them, and the rest."""
-        head = Outcome([upto(table, sequence) for table in self.tables], skipped=self.skipped)
-        tail = Outcome([after(table, sequence) for table in self.tables])
-        for record, letter in self.letters.items():
-            (head if record <= sequence else tail).letters[record] = letter
-        return head, tail
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +38,7 @@ class Workplace:
     site: Site
     settings: Settings
     clock: Clock
-    rows: AttemptRows
+    encoder: AttemptEncoder
     retrying: Retrying
     threads: HandlerThreads
     """Where a plain `def` handler runs."""
@@ -94,9 +79,10 @@ class BatchRun:
         self._place.limit.begin(self._batch)
         for part in self._parts:
             await self._attempt(part)
-        if self._done.tables:
-            self._done.tables = [one_table(self._done.tables)]
-        return self._done
+        done, self._done = self._done, Outcome()  # who still holds this run, as a traceback may, holds no rows
+        if done.tables:
+            done.tables = [joined(done.tables)]
+        return done
 
     @property
     def progress(self) -> tuple[object, ...] | None:
@@ -111,7 +97,7 @@ class BatchRun:
     async def _attempt(self, part: Part) -> None:
         place = self._place
         attempt = Attempt(
-            part.batch, place.rows.emitted(), part.attempt, committed=self._committed, late=Late(place.lost)
+            part.batch, place.encoder.new_emitted(), part.attempt, committed=self._committed, late=Late(place.lost)
         )
         ctx = PartitionContext(place.site, attempt, self._commit)
         error: Exception | None = None
@@ -125,7 +111,7 @@ class BatchRun:
                 begun = partial(self._begin, attempt)
                 encoded = await place.threads.run(place.site.partition, begun, self._in_thread, ctx, attempt)
             async with self._committing:  # what the handler began to commit and did not wait for
-                table, failures = self._joined(attempt, encoded or await place.rows.encode(attempt))
+                table, failures = self._settled(attempt, encoded or await place.encoder.encode(attempt))
                 self._current = None
         except asyncio.CancelledError:
             if not is_stray():
@@ -152,7 +138,7 @@ class BatchRun:
             return
         if table is not None:
             self._done.tables.append(table)
-        for sequence, reason in attempt.open(attempt.letters).items():
+        for sequence, reason in attempt.uncommitted(attempt.letters).items():
             if sequence not in failures:
                 self._give_up(attempt, sequence, reason, Decision.DEAD_LETTER)
         if failures:
@@ -173,11 +159,11 @@ class BatchRun:
         except (KeyboardInterrupt, GeneratorExit) as raised:  # nobody's but the handler's, in a thread
             raise failure_of(raised) from raised
         ctx._finish()
-        return self._place.rows.encoded(attempt)
+        return self._place.encoder.encoded(attempt)
 
-    def _joined(self, attempt: Attempt, encoded: Encoded) -> tuple[pa.Table | None, dict[int, Exception]]:
+    def _settled(self, attempt: Attempt, encoded: Encoded) -> tuple[pa.Table | None, dict[int, Exception]]:
         try:
-            return self._place.rows.joined(attempt, encoded)
+            return self._place.encoder.settle(attempt, encoded)
         except RowsLost as error:
             self._broken = error
             raise
@@ -195,7 +181,7 @@ class BatchRun:
                 why="ctx.commit had committed it as done",
             )  # fmt: skip
         part.batch = rest
-        failures = attempt.open(attempt.failures)
+        failures = attempt.uncommitted(attempt.failures)
         if failures and self._once:  # and nothing is shown again
             failures = dict.fromkeys(rest.sequences, error) | failures
         if failures:  # they may be why it raised: the others get a chance of their own
@@ -237,40 +223,40 @@ class BatchRun:
 
     # What the handler commits
 
-    async def _commit(self, attempt: Attempt, sequence: int) -> None:
-        """`ctx.commit`: save what is finished without a gap, up to `sequence` at most. One at a time, also within `ctx.map`."""
+    async def _commit(self, attempt: Attempt, upto: int) -> None:
+        """`ctx.commit`: save what is finished without a gap, up to `upto` at most. One at a time, also within `ctx.map`."""
         async with self._committing:
             if self._broken is not None:
                 raise self._broken
             if attempt is not self._current:
                 raise HandlerError("committed after process() had returned or failed")
             with attempt.emitted.still():
-                await self._commit_alone(attempt, sequence)
+                await self._commit_alone(attempt, upto)
 
-    async def _commit_alone(self, attempt: Attempt, sequence: int) -> None:
-        self.wanted = max(self.wanted, sequence)
+    async def _commit_alone(self, attempt: Attempt, upto: int) -> None:
+        self.wanted = max(self.wanted, upto)
         awaited = list(attempt.awaited)  # before the await: what finishes meanwhile is not in the table
         counts = len(attempt.emitted), len(attempt.tables)
-        table, failures = self._joined(attempt, await self._place.rows.encode(attempt))
+        table, failures = self._settled(attempt, await self._place.encoder.encode(attempt))
         unfinished = [*failures, *awaited, *self._parts.waiting]
-        limit = min([sequence, *(first - 1 for first in unfinished)])
-        if limit <= attempt.committed:
+        limit = min([upto, *(sequence - 1 for sequence in unfinished)])
+        if limit < max(attempt.committed + 1, self._batch.first):
             return
         try:
-            for record, reason in attempt.letters.items():
-                if attempt.committed < record <= limit:
-                    self._give_up(attempt, record, reason, Decision.DEAD_LETTER)
+            for sequence, reason in attempt.letters.items():
+                if attempt.committed < sequence <= limit:
+                    self._give_up(attempt, sequence, reason, Decision.DEAD_LETTER)
         except TooManyDeadLetters as error:
             self._broken = error  # no failure of the handler's: another attempt would find these letters written
             raise
         now, later = self._done.cut(limit)
         if table is not None:
-            now.tables.append(upto(table, limit))
+            now.tables.append(rows_upto(table, limit))
         if now.tables:
-            now.tables = [one_table(now.tables)]
+            now.tables = [joined(now.tables)]
         try:
-            self._done, self._committed = later, limit
-            forget(attempt, limit, *counts)
+            self._done, self._committed, attempt.committed = later, limit, limit
+            _forget(attempt, limit, *counts)
             await self._place.save(self._batch, now, limit)
         except BaseException as error:  # whether it is committed is not known here: only a new start can tell
             self._broken = error if isinstance(error, Exception) else HandlerError("ctx.commit() was cut short")
@@ -293,3 +279,9 @@ def _check_nothing(returned: object) -> None:
         raise HandlerMisuse(
             f"process returned a {type(returned).__name__}: emit rows with ctx.emit(record, row), and return nothing"
         )
+
+
+def _forget(attempt: Attempt, upto: int, rows: int, tables: int) -> None:
+    """Drop what was committed, of the first `rows` and `tables`, in place: the context holds the same lists."""
+    attempt.emitted.forget(upto, rows)
+    attempt.tables[:tables] = [rows_after(table, upto) for table in attempt.tables[:tables]]

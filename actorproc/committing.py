@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from actorproc.batch_run import Outcome
 from actorproc.budget import Tally
 from actorproc.clock import Clock
 from actorproc.errors import HandlerError
 from actorproc.layout import ProcessorLayout
 from actorproc.letter_news import LetterNews, summed_up
+from actorproc.outcome import Outcome
 from actorproc.output.chain import Commit, OutputChain, encode_commit
 from actorproc.output.checkpoints import CheckpointKeeper, Totals
 from actorproc.parquet import encoding_cost

@@ -9,13 +9,13 @@ from typing import Any
 import anyio
 
 from actorproc.errors import CorruptObject, EndNotReached, SourceError, StoreUnavailable
-from actorproc.goal import Goals
 from actorproc.layout import ProcessorLayout, named_partitions, natural
 from actorproc.output.chain import read_cursor
 from actorproc.sources.protocol import End, Source, is_beyond_doubt
 from actorproc.store import Store
 from actorproc.supervisor import Supervisor
 from actorproc.tasks import gather
+from actorproc.until_end import UntilEnd
 
 END_POLL = 0.5
 """Seconds between looks at partitions of other hosts, at least."""
@@ -39,7 +39,7 @@ class Ending:
         self._hopeless: dict[str, str] = {}
         self._endless: dict[str, str] = {}  # partition -> why it cannot be told where it ends
 
-    async def find(self) -> Goals:
+    async def find(self) -> UntilEnd:
         """Where each partition ends now. One that cannot tell, such as for a damaged file, fails alone, in `check`: the
         others have an end to get to.
 
@@ -57,7 +57,7 @@ class Ending:
                 return None
 
         ends = await gather(await self._source.partitions(), end)
-        return Goals({partition: found for partition, found in ends.items() if found is not None})
+        return UntilEnd({partition: found for partition, found in ends.items() if found is not None})
 
     async def watch(self, supervisor: Supervisor) -> None:
         """Stop it when every partition has reached its end, here (it says so) or elsewhere (the checkpoint does).
@@ -65,19 +65,19 @@ class Ending:
         Or when all that is left here fails again and again, or by a mistake in the handler itself. Then it does not wait for
         other hosts, which may be waiting for this one: its leases go to them, and they have another try.
         """
-        goals = supervisor.goals
-        while left := goals.ends.keys() - goals.reached:
+        run = supervisor.until_end
+        while left := run.left:
             self._hopeless = supervisor.hopeless(HOPELESS)
             if self._hopeless and left & supervisor.partitions <= self._hopeless.keys():
                 break
             with anyio.move_on_after(max(END_POLL, _EACH * len(left - supervisor.partitions))):
-                await goals.all_reached.wait()
+                await run.all_reached.wait()
             elsewhere = sorted(left - supervisor.partitions)
-            for partition, reached in (await gather(elsewhere, partial(self._has_reached, goals.ends))).items():
+            for partition, reached in (await gather(elsewhere, partial(self._has_reached, run.ends))).items():
                 if reached:
-                    goals.note_reached(partition)
+                    run.note_reached(partition)
         else:
-            self._log.info("processor.reached_end", partitions=len(goals.ends))
+            self._log.info("processor.reached_end", partitions=len(run.ends))
         supervisor.stop()
 
     async def _has_reached(self, ends: Mapping[str, End], partition: str) -> bool:
@@ -104,13 +104,13 @@ class Ending:
         """
         if supervisor is None:
             raise EndNotReached("stopped while starting: nothing was begun")
-        goals = supervisor.goals
-        if goals.lost:
-            named = sorted(goals.lost, key=natural)[:_NAMED]
-            lines = [f"partition {partition}: {goals.lost[partition]}" for partition in named]
+        run = supervisor.until_end
+        if run.lost:
+            named = sorted(run.lost, key=natural)[:_NAMED]
+            lines = [f"partition {partition}: {run.lost[partition]}" for partition in named]
             raise EndNotReached("\n".join(["rows were lost by the handler's own doing", *lines]))
-        everything = goals.ends.keys() | self._endless.keys()
-        left = sorted(everything - goals.reached, key=natural)
+        everything = run.ends.keys() | self._endless.keys()
+        left = sorted(everything - run.reached, key=natural)
         if not left:
             return
         has, it = ("has", "it") if len(left) == 1 else ("have", "they")

@@ -1,42 +1,10 @@
-"""Where a run until the end is to get to, in each partition, and whether it is there."""
+"""Where a run until the end is to get to in one partition, and whether it is there."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-
-import anyio
 
 from actorproc.errors import SourceError
 from actorproc.records import Cursor
 from actorproc.sources.protocol import End, Source, is_beyond_doubt
-
-
-class Goals:
-    """Of all partitions, whichever host runs them: which have got there, and where the handler has lost rows.
-
-    Args:
-        ends: where each partition should get to, if anywhere.
-    """
-
-    def __init__(self, ends: Mapping[str, End] | None = None) -> None:
-        self.ends = ends or {}
-        self.reached: set[str] = set()
-        """Partitions that have got there, and are committed up to there."""
-        self.all_reached = anyio.Event()
-        self.lost: dict[str, str] = {}
-        """Partitions of which the handler has lost rows here -> how."""
-
-    def ahead(self, partition: str) -> End | None:
-        """Where it is still to get to."""
-        return None if partition in self.reached else self.ends.get(partition)
-
-    def note_reached(self, partition: str) -> None:
-        self.reached.add(partition)
-        if self.ends.keys() <= self.reached:
-            self.all_reached.set()
-
-    def note_lost(self, partition: str, how: str) -> None:
-        self.lost[partition] = how
 
 
 class Goal:

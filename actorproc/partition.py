@@ -20,7 +20,6 @@ import anyio.lowlevel
 import pyarrow as pa
 
 from actorproc.actor import Actor
-from actorproc.batch_run import Outcome
 from actorproc.budget import ByteBudget, Room, Tally
 from actorproc.clock import Clock
 from actorproc.committing import Committer, PartitionStatistics
@@ -33,6 +32,7 @@ from actorproc.layout import ProcessorLayout
 from actorproc.letter_limit import LetterLimit
 from actorproc.letter_news import LetterNews
 from actorproc.logger import get_logger
+from actorproc.outcome import Outcome
 from actorproc.pace import Pace
 from actorproc.processing import BatchProcessor
 from actorproc.read_ahead import Read

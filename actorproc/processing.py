@@ -8,13 +8,14 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 import anyio
 import pyarrow as pa
 
-from actorproc.attempt_rows import AttemptRows
-from actorproc.batch_run import BatchRun, Outcome, Workplace
+from actorproc.attempt_rows import AttemptEncoder
+from actorproc.batch_run import BatchRun, Workplace
 from actorproc.clock import Clock
 from actorproc.context import Site
 from actorproc.handler import PartitionHandler
 from actorproc.handler_threads import HandlerThreads
 from actorproc.letter_limit import LetterLimit
+from actorproc.outcome import Outcome
 from actorproc.records import Batch
 from actorproc.retrying import Retrying
 from actorproc.settings import Settings
@@ -48,8 +49,10 @@ class BatchProcessor:
         lost: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._retrying = Retrying(settings, clock, site.log, draining=draining, aside=aside)
-        rows = AttemptRows(schema, clock)
-        self._place = Workplace(handler, site, settings, clock, rows, self._retrying, threads, limit, save, lost)
+        self._place = Workplace(
+            handler, site, settings, clock, encoder=AttemptEncoder(schema, clock), retrying=self._retrying,
+            threads=threads, limit=limit, save=save, lost=lost,
+        )  # fmt: skip
         self._run: BatchRun | None = None  # None between batches: its memory is for the next one
         self._wanted = -1
         self._given_up: Set[int] = frozenset()
@@ -62,7 +65,7 @@ class BatchProcessor:
         finally:
             self._run = None
         self._wanted, self._given_up = run.wanted, run.given_up
-        self._retrying.trouble = None
+        self._retrying.over()
         return outcome
 
     def asked_for(self, batch: Batch, settled: bool) -> int:

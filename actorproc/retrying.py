@@ -59,11 +59,15 @@ class Retrying:
             say, self._tell_at = self._log.warning, now + _TOLD_AGAIN
         say("partition.attempt_failed", attempt=attempt, records=len(failed), first=failed[0], error=told(error))
 
+    def over(self) -> None:
+        """The batch is processed."""
+        self.trouble = None
+
     async def pause(self, attempt: int, records: int) -> None:
         """After attempt number `attempt` at a batch of `records`.
 
         Raises:
-            Interrupted
+            Interrupted: a drain came, and does not sit it out.
         """
         delay = self._backoff.delay(attempt, self._clock.random)
         async with self._aside():

@@ -59,6 +59,11 @@ class Running:
         did = self.actor.statistics
         return Done(did.records, did.rows, did.dead_letters)
 
+    def let_go(self) -> Done:
+        """The actor has ended. Returns what it has done."""
+        done, self.actor, self._progress = self.done(), None, None
+        return done
+
     def failed(self, error: Exception) -> None:
         """The actor that runs now has ended with `error`. A fencing is no failure of the partition's."""
         committed = self._got_to if self.actor is None else self.actor.statistics.committed.sequence

@@ -29,7 +29,6 @@ from actorproc.errors import (
     outside,
     text_of,
 )
-from actorproc.goal import Goals
 from actorproc.group.group import Group, View
 from actorproc.letter_limit import LetterLimit
 from actorproc.logger import get_logger
@@ -38,6 +37,7 @@ from actorproc.records import warm_up
 from actorproc.retry import Backoff
 from actorproc.running import Done, Running
 from actorproc.settings import Settings
+from actorproc.until_end import UntilEnd
 
 log = get_logger(__name__)
 
@@ -80,16 +80,16 @@ class Supervisor(Actor[Note]):
     """Renews, looks, and makes what runs here equal to the leases that this host holds.
 
     Args:
-        goals: of a run until the end.
+        until_end: where a run with an end is to get to.
     """
 
-    def __init__(self, group: Group, common: Common, goals: Goals | None = None) -> None:
+    def __init__(self, group: Group, common: Common, until_end: UntilEnd | None = None) -> None:
         super().__init__(mailbox=16)
         self._group = group
         self._common = common
         self._settings: Settings = common.settings
         self._clock: Clock = common.clock
-        self.goals = goals or Goals()
+        self.until_end = until_end or UntilEnd()
         self._running: dict[str, Running] = {}
         self._turns: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)  # partition -> held by who runs it
         self._partitions: Sequence[str] = ()
@@ -332,7 +332,7 @@ class Supervisor(Actor[Note]):
         def make() -> PartitionActor:
             running.actor = PartitionActor(
                 partition, running.epoch, self._common, limit=running.limit,
-                end=self.goals.ahead(partition), reached=self.goals.note_reached, lost=self.goals.note_lost,
+                end=self.until_end.ahead(partition), reached=self.until_end.note_reached, lost=self.until_end.note_lost,
                 stopping=lambda: self._stopping,
             )  # fmt: skip
             if running.draining:
@@ -343,7 +343,7 @@ class Supervisor(Actor[Note]):
             locate(error, self._common.store.url)  # what the source has read says by itself where it is
             running.failed(error)
             if isinstance(error, RowsLost):
-                self.goals.note_lost(partition, str(error))
+                self.until_end.note_lost(partition, str(error))
             self._let_go(running)
             blame = error.__cause__ or error  # what a handler raised, behind what we made of it
             in_handler = isinstance(blame, HandlerMisuse) and outside(blame) is not blame.__traceback__
@@ -372,8 +372,7 @@ class Supervisor(Actor[Note]):
 
     def _let_go(self, running: Running) -> None:
         """The actor has ended; what it did stays counted."""
-        self._done += running.done()
-        running.actor = None
+        self._done += running.let_go()
 
     async def _outrank(self, running: Running, epoch: int) -> None:
         """If the lease is ours all the same, the group has forgotten its epochs: mend it, and start with the new one."""

@@ -7,7 +7,6 @@ from typing import Any, cast
 import anyio
 
 from actorproc.ending import Ending
-from actorproc.goal import Goals
 from actorproc.layout import ProcessorLayout
 from actorproc.logger import get_logger
 from actorproc.output.checkpoints import Checkpoint
@@ -19,6 +18,7 @@ from actorproc.testing.clock import VirtualClock
 from actorproc.testing.faults import CALM, FaultyBackend
 from actorproc.testing.loop import run
 from actorproc.testing.source import MemorySource
+from actorproc.until_end import UntilEnd
 
 LAYOUT = ProcessorLayout("p")
 
@@ -28,8 +28,8 @@ class Elsewhere:
 
     partitions: frozenset[str] = frozenset()
 
-    def __init__(self, goals: Goals) -> None:
-        self.goals = goals
+    def __init__(self, until_end: UntilEnd) -> None:
+        self.until_end = until_end
         self.stopped = False
 
     def hopeless(self, _: int) -> dict[str, str]:
@@ -50,7 +50,7 @@ def test_a_damaged_checkpoint_of_another_hosts_partition_does_not_end_the_run_of
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ending.watch, cast(Supervisor, supervisor))
             await clock.sleep(8)
-            assert supervisor.goals.reached == {"1"}
+            assert supervisor.until_end.reached == {"1"}
             await memory.put(LAYOUT.checkpoint("0"), Checkpoint(1, 0, Cursor("0")).to_json())
         assert supervisor.stopped
 
@@ -64,17 +64,17 @@ def test_what_other_hosts_have_reached_is_seen_soon_and_not_asked_without_pause_
         slow: Any = FaultyBackend(memory, CALM)
         store = Store(slow, clock=clock)
         ending = Ending(source, store, LAYOUT, get_logger(__name__))
-        goals = await ending.find()
-        for partition in goals.ends:
+        run_until = await ending.find()
+        for partition in run_until.ends:
             await memory.put(LAYOUT.checkpoint(partition), Checkpoint(1, 0, Cursor("0")).to_json())
         late = LAYOUT.checkpoint("7")
         await memory.put(late, Checkpoint(1, 0, Cursor("-1")).to_json())
-        supervisor = Elsewhere(goals)
+        supervisor = Elsewhere(run_until)
         began = clock.monotonic()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ending.watch, cast(Supervisor, supervisor))
             await clock.sleep(8)
-            assert len(supervisor.goals.reached) == 399
+            assert len(supervisor.until_end.reached) == 399
             await memory.put(late, Checkpoint(1, 0, Cursor("0")).to_json())
         assert supervisor.stopped
         assert clock.monotonic() - began < 9.5

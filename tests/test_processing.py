@@ -8,6 +8,7 @@ import gc
 import pickle
 import threading
 import weakref
+from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
 
 import anyio
@@ -17,12 +18,12 @@ import pytest
 import structlog
 
 from actorproc import errors
-from actorproc.batch_run import Outcome
 from actorproc.clock import Clock
 from actorproc.context import PartitionContext, Site
 from actorproc.handler import Decision, PartitionHandler
 from actorproc.handler_threads import HandlerThreads
 from actorproc.letter_limit import LetterLimit
+from actorproc.outcome import Outcome
 from actorproc.processing import BatchProcessor
 from actorproc.records import Batch, Record
 from actorproc.retrying import Interrupted
@@ -75,6 +76,15 @@ class Run:
 
     async def __call__(self, batch: Batch) -> Outcome:
         return await self.processor.process(batch)
+
+
+@pytest.fixture
+def collector_off() -> Iterator[None]:
+    """What is not freed by counting stays."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def column(outcome: Outcome, name: str) -> list[Any]:
@@ -540,6 +550,65 @@ async def test_commit_stops_short_of_a_record_that_has_failed() -> None:
     assert run.saved[0] == ([1], [], 100)
     assert (column(outcome, "n"), list(outcome.letters)) == ([3], [101])
     assert run.processor.asked_for(batch, settled=False) == 102
+
+
+async def test_a_commit_with_nothing_to_add_to_what_is_committed_saves_nothing() -> None:
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            ctx.fail(batch[0], ValueError("not yet"))
+            await ctx.commit()  # nothing before it is left
+            if ctx.attempt == 1:
+                return
+            for record in batch:
+                ctx.emit(record, {"n": record.json()})
+
+    run = Run(Handler(), QUICK.model_copy(update={"max_attempts": 2}))
+    await run(numbers(1))
+    assert run.saved == []
+
+    class InParts(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            self.seen.append(batch.sequences)
+            if len(self.seen) == 1:
+                ctx.emit(batch[0], {"n": 1})
+                await ctx.commit(batch[0])
+                raise OSError("away")
+            if ctx.attempt == 2:
+                ctx.fail(batch[0], ValueError("not yet"))
+                await ctx.commit()
+            for record in batch[1:]:
+                ctx.emit(record, {"n": record.json()})
+
+    run = Run(InParts())
+    await run(numbers(1, 2, 3))
+    assert run.saved == [([1], [], 100)]
+
+
+async def test_rows_of_a_batch_are_gone_with_it_although_an_attempt_failed(collector_off: None) -> None:
+    class Handler(Doubler):
+        bad = frozenset({2})
+
+    run = Run(Handler())
+    outcome = await run(numbers(1, 2, 3))
+    rows = weakref.ref(outcome.tables[0])
+    assert column(outcome, "n") == [1, 3]
+    del outcome
+    assert rows() is None
+
+
+async def test_batches_that_look_alike_are_progress() -> None:
+    told: list[object] = []
+
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            told.append(run.processor.progress)
+
+    run = Run(Handler())
+    for first in (0, 2):
+        await run(Batch.of("0", [b"1", b"2"], [first, first + 1]))
+    assert None not in told
+    assert told[0] != told[1]
+    assert run.processor.progress is None
 
 
 async def test_columns_are_emitted_without_touching_records() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from actorproc.errors import HandlerError, HandlerMisuse, Misfit
@@ -19,6 +18,7 @@ from actorproc.rows.columns import cast, castable, fit_columns, has_rules, name_
 from actorproc.rows.ddl import type_ddl
 from actorproc.rows.objects import Fielded, by_field
 from actorproc.rows.schema import output_schema
+from actorproc.rows.sequenced import in_order
 from actorproc.rows.values import coercer, plain, unknown_name
 
 Row = Mapping[str, Any] | tuple[Any, ...] | Fielded
@@ -270,12 +270,3 @@ class RowEncoder:
 def _firsts(unfit: Mapping[int, Misfit], sequences: Sequence[int] | npt.NDArray[np.int64]) -> dict[int, Misfit]:
     """Misfits by the sequence of their record, of which the first counts, in place of by index."""
     return {int(sequences[index]): unfit[index] for index in sorted(unfit, reverse=True)}
-
-
-def in_order(rows: Any) -> Any:
-    """Rows of a table or batch by `_sequence`; those of one record stay as they are."""
-    column = rows.column(SEQUENCE.name)
-    sequences = column.to_numpy()
-    if bool(np.all(sequences[1:] >= sequences[:-1])):
-        return rows
-    return rows.take(pc.sort_indices(pa.array(sequences)))

@@ -393,7 +393,7 @@ def test_until_end_that_cannot_get_there_is_a_failure_also_with_workers_and_says
         assert "on_error said stop: KeyError: 'delay'" in ended.stderr
         assert not any(line.startswith("Traceback") for line in ended.stderr.splitlines())
         assert "flights_app.py" in ended.stderr  # the log shows where, in the handler
-        assert "actorproc/processing.py" not in ended.stderr
+        assert not re.search(r"actorproc/\w+\.py", ended.stderr)
         assert "worker.died" not in ended.stderr
 
 

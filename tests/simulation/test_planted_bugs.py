@@ -16,16 +16,18 @@ import structlog
 
 from actorproc import attempt_rows, batch_run
 from actorproc.attempt import Attempt
-from actorproc.batch_run import BatchRun, Outcome
+from actorproc.batch_run import BatchRun
 from actorproc.context import PartitionContext, Site
 from actorproc.group.liveness import Watch
 from actorproc.log.appender import Appender
+from actorproc.outcome import Outcome
 from actorproc.output import dead_letters
 from actorproc.output.chain import Commit, OutputChain
 from actorproc.parquet import parse_footer
 from actorproc.partition import PartitionActor
 from actorproc.processing import BatchProcessor
 from actorproc.records import Batch, Cursor
+from actorproc.rows import sequenced
 from actorproc.store import Conflict, Store
 from actorproc.testing.cluster import Broken
 from actorproc.testing.loop import current_loop
@@ -176,7 +178,7 @@ def test_forgetting_dead_letters_at_a_commit_is_found(monkeypatch: pytest.Monkey
 
 
 def test_forgetting_what_is_emitted_during_a_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    forget = attempt_rows.forget
+    forget = batch_run._forget
 
     def forget_more(attempt: Attempt, upto: int, rows: int, tables: int) -> None:
         emitted, gathered = attempt.emitted, len(attempt.emitted) - len(attempt.emitted.rows)
@@ -189,7 +191,7 @@ def test_forgetting_what_is_emitted_during_a_commit_is_found(monkeypatch: pytest
         forget(attempt, upto, rows, tables)
 
     monkeypatch.setattr(attempt_rows, "_SMALL", 0)
-    monkeypatch.setattr(batch_run, "forget", forget_more)
+    monkeypatch.setattr(batch_run, "_forget", forget_more)
     assert re.search("record .* ended as 0 rows|should have .* rows", first_broken("map, commits"))
 
 
@@ -222,7 +224,7 @@ def test_keeping_rows_of_a_failed_attempt_is_found(monkeypatch: pytest.MonkeyPat
 
 
 def test_rows_out_of_order_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempt_rows, "in_order", lambda rows: rows)
+    monkeypatch.setattr(sequenced, "in_order", lambda rows: rows)
     assert "are not in the order of their records" in first_broken("columns")
 
 
