@@ -19,6 +19,10 @@ folders
 durable
     A write returns when the file and the folders changed for it are synced, unless it is `fleeting`. (Syncs under way at
     the same time share a commit of the file system's journal, so nothing is gained by grouping them here.)
+away
+    A mount that is gone and a folder that was moved are no empty place: what is written below a mount point would be hidden when
+    the mount comes back, and a number be given twice. So once the folder was met, it counts as unavailable
+    while the nonce in its hidden clock file is not there.
 ages
     Times are the file system's own, also in `Listing.now`; the clocks of hosts that share a network folder do not count.
     Such a folder must be consistent at once: NFS caches names and attributes unless mounted `noac,lookupcache=none`.
@@ -46,14 +50,13 @@ from actorproc.clock import SYSTEM, Clock
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, UsageError
 from actorproc.retry import Backoff
 from actorproc.store import LANE, Backend, Entry, Listing, NotModified, Stored
-from actorproc.stores.folders import at_home, make_folders, place, remove_empty, sync, sync_folder
+from actorproc.stores.folders import at_home, place, remove_empty, sync, sync_folder
+from actorproc.stores.ground import HIDDEN, Ground
 
 T = TypeVar("T")
 
-HIDDEN = ".actorproc"
 _LOCKS = 256  # a lock file is empty and stays; the more, the fewer keys wait for each other
 _THREADS = 16
-_LEFTOVER = 3600.0  # seconds after which a draft is nobody's
 _LOCKED = Backoff(0.002, 0.03)  # between two tries for a taken lock, which is held for a rename
 _MILLISECOND = 1_000_000  # nanoseconds
 
@@ -81,10 +84,7 @@ class Files(Backend):
         self._root = os.path.abspath(at_home(root))
         self.url = f"file://{self._root}"
         self._clock = clock
-        self._drafts = f"{self._root}/{HIDDEN}/drafts"
-        self._locks = f"{self._root}/{HIDDEN}/locks"
-        self._time = f"{self._root}/{HIDDEN}/clock"
-        self._prepared = False
+        self._ground = Ground(self._root, clock)
         self._limiter = anyio.CapacityLimiter(_THREADS)
         self._sync: Callable[[int], None] = sync
         self._sync_folder: Callable[[str], None] = sync_folder
@@ -106,6 +106,7 @@ class Files(Backend):
         above = copy(self)
         above._root = os.path.dirname(root)
         above.url = f"file://{above._root}"
+        above._ground = Ground(above._root, self._clock)
         return above
 
     async def open(self) -> None:
@@ -160,7 +161,7 @@ class Files(Backend):
         try:
             return work(*args)
         except OSError as error:
-            self._prepared = False  # whatever it was: look at the ground again before the next write
+            self._ground.proven = False  # whatever it was: look again before the next write
             where = f"{self.url}: {error.strerror}" + (f": {error.filename}" if error.filename else "")
             if error.errno in _FULL:
                 raise StoreUnavailable(
@@ -185,6 +186,7 @@ class Files(Backend):
                 pass
         except NotADirectoryError:
             raise UsageError(f"{self.url} is a file, or lies below one; give a folder") from None
+        self._ground.meet()
 
     def _read(self, path: str, unless: str | None, tail: int | None) -> Stored | None:
         try:
@@ -197,6 +199,7 @@ class Files(Backend):
                     file.seek(max(0, status.st_size - tail))
                 return Stored(file.readall(), tag, status.st_size)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            self._ground.check()
             return None
 
     def _create(self, path: str, body: bytes) -> str:
@@ -245,6 +248,8 @@ class Files(Backend):
 
     def _compare(self, path: str, tag: str | None) -> os.stat_result | None:
         status = _stat(path)
+        if status is None:
+            self._ground.check()
         found = None if status is None else _tag(status)
         if tag is not None and found != tag:
             raise ConditionFailed(f"{self.url}: {path} is {found}, not {tag}")
@@ -252,6 +257,7 @@ class Files(Backend):
 
     def _remove(self, path: str) -> None:
         if _stat(path) is None:
+            self._ground.check()
             return
         with self._lock(path), suppress(FileNotFoundError):
             os.unlink(path)
@@ -260,9 +266,8 @@ class Files(Backend):
 
     def _draft(self, body: bytes) -> _Draft:
         """Write `body` down durably. Its name is unique among processes: `x` refuses one that is taken."""
-        if not self._prepared:
-            self._prepare()
-        path = f"{self._drafts}/{os.getpid()}-{self._clock.nonce()}"
+        self._ground.prepare()
+        path = f"{self._ground.drafts}/{os.getpid()}-{self._clock.nonce()}"
         try:
             with open(path, "xb", buffering=0) as file:
                 handle = file.fileno()
@@ -283,10 +288,9 @@ class Files(Backend):
 
     @contextmanager
     def _lock(self, path: str) -> Iterator[None]:
-        if not self._prepared:
-            self._prepare()
+        self._ground.prepare()
         slot = crc32(path.removeprefix(self._root).encode()) % _LOCKS
-        handle = os.open(f"{self._locks}/{slot}", os.O_RDWR | os.O_CREAT, 0o666)
+        handle = os.open(f"{self._ground.locks}/{slot}", os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
@@ -296,53 +300,8 @@ class Files(Backend):
             fcntl.flock(handle, fcntl.LOCK_UN)  # a child forked meanwhile has this handle too, and may live for long
             os.close(handle)
 
-    def _prepare(self) -> None:
-        """Make the hidden folder, prove that the file system can do what is needed, sweep what dead writers left."""
-        make_folders(self._drafts)
-        make_folders(self._locks)
-        probe = f"{self._drafts}/{os.getpid()}-{self._clock.nonce()}"
-        with open(probe, "xb") as file:
-            try:
-                odd = os.fstat(file.fileno()).st_mtime_ns // 1000 * 1000 + 789  # recent still: others may be sweeping
-                os.utime(file.fileno(), ns=(odd, odd))
-                if os.fstat(file.fileno()).st_mtime_ns != odd:
-                    raise StoreRefused(
-                        f"{self.url}: this file system keeps no nanoseconds; use ext4, XFS, Btrfs or APFS"
-                    )
-                self._prove_links(probe)
-            finally:
-                os.unlink(probe)
-        with open(self._time, "ab"):
-            pass
-        self._sweep()
-        self._prepared = True
-
-    def _prove_links(self, probe: str) -> None:
-        try:
-            os.link(probe, probe + "+")
-        except OSError as error:
-            raise StoreRefused(
-                f"{self.url}: this file system has no hard links ({error.strerror}); use ext4, XFS, Btrfs or APFS"
-            ) from error
-        os.unlink(probe + "+")
-
-    def _sweep(self) -> None:
-        oldest = self._now() - _LEFTOVER
-        with os.scandir(self._drafts) as drafts:
-            for draft in drafts:
-                with suppress(FileNotFoundError):
-                    if draft.stat().st_mtime < oldest:
-                        os.unlink(draft.path)
-
-    def _now(self) -> float:
-        try:
-            os.utime(self._time)
-            return os.stat(self._time).st_mtime
-        except OSError:  # nothing was ever written here, or this process may only read
-            return self._clock.wall()
-
     def _list(self, prefix: str, after: str, limit: int | None) -> Listing:
-        now = self._now()
+        now = self._ground.now()
         entries: list[Entry] = []
         base = prefix[: prefix.rfind("/") + 1]
         if not base or _fits(base[:-1]):
@@ -352,6 +311,7 @@ class Files(Backend):
                 with suppress(FileNotFoundError):  # deleted meanwhile
                     status = file.stat(follow_symlinks=False)
                     entries.append(Entry(key, _tag(status), status.st_size, status.st_mtime))
+        self._ground.check()
         return Listing(entries, now)
 
     def _walk(self, base: str, prefix: str, after: str) -> Iterator[tuple[str, os.DirEntry[str]]]:

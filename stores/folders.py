@@ -35,6 +35,8 @@ def place(move: Callable[[str, str], None], draft: str, path: str) -> None:
             move(draft, path)
             return
         except FileNotFoundError:
+            if not os.path.lexists(draft):
+                raise  # all of it is gone, and is not to be made again
             make_folders(os.path.dirname(path))
     move(draft, path)
 

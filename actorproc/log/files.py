@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from actorproc.document import document, to_document
-from actorproc.errors import RESTORE, CorruptObject, UsageError
+from actorproc.document import check_types, document, to_document
+from actorproc.errors import RESTORE, CorruptObject, UsageError, repr_of
 from actorproc.layout import LOG_META, log_dir, log_file
 from actorproc.listing import numbered_files
 from actorproc.parquet import Footer, footer_from, footer_of, open_parquet, read_footer, write_parquet
@@ -36,6 +36,13 @@ _PAGE = 100  # keys asked for where one or a few are expected
 # The log as a whole
 
 
+def checked_partitions(partitions: object) -> int:
+    """Raises UsageError: it is no possible number of partitions."""
+    if type(partitions) is int and 1 <= partitions <= MAX_PARTITIONS:
+        return partitions
+    raise UsageError(f"partitions = {repr_of(partitions)}: a whole number from 1 to {MAX_PARTITIONS:,}")
+
+
 class LogMeta(NamedTuple):
     """What `log.json` says. `identity` tells this log from one that is made later at the same place."""
 
@@ -45,7 +52,8 @@ class LogMeta(NamedTuple):
     @classmethod
     def of(cls, stored: Stored) -> Self:
         with document(LOG_META, stored.body, "description of a log") as fields:
-            return cls(int(fields["partitions"]), str(fields["put_id"]))
+            check_types(fields, {"partitions": (int,), "put_id": (str,)})
+            return cls(fields["partitions"], fields["put_id"])
 
 
 async def find_log(store: Store) -> LogMeta | None:
@@ -84,8 +92,7 @@ async def create_log(store: Store, partitions: int) -> LogMeta:
     Raises:
         UsageError: it is there with another number; or the place belongs to processors.
     """
-    if not 1 <= partitions <= MAX_PARTITIONS:
-        raise UsageError(f"partitions = {partitions}: 1 to {MAX_PARTITIONS}")
+    checked_partitions(partitions)
     stored = await store.get(LOG_META)
     if stored is None:
         # A log among processors, or inside one, would be taken for what they keep, and they for the log's.

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from actorproc.clock import SYSTEM, Clock
 from actorproc.errors import ActorprocError, UsageError
-from actorproc.log.files import create_log, open_log
+from actorproc.log.files import checked_partitions, create_log, open_log
 from actorproc.log.heads import HeadWriter
 from actorproc.log.outbox import Outbox, ProducerStatistics
 from actorproc.log.outgoing import Deliveries, Delivery
@@ -99,7 +99,7 @@ class Producer:
             raise UsageError(f"log = {log!r}: the URL or path of a log, or an opened Store")
         self._owns_store = not isinstance(log, Store)
         self._store = log if isinstance(log, Store) else open_store(log, settings, clock=clock)
-        self._wanted = partitions
+        self._wanted = None if partitions is None else checked_partitions(partitions)
         self._partitioner = partitioner
         self._clock = clock
         self._count = 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
 from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -53,10 +55,13 @@ async def test_a_log_is_not_made_among_processors_nor_inside_one(store: Store) -
     assert (await create_log(store, 3)).partitions == 3, "one that is there goes on"
 
 
-@pytest.mark.parametrize("number", [0, -1, 100_001])
-async def test_a_number_of_partitions_out_of_bounds_is_refused(number: int) -> None:
-    with pytest.raises(UsageError, match=f"partitions = {number}: 1 to 100000"):
+@pytest.mark.parametrize("number", [0, -1, 100_001, 2.0, True, "8"])
+async def test_what_is_no_number_of_partitions_is_refused_before_anything_is_done(number: Any) -> None:
+    why = re.escape(f"partitions = {number!r}: a whole number from 1 to 100,000")
+    with pytest.raises(UsageError, match=why):
         await create_log(Store(Memory()), number)
+    with pytest.raises(UsageError, match=why):
+        Producer(Store(Memory()), partitions=number)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ import pytest
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, UsageError
 from actorproc.retry import Backoff
 from actorproc.store import Store, Stored, StoreLimits
-from actorproc.stores.files import HIDDEN, Files
+from actorproc.stores.files import Files
+from actorproc.stores.ground import HIDDEN
 
 
 @pytest.fixture
@@ -233,12 +234,64 @@ async def _expect_unavailable(store: Store, tag: str) -> None:
         await store.swap("key", b"blocked", tag)
 
 
-async def test_a_folder_removed_while_in_use_is_made_again(files: Files, tmp_path: Path) -> None:
+@pytest.mark.parametrize("instead", [None, "empty", "another"])
+@pytest.mark.parametrize("met", ["written", "found"])
+async def test_a_folder_that_is_away_is_unavailable_and_not_made_again(
+    tmp_path: Path, instead: str | None, met: str
+) -> None:
+    """As with a mount that is gone, below which there may be a folder, from an earlier such hour too."""
+    root = tmp_path / "store"
+    files = Files(root)
+    for each in (Files(root), files) if met == "found" else (files,):
+        await each.open()
+        if met == "written" or each is not files:
+            tag = await each.put("a/key", b"body")
+    lane, fleeting = files.lane(), files.fleeting()
+    root.rename(tmp_path / "away")
+    if instead == "empty":
+        root.mkdir()
+    elif instead == "another":
+        await Files(root).put("a/key", b"hidden later")
+    there = sorted(root.rglob("*"))
+    for each in (files, lane, fleeting):
+        for request in (
+            each.put("a/key", b"x"), each.put_if_absent("b/new", b"x"), each.put_if_match("a/gone", b"x", tag), each.list(""),
+            each.get("a/none"), each.delete("a/none"),
+        ):  # fmt: skip
+            with pytest.raises(StoreUnavailable, match=r"store is away: .actorproc/clock in it is not what it was"):
+                await request
+    assert sorted(root.rglob("*")) == there
+    shutil.rmtree(root, ignore_errors=True)
+    (tmp_path / "away").rename(root)
+    assert await files.get("a/key") == Stored(b"body", tag, 4)
+    await files.put_if_absent("b/new", b"x")
+    assert await lane.put_if_match("a/key", b"more", tag)
+
+
+async def test_a_folder_removed_and_made_anew_is_another_one_although_its_files_may_have_the_inodes_of_the_old(
+    files: Files, tmp_path: Path
+) -> None:
     await files.put("key", b"body")
     shutil.rmtree(tmp_path / "store")
-    store = Store(files, limits=StoreLimits(backoff=Backoff(0.001, 0.01)))
-    await store.create("key", b"body")
-    assert await store.get("key") is not None
+    await Files(tmp_path / "store").put("key", b"new")
+    with pytest.raises(StoreUnavailable, match="if it was removed on purpose, start anew what uses it"):
+        await files.put("key", b"body")
+    assert (tmp_path / "store/key").read_bytes() == b"new"
+
+
+async def test_a_folder_that_goes_while_a_file_is_put_in_place_is_not_made_again(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(draft: str, path: str) -> None:
+        (tmp_path / "store").rename(tmp_path / "away")
+        really(draft, path)
+
+    really = os.link
+    await files.put("other", b"body")
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(StoreUnavailable, match="No such file"):
+        await files.put_if_absent("a/key", b"body")
+    assert not (tmp_path / "store").exists()
 
 
 async def test_folders_go_with_the_last_object_in_them(files: Files, tmp_path: Path) -> None:
