@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import anyio
 import pyarrow as pa
@@ -25,6 +26,16 @@ _SURE = RETENTION / 2  # seconds for which what was the end of the log cannot ha
 log = get_logger(__name__)
 
 
+class _Moment(NamedTuple):
+    """By both clocks of the machine: either may stand still while it sleeps, or be set."""
+
+    monotonic: float
+    wall: float
+
+
+_NEVER = _Moment(-math.inf, -math.inf)
+
+
 class Appender:
     """Appends to one partition, one file at a time. Several producers may append to the same partition.
 
@@ -43,7 +54,7 @@ class Appender:
         self._clock = clock
         self._base = 0  # of the next file, as far as we know
         self._running = 0  # greatest timestamp below it
-        self._looked_at = self._looked_at_wall = -math.inf
+        self._looked_at = _NEVER  # what lies at `_base` or beyond has come later
 
     async def append(self, table: pa.Table, give_up: float) -> int:
         """Append `table`, once, and return the sequence of its first record.
@@ -58,6 +69,7 @@ class Appender:
             StoreRefused: the store said no; the records are not in the log.
             CorruptObject: another file in the way cannot be read.
         """
+        began = self._now()
         newest = pc.max(table.column("timestamp")).cast(pa.int64()).as_py()
         body: bytes | None = None
         doubtful = False  # whether a try has ended without an answer
@@ -69,7 +81,6 @@ class Appender:
                 with anyio.fail_after(max(0.0, give_up - self._clock.monotonic())):
                     if body is None:  # and never later: a base that was tried is not left before it is settled
                         body = await self._prepare(table, newest)
-                    looked_at = self._looked_at, self._looked_at_wall
                     base = await self._settle(body, table.num_rows, newest)
                 break
             except StoreUnavailable as error:
@@ -86,7 +97,8 @@ class Appender:
                 raise StoreUnavailable(f"{self._these(table)} are not confirmed; they may be in the log or not: {why}")
             log.warning("log.append_retry", partition=self._partition, attempt=attempt, error=why)
             await self._clock.sleep(delay)
-        await self._check_not_trimmed(base, table, *looked_at)
+        await self._check_not_trimmed(base, table)
+        self._looked_at = began  # not later: our file may have come just then, and what follows it right after
         return base
 
     def _these(self, table: pa.Table) -> str:
@@ -94,17 +106,16 @@ class Appender:
 
     async def _prepare(self, table: pa.Table, newest: int) -> bytes:
         # After a pause files may have been deleted, so that a base we remember is free and yet not the end.
-        if self._clock.monotonic() - self._looked_at > _LOOK_AGAIN:
+        if self._since(self._looked_at) > _LOOK_AGAIN:
             await self._locate()
         running = max(self._running, newest)
         notes = Notes(self._clock.nonce(), self._producer, newest, running, covers=self._base)
         return await self._clock.compute(encoding_cost(table), encode_file, table, notes, self._compression)
 
-    async def _check_not_trimmed(self, base: int, table: pa.Table, looked_at: float, looked_at_wall: float) -> None:
+    async def _check_not_trimmed(self, base: int, table: pa.Table) -> None:
         """After a long sleep: if the log was trimmed beyond `base` meanwhile, our file came there after another's, and is
         void; or it came in time, and has been read. Nobody can tell."""
-        # Either clock may stand still while a machine sleeps, or be set; a look too many does no harm.
-        if self._clock.monotonic() - looked_at <= _SURE and self._clock.wall() - looked_at_wall <= _SURE:
+        if self._since(self._looked_at) <= _SURE:
             return
         try:
             boundary = await read_boundary(self._store, log_boundary(self._partition))
@@ -115,7 +126,7 @@ class Appender:
             ) from None
         if base < boundary.lowest:
             self._base = 0  # what we know of the end is wrong: look anew
-            self._looked_at = self._looked_at_wall = -math.inf
+            self._looked_at = _NEVER
             raise StoreUnavailable(
                 f"{self._these(table)} were on their way for so long that the log was trimmed beyond their place meanwhile; "
                 "they may be in the log or not"
@@ -136,7 +147,6 @@ class Appender:
             else:
                 self._base, self._running = base + rows, max(self._running, newest)
                 self._hint = base
-                self._looked()
                 return base
 
     def _pass(self, base: int, stored: Stored | None) -> None:
@@ -150,13 +160,19 @@ class Appender:
 
     async def _locate(self) -> None:
         """Find the end, and the greatest timestamp before it."""
+        began = self._now()
         base = await last_base(self._store, self._partition, self._hint)
         if base is not None:
             _, end = await read_notes(self._store, self._partition, base)
             if end > self._base:
                 self._running = await running_time(self._store, self._partition, base)
                 self._base, self._hint = end, base
-        self._looked()
+        self._looked_at = began
 
-    def _looked(self) -> None:
-        self._looked_at, self._looked_at_wall = self._clock.monotonic(), self._clock.wall()
+    def _now(self) -> _Moment:
+        return _Moment(self._clock.monotonic(), self._clock.wall())
+
+    def _since(self, moment: _Moment) -> float:
+        """Seconds, by the clock that says more: a look too many does no harm."""
+        now = self._now()
+        return max(now.monotonic - moment.monotonic, now.wall - moment.wall)

@@ -1,0 +1,165 @@
+"""Producers whose machine is suspended for hours while others append and trim: what they confirm is read."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
+
+import pytest
+
+from actorproc.errors import ActorprocError
+from actorproc.keeping.kept import KeptLog
+from actorproc.keeping.trim import trim
+from actorproc.log.producer import Producer
+from actorproc.settings import Settings
+from actorproc.sources import LogSource
+from actorproc.store import Backend, Listing, Store, Stored
+from actorproc.stores.memory import Memory
+from actorproc.testing.clock import VirtualClock
+from actorproc.testing.loop import run
+from tests.log.reading import batches
+
+T = TypeVar("T")
+HOUR = 3600.0
+SETTINGS = Settings.load()
+
+
+class World:
+    """A log of one partition. Hours pass on the wall clock alone: the monotonic one stands still in a suspended machine."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock("world")
+        self.truth = Memory(clock=self.clock)
+        self.store = Store(self.truth, clock=self.clock)
+        self.seen: dict[int, bytes | None] = {}  # what has been read, by sequence
+
+    def producer(self, backend: Backend | None = None) -> Producer:
+        store = self.store if backend is None else Store(backend, clock=self.clock)
+        return Producer(store, partitions=1, linger=0, clock=self.clock)
+
+    async def append(self, *values: str) -> None:
+        """Somebody else does, a file for each."""
+        async with self.producer() as producer:
+            for value in values:
+                await (await producer.send(value))
+
+    async def wait(self, hours: float) -> None:
+        """So much time passes; what there is then is read, and trimmed."""
+        self.clock.offset += hours * HOUR
+        await self.read()
+        await trim(KeptLog(self.store), SETTINGS)
+
+    async def read(self) -> None:
+        """All that is there. No sequence is missing, and those that were read before hold what they held."""
+        source = LogSource(self.store, settings=SETTINGS, clock=self.clock)
+        await source.open()
+        start = await source.start("0", "earliest")
+        found = {
+            sequence: value
+            for batch in await batches(source, "0", start)
+            for sequence, value in zip(batch.sequences, batch.values, strict=True)
+        }
+        assert list(found) == list(range(int(start), int(start) + len(found)))
+        assert not self.seen or max(self.seen) in range(int(start) - 1, int(start) + len(found))
+        assert all(self.seen.get(sequence, value) == value for sequence, value in found.items())
+        self.seen |= found
+
+
+class Interrupted(Backend):
+    """A machine that is suspended for as long as `asleep` takes, before its request number `number` is sent (from 0), or
+    after it was carried out."""
+
+    def __init__(self, truth: Backend, number: int, after: bool, asleep: Callable[[], Awaitable[None]]) -> None:
+        self.url, self._truth = truth.url, truth
+        self.number, self.after, self.asleep = number, after, asleep
+        self.requests: int | None = None  # are not counted before it is 0
+
+    async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
+        return await self._pass(lambda: self._truth.get(key, unless=unless, tail=tail))
+
+    async def put(self, key: str, body: bytes) -> str:
+        return await self._truth.put(key, body)  # hints
+
+    async def put_if_absent(self, key: str, body: bytes) -> str:
+        return await self._pass(lambda: self._truth.put_if_absent(key, body))
+
+    async def put_if_match(self, key: str, body: bytes, tag: str) -> str:
+        return await self._truth.put_if_match(key, body, tag)
+
+    async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Listing:
+        return await self._pass(lambda: self._truth.list(prefix, after, limit))
+
+    async def delete(self, key: str) -> None:
+        await self._truth.delete(key)
+
+    async def _pass(self, send: Callable[[], Awaitable[T]]) -> T:
+        now = self.requests == self.number
+        if self.requests is not None:
+            self.requests += 1
+        if now and not self.after:
+            await self.asleep()
+        answer = await send()
+        if now and self.after:
+            await self.asleep()
+        return answer
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(("known", "number"), [*((False, n) for n in range(6)), *((True, n) for n in range(3))])
+def test_who_is_suspended_at_any_request_of_an_append_confirms_only_what_is_read(
+    number: int, after: bool, known: bool
+) -> None:
+    async def main() -> None:
+        world = World()
+        await world.append("first")
+
+        async def asleep() -> None:
+            await world.append("second", "third")
+            await world.wait(3)
+
+        backend = Interrupted(world.truth, number, after, asleep)
+        async with world.producer(backend) as producer:
+            if known:  # where the end is
+                await (await producer.send("before"))
+            backend.requests = 0
+            confirmed, failed = {}, 0
+            for value in ("of the sleeper", "next", "last"):
+                try:
+                    confirmed[(await (await producer.send(value))).sequence] = value.encode()
+                except ActorprocError:
+                    failed += 1
+            with suppress(ActorprocError):
+                await producer.flush()
+        assert backend.requests > number
+        assert failed <= 1, "that one, and those after it find the end"
+        await world.read()
+        assert confirmed.items() <= world.seen.items()
+
+    run(main())
+
+
+def test_what_follows_a_file_whose_reply_took_long_is_looked_at_as_long_after_it_as_that_landed() -> None:
+    """Another's file came right after it, and is trimmed when it is an hour old: less than that after the reply."""
+
+    async def main() -> None:
+        world = World()
+        await world.append("first")
+
+        async def asleep() -> None:
+            await world.append("right after")
+            await world.wait(0.9)
+
+        backend = Interrupted(world.truth, 0, True, asleep)
+        async with world.producer(backend) as producer:
+            await (await producer.send("before"))
+            backend.requests = 0
+            assert (await (await producer.send("slow"))).sequence == 2
+            await world.append("others")
+            await world.wait(0.15)
+            await world.append("others again")
+            sent = await (await producer.send("next"))
+        await world.read()
+        assert world.seen[sent.sequence] == b"next"
+
+    run(main())
