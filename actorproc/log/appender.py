@@ -36,6 +36,10 @@ class _Moment(NamedTuple):
 _NEVER = _Moment(-math.inf, -math.inf)
 
 
+class _Untold(Exception):
+    """Whether the records came into the log in time, nobody can tell, and no further try would."""
+
+
 class Appender:
     """Appends to one partition, one file at a time. Several producers may append to the same partition.
 
@@ -52,7 +56,7 @@ class Appender:
         self._compression = compression
         self._hint = hint
         self._clock = clock
-        self._base = 0  # of the next file, as far as we know
+        self._base = 0  # of the next file, as far as we know: it was the end once
         self._running = 0  # greatest timestamp below it
         self._looked_at = _NEVER  # what lies at `_base` or beyond has come later
 
@@ -93,11 +97,12 @@ class Appender:
                 delay, why = math.inf, str(error)
             except TimeoutError:
                 delay = math.inf
+            except _Untold as untold:
+                raise StoreUnavailable(f"{self._these(table)} were on their way for so long that {untold}") from None
             if self._clock.monotonic() + delay >= give_up:
                 raise StoreUnavailable(f"{self._these(table)} are not confirmed; they may be in the log or not: {why}")
             log.warning("log.append_retry", partition=self._partition, attempt=attempt, error=why)
             await self._clock.sleep(delay)
-        await self._check_not_trimmed(base, table)
         self._looked_at = began  # not later: our file may have come just then, and what follows it right after
         return base
 
@@ -112,42 +117,40 @@ class Appender:
         notes = Notes(self._clock.nonce(), self._producer, newest, running, covers=self._base)
         return await self._clock.compute(encoding_cost(table), encode_file, table, notes, self._compression)
 
-    async def _check_not_trimmed(self, base: int, table: pa.Table) -> None:
-        """After a long sleep: if the log was trimmed beyond `base` meanwhile, our file came there after another's, and is
-        void; or it came in time, and has been read. Nobody can tell."""
+    async def _check_not_trimmed(self, base: int) -> None:
+        """After a long sleep, of the file at `base`: if the log was trimmed beyond that meanwhile, it is void, having come there
+        after another's. Ours may have come in time, and been read. Nobody can tell."""
         if self._since(self._looked_at) <= _SURE:
             return
         try:
             boundary = await read_boundary(self._store, log_boundary(self._partition))
         except StoreRefused as error:
-            raise StoreUnavailable(
-                f"{self._these(table)} were on their way for long, and whether the log was trimmed beyond their place meanwhile "
-                f"cannot be told; they may be in the log or not: {error}"
+            raise _Untold(
+                f"the log may have been trimmed beyond their place meanwhile; they may be in the log or not: {error}"
             ) from None
         if base < boundary.lowest:
-            self._base = 0  # what we know of the end is wrong: look anew
-            self._looked_at = _NEVER
-            raise StoreUnavailable(
-                f"{self._these(table)} were on their way for so long that the log was trimmed beyond their place meanwhile; "
-                "they may be in the log or not"
-            )
+            self._looked_at = _NEVER  # the end is somewhere else
+            raise _Untold("the log was trimmed beyond their place meanwhile; they may be in the log or not")
 
     async def _settle(self, body: bytes, rows: int, newest: int) -> int:
         """Create the first base that is free. No base is left before it is known whose it is; the bytes stay the same."""
         lost = 0
         while True:
             base = self._base
+            another: Conflict | None = None
             try:
                 await self._store.create(log_file(self._partition, base), body)
             except Conflict as conflict:
-                self._pass(base, conflict.stored)
-                lost += 1
-                if lost > 1:  # far behind: do not knock at every door
-                    await self._locate()
-            else:
+                another = conflict
+            await self._check_not_trimmed(base)
+            if another is None:
                 self._base, self._running = base + rows, max(self._running, newest)
                 self._hint = base
                 return base
+            self._pass(base, another.stored)
+            lost += 1
+            if lost > 1:  # far behind: do not knock at every door
+                await self._locate()
 
     def _pass(self, base: int, stored: Stored | None) -> None:
         """Somebody else's file is at `base`: go on after it."""
@@ -165,8 +168,11 @@ class Appender:
         if base is not None:
             _, end = await read_notes(self._store, self._partition, base)
             if end > self._base:
-                self._running = await running_time(self._store, self._partition, base)
-                self._base, self._hint = end, base
+                running = await running_time(self._store, self._partition, base)
+                if self._since(began) > _SURE:  # what was read there may be void
+                    await self._locate()
+                    return
+                self._base, self._hint, self._running = end, base, running
         self._looked_at = began
 
     def _now(self) -> _Moment:

@@ -8,9 +8,11 @@ from typing import TypeVar
 
 import pytest
 
-from actorproc.errors import ActorprocError
+from actorproc.boundary import read_boundary
+from actorproc.errors import ActorprocError, ConditionFailed, StoreUnavailable
 from actorproc.keeping.kept import KeptLog
 from actorproc.keeping.trim import trim
+from actorproc.layout import log_boundary, log_file
 from actorproc.log.producer import Producer
 from actorproc.settings import Settings
 from actorproc.sources import LogSource
@@ -49,6 +51,17 @@ class World:
         self.clock.offset += hours * HOUR
         await self.read()
         await trim(KeptLog(self.store), SETTINGS)
+
+    async def late_files(self) -> None:
+        """Others that slept create theirs, of a hundred records each, wherever a file was trimmed: they are void."""
+        elsewhere = World()
+        async with elsewhere.producer() as producer:
+            await producer.send_many(["void"] * 100)
+        stored = await elsewhere.store.get(log_file("0", 0))
+        assert stored is not None
+        for base in range((await read_boundary(self.store, log_boundary("0"))).lowest):
+            with suppress(ConditionFailed):
+                await self.truth.put_if_absent(log_file("0", base), stored.body)
 
     async def read(self) -> None:
         """All that is there. No sequence is missing, and those that were read before hold what they held."""
@@ -105,10 +118,11 @@ class Interrupted(Backend):
         return answer
 
 
+@pytest.mark.parametrize("late_files", [False, True])
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize(("known", "number"), [*((False, n) for n in range(6)), *((True, n) for n in range(3))])
 def test_who_is_suspended_at_any_request_of_an_append_confirms_only_what_is_read(
-    number: int, after: bool, known: bool
+    number: int, after: bool, known: bool, late_files: bool
 ) -> None:
     async def main() -> None:
         world = World()
@@ -117,6 +131,8 @@ def test_who_is_suspended_at_any_request_of_an_append_confirms_only_what_is_read
         async def asleep() -> None:
             await world.append("second", "third")
             await world.wait(3)
+            if late_files:
+                await world.late_files()
 
         backend = Interrupted(world.truth, number, after, asleep)
         async with world.producer(backend) as producer:
@@ -161,5 +177,32 @@ def test_what_follows_a_file_whose_reply_took_long_is_looked_at_as_long_after_it
             sent = await (await producer.send("next"))
         await world.read()
         assert world.seen[sent.sequence] == b"next"
+
+    run(main())
+
+
+def test_a_void_file_in_the_way_is_not_passed_and_the_next_append_finds_the_end() -> None:
+    async def main() -> None:
+        world = World()
+        await world.append("0", "1", "2")
+
+        async def asleep() -> None:
+            await world.append(*"34567")
+            await world.wait(3)
+            await world.late_files()
+
+        backend = Interrupted(world.truth, 0, False, asleep)
+        async with world.producer(backend) as producer:
+            await (await producer.send("before"))
+            backend.requests = 0
+            with pytest.raises(
+                StoreUnavailable, match="trimmed beyond their place meanwhile; they may be in the log or not"
+            ):
+                await (await producer.send("of the sleeper"))
+            with pytest.raises(StoreUnavailable):
+                await producer.flush()
+            assert (await (await producer.send("next"))).sequence == 9
+        await world.read()
+        assert max(world.seen) == 9
 
     run(main())
