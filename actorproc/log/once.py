@@ -1,7 +1,7 @@
 """Appending where the base was written down first: whoever goes on after a crash knows the only place where the file can be.
 
-The rule, for whoever keeps the note: a base is left only after another's file was found there, and the note moves on by
-compare-and-swap before anything is sent to the next. Then all lower bases are settled, and the file lands once.
+The rule, for whoever keeps the note: a base is left only after another's file was found there that counts, and the note moves on
+by compare-and-swap before anything is sent to the next. Then all lower bases are settled, and the file lands once.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ async def land(
     Raises:
         StoreUnavailable: not settled; the base may not be left.
         CorruptObject: what is there cannot be read, or is deleted while it is looked at; or the log was trimmed beyond
-            the base since it was written down, so that the file may have been read, or be void.
+            the base since it was written down, so that the file may have been read, and what is there be void.
     """
     key = log_file(partition, base)
     await heads.begin()
@@ -63,11 +63,10 @@ async def land(
                 raise CorruptObject(
                     key, "was refused and is gone: files of a log are deleted while it is appended to"
                 ) from None
-            found = Notes.from_footer(key, footer_of(key, conflict.stored.body))
-            known = base  # if it is another's, too: he may have died before giving a hint
-            if found.put_id != put_id:
-                return False
-        known = base
+            ours = Notes.from_footer(key, footer_of(key, conflict.stored.body)).put_id == put_id
+        else:
+            ours = True
+        known = base  # if it is another's, too: he may have died before giving a hint
         lowest = (await read_boundary(log, log_boundary(partition))).lowest
         if base < lowest:
             raise CorruptObject(
@@ -75,7 +74,7 @@ async def land(
                 f"is where unfinished work was to append, and the log was trimmed below {lowest} since then: whether its "
                 f"records were appended before, nobody can tell. {doubt}",
             )
-        return True
+        return ours
     finally:
         heads.end(partition, known)
 

@@ -15,9 +15,10 @@ from typing import NamedTuple, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from actorproc.boundary import read_boundary
 from actorproc.document import document, to_document
 from actorproc.errors import CorruptObject, StoreError, UsageError
-from actorproc.layout import LOG_STAGED, batch_of_staged, folder_of, log_transaction
+from actorproc.layout import LOG_STAGED, batch_of_staged, folder_of, log_boundary, log_transaction
 from actorproc.log.files import Notes, encode_file, first_base, open_log
 from actorproc.log.heads import HeadWriter
 from actorproc.log.once import ending, hinting, land
@@ -174,7 +175,8 @@ class Transactions:
 
         async def check(partition: str) -> None:
             base = found.shares[partition].base
-            first = await first_base(self._store, partition, base)
+            lowest = (await read_boundary(self._store, log_boundary(partition))).lowest
+            first = await first_base(self._store, partition, max(base, lowest))  # what lies below is void
             if first not in (None, base):
                 raise CorruptObject(
                     key,

@@ -19,6 +19,7 @@ from actorproc.replay import Replay
 from actorproc.sources import LogSource
 from actorproc.store import Store
 from actorproc.stores.memory import Memory
+from tests.fragile import Fate, Fragile, Killed
 from tests.keeping.conftest import HOUR, LAYOUT, SETTINGS, Later, Place
 from tests.log.reading import values
 from tests.log.test_append_hazards import Tampered
@@ -238,6 +239,32 @@ async def test_a_replay_whose_place_was_trimmed_is_left_to_people(place: Place, 
     async with Replay.opened(container, "numbers", place.store) as replay:
         with pytest.raises(CorruptObject, match="unfinished work was to append, and the log was trimmed below 20"):
             await replay.file(letters)
+
+
+async def test_a_replay_that_landed_and_was_trimmed_is_left_to_people_though_a_void_file_lies_there(
+    place: Place, kept_log: KeptLog, container: Store
+) -> None:
+    assert isinstance(container.backend, Memory)
+    await produce(place.store, 10)
+    slept = await place.store.get(log_file("0", 0))
+    assert slept is not None
+    await processor(place, container).run(until_end=True)
+    [letters] = [entry.key for entry in (await container.list(LAYOUT.dead_letters)).entries]
+    with pytest.raises((Killed, BaseExceptionGroup)):
+        fate = Fate(1, "before")  # the intent; then that it is done, which is never written
+        async with Replay.opened(Store(Fragile(container.backend, fate)), "numbers", place.store) as replay:
+            await replay.file(letters)
+    assert await place.numbers(LOG) == [0, 10], "it has landed"
+    await produce(place.store, 10, first=11)
+    await processor(place, container).run(until_end=True)
+    place.wait(2 * HOUR)
+    await trim_now(kept_log)
+    await place.store.create(log_file("0", 10), slept.body)
+    assert await place.numbers(LOG) == [10, 11]
+    async with Replay.opened(container, "numbers", place.store) as replay:
+        with pytest.raises(CorruptObject, match="unfinished work was to append, and the log was trimmed below 11"):
+            await replay.file(letters)
+    assert await end_of(place.store, "0") == 21
 
 
 async def test_a_log_of_which_everything_is_young_is_left_alone(place: Place, kept_log: KeptLog) -> None:

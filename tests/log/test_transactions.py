@@ -10,10 +10,11 @@ import anyio
 import numpy as np
 import pytest
 
+from actorproc.boundary import raise_boundary
 from actorproc.errors import CorruptObject, StoreUnavailable, UsageError
-from actorproc.layout import LOG_STAGED, log_file, log_staged, log_transaction
+from actorproc.layout import LOG_STAGED, log_boundary, log_file, log_staged, log_transaction
 from actorproc.log import transactions
-from actorproc.log.files import create_log
+from actorproc.log.files import create_log, end_of
 from actorproc.log.producer import Producer
 from actorproc.log.staging import Staged, decode_staged, encode_staged
 from actorproc.log.transactions import Transactions, is_begun, is_done
@@ -35,6 +36,15 @@ class Driver(Fragile):
 
     async def delete(self, key: str) -> None:
         await self.fate.write(self.truth, "delete", key)
+
+
+class KilledAtTheEnd(Fragile):
+    """Before it says that all is appended."""
+
+    async def put_if_match(self, key: str, body: bytes, tag: str) -> str:
+        if key.startswith("transactions/"):
+            raise Killed
+        return await super().put_if_match(key, body, tag)
 
 
 class World:
@@ -272,12 +282,6 @@ async def test_a_store_that_goes_away_is_an_error_and_the_next_try_goes_on(world
 async def test_an_unfinished_batch_whose_files_were_deleted_meanwhile_is_refused(world: World) -> None:
     """Else what had been appended, and was read and deleted, would be appended again."""
 
-    class KilledAtTheEnd(Fragile):
-        async def put_if_match(self, key: str, body: bytes, tag: str) -> str:
-            if key.startswith("transactions/"):
-                raise Killed
-            return await super().put_if_match(key, body, tag)
-
     with pytest.raises((Killed, BaseExceptionGroup)):
         await world.commit(0, BATCH[:3], store=Store(KilledAtTheEnd(world.truth, Fate())))
     assert (await world.values())["0"] == [b"a"]
@@ -285,6 +289,21 @@ async def test_an_unfinished_batch_whose_files_were_deleted_meanwhile_is_refused
     await world.truth.delete(log_file("0", 1))  # where `a` was
     with pytest.raises(CorruptObject, match=r"transactions/t\.json: batch 0 is unfinished.*partition 0.*begin at 2"):
         await world.commit(0, BATCH)
+
+
+async def test_an_unfinished_batch_that_was_trimmed_is_refused_though_a_void_file_lies_there(world: World) -> None:
+    slept = await world.truth.get(log_file("0", 0))
+    assert slept is not None
+    with pytest.raises((Killed, BaseExceptionGroup)):
+        await world.commit(0, BATCH[:3], store=Store(KilledAtTheEnd(world.truth, Fate())))
+    assert (await world.values())["0"] == [b"a"]
+    await world.someone_appends()
+    await raise_boundary(Store(world.truth), log_boundary("0"), 2)
+    await world.truth.delete(log_file("0", 1))  # where `a` was
+    await world.truth.put_if_absent(log_file("0", 1), slept.body)
+    with pytest.raises(CorruptObject, match=r"transactions/t\.json: batch 0 is unfinished.*partition 0.*begin at 2"):
+        await world.commit(0, BATCH)
+    assert await end_of(Store(world.truth), "0") == 3
 
 
 async def test_staged_records_that_are_gone_are_named(world: World) -> None:
