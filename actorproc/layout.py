@@ -20,7 +20,7 @@ def checked_name(kind: str, value: str) -> str:
     Raises:
         UsageError: it cannot; names the kind, the value and what is allowed.
     """
-    if not _NAME.fullmatch(value):
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
         raise UsageError(
             f"{kind} {value!r} is not usable: 1 to 128 letters, digits, '.', '_' or '-', and the first a letter or digit"
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -26,7 +26,7 @@ from actorproc.output.checkpoints import Checkpoint, Totals
 from actorproc.records import Cursor
 from actorproc.rows.as_json import rows_to_json
 from actorproc.rows.schema import output_schema, parse_schema, schema_to_ddl
-from actorproc.sources import OutputSource, open_source
+from actorproc.sources import LogSource, OutputSource, open_source
 from actorproc.status import read_status
 from actorproc.store import Store
 from actorproc.stores import open_store
@@ -432,6 +432,14 @@ def test_urls_name_a_container_and_a_processor(tmp_path: Path) -> None:
         open_source("actorproc+memory://x/De lays")
     with pytest.raises(UsageError, match="unknown scheme"):
         open_source("actorproc+kafka://x/Delays")
+
+
+@pytest.mark.parametrize("source", [lambda place: OutputSource(place, "Delays"), LogSource])
+def test_the_place_of_a_source_is_text_a_path_or_a_store(source: Callable[[Any], LogSource | OutputSource]) -> None:
+    assert source(Path("place")).url == source("place").url
+    for wrong in (None, 7):
+        with pytest.raises(UsageError, match=rf"^(container|log) = {wrong}: the URL or folder of"):
+            source(wrong)
 
 
 async def test_a_source_that_names_a_processor_wrongly_is_refused_with_those_that_there_are(store: Store) -> None:

@@ -162,10 +162,6 @@ def _positions(at: Sequence[str], partitions: Sequence[str]) -> Mapping[str, int
         partition, equals, number = text.rpartition("=")
         if not number.isdecimal() or int(number) > MOST_NUMBER:
             raise UsageError(f"--at {text!r}: write a number, or PARTITION=NUMBER, such as 0=1200")
-        if equals and partition not in partitions:
-            raise UsageError(
-                f"--at {text!r}: no partition {partition!r}; there are: {', '.join(partitions) or 'none yet'}"
-            )
         found |= {partition: int(number)} if equals else dict.fromkeys(partitions, int(number))
     return found
 

@@ -10,7 +10,7 @@ from actorproc.errors import UsageError
 from actorproc.keeping.kept import Kept, KeptLog, KeptOutput
 from actorproc.keeping.positions import position_of
 from actorproc.keeping.registry import Reader, register, remove
-from actorproc.layout import ProcessorLayout
+from actorproc.layout import ProcessorLayout, natural
 from actorproc.log.files import open_log
 from actorproc.places import missing_processor
 from actorproc.settings import Settings
@@ -45,10 +45,14 @@ async def add_to(kept: Kept, reader: Reader, settings: Settings) -> Mapping[str,
     """Register a reader where it stands; the numbers that it reads next, by partition: none, if it has not begun.
 
     Raises:
-        UsageError: what it reads next was trimmed; or another reader has its name.
+        UsageError: what it reads next was trimmed, or is in no partition that there is; or another reader has its name.
         ActorprocError: it cannot be told how far it is.
     """
-    positions = await position_of(kept, reader, await kept.partitions(), settings)
+    partitions = await kept.partitions()
+    if unknown := sorted(reader.positions.keys() - set(partitions), key=natural):
+        there = ", ".join(sorted(partitions, key=natural)) or "none yet"
+        raise UsageError(f"reader {reader.name!r} of {kept}: no partition {unknown[0]!r}; there are: {there}")
+    positions = await position_of(kept, reader, partitions, settings)
     await register(kept.store, kept.readers, reader, positions)
     return positions
 
@@ -69,7 +73,8 @@ async def add_reader(
         settings: how to reach the store; default: environment and `actorproc.toml`.
 
     Raises:
-        UsageError: there is no such output or log; what it reads next was trimmed; or another reader has its name.
+        UsageError: there is no such output or log; what it reads next was trimmed, or is in no partition that there is; or
+            another reader has its name.
         ActorprocError: it cannot be told how far it is.
     """
     settings = settings or Settings.load()

@@ -6,14 +6,16 @@ is decided cannot pass each other. Protocol: docs/protocol.md; as a model: tests
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, count
-from typing import Any, Literal, Self
+from operator import index
+from typing import Any, Literal, Self, SupportsIndex
 
 from actorproc.boundary import Boundaries
-from actorproc.document import check_types, document, to_document
+from actorproc.document import MOST_NUMBER, check_types, document, to_document
 from actorproc.errors import UsageError
 from actorproc.layout import checked_name
 from actorproc.store import Conflict, Store, Stored
@@ -54,22 +56,30 @@ class Reader:
     """MODULE:FUNCTION whose checkpoint it is; "" where nobody has said."""
 
     @classmethod
-    def spark(cls, name: str, checkpoint: str, query: str = "") -> Self:
+    def spark(cls, name: str, checkpoint: str | os.PathLike[str], query: str = "") -> Self:
         """A Spark query with this `checkpointLocation`. Until its first micro-batch is done it holds everything."""
-        return cls(checked_name("reader name", name), "spark", url=_place(checkpoint), query=query)
+        return cls(checked_name("reader name", name), "spark", url=_place("checkpoint", checkpoint), query=query)
 
     @classmethod
-    def of_processor(cls, container: str, processor: str, stream: str = "", *, name: str | None = None) -> Self:
+    def of_processor(
+        cls, container: str | os.PathLike[str], processor: str, stream: str = "", *, name: str | None = None
+    ) -> Self:
         """A processor. A partition that it has not claimed yet is held as it is."""
         name = checked_name("reader name", name or processor)
-        return cls(
-            name, "processor", url=_place(container), processor=checked_name("processor name", processor), stream=stream
-        )
+        url, processor = _place("container", container), checked_name("processor name", processor)
+        return cls(name, "processor", url=url, processor=processor, stream=stream)
 
     @classmethod
-    def at(cls, name: str, positions: Mapping[str, int]) -> Self:
-        """Whatever reads by itself; somebody moves its positions. A partition without one is held as it is."""
-        return cls(checked_name("reader name", name), "position", positions=dict(positions))
+    def at(cls, name: str, positions: Mapping[str, SupportsIndex]) -> Self:
+        """Whatever reads by itself; somebody moves its positions. A partition without one is held as it is.
+
+        Raises:
+            UsageError: a position is no whole number, or a negative one. In the list nobody could read it.
+        """
+        name = checked_name("reader name", name)
+        if not isinstance(positions, Mapping):
+            raise UsageError(f"reader {name!r}: {positions!r:.80}: numbers by partition, such as {{'0': 1200}}")
+        return cls(name, "position", positions={str(p): _number(name, p, n) for p, n in positions.items()})
 
     def is_same(self, other: Reader) -> bool:
         """Whether both tell of the same position, wherever it is."""
@@ -117,12 +127,27 @@ def _reader(name: str, found: Mapping[str, Any]) -> Reader:
     return reader
 
 
-def _place(url: str) -> str:
-    """The URL, as Spark or a person writes it, as every host of ours finds it.
+def _number(name: str, partition: object, number: object) -> int:
+    """What reader `name` reads next in a partition, of whatever type of integers it is."""
+    try:
+        found = -1 if isinstance(number, bool) else index(number)  # type: ignore[arg-type]
+    except TypeError:
+        found = -1
+    if not 0 <= found <= MOST_NUMBER:
+        wanted = "a whole number, 0 or more, and of 64 bits: what is read next"
+        raise UsageError(f"reader {name!r}, partition {partition}: {number!r:.80}: {wanted}")
+    return found
+
+
+def _place(what: str, given: str | os.PathLike[str]) -> str:
+    """The URL, as Spark or a person writes it, as every host of ours finds it. `what` was given, for messages.
 
     Raises:
         UsageError: it is in no store that we can read.
     """
+    if not isinstance(given, str | os.PathLike):
+        raise UsageError(f"{what} = {given!r}: its URL as text, or a folder")
+    url = os.fspath(given)
     match = _SCHEME.match(url)
     scheme, slashes = match.groups() if match else ("file", "/")
     if scheme == "file" and slashes == "/":

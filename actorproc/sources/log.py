@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -44,15 +45,22 @@ class LogSource(Source):
     A position is the base of the file to read next, or `<base>+<records of it to pass over>`.
 
     Args:
-        log: URL of the log, or an opened store in which it is.
+        log: URL or folder of the log, or an opened store in which it is.
+
+    Raises:
+        UsageError: it is nothing of that kind.
     """
 
-    def __init__(self, log: str | Store, *, settings: Settings | None = None, clock: Clock = SYSTEM) -> None:
+    def __init__(
+        self, log: str | os.PathLike[str] | Store, *, settings: Settings | None = None, clock: Clock = SYSTEM
+    ) -> None:
+        if not isinstance(log, str | os.PathLike | Store):
+            raise UsageError(f"log = {log!r}: the URL or folder of a log, or an opened Store")
         self._settings = settings or Settings.load()
         self._clock = clock
-        self._owns_store = isinstance(log, str)
+        self._owns_store = not isinstance(log, Store)
         self._opened = AsyncExitStack()
-        self._store = open_store(log, self._settings, clock=clock) if isinstance(log, str) else log
+        self._store = log if isinstance(log, Store) else open_store(log, self._settings, clock=clock)
         self.url = self._store.url
         self._heads = HeadWatch(self._store, clock, self._settings.poll_interval)
         self._partitions: list[str] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -50,18 +51,28 @@ class OutputSource(Source):
     a record is how many rows of the partition come before its own: it stays the same whatever is trimmed.
 
     Args:
-        container: of the other processor: its URL, or an opened store.
+        container: of the other processor: its URL or folder, or an opened store.
         name: of the other processor.
+
+    Raises:
+        UsageError: they are nothing of that kind.
     """
 
     def __init__(
-        self, container: str | Store, name: str, *, settings: Settings | None = None, clock: Clock = SYSTEM
+        self,
+        container: str | os.PathLike[str] | Store,
+        name: str,
+        *,
+        settings: Settings | None = None,
+        clock: Clock = SYSTEM,
     ) -> None:
+        if not isinstance(container, str | os.PathLike | Store):
+            raise UsageError(f"container = {container!r}: the URL or folder of a container, or an opened Store")
         self._settings = settings or Settings.load()
         self._clock = clock
-        self._owns_store = isinstance(container, str)
+        self._owns_store = not isinstance(container, Store)
         self._opened = AsyncExitStack()
-        self._store = open_store(container, self._settings, clock=clock) if isinstance(container, str) else container
+        self._store = container if isinstance(container, Store) else open_store(container, self._settings, clock=clock)
         self._layout = ProcessorLayout(name)
         self._lowest: Mapping[str, int] = {}  # where partitions begin, as of when we registered
         self.url = f"{OUTPUT_SCHEME}{self._store.url}/{name}"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import anyio
+import numpy as np
 import pytest
 
 from actorproc import Processor, Producer
@@ -199,3 +201,53 @@ async def test_a_program_adds_and_removes_readers_of_outputs_and_logs_by_their_p
         await add_reader(archive, container=container, name="Delays")
     with pytest.raises(UsageError, match="container and name of a processor's output, or the log"):
         await add_reader(archive, container=container)
+
+
+@pytest.mark.parametrize("number", [150.0, True, -5, 2**63, "150", None, np.float64(150)])
+def test_a_position_that_is_no_whole_number_from_0_is_refused_as_the_reader_is_made(number: Any) -> None:
+    """Once it stood in the list, nobody could read that any more."""
+    with pytest.raises(UsageError, match=r"^reader 'archive', partition 0: .*: a whole number, 0 or more"):
+        Reader.at("archive", {"0": number})
+
+
+@pytest.mark.parametrize("positions", [[5], 5, None])
+def test_positions_that_do_not_say_their_partitions_are_refused(positions: Any) -> None:
+    with pytest.raises(UsageError, match=r"^reader 'archive': .*: numbers by partition, such as \{'0': 1200\}$"):
+        Reader.at("archive", positions)
+
+
+@pytest.mark.parametrize("positions", [{"0": np.int64(150)}, {0: 150}])
+async def test_positions_may_be_integers_of_numpy_and_a_number_names_a_partition_as_well(
+    store: Store, positions: Any
+) -> None:
+    await register(store, READERS, Reader.at("archive", positions))
+    assert (await read_registry(store, READERS)).readers["archive"].positions == {"0": 150}
+
+
+async def test_a_position_in_a_partition_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    async with Producer(tmp_path, partitions=2):
+        pass
+    with pytest.raises(UsageError, match=r"^reader 'archive' of log at .*: no partition '7'; there are: 0, 1$"):
+        await add_reader(Reader.at("archive", {"0": 0, "7": 5}), log=tmp_path)
+    async with open_store(tmp_path) as store:
+        assert (await read_registry(store, READERS)).readers == {}
+
+
+def test_places_of_readers_may_be_paths() -> None:
+    place = Path("place")
+    assert Reader.spark("table", place) == Reader.spark("table", "place")
+    assert Reader.of_processor(place, "Delays") == Reader.of_processor("place", "Delays")
+
+
+@pytest.mark.parametrize("place", [None, 7, b"state"])
+def test_a_place_that_is_neither_text_nor_path_is_refused(place: Any) -> None:
+    with pytest.raises(UsageError, match=r"^checkpoint = .*: its URL as text, or a folder$"):
+        Reader.spark("table", place)
+    with pytest.raises(UsageError, match=r"^container = .*: its URL as text, or a folder$"):
+        Reader.of_processor(place, "Delays")
+
+
+def test_a_name_that_is_no_text_is_refused() -> None:
+    name: Any = 5
+    with pytest.raises(UsageError, match="reader name 5 is not usable"):
+        Reader.at(name, {"0": 1})
