@@ -12,7 +12,7 @@ import typer
 from actorproc.cli.common import console, counted, load_settings, print_json, print_table, run_async
 from actorproc.document import MOST_NUMBER
 from actorproc.errors import CorruptObject, UsageError, locate
-from actorproc.keeping.kept import Kept, KeptLog
+from actorproc.keeping.kept import Kept
 from actorproc.keeping.positions import Standing, standings
 from actorproc.keeping.readers import add_to, opened_kept
 from actorproc.keeping.registry import Reader, read_registry
@@ -100,7 +100,7 @@ def add(
             positions = await add_to(kept, new, settings)
             if (unknown := await _never_ran(new, settings)) is not None:
                 typer.echo(f"warning: {unknown}. It holds everything until it has begun", err=True)
-            await _warn_beyond(kept, new)
+            await _warn_beyond(kept, reader, positions)
         if positions:
             console.print(f"{kept} keeps what {reader} ({new}) has not read", markup=False, soft_wrap=True)
         else:
@@ -134,18 +134,17 @@ async def _reader(reader: str, kept: Kept, spark: str | None, processor: str | N
         place, slash, its_name = processor.rstrip("/").rpartition("/")
         if not slash or not its_name:
             raise UsageError(f"--processor {processor!r}: write CONTAINER/NAME, such as s3://bucket/state/Averages")
-        stream = await kept.identity() if isinstance(kept, KeptLog) else None
-        return Reader.of_processor(place, its_name, stream or "", name=reader)
+        return Reader.of_processor(place, its_name, name=reader)
     return Reader.at(reader, _positions(at, await kept.partitions()))
 
 
-async def _warn_beyond(kept: Kept, reader: Reader) -> None:
-    """A number that is not there yet may be a typing error, and holds nothing of what is there."""
-    ends, _ = await _ends(kept, sorted(reader.positions, key=natural))
-    beyond = [f"{p} ends at {end:,}" for p, end in ends.items() if end is not None and reader.positions[p] > end]
+async def _warn_beyond(kept: Kept, reader: str, positions: Mapping[str, int]) -> None:
+    """A number that is not there yet may be a typing error, or another dataset's, and holds nothing of what is there."""
+    ends, _ = await _ends(kept, sorted(positions, key=natural))
+    beyond = [f"{p} ends at {end:,}" for p, end in ends.items() if end is not None and positions[p] > end]
     if beyond:
         named = ", ".join(beyond[:_NAMED]) + (" ..." if len(beyond) > _NAMED else "")
-        typer.echo(f"warning: partition {named}: {reader.name} holds nothing of what is there", err=True)
+        typer.echo(f"warning: partition {named}: {reader} holds nothing of what is there", err=True)
 
 
 async def _never_ran(reader: Reader, settings: Settings) -> str | None:

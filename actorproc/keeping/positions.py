@@ -56,8 +56,8 @@ async def position_of(kept: Kept, reader: Reader, partitions: Sequence[str], set
         if reader.kind == "spark":
             return await committed_numbers(store, str(kept), await kept.stream_identity())
         layout = ProcessorLayout(reader.processor)
-        if reader.stream:
-            await check_source(store, layout, reader.stream, str(kept))
+        if (stream := reader.stream or await kept.identity()) is not None:
+            await check_source(store, layout, stream, str(kept))
         cursors = await gather(partitions, lambda partition: read_cursor(store, layout, partition))
         return {
             p: _number(layout.checkpoint(p), cursor.position) for p, cursor in cursors.items() if cursor is not None

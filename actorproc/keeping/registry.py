@@ -49,7 +49,7 @@ class Reader:
     """Of the Spark checkpoint, or of the processor's container."""
     processor: str = ""
     stream: str = ""
-    """Identity of the stream that the processor reads."""
+    """Identity of the stream that the processor reads; "": that of what it is registered with."""
     positions: Mapping[str, int] = field(default_factory=dict)
     """Number that is read next by partition, where it is given by hand."""
     query: str = ""
@@ -205,7 +205,10 @@ async def register(
         if there is not None:
             _refuse_if_anothers(wanted, there)
             wanted = replace(
-                wanted, positions={**there.positions, **wanted.positions}, query=wanted.query or there.query
+                wanted,
+                positions={**there.positions, **wanted.positions},
+                query=wanted.query or there.query,
+                stream=wanted.stream or there.stream,
             )
         if there == wanted:
             return None

@@ -130,6 +130,24 @@ def test_a_position_beyond_the_end_is_added_with_a_warning(run: Run, of: list[st
     assert run("readers", "add", "export", "--at", f"1={ends['1']}", *of).stderr == ""
 
 
+def test_a_processor_that_stands_beyond_the_end_is_added_with_a_warning(run: Run, place: Path) -> None:
+    """Part of the log is missing, or it is an older copy."""
+    for path in (place / "events/partition=1").iterdir():
+        path.unlink()
+    added = run("readers", "add", "copy", "--processor", place / "state/Delays", "--log", place / "events")
+    assert added.stderr == "warning: partition 1 ends at 0: copy holds nothing of what is there\n"
+
+
+def test_a_processor_that_does_not_read_the_output_is_refused_as_a_reader_of_it(
+    run: Run, place: Path, of: list[str]
+) -> None:
+    added = run("readers", "add", "down", "--processor", place / "state/Delays", *of)
+    assert (added.exit_code, added.stdout) == (2, "")
+    assert "Delays in file://" in added.stderr
+    assert "belongs to another stream: output Delays at file://" in added.stderr
+    assert "has no readers" in run("readers", "list", *of).stdout
+
+
 def test_a_reader_whose_processor_is_gone_is_shown_as_such(run: Run, place: Path) -> None:
     log = ["--log", str(place / "events")]
     run("readers", "add", "copy", "--processor", str(place / "gone/Delays"), *log)

@@ -14,11 +14,14 @@ from actorproc.boundary import Boundaries, raise_boundary
 from actorproc.errors import CorruptObject, UsageError
 from actorproc.handlers import Capture
 from actorproc.keeping import add_reader, remove_reader
+from actorproc.keeping.kept import KeptOutput
 from actorproc.keeping.registry import Reader, decide, lowest_numbers, read_registry, register, remove
-from actorproc.layout import LOG_BOUNDARIES, READERS, log_boundary
+from actorproc.keeping.trim import plan_trim
+from actorproc.layout import LOG_BOUNDARIES, READERS, ProcessorLayout, log_boundary
 from actorproc.store import Store
 from actorproc.stores import open_store
 from actorproc.stores.memory import Memory
+from tests.keeping.conftest import SETTINGS
 
 
 @pytest.fixture
@@ -251,3 +254,34 @@ def test_a_name_that_is_no_text_is_refused() -> None:
     name: Any = 5
     with pytest.raises(UsageError, match="reader name 5 is not usable"):
         Reader.at(name, {"0": 1})
+
+
+async def test_a_processor_that_reads_something_else_is_refused_as_a_reader_of_outputs_and_of_logs(
+    tmp_path: Path,
+) -> None:
+    """Its positions are in something else: it would hold nothing, or too little."""
+    log, other, container = tmp_path / "log", tmp_path / "other", tmp_path / "state"
+    for place in (log, other):
+        async with Producer(place, partitions=1) as producer:
+            await producer.send(b"1")
+    for name, source in (("Upstream", log), ("Other", other)):
+        processor = Processor(Capture, source=source, container=container, name=name, lease_renew_interval="1s")
+        await processor.run(until_end=True)
+
+    down = Reader.of_processor(container, "Other", name="Down")
+    upstream: dict[str, Any] = {"container": container, "name": "Upstream"}
+    with pytest.raises(
+        UsageError, match=r"Other in .* belongs to another stream: output Upstream at .* is not file://"
+    ):
+        await add_reader(down, **upstream)
+    with pytest.raises(
+        UsageError, match=r"Other in .* belongs to another stream: log at .*/log is not file://.*/other"
+    ):
+        await add_reader(down, log=log)
+    await add_reader(down, log=other)
+
+    async with open_store(container) as store:
+        kept = KeptOutput(store, ProcessorLayout("Upstream"))
+        await register(store, kept.readers, down)  # as it was let in once
+        [hold] = [partition.hold for partition in (await plan_trim(kept, SETTINGS)).partitions]
+        assert hold.why == "reader Down cannot be asked"
