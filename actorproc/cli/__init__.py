@@ -88,7 +88,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
-    epilog="Exit codes: 0 done, 1 failed while running, 2 wrong use.",
+    epilog="Exit codes: 0 done, 1 failed while running or not all done, 2 wrong use.",
 )
 app.add_typer(commands.app)
 app.add_typer(keeping.app)

@@ -342,7 +342,9 @@ def purge_letters(
 
     \b
       actorproc dead-letters purge --name Delays --container state
-      actorproc dead-letters purge --name Delays --container state --replayed --yes
+      actorproc dead-letters purge --name Delays --container state --replayed -y
+
+    Those that no checkpoint has passed yet are kept: it says so, with exit code 1; try again later.
     """
     from actorproc.cli.letters import purge
 

@@ -36,7 +36,7 @@ def run(
     config: Path | None,
     given: Sequence[str] | None,
 ) -> None:
-    """Compact, or show what would be done."""
+    """Compact, or show what would be done. Exit code 1 if partitions were given up."""
     options = session_options(master or default_master(), app=f"actorproc compact {name}", conf=conf)
     session = Session(options["spark.master"], options)
 
@@ -64,10 +64,12 @@ def run(
             session.close()
     if as_json:
         print_json(_document(found, dry_run=dry_run))
-        return
-    run_async(lambda: _print(found, name, dry_run=dry_run))
+    else:
+        run_async(lambda: _print(found, name, dry_run=dry_run))
     for partition in sorted(found.given_up, key=natural):
         typer.echo(f"partition {partition}: somebody else was at its files; run it again", err=True)
+    if found.given_up:
+        raise typer.Exit(1)
 
 
 async def _print(found: Compaction, name: str, *, dry_run: bool) -> None:

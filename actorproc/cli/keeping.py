@@ -175,7 +175,8 @@ def compact(
       actorproc compact --name Delays --container state --master spark://host:7077
 
     The originals stay until `actorproc trim --yes` deletes them, an hour later or more. Run it now and then, an hour apart or a
-    day. Killed in between, it goes on at its next run; two at once do no harm. Needs Java 17 or newer and the extra `spark`.
+    day. Killed in between, it goes on at its next run; two at once do no harm, but one gives up the partitions at which the other
+    is at work: it names them, with exit code 1. Needs Java 17 or newer and the extra `spark`.
     """
     from actorproc.cli.common import pairs
     from actorproc.errors import UsageError

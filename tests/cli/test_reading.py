@@ -222,7 +222,10 @@ def test_a_purge_says_which_of_what_was_chosen_stays_beside_letters_that_were_no
     assert run(*purge, "--replayed", *before).stdout == (
         f"0 dead letters purged; 1 replayed and older one stays: it shares a commit with {beside} that were not both\n"
     )
-    assert lines(run(*purge, "--replayed", "--json").stdout) == [{"purged": 0, "kept": 0, "held": 1}]
+    held = run(*purge, "--replayed", "--json")
+    assert (lines(held.stdout), held.exit_code) == ([{"purged": 0, "kept": 0, "held": 1}], 0), (
+        "nothing is to be done yet"
+    )
 
 
 def test_dead_letters_are_replayed_by_name_or_by_their_error(run: Run, state: Path, tmp_path: Path) -> None:
@@ -703,6 +706,9 @@ def test_a_purge_says_what_brings_the_checkpoint_past_the_letters_it_kept(
     said = " ".join(result.stdout.split())
     assert said.startswith("0 dead letters purged 20 kept: no checkpoint has passed them yet.")
     assert "every 16 commits, and when it stops: start the processor if none runs" in said
+    assert result.exit_code == 1, "what was asked for is not done"
+    result = run("dead-letters", "purge", "--name", "Delays", "--container", tmp_path / "state", "--yes", "--json")
+    assert (lines(result.stdout), result.exit_code) == ([{"purged": 0, "kept": 20, "held": 0}], 1)
 
 
 class RepeatsWhatItCannotRead(RecordHandler):

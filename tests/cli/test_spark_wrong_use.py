@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from actorproc.spark.compaction import Compaction
 from tests.cli.conftest import APP, Run, actorproc
 
 SPARK_APP = """
@@ -116,6 +117,21 @@ def test_serve_says_what_is_wrong_with_its_query_before_a_host_begins(run: Run, 
 def test_compact_says_so_of_its_master_too(run: Run, state: Path) -> None:
     place = ["--name", "Delays", "--container", state / "state"]
     refused(run, "compact", *place, "--master", "foo[2]", says="--master 'foo[2]': write local[4]")
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_compaction_that_gave_a_partition_up_to_somebody_else_has_not_done_what_was_asked(
+    run: Run, state: Path, monkeypatch: pytest.MonkeyPatch, form: list[str]
+) -> None:
+    given_up: set[str] = set()
+    monkeypatch.setattr("actorproc.cli.compact.compact", lambda *_, **__: Compaction([], 7, 700, given_up=given_up))
+    place = ["--name", "Delays", "--container", state / "state"]
+    assert run("compact", *place, *form).exit_code == 0
+    given_up.add("3")
+    result = run("compact", *place, *form)
+    assert result.exit_code == 1
+    assert result.stdout
+    assert "partition 3: somebody else was at its files; run it again" in result.stderr
 
 
 COMMANDS = pytest.mark.parametrize(
