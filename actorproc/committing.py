@@ -99,6 +99,7 @@ class Committer:
         self._keeper = CheckpointKeeper(store, layout, statistics.partition, host=host, epoch=statistics.epoch)
         self._number = 0
         self._totals = Totals()
+        self._time = 0.0  # no commit is made before
         self._pending = _Pending()
         self._counted = -1  # sequence up to which records are in the totals
         self._moved_at: float | None = None  # when the cursor left what is committed
@@ -118,6 +119,7 @@ class Committer:
         """
         checkpoint = await self._keeper.claim(start)
         self._number, self.cursor, self._totals = checkpoint.number, checkpoint.cursor, checkpoint.totals
+        self._time = checkpoint.time
         previous, new = Cursor(""), not checkpoint.time  # never moved: perhaps another one was deleted
         walking = not new or await self._chain.begun()
         while walking and (commit := await self._next_commit()) is not None:
@@ -126,6 +128,7 @@ class Committer:
             await self._chain.publish(self._number, commit)
             self._number += 1
             self._totals = commit.totals
+            self._time = max(self._time, commit.time)
             self._statistics.last_commit = commit.time
             if commit.next.sequence >= self.cursor.sequence:
                 self.cursor = commit.next
@@ -222,7 +225,7 @@ class Committer:
         if pending:
             commit = Commit(
                 put_id=self._clock.nonce(), host=self._host, epoch=statistics.epoch,
-                first=self.committed, next=self.cursor, totals=totals, time=self._clock.wall(),
+                first=self.committed, next=self.cursor, totals=totals, time=self._now(),
                 rows=pending.totals.rows, letters=b"".join(pending.letters),
             )  # fmt: skip
             table = pa.concat_tables(pending.tables) if pending.tables else self._schema.empty_table()
@@ -241,8 +244,8 @@ class Committer:
                 "partition.committed", number=self._number - 1, rows=commit.rows, letters=len(pending.letters)
             )
         elif self.cursor != self.committed:
-            await self._keeper.advance(self._number, self.cursor, totals)
-            statistics.last_commit = self._clock.wall()
+            await self._keeper.advance(self._number, self.cursor, totals, self._now())
+            statistics.last_commit = self._time
         self._totals, self._pending, self._moved_at = totals, _Pending(), None
         self._held.clear()
         self.committed = statistics.committed = self.cursor
@@ -255,7 +258,7 @@ class Committer:
         Raises:
             Fenced: another host runs this partition.
         """
-        await self._keeper.advance(self._number, cursor, self._totals)
+        await self._keeper.advance(self._number, cursor, self._totals, self._now())
         self.cursor = cursor
 
     async def checkpoint(self) -> None:
@@ -265,4 +268,10 @@ class Committer:
             Fenced: another host runs this partition.
         """
         if (self._keeper.current.number, self._keeper.current.cursor) != (self._number, self.committed):
-            await self._keeper.advance(self._number, self.committed, self._totals)
+            await self._keeper.advance(self._number, self.committed, self._totals, self._now())
+
+    def _now(self) -> float:
+        """The time by this host's clock, but never before that of an earlier commit, whoever made it: so commits can be
+        found by time."""
+        self._time = max(self._time, self._clock.wall())
+        return self._time

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -34,10 +34,10 @@ from actorproc.stores.memory import Memory
 from actorproc.testing.clock import VirtualClock
 from actorproc.testing.loop import current_loop, run
 from tests.fragile import Fate, Fragile
-from tests.keeping.conftest import SETTINGS, Place
+from tests.keeping.conftest import SETTINGS, Later, Place
 from tests.keeping.conftest import fleet as fleet
 from tests.keeping.conftest import place as place
-from tests.spark.committing import QUICK, Fleet
+from tests.spark.committing import QUICK, Fleet, Numbers
 from tests.test_compaction import compact, delete_originals
 
 LAYOUT = ProcessorLayout("numbers")
@@ -304,6 +304,24 @@ async def test_a_start_by_time_is_the_first_file_that_was_committed_then_or_late
     [(batch, _)] = await chunks(source, "0", "19+190")
     assert batch.timestamps == [datetime.fromtimestamp(19_000, UTC)] * 10
     assert batch.keys == [None] * 10
+
+
+async def test_a_start_by_time_passes_over_no_later_commit_though_the_clocks_of_the_hosts_disagree(
+    store: Store,
+) -> None:
+    fleet, clock = Fleet(store), Later()
+    began = clock.now()
+    for clock.ahead in (0, 600, -7200, 1800, 2400):  # one is two hours slow
+        fleet.stream.add("0", 10)
+        how: dict[str, Any] = {"name": "numbers", "source": fleet.stream, "container": store, "clock": clock, **QUICK}
+        await Processor(Numbers, **how).run(until_end=True)
+    source = OutputSource(store, "numbers")
+    committed = await read_all(source, "0+0")
+    assert len(committed) == 45
+    for after in range(-9000, 3000, 300):
+        time = began + timedelta(seconds=after)
+        found = await read_all(source, await source.start("0", time))
+        assert found == [record for record in committed if record[2] is not None and record[2] >= time], after
 
 
 def test_an_idle_partition_costs_a_request_each_quarter_of_a_minute() -> None:

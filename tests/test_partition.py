@@ -182,6 +182,29 @@ async def _at_least(count: int, least: int) -> bool:
     return count >= least
 
 
+def test_no_commit_is_earlier_than_the_one_before_it_whatever_the_clocks_of_its_hosts_say() -> None:
+    """Whether the owner before was drained, so that a checkpoint has passed its commits, or killed."""
+
+    async def main() -> None:
+        ahead = {1: 0.0, 2: 600.0, 3: -7200.0, 4: 300.0, 5: -60.0, 6: 900.0, 7: 0.0, 8: 0.0}
+        world = World(clock=lambda epoch: VirtualClock(epoch, offset=ahead.get(epoch, 0.0)), commit_rows=1)
+        for epoch in ahead:
+            world.feed(10)
+            if epoch in (1, 4, 7):
+                async with world.running(epoch) as actor:
+                    await eventually(lambda actor=actor: _at_least(actor.statistics.commits, 1))  # type: ignore[misc]
+            else:
+                await world.until_end(epoch)
+        times: list[float] = []
+        while (commit := await OutputChain(world.store, world.layout, "0").read(len(times))) is not None:
+            times.append(commit.time)
+        assert len(times) == len(ahead)
+        assert times == sorted(times)
+        assert times[-1] - times[0] == pytest.approx(900, abs=60)
+
+    run(main(), seed=0)
+
+
 async def test_of_two_owners_at_once_one_learns_at_its_next_commit_that_it_lost_and_leaves_nothing() -> None:
     world = World(commit_rows=1)
     lost: list[Exception] = []

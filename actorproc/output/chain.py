@@ -42,7 +42,7 @@ class Commit:
     totals: Totals
     """Of the partition, this commit included."""
     time: float
-    """Seconds since 1970 by the host's clock: for people."""
+    """Seconds since 1970 by the host's clock, but never before the commit before it."""
     rows: int = 0
     letters: bytes = field(default=b"", repr=False)
     """Dead letters of this step as JSON lines. Committed here, published under the same number right after."""

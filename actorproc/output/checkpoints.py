@@ -52,7 +52,8 @@ class Checkpoint:
     totals: Totals = field(default_factory=Totals)
     host: str = ""
     time: float = 0.0
-    """When it was last moved (a claim moves nothing): seconds since 1970 by the host's clock; for people."""
+    """When it was last moved (a claim moves nothing): seconds since 1970 by the host's clock, but never before a commit that
+    it has passed."""
     put_id: str = ""
 
     def to_json(self) -> bytes:
@@ -109,14 +110,13 @@ class CheckpointKeeper:
                 continue
             return self.current
 
-    async def advance(self, number: int, cursor: Cursor, totals: Totals) -> None:
-        """Write how far we are.
+    async def advance(self, number: int, cursor: Cursor, totals: Totals, time: float) -> None:
+        """Write how far we are at `time`.
 
         Raises:
             Fenced: somebody else wrote it since; this worker is not the owner any more.
         """
-        now = self._store.clock.wall()
-        moved = self._signed(replace(self.current, number=number, cursor=cursor, totals=totals, time=now))
+        moved = self._signed(replace(self.current, number=number, cursor=cursor, totals=totals, time=time))
         try:
             self._tag = await self._store.swap(self._key, moved.to_json(), self._tag)
         except Conflict as conflict:
