@@ -24,6 +24,8 @@ from actorproc.records import Batch, Cursor
 from actorproc.settings import Settings
 from actorproc.store import Store
 
+_BROKEN = 86_400.0  # seconds ahead of another host's clock
+
 CHECKPOINT_EVERY = 16
 """Commits after which the checkpoint follows: how far the next owner has to walk at most."""
 
@@ -272,6 +274,7 @@ class Committer:
 
     def _now(self) -> float:
         """The time by this host's clock, but never before that of an earlier commit, whoever made it: so commits can be
-        found by time."""
-        self._time = max(self._time, self._clock.wall())
+        found by time. A clock that was ahead by more than a day was broken, and nobody follows it."""
+        now = self._clock.wall()
+        self._time = now if self._time - now > _BROKEN else max(self._time, now)
         return self._time

@@ -197,7 +197,9 @@ class Files(Backend):
                     raise NotModified
                 if tail is not None:
                     file.seek(max(0, status.st_size - tail))
-                return Stored(file.readall(), tag, status.st_size)
+                body = file.readall()
+            self._ground.check()  # what is in the way of a write is read, too: so it is no file from below a mount point
+            return Stored(body, tag, status.st_size)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             self._ground.check()
             return None
@@ -216,6 +218,7 @@ class Files(Backend):
         return draft.tag
 
     def _exists(self, path: str) -> Exception:
+        self._ground.check()
         if os.path.isdir(path):
             return IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         return ConditionFailed(f"{self.url}: {path} exists")
@@ -248,10 +251,9 @@ class Files(Backend):
 
     def _compare(self, path: str, tag: str | None) -> os.stat_result | None:
         status = _stat(path)
-        if status is None:
-            self._ground.check()
         found = None if status is None else _tag(status)
         if tag is not None and found != tag:
+            self._ground.check()
             raise ConditionFailed(f"{self.url}: {path} is {found}, not {tag}")
         return status
 

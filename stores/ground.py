@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from actorproc.clock import Clock
 from actorproc.errors import StoreRefused, StoreUnavailable
-from actorproc.stores.folders import make_folders
+from actorproc.stores.folders import make_folders, sync, sync_folder
 
 HIDDEN = ".actorproc"
 _LEFTOVER = 3600.0  # seconds after which a draft is nobody's
@@ -39,7 +39,8 @@ class Ground:
         if self._met is not None and self._name() != self._met:
             raise StoreUnavailable(
                 f"file://{self._root} is away: {HIDDEN}/clock in it is not what it was. If a mount is gone or the "
-                "folder was moved, it goes on when that is back; if it was removed on purpose, start anew what uses it"
+                "folder was moved, it goes on when that is back; if it was removed on purpose, or is there and this stays, start "
+                "anew what uses it"
             )
 
     def prepare(self) -> None:
@@ -70,8 +71,8 @@ class Ground:
     def _name(self) -> bytes | None:
         try:
             with open(self._time, "rb", buffering=0) as file:
-                return file.readall()
-        except (FileNotFoundError, NotADirectoryError):
+                return file.readall() or b"%d" % os.fstat(file.fileno()).st_ino  # it was made before it held anything
+        except (FileNotFoundError, NotADirectoryError, PermissionError):  # who only reads need not see it
             return None
 
     def _prove(self) -> None:
@@ -87,8 +88,11 @@ class Ground:
                         f"file://{self._root}: this file system keeps no nanoseconds; use ext4, XFS, Btrfs or APFS"
                     )
                 self._prove_links(probe)
+                sync(file.fileno())
                 with suppress(FileExistsError):
                     os.link(probe, self._time)
+                    sync_folder(self._time)
+                os.utime(self._time)  # who writes must be able to ask for the time
             finally:
                 os.unlink(probe)
 

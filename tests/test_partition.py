@@ -205,6 +205,23 @@ def test_no_commit_is_earlier_than_the_one_before_it_whatever_the_clocks_of_its_
     run(main(), seed=0)
 
 
+def test_a_clock_that_is_a_year_ahead_dates_its_own_commits_and_none_after_them() -> None:
+    async def main() -> None:
+        ahead = {1: 0.0, 2: 365 * 86_400.0, 3: 0.0}
+        world = World(clock=lambda epoch: VirtualClock(epoch, offset=ahead.get(epoch, 0.0)), commit_rows=1)
+        times: list[float] = []
+        for epoch in ahead:
+            world.feed(10)
+            await world.until_end(epoch)
+            commit = await OutputChain(world.store, world.layout, "0").read(len(times))
+            assert commit is not None
+            times.append(commit.time)
+        assert times[1] - times[0] == pytest.approx(365 * 86_400, abs=60)
+        assert times[2] - times[0] == pytest.approx(0, abs=60)
+
+    run(main(), seed=0)
+
+
 async def test_of_two_owners_at_once_one_learns_at_its_next_commit_that_it_lost_and_leaves_nothing() -> None:
     world = World(commit_rows=1)
     lost: list[Exception] = []

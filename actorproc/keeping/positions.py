@@ -57,7 +57,8 @@ async def position_of(kept: Kept, reader: Reader, partitions: Sequence[str], set
             return await committed_numbers(store, str(kept), await kept.stream_identity())
         layout = ProcessorLayout(reader.processor)
         if (stream := reader.stream or await kept.identity()) is not None:
-            await check_source(store, layout, stream, str(kept))
+            # A source of one's own without an identity may well wrap what is kept.
+            await check_source(store, layout, stream, str(kept), if_known=not reader.stream)
         cursors = await gather(partitions, lambda partition: read_cursor(store, layout, partition))
         return {
             p: _number(layout.checkpoint(p), cursor.position) for p, cursor in cursors.items() if cursor is not None

@@ -31,8 +31,13 @@ async def agree_on_source(store: Store, layout: ProcessorLayout, identity: str |
         await check_source(store, layout, identity, name, kind)
 
 
-async def check_source(store: Store, layout: ProcessorLayout, identity: str | None, name: str, kind: str = "") -> bool:
+async def check_source(
+    store: Store, layout: ProcessorLayout, identity: str | None, name: str, kind: str = "", *, if_known: bool = False
+) -> bool:
     """Check that this is the stream that is processed here. False if none was recorded.
+
+    Args:
+        if_known: one without an identity may be any.
 
     Raises:
         UsageError: it is another one; names both.
@@ -41,6 +46,8 @@ async def check_source(store: Store, layout: ProcessorLayout, identity: str | No
     if stored is None:
         return False
     with document(layout.origin, stored.body, "name of a source") as fields:
+        if if_known and fields["identity"] is None:
+            return True
         why = _why_other(fields["identity"], str(fields["name"]), str(fields.get("kind")), identity, name, kind)
     if why is not None:
         raise UsageError(

@@ -20,7 +20,7 @@ from actorproc.errors import CorruptObject, SourceError, StoreRefused, UsageErro
 from actorproc.keeping.registry import Reader, register
 from actorproc.layout import READERS, log_boundary, log_dir, log_file
 from actorproc.listing import numbered_files
-from actorproc.log.files import ROW_GROUP_BYTES, LogFile, end_of, find_log, find_time, first_base, open_log
+from actorproc.log.files import ROW_GROUP_BYTES, LogFile, end_of, find_time, first_base, open_log
 from actorproc.log.heads import HeadWatch
 from actorproc.logger import get_logger
 from actorproc.parquet import read_footer
@@ -66,7 +66,6 @@ class LogSource(Source):
         self._partitions: list[str] = []
         self._lowest: Mapping[str, int] = {}  # where partitions begin, as of when we registered
         self._get_seconds = 0.0  # what a GET takes, smoothed
-        self._replaced: str | None = None  # why nothing more may be read
         self._ahead_bytes = 0  # fetched ahead, or about to be, over all partitions
         self._file_bytes = ROW_GROUP_BYTES  # what a file in hand takes, decoded rows and all; of late
 
@@ -102,16 +101,6 @@ class LogSource(Source):
         await self._opened.aclose()
 
     async def partitions(self) -> Sequence[str]:
-        """Always the same; asked for now and then, which is when another log at this place is noticed."""
-        with located(self._store.url):
-            found = await find_log(self._store)
-        if found is None or found.identity != self.identity:
-            now = "none there any more" if found is None else "another one there, made anew"
-            self._replaced = (
-                f"the log {self._store.url} is not the one that was there when this host started: there is {now}. What is "
-                "processed belongs to the old one: put it back and start again, or begin anew under another name"
-            )
-            raise SourceError(self._replaced)
         return self._partitions
 
     async def start(self, partition: str, at: Start) -> str:
@@ -159,8 +148,6 @@ class LogSource(Source):
                 raise self._lost(partition, base, lowest)
             while True:
                 await room.reserve(self._file_bytes)
-                if self._replaced is not None:
-                    raise SourceError(self._replaced)
                 body = await ahead.take(base)
                 if body is None:
                     room.resize(0)

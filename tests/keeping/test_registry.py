@@ -18,6 +18,7 @@ from actorproc.keeping.kept import KeptOutput
 from actorproc.keeping.registry import Reader, decide, lowest_numbers, read_registry, register, remove
 from actorproc.keeping.trim import plan_trim
 from actorproc.layout import LOG_BOUNDARIES, READERS, ProcessorLayout, log_boundary
+from actorproc.sources import LogSource
 from actorproc.store import Store
 from actorproc.stores import open_store
 from actorproc.stores.memory import Memory
@@ -254,6 +255,23 @@ def test_a_name_that_is_no_text_is_refused() -> None:
     name: Any = 5
     with pytest.raises(UsageError, match="reader name 5 is not usable"):
         Reader.at(name, {"0": 1})
+
+
+class Wrapped(LogSource):
+    """Reads a log in a way of its own, and says nothing of what it is."""
+
+    async def open(self) -> None:
+        await super().open()
+        self.identity = None
+
+
+async def test_a_processor_whose_source_has_no_identity_may_read_what_is_kept(tmp_path: Path) -> None:
+    async with Producer(tmp_path / "log", partitions=1) as producer:
+        await producer.send(b"1")
+    processor = Processor(Capture, source=Wrapped(tmp_path / "log"), container=tmp_path / "state", name="Own")
+    await processor.run(until_end=True)
+    reader = Reader.of_processor(tmp_path / "state", "Own")
+    await add_reader(reader, log=tmp_path / "log")
 
 
 async def test_a_processor_that_reads_something_else_is_refused_as_a_reader_of_outputs_and_of_logs(

@@ -74,25 +74,6 @@ async def test_what_was_sent_is_read_on_every_store(store: Store) -> None:
         assert abs(record.timestamp - datetime.now(UTC)) < timedelta(minutes=5)
 
 
-@pytest.mark.parametrize("anew", [False, True])
-async def test_a_log_that_is_removed_or_made_anew_while_it_is_read_is_not_read_on(anew: bool) -> None:
-    store = Store(Memory())
-    await append(store, ["old"])
-    source = await opened(store)
-    assert await source.partitions() == ["0"]
-    for entry in (await store.list("")).entries:
-        await store.delete(entry.key)
-    if anew:
-        await append(store, ["new 0", "new 1"])
-    why = "is not the one that was there when this host started: there is " + (
-        "another one there, made anew" if anew else "none there any more"
-    )
-    with pytest.raises(SourceError, match=why):
-        await source.partitions()
-    with pytest.raises(SourceError, match=why):
-        await batches(source, "0", "1")
-
-
 async def test_reading_goes_on_at_every_position_that_was_handed_out(store: Store) -> None:
     await append(store, ["x" * 3 * 2**20, "y" * 3 * 2**20, "z" * 3 * 2**20, "tail"], batch_bytes="64MiB")
     await append(store, ["next"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 import shutil
@@ -12,6 +13,7 @@ import textwrap
 import threading
 from collections.abc import Awaitable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -234,7 +236,7 @@ async def _expect_unavailable(store: Store, tag: str) -> None:
         await store.swap("key", b"blocked", tag)
 
 
-@pytest.mark.parametrize("instead", [None, "empty", "another"])
+@pytest.mark.parametrize("instead", [None, "empty", "another", "older"])
 @pytest.mark.parametrize("met", ["written", "found"])
 async def test_a_folder_that_is_away_is_unavailable_and_not_made_again(
     tmp_path: Path, instead: str | None, met: str
@@ -242,6 +244,9 @@ async def test_a_folder_that_is_away_is_unavailable_and_not_made_again(
     """As with a mount that is gone, below which there may be a folder, from an earlier such hour too."""
     root = tmp_path / "store"
     files = Files(root)
+    if instead == "older":
+        await Files(root).put("first", b"")
+        (root / HIDDEN / "clock").write_bytes(b"")
     for each in (Files(root), files) if met == "found" else (files,):
         await each.open()
         if met == "written" or each is not files:
@@ -250,13 +255,15 @@ async def test_a_folder_that_is_away_is_unavailable_and_not_made_again(
     root.rename(tmp_path / "away")
     if instead == "empty":
         root.mkdir()
-    elif instead == "another":
+    elif instead is not None:
         await Files(root).put("a/key", b"hidden later")
+        if instead == "older":  # as stores were made before their clocks held anything
+            (root / HIDDEN / "clock").write_bytes(b"")
     there = sorted(root.rglob("*"))
     for each in (files, lane, fleeting):
         for request in (
             each.put("a/key", b"x"), each.put_if_absent("b/new", b"x"), each.put_if_match("a/gone", b"x", tag), each.list(""),
-            each.get("a/none"), each.delete("a/none"),
+            each.get("a/none"), each.get("a/key"), each.delete("a/none"), each.put_if_absent("a/key", b"x"),
         ):  # fmt: skip
             with pytest.raises(StoreUnavailable, match=r"store is away: .actorproc/clock in it is not what it was"):
                 await request
@@ -268,13 +275,43 @@ async def test_a_folder_that_is_away_is_unavailable_and_not_made_again(
     assert await lane.put_if_match("a/key", b"more", tag)
 
 
+async def test_who_only_reads_need_not_see_the_hidden_folder(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: str, *_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    tag = await files.put("key", b"body")
+    monkeypatch.setattr("actorproc.stores.ground.open", refuse, raising=False)
+    reading = Files(tmp_path / "store")
+    await reading.open()
+    assert await reading.get("key") == Stored(b"body", tag, 4)
+
+
+async def test_who_may_not_ask_the_folder_for_the_time_may_not_write_there(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock of its own what is young may seem old enough to be deleted."""
+
+    def refuse(path: str | int, *args: object, **keywords: object) -> None:
+        if str(path).endswith("/clock"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        really(path, *args, **keywords)
+
+    await files.put("key", b"body")
+    really: Any = os.utime
+    monkeypatch.setattr(os, "utime", refuse)
+    with pytest.raises(StoreRefused, match=r"clock: user .* must be able to read and write there"):
+        await Files(tmp_path / "store").put("key", b"more")
+
+
 async def test_a_folder_removed_and_made_anew_is_another_one_although_its_files_may_have_the_inodes_of_the_old(
     files: Files, tmp_path: Path
 ) -> None:
     await files.put("key", b"body")
     shutil.rmtree(tmp_path / "store")
     await Files(tmp_path / "store").put("key", b"new")
-    with pytest.raises(StoreUnavailable, match="if it was removed on purpose, start anew what uses it"):
+    with pytest.raises(StoreUnavailable, match=r"if it was removed on purpose, .* start anew what uses it"):
         await files.put("key", b"body")
     assert (tmp_path / "store/key").read_bytes() == b"new"
 
