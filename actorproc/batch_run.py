@@ -47,6 +47,8 @@ class Workplace:
     """Called by `ctx.commit` with the batch, what is finished of it, and up to which sequence; makes it durable."""
     lost: Callable[[str], None]
     """Told how, when rows of a batch that counts came too late."""
+    threaded: bool
+    """The handler's `process` is a plain `def`."""
 
 
 class BatchRun:
@@ -103,13 +105,13 @@ class BatchRun:
         error: Exception | None = None
         encoded: Encoded | None = None
         try:
-            if inspect.iscoroutinefunction(place.handler.process):
-                self._begin(attempt)
-                _check_nothing(await place.handler.process(part.batch, ctx))
-                ctx._finish()  # what is emitted while the rows are encoded would be lost
-            else:
+            if place.threaded:
                 begun = partial(self._begin, attempt)
                 encoded = await place.threads.run(place.site.partition, begun, self._in_thread, ctx, attempt)
+            else:
+                self._begin(attempt)
+                _check_nothing(await place.handler.process(part.batch, ctx))  # type: ignore[misc]  # an async def
+                ctx._finish()  # what is emitted while the rows are encoded would be lost
             async with self._committing:  # what the handler began to commit and did not wait for
                 table, failures = self._settled(attempt, encoded or await place.encoder.encode(attempt))
                 self._current = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Set
 from contextlib import AbstractAsyncContextManager, nullcontext
 
@@ -52,6 +53,7 @@ class BatchProcessor:
         self._place = Workplace(
             handler, site, settings, clock, encoder=AttemptEncoder(schema, clock), retrying=self._retrying,
             threads=threads, limit=limit, save=save, lost=lost,
+            threaded=not inspect.iscoroutinefunction(handler.process),
         )  # fmt: skip
         self._run: BatchRun | None = None  # None between batches: its memory is for the next one
         self._wanted = -1

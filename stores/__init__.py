@@ -40,6 +40,19 @@ def open_store(url: str | os.PathLike[str], settings: Settings | None = None, *,
     return Store(_backend(os.fspath(url), settings, clock), limits=limits, clock=clock)
 
 
+def given_store(argument: str, given: object, allowed: str, settings: Settings | None, clock: Clock) -> Store:
+    """What was given for `argument`, if that is a store, or the store at that place.
+
+    Raises:
+        UsageError: it is neither; names the argument, the value and what is `allowed`. Else as `open_store`.
+    """
+    if isinstance(given, Store):
+        return given
+    if not isinstance(given, str | os.PathLike):
+        raise UsageError(f"{argument} = {given!r}: {allowed}, or an opened Store")
+    return open_store(given, settings, clock=clock)
+
+
 def overlap(one: str, other: str) -> bool:
     """Whether of two places, URLs as stores have them, one is the other or lies in it. Stores in memory are apart."""
     places = [_parts(url) for url in (one, other)]

@@ -41,7 +41,7 @@ from actorproc.logger import get_logger
 from actorproc.records import warm_up
 from actorproc.settings import Settings, count_of_bytes, duration
 from actorproc.store import Store
-from actorproc.stores import open_store
+from actorproc.stores import given_store
 
 _FEW = 64  # records taken at once in send_many at first, as nobody knows how large they are
 _MANY = 16_384  # and at most
@@ -95,10 +95,8 @@ class Producer:
         self._batch_bytes = min(COLUMNS_LIMIT, count_of_bytes("batch_bytes", batch_bytes))
         most = count_of_bytes("buffer_bytes", buffer_bytes)
         timeout = duration("delivery_timeout", delivery_timeout, least=1)
-        if not isinstance(log, str | os.PathLike | Store):
-            raise UsageError(f"log = {log!r}: the URL or path of a log, or an opened Store")
         self._owns_store = not isinstance(log, Store)
-        self._store = log if isinstance(log, Store) else open_store(log, settings, clock=clock)
+        self._store = given_store("log", log, "the URL or path of a log", settings, clock)
         self._wanted = None if partitions is None else checked_partitions(partitions)
         self._partitioner = partitioner
         self._clock = clock

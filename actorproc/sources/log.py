@@ -28,7 +28,7 @@ from actorproc.records import RECORD_SCHEMA, Batch
 from actorproc.settings import Settings
 from actorproc.sources.protocol import Chunk, End, Source, Start
 from actorproc.store import Store
-from actorproc.stores import OUTPUT_SCHEME, open_store
+from actorproc.stores import OUTPUT_SCHEME, given_store
 from actorproc.tasks import first_cause
 
 log = get_logger(__name__)
@@ -54,13 +54,11 @@ class LogSource(Source):
     def __init__(
         self, log: str | os.PathLike[str] | Store, *, settings: Settings | None = None, clock: Clock = SYSTEM
     ) -> None:
-        if not isinstance(log, str | os.PathLike | Store):
-            raise UsageError(f"log = {log!r}: the URL or folder of a log, or an opened Store")
         self._settings = settings or Settings.load()
         self._clock = clock
         self._owns_store = not isinstance(log, Store)
         self._opened = AsyncExitStack()
-        self._store = log if isinstance(log, Store) else open_store(log, self._settings, clock=clock)
+        self._store = given_store("log", log, "the URL or folder of a log", self._settings, clock)
         self.url = self._store.url
         self._heads = HeadWatch(self._store, clock, self._settings.poll_interval)
         self._partitions: list[str] = []

@@ -30,7 +30,7 @@ from actorproc.rows.as_json import rows_to_json
 from actorproc.settings import Settings
 from actorproc.sources.protocol import Chunk, End, Source, Start, checked_start
 from actorproc.store import Store
-from actorproc.stores import OUTPUT_SCHEME, open_store
+from actorproc.stores import OUTPUT_SCHEME, given_store
 
 log = get_logger(__name__)
 
@@ -66,13 +66,11 @@ class OutputSource(Source):
         settings: Settings | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        if not isinstance(container, str | os.PathLike | Store):
-            raise UsageError(f"container = {container!r}: the URL or folder of a container, or an opened Store")
         self._settings = settings or Settings.load()
         self._clock = clock
         self._owns_store = not isinstance(container, Store)
         self._opened = AsyncExitStack()
-        self._store = container if isinstance(container, Store) else open_store(container, self._settings, clock=clock)
+        self._store = given_store("container", container, "the URL or folder of a container", self._settings, clock)
         self._layout = ProcessorLayout(name)
         self._lowest: Mapping[str, int] = {}  # where partitions begin, as of when we registered
         self.url = f"{OUTPUT_SCHEME}{self._store.url}/{name}"
