@@ -19,20 +19,21 @@ import anyio.abc
 
 from actorproc.budget import ByteBudget, Tally
 from actorproc.clock import SYSTEM, Clock
-from actorproc.ending import Ending
 from actorproc.errors import HandlerDefinitionError, HandlerError, SchemaError, UsageError, blamed
 from actorproc.group.group import Group
 from actorproc.group.nudge import Nudges, UdpNudges
 from actorproc.handler import PartitionHandler
 from actorproc.handler_checks import checked_handler
-from actorproc.handler_threads import HandlerThreads
+from actorproc.host.ending import Ending
+from actorproc.host.supervisor import Supervisor, SupervisorStatistics
 from actorproc.layout import ProcessorLayout, checked_name
-from actorproc.letter_news import LetterNews
 from actorproc.logger import get_logger
 from actorproc.options import load_options
 from actorproc.output.origin import agree_on_source
 from actorproc.output.schema import agree_on_schema
-from actorproc.partition import Common
+from actorproc.partition.handler_threads import HandlerThreads
+from actorproc.partition.letter_news import LetterNews
+from actorproc.partition.partition import Common
 from actorproc.places import wrong_container
 from actorproc.probe import ensure_safe
 from actorproc.rows.schema import output_schema, parse_schema
@@ -42,7 +43,6 @@ from actorproc.sources import LogSource, OutputSource, guarded, kind_of, open_so
 from actorproc.sources.protocol import Source, Start, checked_start
 from actorproc.store import Store
 from actorproc.stores import OUTPUT_SCHEME, open_store, overlap
-from actorproc.supervisor import Supervisor, SupervisorStatistics
 from actorproc.tasks import first_cause
 from actorproc.watchdog import loop_watchdog
 

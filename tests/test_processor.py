@@ -35,11 +35,11 @@ from actorproc import (
     Site,
     errors,
 )
-from actorproc.ending import HOPELESS
 from actorproc.group.heartbeat import read_heartbeats
+from actorproc.host.ending import HOPELESS
+from actorproc.host.running import Done
 from actorproc.layout import ProcessorLayout, log_file
 from actorproc.output.chain import LETTERS_LIMIT, read_cursor
-from actorproc.running import Done
 from actorproc.settings import Settings
 from actorproc.sources import LogSource
 from actorproc.sources.protocol import Chunk, End, Start
@@ -283,7 +283,7 @@ async def test_until_end_brings_the_others_to_theirs_where_partitions_cannot_tel
 async def test_until_end_has_patience_with_a_partition_that_gets_on_between_its_failures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("actorproc.ending.END_POLL", 0.001)  # it looks between any two failures
+    monkeypatch.setattr("actorproc.host.ending.END_POLL", 0.001)  # it looks between any two failures
 
     class Stumbling(Double):
         failures: ClassVar[int] = 0

@@ -22,7 +22,6 @@ from actorproc.cli.common import (
     shown,
 )
 from actorproc.cli.loading import names_object
-from actorproc.committing import CHECKPOINT_EVERY
 from actorproc.errors import UsageError
 from actorproc.keeping.registry import read_registry
 from actorproc.layout import READERS, ProcessorLayout, natural, partition_of
@@ -30,6 +29,7 @@ from actorproc.output.checkpoints import read_checkpoint
 from actorproc.output.dead_letters import letter_files, read_letters
 from actorproc.output.dead_letters import purge as purge_file
 from actorproc.output.origin import recorded_source
+from actorproc.partition.committing import CHECKPOINT_EVERY
 from actorproc.replay import Letter, Replay, Replays
 from actorproc.sources.log import LogSource
 from actorproc.sources.protocol import checked_time

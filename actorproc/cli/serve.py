@@ -17,8 +17,8 @@ from actorproc.cli.streams import conclude
 from actorproc.cli.workers import REACHED_END, Workers, command_line, end_soon, stop_with_parent
 from actorproc.clock import SYSTEM
 from actorproc.errors import UsageError
+from actorproc.host.supervisor import SupervisorStatistics
 from actorproc.processor import Processor, default_host
-from actorproc.supervisor import SupervisorStatistics
 
 _FIRST_RUN = "5m"
 """How long the query waits for its hosts, which start beside it, to begin."""

@@ -11,12 +11,12 @@ from random import Random
 
 import anyio
 
-from actorproc import attempt_rows
 from actorproc.clock import SYSTEM
 from actorproc.errors import StoreError
 from actorproc.layout import LOG_HEADS, log_dir, partition_of
 from actorproc.output.checkpoints import read_checkpoint
 from actorproc.output.dead_letters import letter_files, purge
+from actorproc.partition import attempt_rows
 from actorproc.store import Store
 from actorproc.testing.clock import VirtualClock
 from actorproc.testing.cluster import Cluster

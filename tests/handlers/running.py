@@ -14,10 +14,10 @@ from actorproc.clock import Clock
 from actorproc.context import Site
 from actorproc.handler import PartitionHandler
 from actorproc.handler_checks import checked_handler
-from actorproc.handler_threads import HandlerThreads
-from actorproc.letter_limit import LetterLimit
 from actorproc.options import load_options
-from actorproc.processing import BatchProcessor
+from actorproc.partition.handler_threads import HandlerThreads
+from actorproc.partition.letter_limit import LetterLimit
+from actorproc.partition.processing import BatchProcessor
 from actorproc.records import Batch
 from actorproc.rows.schema import parse_schema
 from actorproc.settings import Settings

@@ -14,18 +14,18 @@ import pyarrow.parquet as pq
 import pytest
 import structlog
 
-from actorproc import attempt_rows, batch_run
 from actorproc.attempt import Attempt
-from actorproc.batch_run import BatchRun
 from actorproc.context import PartitionContext, Site
 from actorproc.group.liveness import Watch
 from actorproc.log.appender import Appender
-from actorproc.outcome import Outcome
 from actorproc.output import dead_letters
 from actorproc.output.chain import Commit, OutputChain
 from actorproc.parquet import parse_footer
-from actorproc.partition import PartitionActor
-from actorproc.processing import BatchProcessor
+from actorproc.partition import attempt_rows, batch_run
+from actorproc.partition.batch_run import BatchRun
+from actorproc.partition.outcome import Outcome
+from actorproc.partition.partition import PartitionActor
+from actorproc.partition.processing import BatchProcessor
 from actorproc.records import Batch, Cursor
 from actorproc.rows import sequenced
 from actorproc.store import Conflict, Store

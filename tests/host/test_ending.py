@@ -6,19 +6,19 @@ from typing import Any, cast
 
 import anyio
 
-from actorproc.ending import Ending
+from actorproc.host.ending import Ending
+from actorproc.host.supervisor import Supervisor
+from actorproc.host.until_end import UntilEnd
 from actorproc.layout import ProcessorLayout
 from actorproc.logger import get_logger
 from actorproc.output.checkpoints import Checkpoint
 from actorproc.records import Cursor
 from actorproc.store import Store
 from actorproc.stores.memory import Memory
-from actorproc.supervisor import Supervisor
 from actorproc.testing.clock import VirtualClock
 from actorproc.testing.faults import CALM, FaultyBackend
 from actorproc.testing.loop import run
 from actorproc.testing.source import MemorySource
-from actorproc.until_end import UntilEnd
 
 LAYOUT = ProcessorLayout("p")
 

@@ -21,12 +21,12 @@ from actorproc import errors
 from actorproc.clock import Clock
 from actorproc.context import PartitionContext, Site
 from actorproc.handler import Decision, PartitionHandler
-from actorproc.handler_threads import HandlerThreads
-from actorproc.letter_limit import LetterLimit
-from actorproc.outcome import Outcome
-from actorproc.processing import BatchProcessor
+from actorproc.partition.handler_threads import HandlerThreads
+from actorproc.partition.letter_limit import LetterLimit
+from actorproc.partition.outcome import Outcome
+from actorproc.partition.processing import BatchProcessor
+from actorproc.partition.retrying import Interrupted
 from actorproc.records import Batch, Record
-from actorproc.retrying import Interrupted
 from actorproc.rows.schema import parse_schema
 from actorproc.settings import Settings
 

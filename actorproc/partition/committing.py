@@ -15,11 +15,11 @@ from actorproc.budget import Tally
 from actorproc.clock import Clock
 from actorproc.errors import HandlerError
 from actorproc.layout import ProcessorLayout
-from actorproc.letter_news import LetterNews, summed_up
-from actorproc.outcome import Outcome
 from actorproc.output.chain import Commit, OutputChain, encode_commit
 from actorproc.output.checkpoints import CheckpointKeeper, Totals
 from actorproc.parquet import encoding_cost
+from actorproc.partition.letter_news import LetterNews, summed_up
+from actorproc.partition.outcome import Outcome
 from actorproc.records import Batch, Cursor
 from actorproc.settings import Settings
 from actorproc.store import Store

@@ -22,22 +22,22 @@ import pyarrow as pa
 from actorproc.actor import Actor
 from actorproc.budget import ByteBudget, Room, Tally
 from actorproc.clock import Clock
-from actorproc.committing import Committer, PartitionStatistics
 from actorproc.context import Site
 from actorproc.errors import ActorprocError, Fenced, HandlerError, PartitionStuck, SourceError, failure_of
-from actorproc.goal import Goal
 from actorproc.handler import CloseReason, PartitionHandler
-from actorproc.handler_threads import HandlerThreads
 from actorproc.layout import ProcessorLayout
-from actorproc.letter_limit import LetterLimit
-from actorproc.letter_news import LetterNews
 from actorproc.logger import get_logger
-from actorproc.outcome import Outcome
-from actorproc.pace import Pace
-from actorproc.processing import BatchProcessor
-from actorproc.read_ahead import Read
+from actorproc.partition.committing import Committer, PartitionStatistics
+from actorproc.partition.goal import Goal
+from actorproc.partition.handler_threads import HandlerThreads
+from actorproc.partition.letter_limit import LetterLimit
+from actorproc.partition.letter_news import LetterNews
+from actorproc.partition.outcome import Outcome
+from actorproc.partition.pace import Pace
+from actorproc.partition.processing import BatchProcessor
+from actorproc.partition.read_ahead import Read
+from actorproc.partition.retrying import Interrupted
 from actorproc.records import Batch, Cursor
-from actorproc.retrying import Interrupted
 from actorproc.settings import Settings
 from actorproc.sources.protocol import Chunk, End, Source, Start
 from actorproc.store import Store

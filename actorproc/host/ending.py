@@ -9,13 +9,13 @@ from typing import Any
 import anyio
 
 from actorproc.errors import CorruptObject, EndNotReached, SourceError, StoreUnavailable
+from actorproc.host.supervisor import Supervisor
+from actorproc.host.until_end import UntilEnd
 from actorproc.layout import ProcessorLayout, named_partitions, natural
 from actorproc.output.chain import read_cursor
 from actorproc.sources.protocol import End, Source, is_beyond_doubt
 from actorproc.store import Store
-from actorproc.supervisor import Supervisor
 from actorproc.tasks import gather
-from actorproc.until_end import UntilEnd
 
 END_POLL = 0.5
 """Seconds between looks at partitions of other hosts, at least."""

@@ -22,12 +22,12 @@ from actorproc.budget import ByteBudget, Tally
 from actorproc.clock import Clock
 from actorproc.context import PartitionContext, Site
 from actorproc.handler import CloseReason, Decision, PartitionHandler
-from actorproc.handler_threads import HandlerThreads
 from actorproc.layout import ProcessorLayout
-from actorproc.letter_news import LetterNews
 from actorproc.output.chain import OutputChain
 from actorproc.output.checkpoints import Checkpoint
-from actorproc.partition import Common, PartitionActor, _fitting
+from actorproc.partition.handler_threads import HandlerThreads
+from actorproc.partition.letter_news import LetterNews
+from actorproc.partition.partition import Common, PartitionActor, _fitting
 from actorproc.records import RECORD_SCHEMA, Batch, Record
 from actorproc.rows.schema import output_schema, parse_schema
 from actorproc.settings import Settings

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import anyio
 
 from actorproc.actor import Restarts
-from actorproc.committing import PartitionState, PartitionStatistics
 from actorproc.errors import Fenced, HandlerMisuse, RowsLost, described
-from actorproc.letter_limit import LetterLimit
-from actorproc.partition import PartitionActor
+from actorproc.partition.committing import PartitionState, PartitionStatistics
+from actorproc.partition.letter_limit import LetterLimit
+from actorproc.partition.partition import PartitionActor
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import pytest
 from actorproc import PartitionContext, Processor, Record
 from actorproc.errors import TooManyDeadLetters
 from actorproc.handlers import RecordHandler
-from actorproc.letter_limit import LetterLimit
+from actorproc.partition.letter_limit import LetterLimit
 from actorproc.records import Batch
 from actorproc.settings import Settings
 from actorproc.store import Store

@@ -11,7 +11,7 @@ import anyio.lowlevel
 import pytest
 
 from actorproc.clock import Clock
-from actorproc.handler_threads import HandlerThreads
+from actorproc.partition.handler_threads import HandlerThreads
 
 
 async def until(condition: threading.Event) -> None:

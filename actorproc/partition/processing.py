@@ -9,16 +9,16 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 import anyio
 import pyarrow as pa
 
-from actorproc.attempt_rows import AttemptEncoder
-from actorproc.batch_run import BatchRun, Workplace
 from actorproc.clock import Clock
 from actorproc.context import Site
 from actorproc.handler import PartitionHandler
-from actorproc.handler_threads import HandlerThreads
-from actorproc.letter_limit import LetterLimit
-from actorproc.outcome import Outcome
+from actorproc.partition.attempt_rows import AttemptEncoder
+from actorproc.partition.batch_run import BatchRun, Workplace
+from actorproc.partition.handler_threads import HandlerThreads
+from actorproc.partition.letter_limit import LetterLimit
+from actorproc.partition.outcome import Outcome
+from actorproc.partition.retrying import Retrying
 from actorproc.records import Batch
-from actorproc.retrying import Retrying
 from actorproc.settings import Settings
 
 

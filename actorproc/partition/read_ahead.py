@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from actorproc.clock import Clock
-from actorproc.pace import Pace
+from actorproc.partition.pace import Pace
 from actorproc.records import RECORD_SCHEMA, Batch, Cursor
 from actorproc.settings import Settings
 

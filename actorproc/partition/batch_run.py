@@ -13,18 +13,18 @@ import anyio
 import pyarrow as pa
 
 from actorproc.attempt import Attempt, Late
-from actorproc.attempt_rows import AttemptEncoder, Encoded
-from actorproc.bad_records import Part, Parts, Ruling
 from actorproc.clock import Clock
 from actorproc.context import PartitionContext, Site
 from actorproc.errors import HandlerError, HandlerMisuse, RowsLost, TooManyDeadLetters, failure_of, told
 from actorproc.handler import Decision, PartitionHandler
-from actorproc.handler_threads import HandlerThreads
-from actorproc.letter_limit import LetterLimit
-from actorproc.outcome import Outcome
 from actorproc.output.dead_letters import render_letter, was_dead
+from actorproc.partition.attempt_rows import AttemptEncoder, Encoded
+from actorproc.partition.bad_records import Part, Parts, Ruling
+from actorproc.partition.handler_threads import HandlerThreads
+from actorproc.partition.letter_limit import LetterLimit
+from actorproc.partition.outcome import Outcome
+from actorproc.partition.retrying import Retrying
 from actorproc.records import Batch
-from actorproc.retrying import Retrying
 from actorproc.rows.sequenced import joined, rows_after, rows_upto
 from actorproc.settings import Settings
 from actorproc.tasks import is_stray

@@ -1,0 +1,301 @@
+"""The supervisor actor, one per host: its timers, what it sees of the group, and handing over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from itertools import islice
+
+import anyio
+import anyio.abc
+import structlog
+
+from actorproc.actor import Actor
+from actorproc.clock import Clock
+from actorproc.errors import (
+    SourceError,
+    StoreError,
+    StoreRefused,
+    WrittenOut,
+    text_of,
+)
+from actorproc.group.group import Group
+from actorproc.host.partitions import OwnPartitions
+from actorproc.host.running import Done, Running
+from actorproc.host.until_end import UntilEnd
+from actorproc.logger import get_logger
+from actorproc.partition.committing import PartitionStatistics
+from actorproc.partition.partition import Common
+from actorproc.settings import Settings
+
+log = get_logger(__name__)
+
+HAND_OVER_PAUSE = 0.05
+"""Seconds over which drained partitions are gathered, so that many are handed over in one write."""
+
+
+SHOWN_FAILING = 50
+"""Failing partitions that a heartbeat names: enough to see that something is wrong, and it stays small."""
+
+_TOLD = 600  # characters of an error in a heartbeat
+
+LEAVING_TIME = 5.0
+"""Seconds that a stopping host takes for the group, beyond what its partitions take to drain."""
+
+
+class Note(Enum):
+    """What the supervisor is told: where to look, and nothing else. It decides from what it finds."""
+
+    LOOK = auto()
+    """At the group."""
+    RELEASED = auto()
+    """At what is drained here, and waits to be handed over."""
+
+
+@dataclass(slots=True)
+class SupervisorStatistics:
+    """A snapshot: what this host runs and has done, and how the group looks from here."""
+
+    host: str
+    incarnation: str
+    fenced: bool
+    members: list[str]
+    partitions: list[PartitionStatistics]
+    done: Done
+    """Here, in partitions that have moved on since, too."""
+
+
+class Supervisor(Actor[Note]):
+    """Renews, looks, and makes what runs here equal to the leases that this host holds.
+
+    Args:
+        until_end: where a run with an end is to get to.
+    """
+
+    def __init__(self, group: Group, common: Common, until_end: UntilEnd | None = None) -> None:
+        super().__init__(mailbox=16)
+        self._group = group
+        self._common = common
+        self._settings: Settings = common.settings
+        self._clock: Clock = common.clock
+        self.until_end = until_end or UntilEnd()
+        self._partitions: Sequence[str] = ()
+        self._partitions_at = float("-inf")
+        self._members: list[str] = []
+        self._fences = 0
+        self._renewed = anyio.Event()
+        self._looking: anyio.CancelScope | None = None
+        self._told = 0  # dead letters that the log has told of
+        self._log = log.bind(processor=common.processor, host=common.host)
+        self._own = OwnPartitions(
+            common, self.until_end, released=lambda: self.tell(Note.RELEASED), changed=self.nudge, outrank=self._outrank, log=self._log
+        )  # fmt: skip
+
+    def nudge(self) -> None:
+        """Look at the group now."""
+        self.tell(Note.LOOK)
+
+    def stop(self) -> None:
+        """Drain every partition, hand the leases over, leave the group; `run` then returns."""
+        self._own.closing = True
+        if self._looking is not None:
+            self._looking.cancel()  # a store that hangs must not hold the drain up; what it was to see is looked at again
+        self.nudge()
+
+    def statistics(self) -> SupervisorStatistics:
+        """What this host runs now, by partition."""
+        own = self._own
+        return SupervisorStatistics(
+            self._common.host, self._group.incarnation, own.fenced, list(self._members), own.statistics(), own.done()
+        )
+
+    def hopeless(self, after: int) -> dict[str, str]:
+        """Partitions here that need not be waited for -> why: see `Running.hopeless`."""
+        return self._own.hopeless(after)
+
+    @property
+    def partitions(self) -> set[str]:
+        """Partitions that run on this host now."""
+        return self._own.names
+
+    async def run(self) -> None:
+        """Join the group, run partitions, and leave when told to stop.
+
+        Raises:
+            Fenced: another host with the same name has taken over.
+            StoreRefused: the container may not be written.
+        """
+        # So that what stores and sources log, which do not know whose they are, says it too.
+        with structlog.contextvars.bound_contextvars(processor=self._common.processor, host=self._common.host):
+            async with anyio.create_task_group() as tasks:
+                await self._renew()
+                tasks.start_soon(self._renew_for_ever)
+                tasks.start_soon(self._fence_in_time)
+                self._own.begin(tasks)
+                await self._serve()
+                await self._leave()
+                tasks.cancel_scope.cancel()
+
+    # Timers
+
+    async def _renew(self) -> None:
+        self._tell_of_letters()
+        await self._group.renew({"partitions": len(self._own), "failing": self._shown_failing()})
+        self._renewed.set()
+        self._renewed = anyio.Event()
+
+    def _tell_of_letters(self) -> None:
+        """One line for all that came since the last one: at most one in a renew interval."""
+        letters = self._own.done().dead_letters
+        if letters > self._told:
+            errors, latest = self._common.news.take()
+            self._log.warning(
+                "processor.dead_letters", new=letters - self._told, since_start=letters, errors=errors, latest=latest
+            )
+            self._told = letters
+
+    def _shown_failing(self) -> dict[str, str]:
+        """Partitions that failed and have not got on since -> why. A few of them, cut: they ride in the heartbeat."""
+        found = islice(self._own.failing().items(), SHOWN_FAILING)
+        return {partition: error if len(error) <= _TOLD else f"{error[:_TOLD]} ..." for partition, error in found}
+
+    async def _renew_for_ever(self) -> None:
+        interval = self._settings.lease_renew_interval
+        while True:
+            await self._clock.sleep(interval)
+            interval = self._settings.lease_renew_interval
+            if not await self._has_renewed():
+                interval /= 4
+
+    async def _has_renewed(self) -> bool:
+        try:
+            await self._renew()
+        except StoreError as error:
+            self._log.warning("supervisor.renew_failed", error=str(error))
+            return False
+        return True
+
+    async def _fence_in_time(self) -> None:
+        """Stop everything before others may take this host for dead, until the next heartbeat is written."""
+        while True:
+            left = self._group.valid_until() - self._clock.monotonic()
+            if left > 0:
+                if self._own.fenced:
+                    self._own.fenced = False
+                    self._log.warning("supervisor.renewed")
+                    self.nudge()
+                await self._clock.sleep(left)
+                continue
+            if not self._own.fenced:
+                self._own.fenced = True
+                self._fences += 1
+                self._log.error(
+                    "supervisor.fenced_itself",
+                    partitions=len(self._own),
+                    why="no heartbeat was written in time; loop.blocked tells if a handler held the event loop up",
+                )
+                self._own.end_all()
+            await self._renewed.wait()
+
+    # Looking
+
+    async def _serve(self) -> None:
+        look_at = self._clock.monotonic()
+        while not self._own.closing:
+            note = await self.receive(look_at - self._clock.monotonic())
+            with anyio.CancelScope() as self._looking:
+                if note is Note.RELEASED:
+                    await self._hand_over()
+                elif not self._own.closing:  # it may have been while an earlier note was on its way
+                    look_at = self._clock.monotonic() + await self._look()
+            self._looking = None
+
+    async def _look(self) -> float:
+        """One cycle; in how many seconds the next is due."""
+        fences = self._fences
+        fenced = self._own.fenced
+        try:
+            view = await self._group.look(await self._known_partitions())
+        except WrittenOut:
+            self._log.warning("supervisor.written_out", why="the others took this host for dead; it joins again")
+            self._own.forget_all()
+            if not self._own.closing:
+                self._group.rejoin()
+                if not await self._has_renewed():
+                    return self._clock.jitter(self._settings.lease_renew_interval / 4)
+            return 0.0
+        except StoreRefused:
+            raise
+        except (StoreError, SourceError) as error:
+            self._log.warning("supervisor.look_failed", error=str(error))
+            return self._clock.jitter(self._settings.lease_acquire_interval / 4)
+        self._members = sorted(view.members)
+        if not fenced and fences == self._fences:
+            # Else it may be from before the others took this host for dead: a look follows the renewal.
+            self._own.apply(view)
+        await self._hand_over()
+        soon = view.look_again_in
+        return self._clock.jitter(self._settings.lease_acquire_interval) if soon is None else soon
+
+    async def _known_partitions(self) -> Sequence[str]:
+        now = self._clock.monotonic()
+        if now - self._partitions_at < self._settings.partition_refresh_interval:
+            return self._partitions
+        try:
+            self._partitions, self._partitions_at = await self._common.source.partitions(), now
+        except Exception as error:  # whatever it is, what is known goes on
+            if not self._partitions:
+                raise SourceError(text_of(error)) from error
+            self._log.warning("supervisor.partitions_failed", error=text_of(error))
+        return self._partitions
+
+    async def _hand_over(self) -> None:
+        """Give the leases of drained partitions to their next owners, many in one write."""
+        if not self._own.released:
+            return
+        if self._own.draining:
+            await self._clock.sleep(HAND_OVER_PAUSE)
+        released = self._own.released
+        try:
+            kept = await self._group.hand_over(released)
+        except StoreError as error:
+            self._log.warning("supervisor.hand_over_failed", error=str(error), partitions=len(released))
+            return  # the next look tries again
+        self._own.handed_over(partition for partition in released if partition not in kept)
+        if kept and not self._own.fenced:
+            self.nudge()  # the next look starts them again
+
+    async def _outrank(self, running: Running, epoch: int) -> None:
+        """If the lease is ours all the same, the group has forgotten its epochs: mend it, and start with the new one."""
+        try:
+            await self._group.outrank(running.partition, epoch)
+        except StoreError as error:
+            self._log.warning(
+                "supervisor.outrank_failed", partition=running.partition, epoch=running.epoch, error=str(error)
+            )
+        self.nudge()
+
+    # Leaving
+
+    async def _leave(self) -> None:
+        """Drain everything, hand it over, and say so. Bounded: what takes too long is left to expire."""
+        self._log.info("supervisor.leaving", partitions=len(self._own))
+        self._group.retire()
+        self._own.drain_all()
+        with anyio.move_on_after(self._settings.max_handoff_time + LEAVING_TIME):
+            look_at = self._clock.monotonic()
+            while True:
+                if self._clock.monotonic() >= look_at:
+                    look_at = self._clock.monotonic() + await self._look() / 4
+                if not len(self._own):
+                    break
+                if await self.receive(look_at - self._clock.monotonic()) is Note.RELEASED:
+                    await self._hand_over()
+        self._own.end_all()
+        self._tell_of_letters()
+        with anyio.move_on_after(LEAVING_TIME):
+            try:
+                await self._group.leave()
+            except StoreError as error:
+                self._log.warning("supervisor.leave_failed", error=str(error), why="what is left of this host expires")
