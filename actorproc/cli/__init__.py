@@ -146,7 +146,9 @@ def main() -> None:
             raise
         sys.exit(_say_unwritten(failure))
     except SystemExit as ending:
-        if ending.code == FAILED and isinstance(stdout_failure(), BrokenPipeError):  # which Typer takes for a failure
+        with suppress(OSError):
+            sys.stdout.flush()  # not when the interpreter ends: that would change the exit code
+        if stdout_failure() is not None and isinstance(ending.__context__, BrokenPipeError):  # which Typer takes for a failure
             sys.exit(0)
         raise
     finally:

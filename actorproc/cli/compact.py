@@ -62,14 +62,16 @@ def run(
             )  # fmt: skip
         finally:
             session.close()
-    if as_json:
-        print_json(_document(found, dry_run=dry_run))
-    else:
-        run_async(lambda: _print(found, name, dry_run=dry_run))
-    for partition in sorted(found.given_up, key=natural):
-        typer.echo(f"partition {partition}: somebody else was at its files; run it again", err=True)
-    if found.given_up:
-        raise typer.Exit(1)
+    try:
+        if as_json:
+            print_json(_document(found, dry_run=dry_run))
+        else:
+            run_async(lambda: _print(found, name, dry_run=dry_run))
+    finally:  # whether or not somebody reads it
+        for partition in sorted(found.given_up, key=natural):
+            typer.echo(f"partition {partition}: somebody else was at its files; run it again", err=True)
+        if found.given_up:
+            raise typer.Exit(1)
 
 
 async def _print(found: Compaction, name: str, *, dry_run: bool) -> None:

@@ -38,12 +38,14 @@ def run(url: str, as_json: bool, config: Path | None, given: Sequence[str] | Non
 
     properties, latency, difference, place = run_async(work)
     endpoint = settings.s3_endpoint if place.startswith("s3://") else None
-    if as_json:
-        print_json(_document(place, endpoint, properties, latency, difference))
-    else:
-        _print(place, endpoint, properties, latency, difference)
-    if not all(held for _, held, *_ in properties):
-        raise typer.Exit(1)
+    try:
+        if as_json:
+            print_json(_document(place, endpoint, properties, latency, difference))
+        else:
+            _print(place, endpoint, properties, latency, difference)
+    finally:  # whether or not somebody reads it
+        if not all(held for _, held, *_ in properties):
+            raise typer.Exit(1)
 
 
 async def _latency(store: Store) -> dict[str, float]:

@@ -211,7 +211,7 @@ def purge(
     """Forget dead letters, after asking. Exit code 1 if some that may go are kept."""
     limit = None if before is None else checked_time("--before", before)
 
-    async def work() -> int:
+    async def work() -> tuple[int, int, int, int]:
         async with opened_processor(name, container, config, given) as (store, layout, _):
             if partition is not None:
                 await chosen_partitions(store, layout, partition)
@@ -240,9 +240,13 @@ def purge(
                     purged += count
                 else:
                     kept += count
+        return purged, kept, held, beside
+
+    purged, kept, held, beside = run_async(work)
+    try:
         if as_json:
             print_json({"purged": purged, "kept": kept, "held": held})
-            return kept
+            return
         stay = f"; {_held(held, beside, replayed=replayed, before=before is not None)}" if held else ""
         console.print(f"{counted(purged, 'dead letter')} purged{stay}", soft_wrap=True)
         if kept:
@@ -250,10 +254,9 @@ def purge(
                 f"{kept:,} kept: no checkpoint has passed them yet. A host writes one every {CHECKPOINT_EVERY} commits, and "
                 "when it stops: start the processor if none runs, stop it or let it go on, and try again"
             )
-        return kept
-
-    if run_async(work):
-        raise typer.Exit(1)
+    finally:  # whether or not somebody reads it
+        if kept:
+            raise typer.Exit(1)
 
 
 def _held(held: int, beside: int, *, replayed: bool, before: bool) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,11 @@ from actorproc import Decision
 class Stops(Delays):
     def on_error(self, error, records, attempt):
         return Decision.STOP
+
+class GivesUp(Delays):
+    async def process(self, batch, ctx):
+        for record in batch:
+            ctx.dead_letter(record, "not today")
 """
 SERVE = ["serve", "--source", "events", "--container", "state", *QUICK_OPTIONS, "--set", "restart_backoff=10ms"]
 FULL = Path("/dev/full")
@@ -107,6 +113,20 @@ def test_a_reader_that_has_seen_enough_is_no_failure(command: str) -> None:
         printed = ended(*command.split(), *place.split(), stdout=stdout)
     assert printed.returncode == 0
     assert printed.stderr == ""
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_what_was_not_all_done_exits_with_1_although_nobody_reads_what_is_left(
+    unbuffered: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ended(*SERVE, "flights_app:GivesUp", "--until-end").returncode == 0
+    shutil.rmtree(folder / "state" / "GivesUp" / "checkpoints")  # none has passed the letters
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    with unread() as stdout:
+        purged = ended(
+            "dead-letters", "purge", "--name", "GivesUp", "--container", "state", "--yes", stdout=stdout
+        )  # fmt: skip
+    assert (purged.returncode, purged.stderr) == (1, "")
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
