@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from functools import wraps
+from typing import Annotated, Any
 
 import typer
 from typer.main import get_command
@@ -100,36 +101,11 @@ def spark(
     SIGTERM or Ctrl-C lets the micro-batch end; a second one ends at once. Needs Java 17 or newer, and the extra
     `spark`.
     """
-    from actorproc.cli.common import pairs
-
+    asked = dict(locals())
     _check_extra()
     from actorproc.cli.spark_query import Ask, run
 
-    options = pairs("--option", option)
-    path = path or options.pop("path", None)
-    ask = Ask(
-        function=function,
-        name=name,
-        container=container,
-        checkpoint=checkpoint,
-        to=to,
-        path=path,
-        mode=mode,
-        options=options,
-        trigger=trigger,
-        max_rows=max_rows,
-        max_files=max_files,
-        columns=columns.split(",") if columns else None,
-        native=native,
-        master=master,
-        remote=remote,
-        packages=package or [],
-        conf=pairs("--conf", conf),
-        max_failures=max_failures,
-        stop_within=stop_within,
-        wait=wait,
-    )
-    run(ask, config, settings)
+    run(Ask.of(asked), config, settings)
 
 
 def check(spark_option: str, words: Sequence[str]) -> None:
@@ -139,24 +115,26 @@ def check(spark_option: str, words: Sequence[str]) -> None:
         spark_option: of `serve --spark`, in which the words were given.
 
     Raises:
-        UsageError: PySpark, Java or the function is not there, or the words are no options of this command.
+        UsageError: PySpark, Java or the function is not there, or the words are not what this command takes.
     """
+    asked: dict[str, Any] = {}
+
+    @wraps(spark)
+    def note(**given: Any) -> None:
+        asked.update(given)
+
     app = typer.Typer()
-    app.command()(spark)
+    app.command()(note)
     try:
-        asked = get_command(app).make_context("spark", list(words)).params
+        get_command(app).main(list(words), "spark", standalone_mode=False)
     except Exception as error:  # UsageError: of click, or of the copy of it that newer Typers have
         if (message := getattr(error, "format_message", None)) is None:
             raise
         raise UsageError(f"--spark {spark_option!r}: {message()} (`actorproc spark --help` has its options)") from None
     _check_extra()
-    if asked["remote"]:
-        return  # the function may need the server to be imported, and Java is there
-    from actorproc.cli.spark_query import load_early
-    from actorproc.java import check_java
+    from actorproc.cli.spark_query import Ask, prepare
 
-    load_early(asked["function"])
-    check_java("serve --spark")
+    prepare(Ask.of(asked), "serve --spark")
 
 
 def _check_extra() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import structlog
@@ -77,6 +77,25 @@ class Ask:
     stop_within: str
     wait: str
 
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Ask:
+        """Of the parameters of `actorproc spark`.
+
+        Raises:
+            UsageError: an --option or --conf is no pair.
+        """
+        options = pairs("--option", given["option"])
+        path = given["path"] or options.pop("path", None)
+        made = {"path", "options", "columns", "packages", "conf"}
+        return cls(
+            **{field.name: given[field.name] for field in fields(cls) if field.name not in made},
+            path=path,
+            options=options,
+            columns=given["columns"].split(",") if given["columns"] else None,
+            packages=given["package"] or [],
+            conf=pairs("--conf", given["conf"]),
+        )
+
 
 def run(ask: Ask, config: Path | None, given: Sequence[str] | None) -> None:
     """Run the query until it ends, is stopped, or fails for good.
@@ -86,16 +105,7 @@ def run(ask: Ask, config: Path | None, given: Sequence[str] | None) -> None:
         QueryFailed, SourceError: see `RunningQuery.run`.
     """
     structlog.contextvars.bind_contextvars(processor=ask.name)
-    _check(ask)
-    trigger, stop_within = _trigger(ask.trigger), duration("--stop-within", ask.stop_within)
-    wait = duration("--wait", ask.wait)
-    if ask.remote and (ask.master or ask.packages):
-        raise UsageError(
-            "--remote (or SPARK_REMOTE) names a server that is there: --master and --package do not go with it"
-        )
-    function = None if ask.remote else load_early(ask.function)
-    if not ask.remote:
-        check_java("actorproc spark")
+    function, trigger, stop_within, wait = prepare(ask, "actorproc spark")
     stop_with_parent(stop_within + _LEAVING)
 
     async def work() -> None:
@@ -135,8 +145,38 @@ def run(ask: Ask, config: Path | None, given: Sequence[str] | None) -> None:
     run_async(work)
 
 
+class Prepared(NamedTuple):
+    """What a command line asks for, as far as that can be told before the store and Spark are there."""
+
+    function: Callable[..., Any] | None
+    """None: only where Spark is can it be imported."""
+    trigger: dict[str, Any]
+    stop_within: float
+    wait: float
+
+
+def prepare(ask: Ask, who: str) -> Prepared:
+    """Check what was asked, and what this machine has; `who` needs it.
+
+    Raises:
+        UsageError: something is wrong with what was asked, or missing on this machine.
+    """
+    _check(ask)
+    trigger = _trigger(ask.trigger)
+    stop_within, wait = duration("--stop-within", ask.stop_within), duration("--wait", ask.wait)
+    function = None
+    if not ask.remote:
+        function = _load_early(ask.function)
+        check_java(who)
+    return Prepared(function, trigger, stop_within, wait)
+
+
 def _check(ask: Ask) -> None:
     """What Spark would say in a page of Java, after the seconds that it takes to start."""
+    if ask.remote and (ask.master or ask.packages):
+        raise UsageError(
+            "--remote (or SPARK_REMOTE) names a server that is there: --master and --package do not go with it"
+        )
     for package in ",".join(ask.packages).split(",") if ask.packages else ():
         if not _COORDINATES.fullmatch(package):
             raise UsageError(
@@ -150,7 +190,7 @@ def _check(ask: Ask) -> None:
         raise UsageError(f"--mode {ask.mode!r} with --to {_OURS}: a log can only be appended to; leave --mode out")
 
 
-def load_early(spec: str) -> Callable[..., Any] | None:
+def _load_early(spec: str) -> Callable[..., Any] | None:
     """The function, before the seconds that Spark takes to start; None if its module needs Spark to be imported."""
     try:
         return load_function(spec)

@@ -107,6 +107,13 @@ def test_spark_is_kept_out_of_what_the_processor_keeps(run: Run, state: Path, wh
             ["--spark", "queries_app:counts --triger 5s", *CHECKPOINT],
             "--spark 'queries_app:counts --triger 5s': No such option: --triger",
         ),
+        (["--spark", "queries_app:counts --to parquet", *CHECKPOINT], "--to parquet needs --path URL"),
+        (["--spark", "queries_app:counts --conf x", *CHECKPOINT], "--conf 'x': write --conf name=value"),
+        (["--spark", "queries_app:counts --max-rows two", *CHECKPOINT], "Invalid value for '--max-rows'"),
+        (
+            ["--spark", "queries_app:counts --remote sc://h --master local", *CHECKPOINT],
+            "--master and --package do not go with it",
+        ),
         (["--spark", "--trigger 5s", *CHECKPOINT], "Missing argument 'MODULE:FUNCTION'"),
     ],
 )
