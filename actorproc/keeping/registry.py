@@ -58,7 +58,7 @@ class Reader:
     @classmethod
     def spark(cls, name: str, checkpoint: str | os.PathLike[str], query: str = "") -> Self:
         """A Spark query with this `checkpointLocation`. Until its first micro-batch is done it holds everything."""
-        return cls(checked_name("reader name", name), "spark", url=_place("checkpoint", checkpoint), query=query)
+        return cls(checked_name("reader name", name), "spark", url=_place("checkpoint", checkpoint), query=_text("query", query))
 
     @classmethod
     def of_processor(
@@ -67,7 +67,7 @@ class Reader:
         """A processor. A partition that it has not claimed yet is held as it is."""
         name = checked_name("reader name", name or processor)
         url, processor = _place("container", container), checked_name("processor name", processor)
-        return cls(name, "processor", url=url, processor=processor, stream=stream)
+        return cls(name, "processor", url=url, processor=processor, stream=_text("stream", stream))
 
     @classmethod
     def at(cls, name: str, positions: Mapping[str, SupportsIndex]) -> Self:
@@ -137,6 +137,12 @@ def _number(name: str, partition: object, number: object) -> int:
         wanted = "a whole number, 0 or more, and of 64 bits: what is read next"
         raise UsageError(f"reader {name!r}, partition {partition}: {number!r:.80}: {wanted}")
     return found
+
+
+def _text(what: str, given: str) -> str:
+    if not isinstance(given, str):
+        raise UsageError(f"{what} = {given!r:.80}: text")
+    return given
 
 
 def _place(what: str, given: str | os.PathLike[str]) -> str:

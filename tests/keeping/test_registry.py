@@ -220,6 +220,14 @@ def test_positions_that_do_not_say_their_partitions_are_refused(positions: Any) 
         Reader.at("archive", positions)
 
 
+def test_what_is_not_text_is_refused_as_the_reader_is_made() -> None:
+    wrong: Any = 5
+    with pytest.raises(UsageError, match=r"^query = 5: text$"):
+        Reader.spark("table", "s3://bucket/one", query=wrong)
+    with pytest.raises(UsageError, match=r"^stream = 5: text$"):
+        Reader.of_processor("state", "Delays", stream=wrong)
+
+
 @pytest.mark.parametrize("positions", [{"0": np.int64(150)}, {0: 150}])
 async def test_positions_may_be_integers_of_numpy_and_a_number_names_a_partition_as_well(
     store: Store, positions: Any
