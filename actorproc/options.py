@@ -36,10 +36,15 @@ def load_options(
     model = handler.Options
     fields = model.model_fields
     values: dict[str, Any] = {}
+    where: dict[str, str] = {}
     if not alone:
         values |= read_config(config).get("options", {})
-        values |= _from(environment, handler)
+        where = dict.fromkeys(values, f"{config or 'actorproc.toml'}: ")
+        found = _from(environment, handler)
+        where |= {name: f"{PREFIX}{name.upper()} in the environment: " for name in found}
+        values |= found
     values |= given or {}
+    where |= dict.fromkeys(given or {}, "")
     if unknown := sorted(values.keys() - fields.keys()):
         file = f" (in [options] of {config or 'actorproc.toml'})"
         named = ", ".join(name if name in (given or {}) else f"{name}{file}" for name in unknown)
@@ -47,7 +52,7 @@ def load_options(
     try:
         return model(**values)
     except ValidationError as error:
-        raise SettingsError(f"options of {handler.__name__}:\n{explain(error, model, _GIVE)}") from None
+        raise SettingsError(f"options of {handler.__name__}:\n{explain(error, model, _GIVE, where)}") from None
 
 
 def _from(environment: Mapping[str, str], handler: type[PartitionHandler]) -> dict[str, str]:
@@ -70,7 +75,7 @@ def _no_option(handler: type[PartitionHandler], named: str, first: str, *, in_fi
     fields = handler.Options.model_fields
     hint = did_you_mean(first, fields, TYPO)
     if not hint and first in Settings.model_fields:
-        hint = f"; {first} is a setting: in the file it stands above [options]"
+        hint = f"; {first} is a setting: " + ("it stands above [options]" if in_file else f"--set {first}=...")
     elif not hint and in_file:
         hint = f"; another handler's? Give this one a file of its own: --config {handler.__name__.lower()}.toml"
     return SettingsError(f"{handler.__name__} has no option {named}; it has: {', '.join(fields) or 'none'}{hint}")

@@ -96,6 +96,7 @@ _OF_COMMANDS = ("source", "container", "name", "host", "log_level", "debug")
 _NO_TABLE = (
     "there is no such table: settings stand at the top of the file, and only a handler's options in one, [options]"
 )
+_AN_OPTION = ". (An option of the handler is given with --option NAME=VALUE, or below [options] in the file)"
 _file: ContextVar[dict[str, Any] | None] = ContextVar("_file", default=None)  # what `load` read, for pydantic to find
 
 
@@ -266,8 +267,13 @@ class Settings(BaseSettings):
         try:
             return cls(**given)
         except ValidationError as error:
-            where = dict.fromkeys(found.keys() - given.keys(), f"{config or 'actorproc.toml'}: ")
-            raise SettingsError(explain(error, cls, unknown_of=where)) from None
+            where = dict.fromkeys(found, f"{config or 'actorproc.toml'}: ")
+            where |= {
+                variable.removeprefix(_PREFIX).lower(): f"{variable} in the environment: "
+                for variable in os.environ
+                if variable.startswith(_PREFIX)
+            }
+            raise SettingsError(explain(error, cls, where=where | dict.fromkeys(given, ""))) from None
         finally:
             _file.reset(token)
 
@@ -284,37 +290,36 @@ def read_config(config: str | Path | None) -> dict[str, Any]:
 
 
 def explain(
-    error: ValidationError, model: type[BaseModel], give: str = "", unknown_of: Mapping[str, str] | None = None
+    error: ValidationError, model: type[BaseModel], give: str = "", where: Mapping[str, str] | None = None
 ) -> str:
     """What pydantic found, a line each: the field, the value, what is allowed. Never a value that may be a secret.
 
     Args:
         give: told of one that is missing: how to give it; `{0}` is its name.
-        unknown_of: what precedes one that is unknown, by its name: where it stands.
+        where: what precedes one that is wrong, by its name: where it stands.
     """
     lines = []
     for item in error.errors():
         name = ".".join(map(str, item["loc"]))
         message = item["msg"].removeprefix("Value error, ")
-        where = ""
+        place = (where or {}).get(str(item["loc"][0]), "") if item["loc"] else ""
         if item["type"] == "extra_forbidden":
-            where = (unknown_of or {}).get(name, "")
             if isinstance(item["input"], dict) and len(item["loc"]) == 1:
-                lines.append(f"{where}[{name}]: {_NO_TABLE}")
+                lines.append(f"{place}[{name}]: {_NO_TABLE}")
                 continue
             if name in _OF_COMMANDS:
                 option = name.replace("_", "-")
-                lines.append(f"{where}{name} is no setting; give --{option}, or {_PREFIX}{name.upper()}")
+                lines.append(f"{place}{name} is no setting; give --{option}, or {_PREFIX}{name.upper()}")
                 continue
-            message = f"there is no such setting{did_you_mean(name, Settings.model_fields)}"
+            message = f"there is no such setting{did_you_mean(name, Settings.model_fields) or _AN_OPTION}"
             if name == "options":
                 message = "it is a table: a line [options], and below it name = value for each option of the handler"
         if item["type"] == "missing":  # its input is all that was given
             lines.append(f"{name}: is missing{give.format(name) if len(item['loc']) == 1 else ''}")
         elif name and isinstance(item["input"], (str, int, float)) and not _is_secret(model, item["loc"]):
-            lines.append(f"{where}{name} = {item['input']!r}: {message}")
+            lines.append(f"{place}{name} = {item['input']!r}: {message}")
         else:
-            lines.append(f"{where}{name}: {message}" if name else message)
+            lines.append(f"{place}{name}: {message}" if name else message)
     return "\n".join(lines)
 
 
@@ -346,6 +351,8 @@ def _check_environment(environment: Mapping[str, str] = os.environ) -> None:
             continue  # an option is the handler's, and may be called like a setting
         if name in Settings.model_fields or name in _OF_COMMANDS:
             continue
+        if get_close_matches(name.partition("_")[0], ["option"], cutoff=TYPO) and "_" in name:
+            raise SettingsError(f"{variable} in the environment: an option of the handler is {_PREFIX}OPTION_<NAME>")
         if near := did_you_mean(name, Settings.model_fields, TYPO):
             raise SettingsError(f"{variable} in the environment: there is no such setting{near}")
         if meant := get_close_matches(name, _OF_COMMANDS, n=1, cutoff=_TYPO_OF_COMMANDS):

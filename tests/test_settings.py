@@ -131,8 +131,23 @@ def test_an_unknown_setting_of_the_file_is_said_to_stand_there_and_one_that_is_g
         Settings.load(nope="y")
     assert set(str(caught.value).splitlines()) == {
         "actorproc.toml: comit_rows = 1: there is no such setting; did you mean commit_rows?",
-        "nope = 'y': there is no such setting",
+        "nope = 'y': there is no such setting. "
+        "(An option of the handler is given with --option NAME=VALUE, or below [options] in the file)",
     }
+
+
+def test_a_wrong_value_is_said_to_stand_where_it_came_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text('commit_interval = "fast"\ncommit_rows = 0\nmax_attempts = 0\n')
+    monkeypatch.setenv("ACTORPROC_COMMIT_ROWS", "-1")
+    monkeypatch.setenv("ACTORPROC_MAX_ATTEMPTS", "-1")
+    with pytest.raises(SettingsError) as caught:
+        Settings.load(file, max_attempts=-2)
+    assert [line.partition(" = ")[0] for line in sorted(str(caught.value).splitlines())] == [
+        f"{file}: commit_interval",
+        "ACTORPROC_COMMIT_ROWS in the environment: commit_rows",
+        "max_attempts",
+    ]
 
 
 @pytest.mark.parametrize("name", ["source", "container", "name", "host", "log_level"])
@@ -229,8 +244,23 @@ def test_a_variable_that_is_nearly_an_option_is_refused_and_one_for_another_hand
 def test_a_setting_among_the_options_is_said_to_stand_in_the_wrong_place(tmp_path: Path) -> None:
     file = tmp_path / "a.toml"
     file.write_text('[options]\ntable = "t"\ncommit_interval = 1\n')
-    with pytest.raises(SettingsError, match=r"commit_interval is a setting: in the file it stands above \[options\]"):
+    with pytest.raises(SettingsError, match=r"commit_interval is a setting: it stands above \[options\]"):
         load_options(WithOptions, None, file, {})
+    with pytest.raises(SettingsError, match=r"commit_interval is a setting: --set commit_interval=\.\.\."):
+        load_options(WithOptions, {"table": "t", "commit_interval": "1s"}, None, {})
+
+
+def test_a_wrong_option_is_said_to_stand_where_it_came_from(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text('[options]\ntable = "t"\nlimit = 0\n')
+    for given, environment, place in (
+        ({}, {}, f"{file}: limit = 0: "),
+        ({}, {"ACTORPROC_OPTION_LIMIT": "-1"}, "ACTORPROC_OPTION_LIMIT in the environment: limit = '-1': "),
+        ({"limit": "-2"}, {"ACTORPROC_OPTION_LIMIT": "-1"}, "limit = '-2': "),
+    ):
+        with pytest.raises(SettingsError) as caught:
+            load_options(WithOptions, given, file, environment)
+        assert str(caught.value).startswith(f"options of WithOptions:\n{place}")
 
 
 @pytest.mark.parametrize("text", ["options = 3", "[[options]]\nlimit = 1"])

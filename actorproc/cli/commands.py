@@ -199,7 +199,7 @@ def status(
     \b
       actorproc status --name Delays --container state --source events
       actorproc status --name Delays --container state --watch
-      actorproc status --name Delays --container state --json | jq .lag
+      actorproc status --name Delays --container state --source log --json | jq .lag
     """
     from actorproc.cli.status import run
 

@@ -58,7 +58,12 @@ class Reader:
     @classmethod
     def spark(cls, name: str, checkpoint: str | os.PathLike[str], query: str = "") -> Self:
         """A Spark query with this `checkpointLocation`. Until its first micro-batch is done it holds everything."""
-        return cls(checked_name("reader name", name), "spark", url=_place("checkpoint", checkpoint), query=_text("query", query))
+        return cls(
+            checked_name("reader name", name),
+            "spark",
+            url=_place("checkpoint", checkpoint),
+            query=_text("query", query),
+        )
 
     @classmethod
     def of_processor(

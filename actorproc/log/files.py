@@ -62,12 +62,17 @@ async def find_log(store: Store) -> LogMeta | None:
     return None if stored is None else LogMeta.of(stored)
 
 
-async def open_log(store: Store, *, instead: str = "", create: bool = False) -> LogMeta:
+HOW_TO_CREATE = (
+    "create it with Producer({url!r}, partitions=8), or with: actorproc produce --log {url} --partitions 8 FILE.jsonl"
+)
+
+
+async def open_log(store: Store, *, instead: str = "", create: str = "") -> LogMeta:
     """The log that is there.
 
     Args:
         instead: what else the caller takes, where a processor is there: text with `{container}` and `{processor}`.
-        create: say how a log is made. Who only reads, or deletes, rather has the URL wrong.
+        create: how a log is made there: text with `{url}`. Who only reads, or deletes, rather has the URL wrong.
 
     Raises:
         UsageError: there is no log at this place.
@@ -78,11 +83,8 @@ async def open_log(store: Store, *, instead: str = "", create: bool = False) -> 
         if (other := await processors_at(store)) is not None:
             taken = instead.format(container=other.container, processor=other.processor)
             raise UsageError(f"{other.what}, and no log: give the log{taken and f', or {taken}'}")
-        how = (
-            f"create it with Producer({store.url!r}, partitions=8), "
-            f"or with: actorproc produce --log {store.url} --partitions 8 FILE.jsonl"
-        )
-        raise UsageError(f"there is no log at {store.url}: {how if create else 'check where it is'}")
+        how = create.format(url=store.url) or "check where it is"
+        raise UsageError(f"there is no log at {store.url}: {how}")
     return found
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from actorproc.clock import SYSTEM, Clock
 from actorproc.errors import ActorprocError, UsageError
-from actorproc.log.files import checked_partitions, create_log, open_log
+from actorproc.log.files import HOW_TO_CREATE, checked_partitions, create_log, open_log
 from actorproc.log.heads import HeadWriter
 from actorproc.log.outbox import Outbox, ProducerStatistics
 from actorproc.log.outgoing import Deliveries, Delivery
@@ -126,7 +126,7 @@ class Producer:
             opening = (
                 create_log(self._store, self._wanted)
                 if self._wanted is not None
-                else open_log(self._store, create=True)
+                else open_log(self._store, create=HOW_TO_CREATE)
             )
             self._count = (await opening).partitions
             await self._heads.look_around()

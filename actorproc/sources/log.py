@@ -20,7 +20,7 @@ from actorproc.errors import CorruptObject, SourceError, StoreRefused, UsageErro
 from actorproc.keeping.registry import Reader, register
 from actorproc.layout import READERS, log_boundary, log_dir, log_file
 from actorproc.listing import numbered_files
-from actorproc.log.files import ROW_GROUP_BYTES, LogFile, end_of, find_time, first_base, open_log
+from actorproc.log.files import HOW_TO_CREATE, ROW_GROUP_BYTES, LogFile, end_of, find_time, first_base, open_log
 from actorproc.log.heads import HeadWatch
 from actorproc.logger import get_logger
 from actorproc.parquet import read_footer
@@ -80,7 +80,7 @@ class LogSource(Source):
                 meta = await open_log(
                     self._store,
                     instead=f"a processor's output as {OUTPUT_SCHEME}{{container}}/{{processor}}",
-                    create=True,
+                    create=HOW_TO_CREATE,
                 )
                 self._opened = opened.pop_all()
         self._partitions = [str(index) for index in range(meta.partitions)]

@@ -31,6 +31,7 @@ from actorproc.spark.place import Place, opened
 from actorproc.spark.target import Target, checked_record_columns, to_records
 from actorproc.store import Store
 
+_HOW_TO_CREATE = 'create it by writing with .option("logPartitions", 8), or with: actorproc produce --log {url} --partitions 8 FILE.jsonl'
 STAGE_BYTES = 32 * 2**20
 """Bytes of rows that a task holds before it stages them."""
 
@@ -124,7 +125,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     async def _look(self, store: Store) -> tuple[int, bool]:
         """How many partitions the log has, and whether what is to be written is there already."""
         wanted = self._target.partitions
-        meta = await (create_log(store, wanted) if wanted else open_log(store, create=True))
+        meta = await (create_log(store, wanted) if wanted else open_log(store, create=_HOW_TO_CREATE))
         name = self._target.transaction
         return meta.partitions, name is not None and await is_done(store, name, self._target.batch)
 
@@ -157,7 +158,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         with self._open() as place:
             meta = place.call(find_log, place.store)
             if meta is None and target.partitions is None:
-                place.call(open_log, place.store, create=True)  # says what to do
+                place.call(open_log, place.store, create=_HOW_TO_CREATE)  # says what to do
             elif meta is not None and target.partitions is not None:
                 place.call(create_log, place.store, target.partitions)  # that it has as many
         self._found = meta is not None

@@ -108,6 +108,11 @@ def test_a_variable_that_is_nearly_a_setting_is_refused_and_others_are_not(
     says = "ACTORPROC_COMIT_INTERVAL in the environment: there is no such setting; did you mean commit_interval?"
     refused(run, "serve", "flights_app:Delays", *HERE, says=says)
     monkeypatch.delenv("ACTORPROC_COMIT_INTERVAL")
+    for nearly in ("ACTORPROC_OPTIONS_LIMIT", "ACTORPROC_OPTON_LIMIT"):
+        monkeypatch.setenv(nearly, "1")
+        says = f"{nearly} in the environment: an option of the handler is ACTORPROC_OPTION_<NAME>"
+        refused(run, "serve", "flights_app:Delays", *HERE, says=says)
+        monkeypatch.delenv(nearly)
     monkeypatch.setenv("ACTORPROC_OPTION_LIMIT", "1")
     monkeypatch.setenv("ACTORPROC_OPTION_COMMIT_INTERVAL", "1")
     monkeypatch.setenv("ACTORPROC_SOMETHING_ELSE", "1")

@@ -301,7 +301,9 @@ async def test_a_log_that_is_missing_or_otherwise_or_to_be_overwritten_is_refuse
     spark: SparkSession, tmp_path: Path
 ) -> None:
     url = str(tmp_path / "events")
-    with pytest.raises(PySparkException, match=r"there is no log at file://.*/events"):
+    with pytest.raises(
+        PySparkException, match=r'there is no log at file://.*/events: create it .*\.option\("logPartitions", 8\)'
+    ):
         save(numbers(spark, 3), url)
     async with Producer(url, partitions=2) as producer:
         await producer.send("0")
