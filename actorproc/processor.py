@@ -185,6 +185,7 @@ class Processor:
         try:
             supervisor = await stack.enter_async_context(self._assembled())
             tasks = await stack.enter_async_context(anyio.create_task_group())
+            stack.push_async_exit(self._drained)
         except BaseException:
             await stack.aclose()
             raise
@@ -194,6 +195,11 @@ class Processor:
             supervisor.stop()
         tasks.start_soon(self._run_in_background, supervisor, self._ended)
         return self
+
+    async def _drained(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if kind is None or issubclass(kind, Exception):
+            self.stop()
+            await self._ended.wait()  # an error in the block would cancel what is still being drained
 
     async def _run_in_background(self, supervisor: Supervisor, ended: anyio.Event) -> None:
         try:
@@ -206,9 +212,6 @@ class Processor:
         if stack is None:
             return None
         try:
-            if kind is None or issubclass(kind, Exception):
-                self.stop()
-                await self._ended.wait()  # an error in the block would cancel what is still being drained
             return await stack.__aexit__(kind, error, trace)
         except ExceptionGroup as group:
             cause = first_cause(group, error)

@@ -534,6 +534,35 @@ async def test_two_hosts_without_names_in_one_process_share_the_partitions() -> 
                 await anyio.sleep(0.01)
 
 
+@pytest.mark.parametrize("cancel", ["anyio", "asyncio"])
+async def test_a_block_that_is_cancelled_while_it_drains_leaves_nothing_running(cancel: str) -> None:
+    class Stands(Double):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            begun.set()
+            await anyio.sleep_forever()
+
+    begun = anyio.Event()
+    processor = Processor(Stands, source=fed(1), container=Store(Memory()), **QUICK)
+
+    async def use() -> None:
+        async with processor:
+            await begun.wait()
+
+    before = asyncio.all_tasks()
+    if cancel == "anyio":
+        with anyio.move_on_after(0.5) as scope:
+            await use()
+        assert scope.cancelled_caught
+    else:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(use(), 0.5)
+    assert begun.is_set()
+    assert not processor.statistics().running
+    assert asyncio.all_tasks() == before
+    async with processor:  # which may be used again
+        pass
+
+
 async def test_an_error_in_the_block_still_drains_and_comes_through_as_it_is() -> None:
     store = Store(Memory())
     with pytest.raises(KeyError):

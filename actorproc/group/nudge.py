@@ -95,7 +95,7 @@ class UdpNudges(Nudges):
             except OSError:  # the given address is a translated one (NAT): listen on all, advertise that one
                 everywhere = "::" if ":" in host else "0.0.0.0"  # noqa: S104
                 transport, _ = await loop.create_datagram_endpoint(lambda: receiver, local_addr=(everywhere, 0))
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a name that can be none, such as one with a label too long
             self._log.warning("nudge.off", error=str(error), what_to_do="set nudge_host to an address of this machine")
             return
         self._transport = transport

@@ -68,7 +68,8 @@ class Ending:
         run = supervisor.until_end
         while left := run.left:
             self._hopeless = supervisor.hopeless(HOPELESS)
-            if self._hopeless and left & supervisor.partitions <= self._hopeless.keys():
+            here = left & supervisor.partitions  # of what it runs, one that fails now may have got there before
+            if here and here <= self._hopeless.keys():
                 break
             with anyio.move_on_after(max(END_POLL, _EACH * len(left - supervisor.partitions))):
                 await run.all_reached.wait()

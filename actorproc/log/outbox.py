@@ -117,7 +117,8 @@ class Outbox:
         """Send all that waits, and return when all of it is settled.
 
         Raises:
-            StoreError: some records since the last flush could not be appended, or nobody knows; the first such error.
+            StoreError: some of those, or of those since the last flush, could not be appended, or nobody knows; the first such
+                error.
         """
         waiting = list(self._pending)
         for batch in waiting:
@@ -125,6 +126,7 @@ class Outbox:
         for batch in waiting:
             await batch.done.wait()
         failure, self._failure = self._failure, None
+        failure = failure or next((batch.error for batch in waiting if batch.error is not None), None)
         if failure is not None:
             raise failure.with_traceback(None)
 

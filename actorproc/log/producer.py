@@ -108,7 +108,7 @@ class Producer:
         self._outbox = Outbox(
             self._store, self._heads, buffer_bytes=most, linger=seconds, timeout=timeout, compression=compression, clock=clock
         )  # fmt: skip
-        self._stack: AsyncExitStack | None = None
+        self._stack = AsyncExitStack()
         self._tasks: anyio.abc.TaskGroup | None = None
 
     @property
@@ -132,9 +132,9 @@ class Producer:
             await self._heads.look_around()
             self._router = Router(self._count, self._partitioner, self._clock.random)
             await self._clock.offload(warm_up)
+            self._tasks = await stack.enter_async_context(anyio.create_task_group())
+            self._tasks.start_soon(self._heads.run)
             self._stack = stack.pop_all()
-        self._tasks = await anyio.create_task_group().__aenter__()
-        self._tasks.start_soon(self._heads.run)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
@@ -146,9 +146,7 @@ class Producer:
                 await self._finish(error)
         finally:
             tasks.cancel_scope.cancel()
-            await tasks.__aexit__(type(cancelled) if cancelled else None, cancelled, trace if cancelled else None)
-            if self._stack is not None:
-                await self._stack.aclose()
+            await self._stack.__aexit__(type(cancelled) if cancelled else None, cancelled, trace if cancelled else None)
 
     async def _finish(self, error: BaseException | None) -> None:
         try:
@@ -250,7 +248,8 @@ class Producer:
         """Send all that waits, and return when it is in the log.
 
         Raises:
-            StoreError: some records since the last flush could not be appended, or nobody knows; the first such error.
+            StoreError: some of those, or of those since the last flush, could not be appended, or nobody knows; the first such
+                error. (Where several tasks flush, only the first hears of what failed before: await each `Delivery`.)
         """
         await self._outbox.flush()
 

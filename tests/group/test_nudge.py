@@ -144,8 +144,9 @@ async def test_a_translated_address_is_advertised_although_it_is_not_ours(a: Lis
         await listener.told_times(1)
 
 
-async def test_a_host_name_that_does_not_resolve_switches_nudges_off_and_nothing_else(a: Listener) -> None:
-    listener = Listener(nudge_host="no such host")
+@pytest.mark.parametrize("name", ["no such host", f"{'x' * 64}.example"])
+async def test_a_host_name_that_does_not_resolve_switches_nudges_off_and_nothing_else(a: Listener, name: str) -> None:
+    listener = Listener(nudge_host=name)
     async with listener.nudges.listening(listener.told):
         assert listener.nudges.address is None
         listener.nudges.send(a.address)

@@ -57,6 +57,29 @@ def test_a_damaged_checkpoint_of_another_hosts_partition_does_not_end_the_run_of
     run(main())
 
 
+def test_a_partition_that_fails_beyond_its_end_keeps_nobody_from_waiting_for_those_of_other_hosts() -> None:
+    class Failing(Elsewhere):
+        partitions = frozenset({"0"})
+
+        def hopeless(self, _: int) -> dict[str, str]:
+            return {"0": "failed 5 times"}
+
+    async def main() -> None:
+        clock, source = VirtualClock("a"), MemorySource(2)
+        store = Store(Memory(clock=clock), clock=clock)
+        ending = Ending(source, store, LAYOUT, get_logger(__name__))
+        supervisor = Failing(await ending.find())
+        supervisor.until_end.note_reached("0")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ending.watch, cast(Supervisor, supervisor))
+            await clock.sleep(60)
+            assert not supervisor.stopped
+            await store.create(LAYOUT.checkpoint("1"), Checkpoint(1, 0, Cursor("0")).to_json())
+        ending.check(cast(Supervisor, supervisor))
+
+    run(main())
+
+
 def test_what_other_hosts_have_reached_is_seen_soon_and_not_asked_without_pause_though_there_are_many() -> None:
     async def main() -> None:
         clock, source = VirtualClock("a"), MemorySource(400)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tracemalloc
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from actorproc.errors import UsageError
+from actorproc.errors import StoreRefused, UsageError
 from actorproc.log.outgoing import Sent
 from actorproc.log.partitioning import partition_of_key
 from actorproc.log.payloads import columns
@@ -228,6 +229,60 @@ def test_a_full_batch_and_a_flush_do_not_wait_for_linger() -> None:
         assert (await log_contents(store))["0"][1:] == [b"y", b"z"]
 
     run(main())
+
+
+class Refusing(Memory):
+    """Whose log takes nothing any more once it is `closed`."""
+
+    closed = False
+
+    async def put_if_absent(self, key: str, body: bytes) -> str:
+        if self.closed and key.startswith("partition="):
+            await anyio.sleep(0.01)
+            raise StoreRefused("no rights any more")
+        return await super().put_if_absent(key, body)
+
+
+async def test_each_task_that_flushes_is_told_of_the_batch_that_was_refused() -> None:
+    backend = Refusing()
+    refused: list[str] = []
+
+    async def request(name: str) -> None:
+        await producer.send(name)
+        await anyio.sleep(0)  # the other's is in the same batch
+        try:
+            await producer.flush()
+        except StoreRefused:
+            refused.append(name)
+
+    async with Producer(Store(backend), partitions=1, linger=60) as producer:
+        backend.closed = True
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(request, "a")
+            tasks.start_soon(request, "b")
+    assert sorted(refused) == ["a", "b"]
+
+
+async def test_a_producer_that_is_cancelled_while_it_flushes_closes_its_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Closing(Memory):
+        async def put_if_absent(self, key: str, body: bytes) -> str:
+            if key.startswith("partition="):
+                await anyio.sleep_forever()
+            return await super().put_if_absent(key, body)
+
+        async def close(self) -> None:
+            closed.append(True)
+
+    closed: list[bool] = []
+    monkeypatch.setattr("actorproc.stores.memory.Memory", Closing)
+
+    async def use() -> None:
+        async with Producer("memory://closes-when-cancelled", partitions=1) as producer:
+            await producer.send("a")
+
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(use(), 0.2)
+    assert closed == [True]
 
 
 def test_send_waits_while_the_buffer_is_full_and_memory_stays_bounded() -> None:
