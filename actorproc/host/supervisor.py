@@ -17,6 +17,7 @@ from actorproc.errors import (
     SourceError,
     StoreError,
     StoreRefused,
+    StoreUnavailable,
     WrittenOut,
     text_of,
 )
@@ -129,13 +130,25 @@ class Supervisor(Actor[Note]):
         # So that what stores and sources log, which do not know whose they are, says it too.
         with structlog.contextvars.bound_contextvars(processor=self._common.processor, host=self._common.host):
             async with anyio.create_task_group() as tasks:
-                await self._renew()
+                await self._join()
                 tasks.start_soon(self._renew_for_ever)
                 tasks.start_soon(self._fence_in_time)
                 self._own.begin(tasks)
                 await self._serve()
                 await self._leave()
                 tasks.cancel_scope.cancel()
+
+    async def _join(self) -> None:
+        """Write the first heartbeat. It is tried as long as any request is, but one try of it only for a renew interval."""
+        give_up = self._clock.monotonic() + self._settings.store_patience
+        while True:
+            try:
+                return await self._renew()
+            except StoreUnavailable as error:
+                if self._clock.monotonic() >= give_up:
+                    raise
+                self._log.warning("supervisor.renew_failed", error=str(error))
+                await self._clock.sleep(self._settings.lease_renew_interval / 4)
 
     # Timers
 

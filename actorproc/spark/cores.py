@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from actorproc.clock import SYSTEM
 
 _ARRIVING = 20.0  # seconds from the session's start in which a cluster's first executors are waited for
-_SETTLED = 1.0  # seconds without a further one, after which no more are waited for
+_SETTLED = 3.0  # seconds without a further one, after which no more are waited for
 
 
 def cores(spark: SparkSession) -> int:

@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any
 
 import anyio
+import pytest
 import structlog
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor
@@ -246,5 +247,81 @@ def test_the_snapshot_says_what_a_partition_is_at_until_it_is_handed_over() -> N
                 supervisor = processor.statistics().supervisor
                 states += [p.state for p in supervisor.partitions if p.partition == "0"] if supervisor else []
         assert [state for state, _ in groupby(states)] == ["running", "closing", "released"]
+
+    run(main())
+
+
+def test_a_host_whose_first_heartbeat_hangs_for_a_while_joins_once_one_is_taken() -> None:
+    class Hangs(Memory):
+        async def put(self, key: str, body: bytes) -> str:
+            if "/hosts/" in key and clock.monotonic() < free[0]:
+                await anyio.sleep(free[0] - clock.monotonic())
+            return await super().put(key, body)
+
+    async def main() -> None:
+        free.append(clock.monotonic() + 30)
+        store = Store(Hangs(clock=clock), clock=clock)
+        async with Processor(
+            Nothing, name="n", source=MemorySource(1), container=store, host="a", clock=clock, nudges=NoNudges()
+        ) as processor:
+            await until(lambda: bool((did := processor.statistics().supervisor) and did.partitions))
+            assert clock.monotonic() >= free[0]
+
+    free: list[float] = []
+    clock = VirtualClock("a")
+    run(main())
+
+
+def test_a_store_that_takes_no_heartbeat_at_all_ends_the_start() -> None:
+    async def main() -> None:
+        clock = VirtualClock("a")
+        backend = HeartbeatsRefused(clock=clock)
+        backend.refusing = True
+        processor = Processor(
+            Nothing, name="n", source=MemorySource(1), container=Store(backend, clock=clock), host="a", clock=clock,
+            nudges=NoNudges(),
+        )  # fmt: skip
+        began = clock.monotonic()
+        with pytest.raises(StoreUnavailable):
+            await processor.run()
+        assert 60 < clock.monotonic() - began < 120
+
+    run(main())
+
+
+def test_a_lease_that_is_to_move_on_and_does_not_run_here_is_handed_over_at_once() -> None:
+    """As where the mark is seen in the very look that would have started it."""
+
+    async def main() -> None:
+        clock = VirtualClock("a")
+        store, layout = Store(Memory(clock=clock), clock=clock), ProcessorLayout("slow")
+        both: dict[str, Any] = {"source": MemorySource(2), "container": store, "nudges": NoNudges(), "name": "slow"}
+        async with (
+            Processor(Nothing, host="a", clock=clock, **both) as a,
+            Processor(Nothing, host="b", clock=VirtualClock("b"), **both) as b,
+        ):
+            await until(lambda: (own(a), own(b)) == (1, 1))
+            before = await read_group(store, layout)
+            assert before is not None
+            [mine] = (partition for partition, lease in before.leases.items() if lease.owner == "b")
+            (other,) = set(before.leases) - {mine}
+            swapped = {
+                mine: before.leases[mine]._replace(owner="a", epoch=before.leases[mine].epoch + 1, next="b"),
+                other: before.leases[other],
+            }
+            began = clock.monotonic()
+            await store.put(layout.group, GroupDocument(before.members, swapped, "given and taken back").to_json())
+            with anyio.fail_after(120):
+                while True:
+                    now = await read_group(store, layout)
+                    assert now is not None
+                    if now.leases[mine].owner == "b":
+                        break
+                    await anyio.sleep(0.1)
+            assert clock.monotonic() - began < 25, "a look later, not max_handoff_time"
+
+    def own(processor: Processor) -> int:
+        supervisor = processor.statistics().supervisor
+        return len(supervisor.partitions) if supervisor else 0
 
     run(main())
