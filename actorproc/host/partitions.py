@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 import anyio
@@ -20,7 +20,7 @@ from actorproc.errors import (
     locate,
     outside,
 )
-from actorproc.group.group import View
+from actorproc.group.assignment import Lease
 from actorproc.host.running import Done, Running
 from actorproc.host.until_end import UntilEnd
 from actorproc.partition.committing import PartitionStatistics
@@ -36,7 +36,7 @@ class OwnPartitions:
     Args:
         released: called when a partition is drained, and waits to be handed over.
         changed: called when one has ended by itself, so that the leases are worth a look.
-        outrank: the checkpoint of (partition) has seen (epoch), which is greater than that of our lease.
+        outrank: called with partition and epoch when its checkpoint has seen an epoch beyond that of our lease.
         log: bound to processor and host.
     """
 
@@ -47,7 +47,7 @@ class OwnPartitions:
         *,
         released: Callable[[], object],
         changed: Callable[[], object],
-        outrank: Callable[[Running, int], Coroutine[Any, Any, None]],
+        outrank: Callable[[str, int], Coroutine[Any, Any, None]],
         log: Any,
     ) -> None:
         self._common = common
@@ -66,7 +66,7 @@ class OwnPartitions:
         self.fenced = False
         """Others may take this host for dead: nothing may run."""
         self.closing = False
-        """The host is to stop: nothing is started any more."""
+        """The host is to stop: nothing more is started."""
 
     def begin(self, tasks: anyio.abc.TaskGroup) -> None:
         """From now on, in `tasks`."""
@@ -112,16 +112,14 @@ class OwnPartitions:
         found = {partition: running.hopeless(after) for partition, running in self._running.items()}
         return {partition: why for partition, why in found.items() if why is not None}
 
-    def apply(self, view: View) -> None:
+    def apply(self, leases: Mapping[str, Lease]) -> None:
         """Start, drain and stop until what runs is what the leases say."""
-        if self.fenced:
-            return
         for running in list(self._running.values()):
-            lease = view.mine.get(running.partition)
+            lease = leases.get(running.partition)
             if lease is None or lease.epoch != running.epoch:
                 running.scope.cancel()
                 self._running.pop(running.partition)
-        for partition, lease in view.mine.items():
+        for partition, lease in leases.items():
             now_running = self._running.get(partition)
             if lease.next is None and not self.closing:
                 if now_running is not None and now_running.released:  # the move was called off
@@ -152,8 +150,6 @@ class OwnPartitions:
                 end=self._until_end.ahead(partition), reached=self._until_end.note_reached, lost=self._until_end.note_lost,
                 stopping=lambda: self.closing,
             )  # fmt: skip
-            if running.draining:
-                running.actor.drain()
             return running.actor
 
         def failed(error: Exception, delay: float) -> None:
@@ -170,7 +166,7 @@ class OwnPartitions:
             if running.draining:
                 running.scope.cancel()  # it would only fail again while everybody waits for it
             if isinstance(error, Outranked):
-                self._tasks.start_soon(self._outrank, running, error.epoch)
+                self._tasks.start_soon(self._outrank, partition, error.epoch)
 
         with running.scope:
             async with self._turns[partition]:  # an earlier lease's actor may still be in its handler's `closing`
@@ -184,7 +180,7 @@ class OwnPartitions:
             self._say_released()
         else:
             self._running.pop(partition)
-            if not self.fenced:  # any more: the look that followed the renewal still took it for running
+            if not self.fenced:  # no longer: the look right after the renewal still saw it as running, so look again
                 self._say_changed()
 
     def _let_go(self, running: Running) -> None:
@@ -221,6 +217,18 @@ class OwnPartitions:
         """These leases are others' now."""
         for partition in partitions:
             self._running.pop(partition, None)
+
+    def fence(self) -> None:
+        """End each where it is, and start none until `unfence`."""
+        self.fenced = True
+        self.end_all()
+
+    def unfence(self) -> None:
+        self.fenced = False
+
+    def close(self) -> None:
+        """Start none any more; what runs goes on until it is drained."""
+        self.closing = True
 
     def end_all(self) -> None:
         """End each where it is."""

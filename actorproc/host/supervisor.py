@@ -23,7 +23,7 @@ from actorproc.errors import (
 )
 from actorproc.group.group import Group
 from actorproc.host.partitions import OwnPartitions
-from actorproc.host.running import Done, Running
+from actorproc.host.running import Done
 from actorproc.host.until_end import UntilEnd
 from actorproc.logger import get_logger
 from actorproc.partition.committing import PartitionStatistics
@@ -99,7 +99,7 @@ class Supervisor(Actor[Note]):
 
     def stop(self) -> None:
         """Drain every partition, hand the leases over, leave the group; `run` then returns."""
-        self._own.closing = True
+        self._own.close()
         if self._looking is not None:
             self._looking.cancel()  # a store that hangs must not hold the drain up; what it was to see is looked at again
         self.nudge()
@@ -195,20 +195,19 @@ class Supervisor(Actor[Note]):
             left = self._group.valid_until() - self._clock.monotonic()
             if left > 0:
                 if self._own.fenced:
-                    self._own.fenced = False
+                    self._own.unfence()
                     self._log.warning("supervisor.renewed")
                     self.nudge()
                 await self._clock.sleep(left)
                 continue
             if not self._own.fenced:
-                self._own.fenced = True
                 self._fences += 1
                 self._log.error(
                     "supervisor.fenced_itself",
                     partitions=len(self._own),
                     why="no heartbeat was written in time; loop.blocked tells if a handler held the event loop up",
                 )
-                self._own.end_all()
+                self._own.fence()
             await self._renewed.wait()
 
     # Looking
@@ -245,8 +244,8 @@ class Supervisor(Actor[Note]):
             return self._clock.jitter(self._settings.lease_acquire_interval / 4)
         self._members = sorted(view.members)
         if not fenced and fences == self._fences:
-            # Else it may be from before the others took this host for dead: a look follows the renewal.
-            self._own.apply(view)
+            # A view from before or during a fencing may be stale; a look follows the renewal.
+            self._own.apply(view.mine)
         await self._hand_over()
         soon = view.look_again_in
         return self._clock.jitter(self._settings.lease_acquire_interval) if soon is None else soon
@@ -279,14 +278,12 @@ class Supervisor(Actor[Note]):
         if kept and not self._own.fenced:
             self.nudge()  # the next look starts them again
 
-    async def _outrank(self, running: Running, epoch: int) -> None:
+    async def _outrank(self, partition: str, epoch: int) -> None:
         """If the lease is ours all the same, the group has forgotten its epochs: mend it, and start with the new one."""
         try:
-            await self._group.outrank(running.partition, epoch)
+            await self._group.outrank(partition, epoch)
         except StoreError as error:
-            self._log.warning(
-                "supervisor.outrank_failed", partition=running.partition, epoch=running.epoch, error=str(error)
-            )
+            self._log.warning("supervisor.outrank_failed", partition=partition, epoch=epoch, error=str(error))
         self.nudge()
 
     # Leaving
