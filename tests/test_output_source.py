@@ -115,6 +115,19 @@ async def test_a_chain_of_processors_keeps_partitions_order_and_each_row_once(st
         assert [r["n"] for p, _, r in sums if p == partition] == [n + copy for n, copy in copies]
 
 
+async def test_a_start_at_the_time_of_a_record_does_not_pass_over_it(store: Store) -> None:
+    fleet = Fleet(store)
+    for _ in range(12):  # a time is stored in seconds, and a record's in whole microseconds, which may lie after it
+        await fleet.commit(p0=1)
+    source = OutputSource(store, "numbers")
+    await source.open()
+    everything = await chunks(source, "0", await source.start("0", "earliest"))
+    for record in (record for batch, _ in everything for record in batch):
+        assert record.timestamp is not None
+        rest = await chunks(source, "0", await source.start("0", record.timestamp))
+        assert rest[0][0].first <= record.sequence
+
+
 async def test_reading_from_any_position_gives_the_rest_with_the_same_sequences(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,12 +117,13 @@ class Following:
         return Spot(tip.number, tip.totals.rows) if tip else Spot(0, 0)
 
     async def at(self, time: float) -> Spot:
-        """Before the first commit that was made at `time` (seconds since 1970) or later; the end if there is none."""
+        """Before the first commit that was made at `time` (seconds since 1970) or later, to the microsecond, as its records
+        say it; the end if there is none."""
         low, end = (await self.first()).number, await self.end()
         high = end.number
         while low < high:
             middle = (low + high) // 2
-            if await self._time(middle) >= time:
+            if round(await self._time(middle) * 1e6) >= round(time * 1e6):
                 high = middle
             else:
                 low = middle + 1
