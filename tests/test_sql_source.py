@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import aclosing, closing
-from datetime import UTC, datetime
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -13,6 +12,7 @@ import pytest
 from actorproc import Processor
 from actorproc.errors import UsageError
 from actorproc.handlers import Capture
+from actorproc.testing import check_source
 from examples.sql_source import SqlSource
 
 
@@ -43,29 +43,17 @@ async def test_a_table_is_processed_once_and_goes_on_where_it_stopped(tmp_path: 
     assert await rows_after_a_run(database, state) == expected
 
 
-async def test_reading_again_from_every_position_gives_the_rest_and_news_is_seen(tmp_path: Path) -> None:
+async def test_it_keeps_what_is_asked_of_a_source_and_has_no_times(tmp_path: Path) -> None:
     database = tmp_path / "shop.db"
     insert(database, *"abcdefg")
-    source = SqlSource(str(database), poll_interval=0.001, page=2)
-    assert await source.start("0", "latest") == (await source.end("0")).position == "7"
-    with pytest.raises(UsageError):
-        await source.start("0", datetime.now(UTC))
-    positions = [await source.start("0", "earliest"), "2", "4", "6", "7"]
-    for position in positions:
-        seen: list[int] = []
-        async with aclosing(source.read("0", position)) as chunks:
-            async for chunk in chunks:
-                assert chunk.next in positions
-                seen += chunk.batch.sequences
-                if not len(chunk.batch):
-                    break
-            assert seen == list(range(int(position) + 1, 8))
-    async with aclosing(source.read("0", "7")) as chunks:
-        assert not len((await anext(chunks)).batch)
+
+    async def add() -> None:
         insert(database, "news")
-        while not (batch := (await anext(chunks)).batch):
-            pass
-        assert batch.values == [b"news"]
+
+    report = await check_source(lambda: SqlSource(str(database), poll_interval=0.001, page=2), add=add)
+    assert (report.records, report.positions) == ({"0": 8}, {"0": ["0", "7", "2", "4", "6", "8"]})
+    (refused,) = report.not_checked
+    assert "table events has no time to start at" in refused
 
 
 async def test_another_database_under_the_same_name_is_refused_before_a_row_of_it_is_passed_over(

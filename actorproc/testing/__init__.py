@@ -1,5 +1,6 @@
-"""Public test kit: try your handler on a few records (`run_handler`, docs/handlers.md); or run it on a cluster in virtual
-time, over a store that fails, and see that nothing is lost.
+"""Public test kit: try your handler on a few records (`run_handler`, docs/handlers.md); check your source
+(`check_source`, docs/sources.md); or run a handler on a cluster in virtual time, over a store that fails, and see that nothing
+is lost.
 
 docs/simulation.md shows how. `python -m actorproc.testing` runs actorproc's own simulation.
 """
@@ -13,6 +14,8 @@ from actorproc.testing.loop import Deadlock, Host, SimulationError, VirtualLoop,
 from actorproc.testing.process import Process
 from actorproc.testing.reference import Ended, Judge
 from actorproc.testing.source import MemorySource
+from actorproc.testing.source_check import CheckedSource, check_source
+from actorproc.testing.source_reading import WrongSource
 from actorproc.testing.stream import Stream
 from actorproc.testing.trying import Tried, run_handler
 from actorproc.testing.unsteady_source import UnsteadySource
@@ -20,6 +23,7 @@ from actorproc.testing.unsteady_source import UnsteadySource
 __all__ = [
     "CALM",
     "Broken",
+    "CheckedSource",
     "Cluster",
     "Deadlock",
     "Ended",
@@ -35,6 +39,8 @@ __all__ = [
     "UnsteadySource",
     "VirtualClock",
     "VirtualLoop",
+    "WrongSource",
+    "check_source",
     "current_host",
     "current_loop",
     "run",

@@ -1,0 +1,129 @@
+"""One `read` of a source, in a task of its own as in a processor: asked for a chunk at a time, and cancelled from outside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from datetime import datetime
+from typing import NamedTuple, NoReturn
+
+import anyio
+
+from actorproc.errors import described
+from actorproc.records import Batch, Headers
+from actorproc.sources.protocol import Chunk, Source
+
+
+class WrongSource(AssertionError):
+    """The source breaks a rule: which one, where, what came, and what to do."""
+
+
+class Fact(NamedTuple):
+    """All of a record that must be the same whenever it is read."""
+
+    sequence: int
+    value: bytes | None
+    key: bytes | None
+    headers: Headers
+    timestamp: datetime | None
+
+
+@asynccontextmanager
+async def reading(source: Source, name: str, partition: str, position: str, patience: float) -> AsyncIterator[Reading]:
+    """Read from `position` until the block ends. `name`: of the source, in messages.
+
+    Raises:
+        WrongSource: it does not end when it is cancelled.
+    """
+    one = Reading(source, name, partition, position, patience)
+    try:
+        yield one
+    except BaseException:
+        await one.end(1)
+        raise
+    await one.close()
+
+
+class Reading:
+    """Its methods raise WrongSource where what comes breaks a rule of any one `read`."""
+
+    def __init__(self, source: Source, name: str, partition: str, position: str, patience: float) -> None:
+        self.partition, self.position, self.last = partition, position, -1
+        self._source, self._name, self._patience = source, name, patience
+        self._asked = asyncio.Semaphore(0)
+        self._answers: asyncio.Queue[Chunk | Exception] = asyncio.Queue()
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            async with aclosing(self._source.read(self.partition, self.position)) as chunks:
+                while await self._asked.acquire():
+                    self._answers.put_nowait(await anext(chunks))
+        except Exception as error:  # noqa: BLE001 (told by who asks)
+            self._answers.put_nowait(error)
+
+    def ask(self) -> None:
+        """Let it go on to its next chunk."""
+        self._asked.release()
+
+    async def next(self) -> list[Fact]:
+        """The records of the next chunk; none at the end."""
+        self.ask()
+        with anyio.move_on_after(self._patience) as cut:
+            facts = await self._answer()
+        if cut.cancelled_caught:
+            self._fail(
+                f"read() gave nothing for {self._patience:g} s (`patience`): where there is nothing more for now it must "
+                "yield an empty chunk, before it waits"
+            )
+        return facts
+
+    async def news(self) -> list[Fact]:
+        """The records of the next chunk that has some. It has been asked."""
+        while not (facts := await self._answer()):
+            self.ask()
+        return facts
+
+    async def _answer(self) -> list[Fact]:
+        chunk = await self._answers.get()
+        if isinstance(chunk, StopAsyncIteration):
+            self._fail("read() ended: it must go on for ever, and wait for news where there is nothing more for now")
+        if isinstance(chunk, Exception):
+            self._fail(f"read() failed: {described(chunk)}", chunk)
+        if pair := chunk.batch.disorder(self.last):
+            self._fail(f"read() gave sequence {pair[1]} after {pair[0]}: they must grow from record to record, from 0")
+        facts = self._facts(chunk.batch)
+        self.position, self.last = chunk.next, facts[-1].sequence if facts else self.last
+        return facts
+
+    def _facts(self, batch: Batch) -> list[Fact]:
+        try:
+            columns = batch.sequences, batch.values, batch.keys, batch.headers, batch.timestamps
+            facts = [Fact(*fact) for fact in zip(*columns, strict=True)]
+        except Exception as error:  # noqa: BLE001 (of whatever columns there are)
+            self._fail(f"read() gave a batch whose columns are not those of RECORD_SCHEMA: {described(error)}", error)
+        for fact in facts:
+            if not isinstance(fact.value, bytes | None) or not isinstance(fact.key, bytes | None):
+                self._fail(f"read() gave {fact!r:.300}: value and key must be bytes (of text: text.encode()), or None")
+        return facts
+
+    def _fail(self, what: str, cause: Exception | None = None) -> NoReturn:
+        place = f"{self._name}, partition {self.partition!r}, after position {self.position!r} and sequence {self.last}"
+        raise WrongSource(f"{place}: {what}") from cause
+
+    async def end(self, patience: float) -> bool:
+        """Cancel it. Whether it has ended."""
+        self._task.cancel()
+        return bool((await asyncio.wait({self._task}, timeout=patience))[0])
+
+    async def close(self) -> None:
+        """Cancel it, where it waits or where it yields."""
+        if not await self.end(self._patience):
+            self._fail(
+                f"read() did not end for {self._patience:g} s (`patience`) when it was cancelled: let CancelledError pass, and "
+                "give anyio.to_thread.run_sync abandon_on_cancel=True"
+            )
+        while not self._answers.empty():
+            if isinstance(error := self._answers.get_nowait(), Exception):
+                self._fail(f"read() failed as it was closed: {described(error)}", error)
