@@ -8,6 +8,9 @@ from typing import Any
 
 import structlog
 
+TOLD_AGAIN = 10.0
+"""Seconds after which the log tells again of what goes on unchanged."""
+
 
 def get_logger(name: str) -> Any:
     """A structlog logger for a module. How it logs is decided when it is bound or used, not now."""
@@ -31,6 +34,23 @@ class _Undecided:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.bind(), name)
+
+
+class Repeats:
+    """When the log is to tell of what comes again and again: at once if it is another than before, else now and then."""
+
+    def __init__(self) -> None:
+        self._told: object = None
+        self._told_at = float("-inf")
+        self._times = 0
+
+    def due(self, what: object, now: float) -> int:
+        """It has come at `now`, in seconds. How often since it was told last, this time among them; 0: it is not to be told now."""
+        self._times += 1
+        if what == self._told and now < self._told_at + TOLD_AGAIN:
+            return 0
+        times, self._times, self._told, self._told_at = self._times, 0, what, now
+        return times
 
 
 def _as_text(_: Any, __: str, event: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:

@@ -161,8 +161,9 @@ class OwnPartitions:
             blame = error.__cause__ or error  # what a handler raised, behind what we made of it
             in_handler = isinstance(blame, HandlerMisuse) and outside(blame) is not blame.__traceback__
             expected = isinstance(blame, (ActorprocError, OSError)) and not in_handler
-            self._log.error("partition.failed", partition=partition, epoch=running.epoch, again_in=round(delay, 3),
-                            error=running.error, exc_info=None if expected else (type(blame), blame, outside(blame)))  # fmt: skip
+            if times := running.repeats.due(running.error, self._clock.monotonic()):
+                self._log.error("partition.failed", partition=partition, epoch=running.epoch, times=times, again_in=round(delay, 3),
+                                error=running.error, exc_info=None if expected else (type(blame), blame, outside(blame)))  # fmt: skip
             if running.draining:
                 running.scope.cancel()  # it would only fail again while everybody waits for it
             if isinstance(error, Outranked):

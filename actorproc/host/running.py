@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import anyio
 
 from actorproc.actor import Restarts
 from actorproc.errors import Fenced, HandlerMisuse, RowsLost, described
+from actorproc.logger import Repeats
 from actorproc.partition.committing import PartitionState, PartitionStatistics
 from actorproc.partition.letter_limit import LetterLimit
 from actorproc.partition.partition import PartitionActor
@@ -39,6 +40,8 @@ class Running:
     released: bool = False
     """Drained, committed, and not handed over yet."""
     error: str | None = None
+    repeats: Repeats = field(default_factory=Repeats)
+    """Of failures, for the log."""
     _failures: int = 0  # in a row, with nothing committed in between
     _misused: bool = False  # the last of them is a mistake in the handler itself
     _got_to: int = -1  # sequence up to which everything was committed when it last failed

@@ -10,12 +10,11 @@ import anyio
 
 from actorproc.clock import Clock
 from actorproc.errors import told
+from actorproc.logger import Repeats
 from actorproc.retry import Backoff
 from actorproc.settings import Settings
 
 _SHORT = 1.0  # seconds of pauses that a drain sits out, rather than leave the batch to the next owner
-
-_TOLD_AGAIN = 10.0  # seconds after which the log tells again that attempts fail
 
 
 class Interrupted(Exception):
@@ -46,7 +45,7 @@ class Retrying:
         self._draining = draining
         self._aside = aside
         self._sat_out = 0.0  # seconds of pauses since a drain came
-        self._tell_at = float("-inf")
+        self._repeats = Repeats()
         self.trouble: str | None = None
         """Why the batch at hand is tried again, if it is."""
 
@@ -54,9 +53,7 @@ class Retrying:
         """Say that these records failed and are tried again; in the log not every time, where it goes on."""
         records = f"record {failed[0]}" if len(failed) == 1 else f"{len(failed):,} records from {failed[0]} on"
         self.trouble = f"tries {records} again, after attempt {attempt}: {told(error)}"
-        say, now = self._log.debug, self._clock.monotonic()
-        if now >= self._tell_at:
-            say, self._tell_at = self._log.warning, now + _TOLD_AGAIN
+        say = self._log.warning if self._repeats.due("", self._clock.monotonic()) else self._log.debug
         say("partition.attempt_failed", attempt=attempt, records=len(failed), first=failed[0], error=told(error))
 
     def over(self) -> None:

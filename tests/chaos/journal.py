@@ -55,7 +55,7 @@ def _note(journal: Journal, path: Path, event: dict[str, str], warnings: Counter
     if level == "warning" and name != "partition.attempt_failed":  # the handler is made to fail
         warnings[name] += 1
     if name == "partition.failed":
-        journal.failures[event["error"].partition(":")[0]] += 1
+        journal.failures[event["error"].partition(":")[0]] += int(event.get("times", 1))
     if "exception" in event:
         journal.bugs.append(f"{path.name}: {name}: {event.get('error', '')}\n{event['exception']}")
 

@@ -325,3 +325,33 @@ def test_a_lease_that_is_to_move_on_and_does_not_run_here_is_handed_over_at_once
         return len(supervisor.partitions) if supervisor else 0
 
     run(main())
+
+
+def test_a_partition_that_fails_in_the_same_way_again_and_again_is_told_every_ten_seconds_and_counted() -> None:
+    class Fails(Nothing):
+        why = "no database"
+        failed = 0
+
+        async def opened(self, ctx: Site) -> None:
+            Fails.failed += 1
+            raise RuntimeError(self.why)
+
+    async def main() -> None:
+        clock = VirtualClock("a")
+        store = Store(Memory(clock=clock), clock=clock)
+        with structlog.testing.capture_logs() as logs:
+            async with Processor(
+                Fails, source=MemorySource(1), container=store, clock=clock, nudges=NoNudges(), restart_backoff_max=0.5
+            ):
+                await anyio.sleep(100)
+                failed, told = Fails.failed, [log for log in logs if log["event"] == "partition.failed"]
+                assert failed > 150
+                assert 8 <= len(told) <= 11
+                assert all("no database" in log["error"] and log["exc_info"] for log in told)
+                assert told[0]["times"] == 1
+                assert failed - 40 < sum(log["times"] for log in told) <= failed
+                Fails.why = "no such table"
+                await anyio.sleep(1)
+                assert "no such table" in [log for log in logs if log["event"] == "partition.failed"][-1]["error"]
+
+    run(main())
