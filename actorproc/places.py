@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from actorproc.errors import CorruptObject, StoreRefused
+from actorproc.group.heartbeat import incarnation_of
 from actorproc.group.membership import GroupDocument
 from actorproc.layout import GROUP, LOG_META, ProcessorLayout
 from actorproc.listing import documents
@@ -103,6 +104,7 @@ def _named(folder: Store) -> tuple[str, str]:
 
 
 async def _has_run(store: Store, layout: ProcessorLayout) -> bool:
-    if await store.get(layout.group, tail=1):
+    if await store.get(layout.group, tail=1) or await documents(store, layout.checkpoints):
         return True
-    return bool(await documents(store, layout.checkpoints))
+    # Hosts that cannot list the partitions of their source have nothing yet that they could write into the group.
+    return any(incarnation_of(entry.key) for entry in (await store.list(layout.hosts)).entries)

@@ -37,6 +37,8 @@ class MemberStatus:
     started: float | None = None
     pid: int | None = None
     address: str | None = None
+    error: str | None = None
+    """Why it cannot look at the group or the source, as its heartbeat says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +211,11 @@ def _members(
 def _with_heartbeat(member: MemberStatus, beat: Heartbeat | None, age: float | None) -> MemberStatus:
     if beat is None:
         return member
-    return replace(member, heartbeat_age=age, started=beat.started, pid=beat.pid, address=beat.address)
+    error = beat.statistics.get("error")
+    return replace(
+        member, heartbeat_age=age, started=beat.started, pid=beat.pid, address=beat.address,
+        error=error if isinstance(error, str) else None,
+    )  # fmt: skip
 
 
 async def next_plan(store: Store, layout: ProcessorLayout, *, expiration: float, source: Source | None = None) -> Plan:

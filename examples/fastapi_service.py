@@ -46,11 +46,15 @@ app = FastAPI(lifespan=lifespan)
 
 
 @app.get("/health")
-async def health(response: Response) -> dict[str, bool]:
-    """A host that cannot go on (another one has taken its name, say) ends, and the server does not: let it be restarted."""
-    running = app.state.processor.statistics().running
-    response.status_code = 200 if running else 503
-    return {"running": running}
+async def health(response: Response) -> dict[str, Any]:
+    """A host that cannot go on (another one has taken its name, say) ends, and the server does not: let it be restarted.
+
+    One that cannot look at the group or its source tries again: let what restarts it wait for several failures in a row.
+    """
+    statistics = app.state.processor.statistics()
+    error = statistics.supervisor.error if statistics.supervisor else None
+    response.status_code = 200 if statistics.running and error is None else 503
+    return {"running": statistics.running, "error": error}
 
 
 @app.get("/users/{user}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
@@ -10,7 +11,8 @@ import orjson
 import pytest
 
 from actorproc import Processor, Producer
-from actorproc.errors import Fenced
+from actorproc.errors import Fenced, SourceError
+from actorproc.sources import LogSource
 
 
 async def test_a_service_processes_a_stream_in_its_lifespan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,3 +67,30 @@ async def test_a_service_whose_host_was_replaced_says_that_it_is_not_healthy(
             async with Processor(Users, source=tmp_path / "events", container=tmp_path / "state", host=host):
                 await ended.wait()
         assert (await client.get("/health")).status_code == 503
+
+
+async def test_a_service_whose_host_cannot_list_the_partitions_says_why_it_is_not_healthy_until_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE", str(tmp_path / "events"))
+    monkeypatch.setenv("CONTAINER", str(tmp_path / "state"))
+    monkeypatch.setenv("ACTORPROC_LEASE_ACQUIRE_INTERVAL", "200ms")
+    from examples.fastapi_service import app
+
+    async with Producer(tmp_path / "events", partitions=2):
+        pass
+
+    async def away(self: LogSource) -> Sequence[str]:
+        raise SourceError("the log is away")
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as client:
+        with monkeypatch.context() as patched, anyio.fail_after(60):
+            patched.setattr(LogSource, "partitions", away)
+            async with app.router.lifespan_context(app):
+                while (found := await client.get("/health")).status_code == 200:
+                    await anyio.sleep(0.02)
+                assert (found.status_code, found.json()) == (503, {"running": True, "error": "the log is away"})
+                patched.undo()
+                while (found := await client.get("/health")).status_code != 200:
+                    await anyio.sleep(0.02)
+                assert found.json() == {"running": True, "error": None}

@@ -178,6 +178,26 @@ async def test_a_method_that_lacks_its_async_is_named(method: str) -> None:
         await CALLS[method](source)
 
 
+@pytest.mark.parametrize("until_end", [True, False])
+async def test_a_source_without_partitions_is_warned_of_once_and_goes_on_when_some_come(until_end: bool) -> None:
+    source, store = MemorySource(0), Store(Memory())
+    processor = Processor(Double, source=source, container=store, **QUICK | {"partition_refresh_interval": 0.01})
+    with structlog.testing.capture_logs() as logs, anyio.fail_after(60):
+        if until_end:
+            await processor.run(until_end=True)
+        else:
+            async with processor:
+                while (did := processor.statistics().supervisor) is None or not did.members:
+                    await anyio.sleep(0.01)
+                await anyio.sleep(0.5)  # looks at the group: one each 0.2 s
+                source.add_partition("0")
+                source.append("0", [b"1"])
+                while await rows(store) != [2]:
+                    await anyio.sleep(0.01)
+    told = [(log["log_level"], log["source"]) for log in logs if log["event"] == "processor.no_partitions"]
+    assert told == [("warning", "MemorySource")]
+
+
 @pytest.mark.parametrize(
     ("method", "gives", "wanted"),
     [

@@ -223,6 +223,22 @@ async def test_processors_of_a_container_are_found_however_full_it_is() -> None:
     assert "there are: a, a0, b, b-1" in (await missing_processor(store, "c") or "")
 
 
+async def test_hosts_that_have_written_nothing_but_heartbeats_are_there_and_say_what_is_wrong() -> None:
+    store = Store(Memory())
+    await store.put(f"{LAYOUT.hosts}notes.txt", b"")
+    assert "start it first" in (await missing_processor(store, "p") or "")
+    await beat(store, "a", error="listing the partitions of PR failed: ConnectionError: db away")
+    await beat(store, "b", error=["no text"])
+    assert await missing_processor(store, "p") is None
+    status = await status_of(store)
+    assert [(m.host, m.alive, m.in_group, m.error) for m in status.members] == [
+        ("a", True, False, "listing the partitions of PR failed: ConnectionError: db away"),
+        ("b", True, False, None),
+    ]
+    assert status.partitions == []
+    assert not (await next_plan(store, LAYOUT, expiration=EXPIRATION)).moves
+
+
 @pytest.mark.parametrize(("names", "ordered"), [(["10", "2", "b", "a", "1"], ["1", "2", "10", "a", "b"])])
 def test_partitions_are_sorted_as_people_count(names: list[str], ordered: list[str]) -> None:
     assert sorted(names, key=natural) == ordered

@@ -105,6 +105,7 @@ def _member(member: MemberStatus) -> dict[str, Any]:
         "started": utc(member.started),
         "pid": member.pid,
         "address": member.address,
+        "error": member.error,
     }
 
 
@@ -136,6 +137,11 @@ def _tables(status: ProcessorStatus, plan: Plan | None, most: int | None = None)
         parts.append(_partitions(status.partitions[:most]))
     if most is not None and len(status.partitions) > most:
         parts.append(Text(f"  ... and {counted(len(status.partitions) - most, 'partition')} more", style="dim"))
+    parts += [
+        text(f"{member.host} cannot look at the group or the source: {member.error}", style="red")
+        for member in status.members
+        if member.error
+    ]
     parts += [
         text(f"{named_partitions(names)}: {error}", style="red") for error, names in _failing(status.partitions).items()
     ]

@@ -25,7 +25,7 @@ from actorproc.group.group import Group
 from actorproc.host.partitions import OwnPartitions
 from actorproc.host.running import Done
 from actorproc.host.until_end import UntilEnd
-from actorproc.logger import get_logger
+from actorproc.logger import Repeats, get_logger
 from actorproc.partition.committing import PartitionStatistics
 from actorproc.partition.partition import Common
 from actorproc.settings import Settings
@@ -38,6 +38,11 @@ HAND_OVER_PAUSE = 0.05
 
 SHOWN_FAILING = 50
 """Failing partitions that a heartbeat names: enough to see that something is wrong, and it stays small."""
+
+_NO_PARTITIONS = (
+    "nothing is processed until the source lists some, for which it is asked again each partition_refresh_interval: check that "
+    "it reads what you mean, and may see it"
+)
 
 _TOLD = 600  # characters of an error in a heartbeat
 
@@ -65,6 +70,8 @@ class SupervisorStatistics:
     partitions: list[PartitionStatistics]
     done: Done
     """Here, in partitions that have moved on since, too."""
+    error: str | None
+    """Why the latest look at the group, or at the source for its partitions, failed; None: it did not. What runs goes on."""
 
 
 class Supervisor(Actor[Note]):
@@ -83,10 +90,14 @@ class Supervisor(Actor[Note]):
         self.until_end = until_end or UntilEnd()
         self._partitions: Sequence[str] = ()
         self._partitions_at = float("-inf")
+        self._said_empty = False
         self._members: list[str] = []
         self._fences = 0
         self._renewed = anyio.Event()
         self._looking: anyio.CancelScope | None = None
+        self._error: str | None = None  # of the latest look, if it failed
+        self._failing_since = 0.0
+        self._repeats = Repeats()
         self._told = 0  # dead letters that the log has told of
         self._log = log.bind(processor=common.processor, host=common.host)
         self._own = OwnPartitions(
@@ -108,8 +119,8 @@ class Supervisor(Actor[Note]):
         """What this host runs now, by partition."""
         own = self._own
         return SupervisorStatistics(
-            self._common.host, self._group.incarnation, own.fenced, list(self._members), own.statistics(), own.done()
-        )
+            self._common.host, self._group.incarnation, own.fenced, list(self._members), own.statistics(), own.done(), self._error
+        )  # fmt: skip
 
     def hopeless(self, after: int) -> dict[str, str]:
         """Partitions here that need not be waited for -> why: see `Running.hopeless`."""
@@ -154,7 +165,8 @@ class Supervisor(Actor[Note]):
 
     async def _renew(self) -> None:
         self._tell_of_letters()
-        await self._group.renew({"partitions": len(self._own), "failing": self._shown_failing()})
+        error = None if self._error is None else _cut(self._error)
+        await self._group.renew({"partitions": len(self._own), "failing": self._shown_failing(), "error": error})
         self._renewed.set()
         self._renewed = anyio.Event()
 
@@ -171,7 +183,7 @@ class Supervisor(Actor[Note]):
     def _shown_failing(self) -> dict[str, str]:
         """Partitions that failed and have not got on since -> why. A few of them, cut: they ride in the heartbeat."""
         found = islice(self._own.failing().items(), SHOWN_FAILING)
-        return {partition: error if len(error) <= _TOLD else f"{error[:_TOLD]} ..." for partition, error in found}
+        return {partition: _cut(error) for partition, error in found}
 
     async def _renew_for_ever(self) -> None:
         interval = self._settings.lease_renew_interval
@@ -240,8 +252,9 @@ class Supervisor(Actor[Note]):
         except StoreRefused:
             raise
         except (StoreError, SourceError) as error:
-            self._log.warning("supervisor.look_failed", error=str(error))
+            self._look_failed(str(error))
             return self._clock.jitter(self._settings.lease_acquire_interval / 4)
+        self._error = None
         self._members = sorted(view.members)
         if not fenced and fences == self._fences:
             # A view from before or during a fencing may be stale; a look follows the renewal.
@@ -249,6 +262,18 @@ class Supervisor(Actor[Note]):
         await self._hand_over()
         soon = view.look_again_in
         return self._clock.jitter(self._settings.lease_acquire_interval) if soon is None else soon
+
+    def _look_failed(self, error: str) -> None:
+        now = self._clock.monotonic()
+        if self._error is None:
+            self._failing_since = now
+        self._error = error
+        lasted = now - self._failing_since
+        # The group has as much patience with a host: what is over sooner nobody need mind.
+        too_long = lasted > self._settings.lease_expiration_interval
+        if times := self._repeats.due((error, too_long), now):
+            say = self._log.error if too_long else self._log.warning
+            say("supervisor.look_failed", error=error, seconds=round(lasted, 3), times=times)
 
     async def _known_partitions(self) -> Sequence[str]:
         now = self._clock.monotonic()
@@ -260,6 +285,9 @@ class Supervisor(Actor[Note]):
             if not self._partitions:
                 raise SourceError(text_of(error)) from error
             self._log.warning("supervisor.partitions_failed", error=text_of(error))
+        if not self._partitions and not self._said_empty:
+            self._said_empty = True
+            self._log.warning("processor.no_partitions", source=str(self._common.source), what_to_do=_NO_PARTITIONS)
         return self._partitions
 
     async def _hand_over(self) -> None:
@@ -309,3 +337,8 @@ class Supervisor(Actor[Note]):
                 await self._group.leave()
             except StoreError as error:
                 self._log.warning("supervisor.leave_failed", error=str(error), why="what is left of this host expires")
+
+
+def _cut(error: str) -> str:
+    """As much of it as rides in a heartbeat."""
+    return error if len(error) <= _TOLD else f"{error[:_TOLD]} ..."

@@ -91,6 +91,23 @@ def test_status_for_people_shows_each_partition_and_that_nobody_runs_it(run: Run
     assert "200 records, 20 dead letters" in result.stdout
 
 
+def test_status_shows_a_host_that_cannot_list_the_partitions_of_its_source_and_why(run: Run, tmp_path: Path) -> None:
+    async def looked() -> None:
+        async with open_store(str(tmp_path)) as store:
+            now, error = store.clock.wall(), "listing the partitions of PR failed: ConnectionError: db away"
+            beat = Heartbeat("a", "1-60s", None, 42, now, now, 1, {"partitions": 0, "failing": {}, "error": error})
+            await store.put(LAYOUT.host("a", "1-60s"), beat.to_json())
+
+    anyio.run(looked)
+    shown = run("status", "--name", "Delays", "--container", tmp_path).stdout
+    assert "1 of 1 member alive, 0 of 0 partitions owned" in shown
+    assert "a cannot look at the group or the source: listing the partitions of PR failed: Conn" in shown
+    status = orjson.loads(run("status", "--name", "Delays", "--container", tmp_path, "--json", "--plan").stdout)
+    assert [(member["host"], member["in_group"]) for member in status["members"]] == [("a", False)]
+    assert status["members"][0]["error"].endswith("ConnectionError: db away")
+    assert (status["partitions"], status["plan"]) == ([], [])
+
+
 def test_status_plan_of_a_group_without_members_changes_nothing(run: Run, place: list[object]) -> None:
     result = run("status", *place, "--plan")
     assert "would change nothing" in result.stdout

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from itertools import groupby
 from typing import Any
@@ -15,6 +15,7 @@ from actorproc import Batch, PartitionContext, PartitionHandler, Processor
 from actorproc.clock import Clock
 from actorproc.context import Site
 from actorproc.errors import StoreUnavailable
+from actorproc.group.heartbeat import read_heartbeats
 from actorproc.group.membership import GroupDocument, read_group
 from actorproc.group.nudge import NoNudges
 from actorproc.handler import CloseReason
@@ -289,6 +290,47 @@ def test_a_store_that_takes_no_heartbeat_at_all_ends_the_start() -> None:
     run(main())
 
 
+class Away(MemorySource):
+    """It cannot list its partitions while it is `away`, for a reason that is `why`."""
+
+    away = True
+    why = "db away"
+
+    async def partitions(self) -> Sequence[str]:
+        if self.away:
+            raise ConnectionError(self.why)
+        return await super().partitions()
+
+
+def test_a_host_that_cannot_list_the_partitions_of_its_source_says_so_until_it_can() -> None:
+    async def main() -> None:
+        clock, source = VirtualClock("a"), Away(1)
+        store, layout = Store(Memory(clock=clock), clock=clock), ProcessorLayout("Nothing")
+        async with Processor(Nothing, source=source, container=store, clock=clock, nudges=NoNudges()) as processor:
+
+            def error() -> str | None:
+                supervisor = processor.statistics().supervisor
+                return supervisor.error if supervisor else None
+
+            async def told() -> object:
+                ((beat, _),) = await read_heartbeats(store, layout)
+                return beat.statistics["error"]
+
+            await until(lambda: error() is not None)
+            assert (error() or "").startswith("listing the partitions of Away failed: ConnectionError: db away (in ")
+            await anyio.sleep(30)
+            assert await told() == error()
+            source.away = False
+            await until(lambda: error() is None)
+            await anyio.sleep(30)
+            assert await told() is None
+            source.away, source.why = True, "x" * 10_000  # what is known goes on
+            await anyio.sleep(1_000)
+            assert error() is None
+
+    run(main())
+
+
 def test_a_lease_that_is_to_move_on_and_does_not_run_here_is_handed_over_at_once() -> None:
     """As where the mark is seen in the very look that would have started it."""
 
@@ -323,6 +365,29 @@ def test_a_lease_that_is_to_move_on_and_does_not_run_here_is_handed_over_at_once
     def own(processor: Processor) -> int:
         supervisor = processor.statistics().supervisor
         return len(supervisor.partitions) if supervisor else 0
+
+    run(main())
+
+
+def test_looks_that_fail_are_a_warning_until_that_has_lasted_for_as_long_as_a_host_may_be_silent() -> None:
+    async def main() -> None:
+        clock, source = VirtualClock("a"), Away(1)
+        store = Store(Memory(clock=clock), clock=clock)
+        with structlog.testing.capture_logs() as logs:
+            async with Processor(Nothing, source=source, container=store, clock=clock, nudges=NoNudges()):
+                await anyio.sleep(200)
+                source.why = "no such table"
+                await anyio.sleep(10)
+                source.away = False
+                await anyio.sleep(100)
+        told = [log for log in logs if log["event"] == "supervisor.look_failed"]
+        assert {log["log_level"] for log in told if log["seconds"] <= 60} == {"warning"}
+        assert {log["log_level"] for log in told if log["seconds"] > 60} == {"error"}
+        assert told[0]["seconds"] == 0
+        assert told[-1]["seconds"] > 190
+        assert 15 < len(told) < 22, "at most every ten seconds, and at once where the level or the error is another"
+        assert 40 < sum(log["times"] for log in told) < 60, "each is counted: one in about four seconds"
+        assert any("no such table" in log["error"] for log in told)
 
     run(main())
 
