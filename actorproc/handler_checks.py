@@ -38,7 +38,7 @@ def checked_handler(handler: object) -> type[PartitionHandler]:
         "shared",
         "@classmethod, then @asynccontextmanager, above async def shared(cls, options) with one yield",
     )
-    if (wrong := _mismatch(handler, 0)) is not None:
+    if (wrong := mismatch(handler, 0)) is not None:
         raise HandlerDefinitionError(
             f"{name}.__init__ takes {wrong}, but one instance is made for each partition, without arguments: take what it "
             "needs from ctx.options or ctx.shared, in opened(self, ctx)"
@@ -77,7 +77,7 @@ def _check_method(handler: type[PartitionHandler], method: str, arguments: tuple
     if not callable(getattr(handler, method)):
         raise HandlerDefinitionError(f"{name} is no method; write def {method}{wanted}")
     bound = found.__get__(object()) if hasattr(found, "__get__") else found  # as an instance has it
-    if (wrong := _mismatch(bound, len(arguments))) is not None:
+    if (wrong := mismatch(bound, len(arguments))) is not None:
         given = "" if bound is found else "self, "
         raise HandlerDefinitionError(f"{name} takes ({given}{wrong[1:]}; it must take {wanted}".replace(", )", ")"))
 
@@ -105,7 +105,7 @@ def _check_class_method(handler: type[PartitionHandler], method: str, right: str
         raise HandlerDefinitionError(f"{name} must be a class method: write {right}")
     if method == "shared" and not _gives_context(found.__func__):
         raise HandlerDefinitionError(f"{name} must be an async context manager: write {right}")
-    if (wrong := _mismatch(getattr(handler, method), 1)) is not None:
+    if (wrong := mismatch(getattr(handler, method), 1)) is not None:
         raise HandlerDefinitionError(f"{name} takes {wrong} on the class: write {right}")
 
 
@@ -117,10 +117,10 @@ def _gives_context(function: Callable[..., Any]) -> bool:
     return not (inspect.isgeneratorfunction(plain) or inspect.iscoroutinefunction(function))
 
 
-def _mismatch(function: Callable[..., Any], arguments: int) -> str | None:
-    """The signature, if it cannot be called with so many arguments."""
+def mismatch(function: Callable[..., Any], arguments: int, *, follow_wrapped: bool = True) -> str | None:
+    """The signature, if it cannot be called with so many arguments. `follow_wrapped`: that of what a decorator has wrapped."""
     try:
-        signature = inspect.signature(function)
+        signature = inspect.signature(function, follow_wrapped=follow_wrapped)
     except ValueError:
         return None  # made in C: it does not say
     try:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from functools import wraps
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, MagicMock
 
 import anyio
 import pyarrow as pa
@@ -172,10 +174,132 @@ async def test_what_a_method_of_a_source_raises_is_a_source_error_that_names_it(
 
 
 @pytest.mark.parametrize("method", ["open", "register", "partitions", "start", "end"])
-async def test_a_method_that_lacks_its_async_is_named(method: str) -> None:
-    source = Failing.by(method, lambda *_: ["0"])
-    with pytest.raises(SourceError, match=rf"Failing.{method} must be `async def {method}`"):
-        await CALLS[method](source)
+async def test_a_method_that_lacks_its_async_is_wrong_use_and_named_before_anything_is_read(method: str) -> None:
+    source = type("Plain", (Closed,), {method: lambda *_: ["0"]})(1)
+    with pytest.raises(UsageError, match=rf"Plain.{method} gave \['0'\], which .*it must be `async def {method}\(self"):
+        await run(source, Store(Memory()))
+    assert source.closed == (method != "open")
+
+
+class Closed(MemorySource):
+    closed = False
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class Shapes(MemorySource):
+    """The methods that follow take the place of its own."""
+
+
+async def no_yield(self: Source, partition: str, position: str) -> Any: ...
+
+
+async def no_yield_within(self: Source, partition: str, position: str, room: Any) -> Any: ...
+
+
+def no_async(self: Source, partition: str, position: str) -> Any:
+    yield
+
+
+async def short(self: Source) -> Any: ...
+
+
+async def late(self: Source, one: Any, another: Any) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    ("method", "what", "says"),
+    [
+        ("read", no_yield, r"read has no yield in it; it must be .*`async def read\(self, partition, position\)` that"),
+        ("read_within", no_yield_within, r"read_within has no yield .*`async def read_within\(self, partition, position, room"),
+        ("read", no_async, r"read is a plain def; it must be an async generator: `async def read\(self, partition, pos"),
+        ("start", short, r"start takes \(self\)( -> .*)?; it must take \(self, partition, at\)"),
+        ("end", short, r"end takes \(self\)( -> .*)?; it must take \(self, partition\)"),
+        ("partitions", late, r"partitions takes \(self, one: .*; it must take \(self\)"),
+        ("partitions", ["0"], r"partitions is no method, but \['0'\]; it must be `partitions\(self\)`"),
+        ("reached", late, r"reached is async; it must be a plain `def reached\(self, cursor, end\)`"),
+        ("sequence_before", late, r"sequence_before is async; it must be a plain `def sequence_before\(self, "),
+        ("identity", short, r"identity is a method; it must be a text"),
+    ],
+)  # fmt: skip
+def test_a_method_that_cannot_work_is_refused_as_the_processor_is_made(method: str, what: object, says: str) -> None:
+    with pytest.raises(UsageError, match=f"^the source's Shapes.{says}"):
+        Processor(Double, source=type("Shapes", (Shapes,), {method: what})(1), container=Store(Memory()))
+
+
+def wrapped(function: Any) -> Any:
+    """A decorator that gives an argument of its own."""
+
+    @wraps(function)
+    def with_it(self: Source, *given: object) -> Any:
+        return function(self, "own", *given)
+
+    return with_it
+
+
+@wrapped
+async def asked(self: Source, own: str) -> list[str]:
+    return ["0"]
+
+
+@wrapped
+async def read_of(self: MemorySource, own: str, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+    async for chunk in MemorySource.read(self, partition, position):
+        yield chunk
+
+
+def plain(self: MemorySource) -> Any:
+    return MemorySource.partitions(self)
+
+
+def plain_read(self: MemorySource, *given: str) -> Any:
+    return MemorySource.read(self, *given)
+
+
+class Called:
+    """No function, but can be called."""
+
+    async def __call__(self) -> list[str]:
+        return ["0"]
+
+
+async def never_read(self: Source, partition: str, position: str) -> Any:
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    "methods",
+    [
+        {"partitions": plain},
+        {"partitions": lambda self: asyncio.ensure_future(MemorySource.partitions(self))},
+        {"partitions": asked},
+        {"partitions": Called()},
+        {"partitions": AsyncMock(return_value=["0"])},
+        {"start": AsyncMock(return_value="0"), "sequence_before": MagicMock(return_value=None)},
+        {"start": lambda self, *given: asyncio.ensure_future(MemorySource.start(self, *given))},
+        {"end": lambda self, partition, more=1: MemorySource.end(self, partition)},
+        {"read": plain_read},
+        {"read": read_of},
+        {"read": never_read, "read_within": lambda self, partition, at, room: MemorySource.read(self, partition, at)},
+    ],
+)
+async def test_whatever_gives_what_is_wanted_is_allowed_however_it_is_written(methods: dict[str, Any]) -> None:
+    source, store = type("Unusual", (MemorySource,), methods)(1), Store(Memory())
+    source.append("0", [b"1", b"2"])
+    await run(source, store)
+    assert await rows(store) == [2, 4]
+
+
+async def test_a_plain_def_that_cannot_be_asked_yet_does_not_hinder_the_start() -> None:
+    class Away(MemorySource):
+        def partitions(self) -> Any:
+            raise ConnectionError("not yet")
+
+    source = guarded(Away(1))
+    await source.open()
+    with pytest.raises(SourceError, match="ConnectionError: not yet"):
+        await source.partitions()
 
 
 @pytest.mark.parametrize("until_end", [True, False])
@@ -205,12 +329,12 @@ async def test_a_source_without_partitions_is_warned_of_once_and_goes_on_when_so
         ("partitions", "0", "a list of names"),
         ("partitions", None, "a list of names"),
         ("partitions", ["0", "caf\udce9"], "names that UTF-8 can hold"),
+        ("partitions", ["0", "1", "0"], "names that differ: '0' is there more than once"),
         ("start", 0, "a str"),
         ("start", "\udce9", "a position"),
         ("end", "0", "an End"),
         ("end", End("0", "x"), "an End whose sequence"),  # type: ignore[arg-type]
         ("end", End(0, 1), "a position"),  # type: ignore[arg-type]
-        ("read", None, "an async generator"),
     ],
 )
 async def test_an_answer_that_is_none_is_named_with_what_was_wanted(method: str, gives: object, wanted: str) -> None:
@@ -241,11 +365,18 @@ async def test_a_chunk_that_is_none_is_named(chunk: object, wanted: str) -> None
 
 
 @pytest.mark.parametrize("method", ["sequence_before", "reached"])
-async def test_a_method_that_should_have_no_async_is_named(method: str) -> None:
-    async def late(*_: object) -> Any: ...
+async def test_a_method_that_gives_something_to_await_and_should_not_is_named(method: str) -> None:
+    def passing_on(*given: Any) -> Any:
+        return late(*given)
 
     with pytest.raises(SourceError, match=rf"Failing.{method} must be a plain `def {method}`"):
-        CALLS[method](Failing.by(method, late))
+        CALLS[method](Failing.by(method, passing_on))
+
+
+@pytest.mark.parametrize("gives", [None, []])
+async def test_a_read_that_gives_no_async_generator_is_named(gives: object) -> None:
+    with pytest.raises(SourceError, match=r"Failing.read gave .*; it must be an async generator"):
+        await CALLS["read"](Failing.by("read", lambda *_: gives))
 
 
 @pytest.mark.parametrize("method", ["open", "register", "partitions", "start", "end"])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from numbers import Integral
 from typing import Any, TypeVar
@@ -13,9 +14,10 @@ from typing import Any, TypeVar
 import pyarrow.types as pt
 
 from actorproc.budget import ByteBudget, Room
-from actorproc.errors import SourceError, blamed, described, storable
+from actorproc.errors import SourceError, UsageError, blamed, described, storable
 from actorproc.logger import get_logger
 from actorproc.records import Batch, Cursor
+from actorproc.sources.checks import check_source, signature
 from actorproc.sources.log import LogSource
 from actorproc.sources.output import OutputSource
 from actorproc.sources.protocol import Chunk, End, Source, Start
@@ -25,8 +27,15 @@ log = get_logger(__name__)
 
 
 def guarded(source: Source, *, log: Any = log) -> Source:
-    """The source; behind a guard if it is none of ours."""
-    return source if isinstance(source, (LogSource, OutputSource, GuardedSource)) else GuardedSource(source, log)
+    """The source; behind a guard if it is none of ours.
+
+    Raises:
+        UsageError: one of its methods is certainly wrong.
+    """
+    if isinstance(source, (LogSource, OutputSource, GuardedSource)):
+        return source
+    check_source(source)
+    return GuardedSource(source, log)
 
 
 def kind_of(source: Source) -> str:
@@ -52,8 +61,38 @@ class GuardedSource(Source):
         return None if identity is None else str(identity)
 
     async def open(self) -> None:
+        """Open it.
+
+        Raises:
+            UsageError: one of its methods gives nothing that can be awaited.
+        """
         with _blamed(f"opening the source {self}"):
             await self._awaited("open", self._source.open())
+        try:
+            await self._check_awaited()
+        except UsageError:
+            await self.close()
+            raise
+
+    async def _check_awaited(self) -> None:
+        """A plain def is right if what it gives can be awaited. So those that are no `async def` are called once, to see."""
+        methods = {method: getattr(self._source, method) for method in ("partitions", "start", "end")}
+        unsure = [method for method, found in methods.items() if not inspect.iscoroutinefunction(found)]
+        if not unsure:
+            return
+        try:
+            names = await self.partitions()
+        except SourceError:
+            return  # said when the host looks at the source
+        for partition in names[:1]:
+            for method, arguments in (("start", (partition, "earliest")), ("end", (partition,))):
+                if method not in unsure:
+                    continue
+                try:
+                    answer = methods[method](*arguments)
+                except (Exception, SystemExit):  # noqa: BLE001, S112  # which says nothing of what it gives
+                    continue
+                _let_go(self._awaitable(method, answer))
 
     async def close(self) -> None:
         """What it raises is told, and hides no other error: nothing is lost by it."""
@@ -78,6 +117,9 @@ class GuardedSource(Source):
                     raise self._wrong(
                         "partitions", name, "names that UTF-8 can hold: write other bytes as text, such as %E9"
                     )
+            twice = [name for name, times in Counter(texts).items() if times > 1]
+            if twice:
+                raise self._wrong("partitions", found, f"names that differ: {twice[0]!r} is there more than once")
             return texts
 
     async def start(self, partition: str, at: Start) -> str:
@@ -100,8 +142,7 @@ class GuardedSource(Source):
     async def read_within(self, partition: str, position: str, room: Room) -> AsyncGenerator[Chunk, None]:
         with _blamed(f"reading partition {partition} of {self}"):
             chunks: object = self._source.read_within(partition, position, room)
-            if inspect.iscoroutine(chunks):
-                chunks.close()  # or Python complains that nobody awaited it
+            _let_go(chunks)
             if not isinstance(chunks, AsyncGenerator):
                 raise self._wrong("read", chunks, "an async generator: `async def read` that yields")
             async with aclosing(chunks):
@@ -118,14 +159,20 @@ class GuardedSource(Source):
 
     def _at_once(self, method: str, answer: T) -> T:
         if inspect.iscoroutine(answer):
-            answer.close()  # or Python complains that nobody awaited it
+            _let_go(answer)
             raise SourceError(f"the source's {self.kind}.{method} must be a plain `def {method}`")
         return answer
 
     async def _awaited(self, method: str, answer: object) -> object:
+        return await self._awaitable(method, answer)
+
+    def _awaitable(self, method: str, answer: object) -> Awaitable[object]:
         if not inspect.isawaitable(answer):
-            raise SourceError(f"the source's {self.kind}.{method} must be `async def {method}`")
-        return await answer
+            raise UsageError(
+                f"the source's {self.kind}.{method} gave {answer!r:.200}, which cannot be awaited; it must be "
+                f"`async def {signature(method)}`"
+            )
+        return answer
 
     def _checked(self, method: str, answer: object, kind: type[T]) -> T:
         if not isinstance(answer, kind):
@@ -149,6 +196,14 @@ class GuardedSource(Source):
 
     def _wrong(self, method: str, answer: object, wanted: str) -> SourceError:
         return SourceError(f"the source's {self.kind}.{method} gave {answer!r:.200}; it must be {wanted}")
+
+
+def _let_go(answer: object) -> None:
+    """It is not awaited, of which Python would complain."""
+    if inspect.iscoroutine(answer):
+        answer.close()
+    elif isinstance(answer, asyncio.Future):
+        answer.cancel()
 
 
 @contextmanager

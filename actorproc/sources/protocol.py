@@ -93,7 +93,7 @@ class Source(ABC):
 
     @abstractmethod
     async def partitions(self) -> Sequence[str]:
-        """Names of the partitions, which UTF-8 must be able to hold. Asked again now and then; partitions may appear, none may vanish."""
+        """Names of the partitions, no two alike, which UTF-8 must be able to hold. Asked again now and then; partitions may appear, none may vanish."""
 
     @abstractmethod
     async def start(self, partition: str, at: Start) -> str:

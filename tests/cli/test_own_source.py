@@ -56,6 +56,18 @@ class Plain(Opened):
     def partitions(self):
         return ["0"]
 
+class Yieldless(Opened):
+    async def read(self, partition, position):
+        pass
+
+class Numbers(Opened):
+    async def partitions(self):
+        return [0, 1]
+
+class Twice(Opened):
+    async def partitions(self):
+        return ["0", "0"]
+
 class Endless(Opened):
     async def end(self, partition):
         raise OSError("no end")
@@ -108,7 +120,10 @@ def test_a_run_until_the_end_of_which_nothing_but_dead_letters_came_ends_with_a_
         ),
         ("own_source_app:Closed", "opening the source Closed failed: OSError: no route (in Closed.open, ", 1),
         ("own_source_app:Listless", "the partitions of Listless failed: ConnectionError: db is down (in Listless.p", 1),
-        ("own_source_app:Plain", "Plain.partitions must be `async def partitions`", 1),
+        ("own_source_app:Plain", "Plain.partitions gave ['0'], which cannot be awaited; it must be `async def", 2),
+        ("own_source_app:Yieldless", "Yieldless.read has no yield in it; it must be an async generator", 2),
+        ("own_source_app:Numbers", "Numbers.partitions gave [0, 1]; it must be a list of names, each a str", 1),
+        ("own_source_app:Twice", "Twice.partitions gave ['0', '0']; it must be names that differ: '0' is there", 1),
         ("own_source_app:Endless", "of Endless failed: OSError: no end (in Endless.end, ", 1),
     ],
 )
