@@ -14,11 +14,13 @@ import structlog
 from actorproc.actor import Actor
 from actorproc.clock import Clock
 from actorproc.errors import (
+    CorruptObject,
     SourceError,
     StoreError,
     StoreRefused,
     StoreUnavailable,
     WrittenOut,
+    locate,
     text_of,
 )
 from actorproc.group.group import Group
@@ -43,6 +45,9 @@ _NO_PARTITIONS = (
     "nothing is processed until the source lists some, for which it is asked again each partition_refresh_interval: check that "
     "it reads what you mean, and may see it"
 )
+
+_NO_GROUP = (StoreError, CorruptObject)
+"""The group's document cannot be read or written. A damaged one tells nobody that his lease has gone."""
 
 _TOLD = 600  # characters of an error in a heartbeat
 
@@ -137,6 +142,7 @@ class Supervisor(Actor[Note]):
         Raises:
             Fenced: another host with the same name has taken over.
             StoreRefused: the container may not be written.
+            CorruptObject: the group's document is damaged, as this host begins.
         """
         # So that what stores and sources log, which do not know whose they are, says it too.
         with structlog.contextvars.bound_contextvars(processor=self._common.processor, host=self._common.host):
@@ -251,7 +257,10 @@ class Supervisor(Actor[Note]):
             return 0.0
         except StoreRefused:
             raise
-        except (StoreError, SourceError) as error:
+        except (*_NO_GROUP, SourceError) as error:
+            locate(error, self._common.store.url)
+            if isinstance(error, CorruptObject) and not self._members:
+                raise  # nothing runs here yet; what does goes on until somebody mends the document
             self._look_failed(str(error))
             return self._clock.jitter(self._settings.lease_acquire_interval / 4)
         self._error = None
@@ -299,7 +308,7 @@ class Supervisor(Actor[Note]):
         released = self._own.released
         try:
             kept = await self._group.hand_over(released)
-        except StoreError as error:
+        except _NO_GROUP as error:
             self._log.warning("supervisor.hand_over_failed", error=str(error), partitions=len(released))
             return  # the next look tries again
         self._own.handed_over(partition for partition in released if partition not in kept)
@@ -310,7 +319,7 @@ class Supervisor(Actor[Note]):
         """If the lease is ours all the same, the group has forgotten its epochs: mend it, and start with the new one."""
         try:
             await self._group.outrank(partition, epoch)
-        except StoreError as error:
+        except _NO_GROUP as error:
             self._log.warning("supervisor.outrank_failed", partition=partition, epoch=epoch, error=str(error))
         self.nudge()
 
@@ -335,7 +344,7 @@ class Supervisor(Actor[Note]):
         with anyio.move_on_after(LEAVING_TIME):
             try:
                 await self._group.leave()
-            except StoreError as error:
+            except _NO_GROUP as error:
                 self._log.warning("supervisor.leave_failed", error=str(error), why="what is left of this host expires")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from itertools import groupby
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 import pytest
@@ -14,7 +14,7 @@ import structlog
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor
 from actorproc.clock import Clock
 from actorproc.context import Site
-from actorproc.errors import StoreUnavailable
+from actorproc.errors import CorruptObject, StoreUnavailable
 from actorproc.group.heartbeat import read_heartbeats
 from actorproc.group.membership import GroupDocument, read_group
 from actorproc.group.nudge import NoNudges
@@ -418,5 +418,61 @@ def test_a_partition_that_fails_in_the_same_way_again_and_again_is_told_every_te
                 Fails.why = "no such table"
                 await anyio.sleep(1)
                 assert "no such table" in [log for log in logs if log["event"] == "partition.failed"][-1]["error"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_a_damaged_group_document_ends_no_host_that_runs_and_is_told_of(stop: bool) -> None:
+    async def main() -> None:
+        clock = VirtualClock("a")
+        store, layout = Store(Memory(clock=clock), clock=clock), ProcessorLayout("n")
+        source = MemorySource(1)
+        processor = Processor(
+            Counts, name="n", source=source, container=store, host="a", clock=clock, nudges=NoNudges()
+        )
+        async with processor:
+            await until_it_runs(processor, 1)
+            whole = await store.get(layout.group)
+            assert whole is not None
+            await store.put(layout.group, b"{}")
+            await anyio.sleep(100)
+            source.append("0", [b"1"])
+            did = processor.statistics().supervisor
+            assert did is not None
+            assert did.error is not None
+            assert "n/group.json" in did.error
+            await anyio.sleep(20)
+            if not stop:
+                await store.put(layout.group, whole.body)
+                await anyio.sleep(100)
+                did = processor.statistics().supervisor
+                assert did is not None
+                assert (did.error, [p.state for p in did.partitions]) == (None, ["running"])
+        assert Counts.records == 1
+        assert Counts.closed == [CloseReason.STOPPING]
+
+    class Counts(PartitionHandler):
+        records = 0
+        closed: ClassVar[list[CloseReason]] = []
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            Counts.records += len(batch)
+
+        async def closing(self, ctx: Site, reason: CloseReason) -> None:
+            self.closed.append(reason)
+
+    run(main())
+
+
+def test_a_damaged_group_document_is_named_where_a_host_begins() -> None:
+    async def main() -> None:
+        clock = VirtualClock("a")
+        store = Store(Memory(clock=clock), clock=clock)
+        await store.put(ProcessorLayout("n").group, b"{}")
+        with pytest.raises(CorruptObject, match=r"n/group\.json"):
+            await Processor(
+                Nothing, name="n", source=MemorySource(1), container=store, host="a", clock=clock, nudges=NoNudges()
+            ).run()
 
     run(main())
