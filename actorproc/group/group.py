@@ -28,7 +28,6 @@ log = get_logger(__name__)
 _RIVALRY = Backoff(0.05, 2.0)  # between two tries at a document that others write as well
 _SWEEP = 10  # abandoned heartbeats removed per look
 _TOLD = 5  # reasons for moves that a line of the log names, the commonest: 256 leases move for one or two
-_REMEMBERED = 1_000  # members written out that are not written in again
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,6 @@ class Group:
         self._mine: dict[str, Lease] | None = None
         self._quiet_since = clock.monotonic()
         self._marks: dict[str, tuple[Lease, float]] = {}  # leases with a `next`, and since when they are seen so
-        self._written_out: dict[Incarnation, None] = {}
         self._settled_for: object = None  # circumstances under which there was nothing to change
         self._balance_awaited = False
 
@@ -211,8 +209,8 @@ class Group:
 
         self._pulse.end()
         async with self._lock:
-            # First: whoever finds this host written out must not find its heartbeat, and take it for a newcomer.
-            await self._peers.remove([(self.host, self.incarnation)])
+            # First: nobody is to find the heartbeat of a host that is out. Should it stay, the document says so.
+            await self._peers.remove([(self.host, self.incarnation), *self._remains()])
             await self._change(propose)
 
     def rejoin(self) -> None:
@@ -239,7 +237,7 @@ class Group:
         else:
             # Never written, or deleted under a running group: then all join anew, and epochs must not start over.
             leases = {partition: Lease(None, lease.epoch) for partition, lease in self._document.leases.items()}
-            document, self._tag = GroupDocument({}, leases), None
+            document, self._tag = self._document.followed_by({}, leases, "", self._watch.listed), None
         self._note(document)
 
     def _note(self, document: GroupDocument) -> None:
@@ -247,11 +245,7 @@ class Group:
         now = self._clock.monotonic()
         if document.members != before.members:
             self._quiet_since = now
-            present = document.incarnations()
-            self._written_out.update(dict.fromkeys(sorted(before.incarnations() - present)))
-            for who in list(self._written_out)[:-_REMEMBERED]:
-                del self._written_out[who]
-            self._peers.keep(present)
+            self._peers.keep(document.incarnations())
         seen = self._marks
         self._marks = {}
         for partition, lease in document.leases.items():
@@ -262,7 +256,7 @@ class Group:
     def _check_membership(self) -> None:
         member = self._document.members.get(self.host)
         if member is None:
-            if self._joined:
+            if self._joined or (self.host, self.incarnation) in self._document.out:
                 raise WrittenOut(f"{self._layout.group}: the others took host {self.host} for dead")
         elif member.incarnation == self.incarnation:
             self._joined = self._was_in = True
@@ -302,7 +296,7 @@ class Group:
         joining = {
             host: incarnation
             for host, incarnation in self._watch.newcomers(members).items()
-            if host != self.host and (host, incarnation) not in self._written_out
+            if host != self.host and (host, incarnation) not in self._document.out
         }
         if not (self._is_in() or self._retiring or self.fenced()):
             joining[self.host] = self.incarnation  # an older incarnation of this name is replaced by the newer alone
@@ -366,7 +360,7 @@ class Group:
         """Swap the document, then tell those whom it concerns. False, after a pause: others were first."""
         before = self._document
         put_id = f"{self.host}/{self.incarnation}/{self._clock.nonce()}"
-        document = GroupDocument(proposal.members, proposal.leases, put_id)
+        document = before.followed_by(proposal.members, proposal.leases, put_id, self._watch.listed)
         body = document.to_json()
         try:
             self._tag = await self._store.write(self._layout.group, body, self._tag)
@@ -390,7 +384,11 @@ class Group:
 
     async def _sweep(self) -> None:
         """Remove what is left of this host's earlier incarnations and, being first by name, of crashed newcomers."""
-        stale = [(self.host, past) for past in sorted(self._pulse.past) if (self.host, past) in self._watch.listed]
+        stale = self._remains()
         if self.host == min(self._document.members, default=None):
             stale += self._watch.litter(self._document.incarnations())[:_SWEEP]
         await self._peers.remove(stale)
+
+    def _remains(self) -> list[Incarnation]:
+        """This host's earlier incarnations in this process whose heartbeats are still there."""
+        return [(self.host, past) for past in sorted(self._pulse.past) if (self.host, past) in self._watch.listed]

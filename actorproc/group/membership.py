@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from actorproc.document import document, to_document
 from actorproc.group.assignment import Lease, Member
+from actorproc.group.heartbeat import Incarnation
 from actorproc.layout import ProcessorLayout
 from actorproc.store import Store
+
+_REMEMBERED = 64  # of those that are out; a heartbeat of theirs is taken for a newcomer's only while it is fresh
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDocument:
-    """`group.json`: who is in, and who runs what. Leases are stored by owner, so each costs its name and its epoch."""
+    """`group.json`: who is in, and who runs what. Leases are stored by owner, so each costs its name and its epoch.
+
+    `out`: incarnations that were members, the latest last. None of them comes back: what is found of it is left over.
+    """
 
     members: Mapping[str, Member] = field(default_factory=dict)
     leases: Mapping[str, Lease] = field(default_factory=dict)
     put_id: str = ""
+    out: Sequence[Incarnation] = ()
 
-    def incarnations(self) -> set[tuple[str, str]]:
-        """(host, incarnation) of each member."""
+    def incarnations(self) -> set[Incarnation]:
+        """Of the members."""
         return {(host, member.incarnation) for host, member in self.members.items()}
+
+    def followed_by(
+        self, members: Mapping[str, Member], leases: Mapping[str, Lease], put_id: str, listed: Collection[Incarnation]
+    ) -> Self:
+        """The document after this one. Who is in it no more is `out`; the oldest of those are forgotten, unless their
+        heartbeat is still `listed`."""
+        after = type(self)(members, leases, put_id)
+        out = [*self.out, *sorted(self.incarnations() - after.incarnations())]
+        older = [who for who in out[:-_REMEMBERED] if who in listed]
+        return replace(after, out=(*older, *out[-_REMEMBERED:]))
 
     def to_json(self) -> bytes:
         owned: dict[str, dict[str, int]] = {}
@@ -39,6 +56,7 @@ class GroupDocument:
             "leases": owned,
             "unowned": unowned,
             "next": following,
+            "out": self.out,
         }
         return to_document(fields)
 
@@ -59,7 +77,8 @@ class GroupDocument:
             if not all(type(epoch) is int for epoch in epochs) or len(epochs) != len(leases):
                 raise ValueError("an epoch is no number, or a partition has two owners")
             members = {host: Member(str(m["incarnation"]), bool(m["leaving"])) for host, m in fields["members"].items()}
-            return cls(members, leases, str(fields["put_id"]))
+            out = tuple((str(host), str(incarnation)) for host, incarnation in fields.get("out", ()))
+            return cls(members, leases, str(fields["put_id"]), out)
 
 
 async def read_group(store: Store, layout: ProcessorLayout) -> GroupDocument | None:

@@ -539,6 +539,113 @@ def test_a_host_that_left_is_not_written_in_again_by_a_heartbeat_that_lands_late
     run(main())
 
 
+@pytest.mark.parametrize("others", ["", "c"])
+def test_nor_by_a_newcomer_who_never_saw_it_in_the_group(others: str) -> None:
+    async def main() -> None:
+        site = Site(4)
+        for name in others:
+            site.start(name)
+        gone = site.start("a")
+        await site.until_even("a", *others, within=60)
+        assert gone.group is not None
+        key = site.layout.host("a", gone.group.incarnation)
+        late = await site.truth.get(key)
+        assert late is not None
+        await gone.stop()
+        await site.truth.put(key, late.body)
+        for name in others:
+            await site.nodes[name].stop()
+        stopped = len(site.versions)
+        await anyio.sleep(2)
+        site.start("b")
+        await site.until_even("b", within=2)
+        await anyio.sleep(100)
+        assert all("a" not in version.document.members for version in site.versions[stopped:])
+
+    run(main())
+
+
+def test_a_newcomer_leaves_out_a_host_that_left_while_its_heartbeat_could_not_be_removed() -> None:
+    async def main() -> None:
+        site = Site(4)
+        a = site.group("a")
+        await a.renew({})
+        await a.look(site.partitions)
+        removed = site.truth.delete
+
+        async def lost(key: str) -> None:
+            await anyio.sleep(100)
+
+        site.truth.delete = lost  # type: ignore[method-assign]
+        await a.leave()
+        site.truth.delete = removed  # type: ignore[method-assign]
+        assert await site.heartbeats() == ["a"]
+        site.start("b")
+        await site.until_even("b", within=2)
+
+    run(main())
+
+
+def test_a_host_that_leaves_removes_what_is_left_of_its_earlier_incarnations_too() -> None:
+    async def main() -> None:
+        site = Site(2)
+        a, b = site.group("a"), site.group("b")
+        await a.renew({})
+        await a.look(site.partitions)
+        for _ in range(10):
+            await b.renew({})
+            await b.look(site.partitions)
+            await anyio.sleep(13)
+        await a.renew({})  # it was only paused
+        with pytest.raises(WrittenOut):
+            await a.look(site.partitions)
+        a.rejoin()
+        await a.renew({})
+        await a.look(site.partitions)
+        assert sorted(await site.heartbeats()) == ["a", "a", "b"]
+        await a.leave()
+        assert await site.heartbeats() == ["b"]
+
+    run(main())
+
+
+def test_a_host_that_was_written_in_and_out_again_before_its_first_look_joins_as_another_incarnation() -> None:
+    async def main() -> None:
+        site = Site(2)
+        a, b = site.group("a"), site.group("b")
+        await a.renew({})
+        first = a.incarnation
+        for _ in range(10):
+            await b.renew({})
+            await b.look(site.partitions)
+            await anyio.sleep(13)
+        assert ("a", first) in site.versions[-1].document.out
+        await a.renew({})
+        with pytest.raises(WrittenOut):
+            await a.look(site.partitions)
+        a.rejoin()
+        await a.renew({})
+        await a.look(site.partitions)
+        assert site.members == {"a", "b"}
+        assert a.incarnation != first
+
+    run(main())
+
+
+def test_the_document_names_the_latest_that_are_out_and_older_ones_while_their_heartbeat_is_there() -> None:
+    document = GroupDocument()
+    for number in range(200):
+        document = document.followed_by({"a": Member(str(number))}, {}, "", listed={("a", "7"), ("a", "9")})
+    assert document.out == (("a", "7"), ("a", "9"), *(("a", str(number)) for number in range(199 - 64, 199)))
+    later = document.followed_by(document.members, {}, "", listed=())
+    assert later.out == document.out[2:], "and forgets them with the next write"
+
+
+def test_a_document_that_names_nobody_who_is_out_is_read() -> None:
+    body = b'{"version":1,"put_id":"p","members":{},"leases":{},"unowned":{"0":3},"next":{}}'
+    assert GroupDocument.from_json("group.json", body) == GroupDocument({}, {"0": Lease(None, 3)}, "p")
+
+
 def test_a_lease_that_is_not_handed_over_is_taken_by_force_in_time_and_not_before() -> None:
     async def main() -> None:
         site = Site(4)
@@ -737,7 +844,8 @@ def test_the_document_of_ten_thousand_partitions_is_small_and_comes_back_as_it_w
         for p in range(10_000)
     }
     leases["free"] = Lease(None, 4)
-    document = GroupDocument(members, leases, "host-1/x/y")
+    out = tuple((f"host-{i}.some.where.internal", f"{i:016x}-60s") for i in range(64))
+    document = GroupDocument(members, leases, "host-1/x/y", out)
     body = document.to_json()
     assert len(body) < 400_000
     assert GroupDocument.from_json("group.json", body) == document
