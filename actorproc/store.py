@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
@@ -205,9 +206,16 @@ class Store:
     async def get(
         self, key: str, *, unless: str | None = None, tail: int | None = None, size: int = 0
     ) -> Stored | None:
-        """See `Backend.get`; tried again while the store is unavailable. `size`: of the object, as far as it is known; one of
-        many MiB does not arrive in time without it."""
-        return await self._persist("get", key, lambda: self.backend.get(key, unless=unless, tail=tail), size)
+        """See `Backend.get`; tried again while the store is unavailable. `size`: of the object, as far as it is known. What is
+        not there in time is asked for its size, and then has the time for that: a large one comes at once where it is known.
+        """
+
+        async def measure() -> int:
+            found = await self._once("get", lambda: self.backend.get(key, tail=1))
+            return found.size if found is not None else 0
+
+        known, missing = (size, measure) if tail is None else (tail, None)
+        return await self._persist("get", key, lambda: self.backend.get(key, unless=unless, tail=tail), known, missing)
 
     async def put(self, key: str, body: bytes) -> str:
         """Write unconditionally; tried again while the store is unavailable."""
@@ -296,28 +304,39 @@ class Store:
                 raise doubt or StoreUnavailable(f"{self.url}: {verb} of {key!r} is refused and undone by turns")
             await self.clock.sleep(self.limits.backoff.delay(attempt, self.clock.random))
 
-    async def _persist(self, verb: str, key: str, send: Callable[[], Awaitable[T]], size: int = 0) -> T:
-        give_up = self.clock.monotonic() + self.limits.patience + size // SLOWEST
+    async def _persist(
+        self,
+        verb: str,
+        key: str,
+        send: Callable[[], Awaitable[T]],
+        size: int = 0,
+        measure: Callable[[], Awaitable[int]] | None = None,
+    ) -> T:
+        """Send until it is answered. `measure`: asks how much is to come, when it has not come in the time for `size`."""
+        began = self.clock.monotonic()
         attempt = 0
         while True:
             attempt += 1
             try:
                 return await self._once(verb, send, size)
             except StoreUnavailable as error:
+                if measure is not None and isinstance(error.__cause__, TimeoutError):
+                    with suppress(StoreUnavailable):
+                        size, measure = max(size, await measure()), None
                 delay = self.limits.backoff.delay(attempt, self.clock.random)
-                if self.clock.monotonic() + delay >= give_up:
+                if self.clock.monotonic() + delay >= began + self.limits.patience + size // SLOWEST:
                     raise
                 log.debug("store.retry", verb=verb, key=key, attempt=attempt, delay=delay, error=str(error))
             await self.clock.sleep(delay)
 
-    async def _once(self, verb: str, send: Callable[[], Awaitable[T]], size: int) -> T:
+    async def _once(self, verb: str, send: Callable[[], Awaitable[T]], size: int = 0) -> T:
         timeout = self.limits.timeout + size // SLOWEST
         async with self._slots:
             self.requests[verb] += 1
             try:
                 with anyio.fail_after(timeout):
                     return await send()
-            except TimeoutError:
+            except TimeoutError as error:
                 raise StoreUnavailable(
                     f"{self.url}: no answer to {verb} within {timeout:g} s (store_timeout)"
-                ) from None
+                ) from error

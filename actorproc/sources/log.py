@@ -189,9 +189,9 @@ class LogSource(Source):
         boundary = (await read_boundary(self._store, log_boundary(partition))).lowest
         return max(boundary, self._lowest.get(partition, 0))
 
-    async def _get(self, partition: str, base: int) -> bytes | None:
+    async def _get(self, partition: str, base: int, size: int = 0) -> bytes | None:
         began = self._clock.monotonic()
-        stored = await self._store.get(log_file(partition, base))
+        stored = await self._store.get(log_file(partition, base), size=size)
         self._get_seconds += (self._clock.monotonic() - began - self._get_seconds) / 8
         return stored.body if stored else None
 
@@ -271,12 +271,12 @@ class _Ahead:
                             break
                         self._sizes[file] = size  # from now on: others must not count on the room
                         source._ahead_bytes += size
-                    tasks.start_soon(self._get, file)
+                    tasks.start_soon(self._get, file, size)
         except ExceptionGroup as group:
             raise first_cause(group) from None
 
-    async def _get(self, base: int) -> None:
-        body = await self._source._get(self._partition, base)
+    async def _get(self, base: int, size: int) -> None:
+        body = await self._source._get(self._partition, base, size)
         if body is not None:
             self._bodies[base] = body
 

@@ -23,7 +23,7 @@ from actorproc.records import RECORD_SCHEMA, Batch
 from actorproc.settings import Settings
 from actorproc.sources import LogSource, open_source
 from actorproc.sources.protocol import End
-from actorproc.store import Store, Stored
+from actorproc.store import Store, Stored, StoreLimits
 from actorproc.stores.memory import Memory
 from actorproc.testing.clock import VirtualClock
 from actorproc.testing.faults import CALM, FaultyBackend
@@ -305,6 +305,36 @@ def test_a_reader_far_behind_on_a_slow_store_fetches_files_together_within_its_m
         one_by_one = await seconds(read_ahead_bytes=4 * file_size, max_batch_bytes=file_size)
         together = await seconds()
         assert together < one_by_one / 3
+
+    run(main())
+
+
+def test_what_could_be_written_to_a_slow_store_can_be_read_and_what_was_listed_is_fetched_once() -> None:
+    """A file takes three times as long as the deadline of a request without a body."""
+
+    asked: Counter[str] = Counter()
+
+    class Slow(Memory):
+        async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
+            asked[key] += tail is None
+            stored = await super().get(key, unless=unless, tail=tail)
+            await anyio.sleep(0.01 if stored is None else 0.01 + 0.8 * len(stored.body) / 2**20)
+            return stored
+
+        async def put_if_absent(self, key: str, body: bytes) -> str:
+            await anyio.sleep(0.8 * len(body) / 2**20)
+            return await super().put_if_absent(key, body)
+
+    async def main() -> None:
+        clock = VirtualClock("t")
+        store = Store(Slow(clock=clock), limits=StoreLimits(timeout=1, patience=4), clock=clock)
+        async with Producer(store, partitions=1, linger=0, compression="none", clock=clock) as producer:
+            for number in range(6):
+                await (await producer.send(bytes([number]) * 4 * 2**20))
+        asked.clear()
+        read = await values(await opened(store), "0")
+        assert [value[0] for value in read if value] == list(range(6))
+        assert [asked[log_file("0", base)] for base in range(6)] == [2, 2, 1, 1, 1, 1]
 
     run(main())
 

@@ -292,8 +292,33 @@ def test_a_large_object_has_time_enough_to_come_and_go() -> None:
         assert stored is not None
         assert stored.body == body
         assert store.requests == {"put": 1, "put_if_absent": 1, "get": 1}
+
+    run(main())
+
+
+@pytest.mark.parametrize("known", [0, 2**20])
+def test_a_large_object_of_unknown_size_is_asked_for_it_and_then_has_time_enough(known: int) -> None:
+    async def main() -> None:
+        clock = VirtualClock("host")
+        store = Store(Slow(clock=clock), limits=StoreLimits(timeout=15), clock=clock)
+        body = bytes(200 * 2**20)  # takes longer than the patience, too
+        await store.put("key", body)
+        stored = await store.get("key", size=known)
+        assert stored is not None
+        assert stored.body == body
+        assert store.requests["get"] == 3
+
+    run(main())
+
+
+def test_a_store_that_answers_nothing_is_given_up_soon_after_the_patience() -> None:
+    async def main() -> None:
+        clock = VirtualClock("host")
+        store = Store(Wire(*[hangs] * 100), limits=StoreLimits(timeout=15, patience=60), clock=clock)
+        began = clock.monotonic()
         with pytest.raises(StoreUnavailable, match="no answer to get within 15 s"):
             await store.get("key")
+        assert 60 - 15 <= clock.monotonic() - began <= 60 + 2 * 15
 
     run(main())
 
