@@ -23,6 +23,9 @@ away
     A mount that is gone and a folder that was moved are no empty place: what is written below a mount point would be hidden when
     the mount comes back, and a number be given twice. So once the folder was met, it counts as unavailable
     while the nonce in its hidden clock file is not there.
+hanging
+    A disk that does not answer holds the thread that asks it. Who reads gives up at its deadline, and the thread keeps its place
+    until it ends, so there are never more; a write that has begun is waited for, since what became of it must be known.
 ages
     Times are the file system's own, also in `Listing.now`; the clocks of hosts that share a network folder do not count.
     Such a folder must be consistent at once: NFS caches names and attributes unless mounted `noac,lookupcache=none`.
@@ -33,9 +36,11 @@ which a later one sweeps.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import fcntl
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from copy import copy
@@ -86,6 +91,7 @@ class Files(Backend):
         self._clock = clock
         self._ground = Ground(self._root, clock)
         self._limiter = anyio.CapacityLimiter(_THREADS)
+        self._threads = anyio.CapacityLimiter(float("inf"))  # for those who have their place already
         self._sync: Callable[[int], None] = sync
         self._sync_folder: Callable[[str], None] = sync_folder
 
@@ -110,10 +116,10 @@ class Files(Backend):
         return above
 
     async def open(self) -> None:
-        await self._do(self._look)
+        await self._ask(self._look)
 
     async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
-        return await self._do(self._read, self._path(key), unless, tail)
+        return await self._ask(self._read, self._path(key), unless, tail)
 
     async def put(self, key: str, body: bytes) -> str:
         return await self._write(key, body, None)
@@ -125,7 +131,7 @@ class Files(Backend):
         return await self._write(key, body, tag)
 
     async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Listing:
-        return await self._do(self._list, prefix, after, limit)
+        return await self._ask(self._list, prefix, after, limit)
 
     async def delete(self, key: str) -> None:
         await self._do_locked(self._remove, self._path(key))
@@ -145,6 +151,28 @@ class Files(Backend):
 
     async def _do(self, work: Callable[..., T], *args: object) -> T:
         return await self._clock.offload(self._guarded, work, *args, limiter=self._limiter)
+
+    async def _ask(self, work: Callable[..., T], *args: object) -> T:
+        """`_do`, for what only reads: a caller who gives up does not wait for the thread, which keeps its place until it ends."""
+        place, loop = object(), asyncio.get_running_loop()
+        begun, done = threading.Lock(), threading.Lock()  # each taken by the thread, or by a caller who gives up before
+
+        def in_thread() -> T:
+            if not begun.acquire(blocking=False):
+                raise RuntimeError("given up before it began")
+            try:
+                return self._guarded(work, *args)
+            finally:
+                if not done.acquire(blocking=False):
+                    with suppress(RuntimeError):  # the loop is closed: nobody counts any more
+                        loop.call_soon_threadsafe(self._limiter.release_on_behalf_of, place)
+
+        await self._limiter.acquire_on_behalf_of(place)
+        try:
+            return await self._clock.offload(in_thread, abandon=True, limiter=self._threads)
+        finally:
+            if begun.acquire(blocking=False) or not done.acquire(blocking=False):
+                self._limiter.release_on_behalf_of(place)
 
     async def _do_locked(self, work: Callable[..., T], *args: object) -> T:
         attempt = 0

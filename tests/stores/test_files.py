@@ -12,6 +12,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Awaitable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import pytest
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, UsageError
 from actorproc.retry import Backoff
 from actorproc.store import Store, Stored, StoreLimits
-from actorproc.stores.files import Files
+from actorproc.stores.files import _THREADS, Files
 from actorproc.stores.ground import HIDDEN
 
 
@@ -427,6 +428,55 @@ async def test_requests_of_a_lane_do_not_wait_behind_those_for_which_there_is_no
             tasks.cancel_scope.cancel()
     assert not waited.cancelled_caught
     assert store.requests["put"] == 2
+
+
+async def test_who_reads_a_disk_that_hangs_gives_up_in_time_and_the_threads_are_counted_until_they_end(
+    files: Files, tmp_path: Path
+) -> None:
+    await files.put("here", b"body")
+    os.mkfifo(tmp_path / "store" / "key")  # who opens it waits for one who writes
+    handles, place = os.listdir("/proc/self/fd"), f"{tmp_path}/store/key"
+    store = Store(files, limits=StoreLimits(timeout=0.05, patience=0.05))
+    threads = threading.active_count()
+    with anyio.fail_after(10):
+        for _ in range(2 * _THREADS):
+            with pytest.raises(StoreUnavailable, match="no answer to get within"):
+                await store.get("key", tail=1)
+        with pytest.raises(StoreUnavailable, match="no answer to list within"):
+            await store.list("")
+        with pytest.raises(StoreUnavailable, match="no answer to put within"):
+            await store.put("never begun", b"")
+        with anyio.move_on_after(0.05) as scope:
+            await files.get("here")
+    assert scope.cancelled_caught
+    assert threading.active_count() <= threads + _THREADS
+    lane = await Store(files.lane()).get("here")
+    assert lane is not None
+    while files._limiter.borrowed_tokens:  # the disk is back
+        with suppress(OSError):  # nobody reads it any more
+            os.close(os.open(place, os.O_WRONLY | os.O_NONBLOCK))
+        await anyio.sleep(0.01)
+    stored = await files.get("here")
+    assert stored is not None
+    assert [entry.key for entry in (await files.list("")).entries] == ["here"]
+    assert len(os.listdir("/proc/self/fd")) == len(handles)
+
+
+async def test_a_write_that_has_begun_is_waited_for(files: Files, tmp_path: Path) -> None:
+    begun, may_go_on = anyio.Event(), threading.Event()
+
+    def slow(handle: int) -> None:
+        anyio.from_thread.run_sync(begun.set)
+        may_go_on.wait()
+        os.fsync(handle)
+
+    files._sync = slow
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(files.put_if_absent, "key", b"body")
+        await begun.wait()
+        tasks.cancel_scope.cancel()
+        threading.Timer(0.1, may_go_on.set).start()
+    assert (tmp_path / "store" / "key").read_bytes() == b"body"
 
 
 async def test_processes_that_share_a_folder_lose_no_increment(tmp_path: Path) -> None:
