@@ -102,7 +102,7 @@ def test_forgetting_the_put_id_is_found(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_trusting_the_lease_for_too_long_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("actorproc.group.heartbeat.TRUST", 1.3)
-    assert "it trusted its lease for too long" in first_broken("map", log=False)
+    assert "it trusted its lease for too long" in first_broken("columns", log=False)
 
 
 def test_publishing_dead_letters_beside_the_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
