@@ -108,6 +108,8 @@ def test_no_columns_can_be_declared(declared: str | None) -> None:
         ("struct<a: int> b", r"position 16: 'b' stands where the end"),
         ("a " + "array<" * 40 + "int" + ">" * 40, r"nested more than 32 levels"),
         ("a int, A string", r"columns 'a' and 'A': names must differ in more than case"),
+        ("a int, b int, a int", r"columns 'a' and 'a': names must differ"),
+        ("tail string, tail string", r"columns 'tail' and 'tail': names must differ"),
         ("s struct<x: int, X: int>", r"columns 's.x' and 's.X'"),
         ("m map<string, array<struct<x: int, x: int>>>", r"columns 'm.x' and 'm.x'"),
         ("`` int", r"has no name"),

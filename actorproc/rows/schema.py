@@ -117,10 +117,11 @@ def _check_names(fields: Iterable[pa.Field], within: str) -> None:
         path = within + field.name
         if not field.name:
             raise SchemaError(f"a column{f' in {within[:-1]!r}' if within else ''} has no name")
-        if (other := seen.setdefault(field.name.lower(), path)) is not path:
+        if (other := seen.get(field.name.lower())) is not None:
             raise SchemaError(
                 f"columns {other!r} and {path!r}: names must differ in more than case, which Spark ignores"
             )
+        seen[field.name.lower()] = path
         for part, nested in _children(field.type, path):
             _check_names(part, nested)
 
