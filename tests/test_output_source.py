@@ -24,7 +24,7 @@ from actorproc.layout import ProcessorLayout
 from actorproc.output.chain import Commit, encode_commit
 from actorproc.output.checkpoints import Checkpoint, Totals
 from actorproc.records import Cursor
-from actorproc.rows.as_json import rows_to_json
+from actorproc.rows.as_json import plain_rows, rows_to_json, to_json
 from actorproc.rows.schema import output_schema, parse_schema, schema_to_ddl
 from actorproc.sources import LogSource, OutputSource, open_source
 from actorproc.status import read_status
@@ -446,6 +446,44 @@ def test_every_type_has_its_json_form() -> None:
         "at": "2026-01-02T03:04:05.678901Z", "local": "2026-01-02T03:04:05.678901", "amount": "12.345",
         "list": [{"a": "eA==", "t": "2026-01-02T03:04:05.678901Z"}], "map": {"k": 1}, "bytes": {"aw==": 1},
     }  # fmt: skip
+
+
+NAN, INFINITE = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("kind", "pairs", "shown"),
+    [
+        ("map<decimal(5,2), int>", [(Decimal("1.50"), 1)], {"1.50": 1}),
+        ("map<date, int>", [(date(2026, 1, 2), 1)], {"2026-01-02": 1}),
+        ("map<boolean, int>", [(True, 1), (False, 2)], {"true": 1, "false": 2}),
+        ("map<double, int>", [(NAN, 1), (INFINITE, 2), (-INFINITE, 3)], {"NaN": 1, "Infinity": 2, "-Infinity": 3}),
+        ("map<double, int>", [(0.0, 1), (-0.0, 2)], [{"key": 0.0, "value": 1}, {"key": -0.0, "value": 2}]),
+        ("map<string, int>", [("a", 1), ("a", 2)], [{"key": "a", "value": 1}, {"key": "a", "value": 2}]),
+        ("map<struct<raw: binary>, int>", [({"raw": b"k"}, 1)], [{"key": {"raw": "aw=="}, "value": 1}]),
+        ("map<array<int>, int>", [([1, 2], 1)], [{"key": [1, 2], "value": 1}]),
+        ("map<map<binary, int>, int>", [([(b"k", 1)], 2)], [{"key": {"aw==": 1}, "value": 2}]),
+        ("map<string, map<binary, binary>>", [("a", [(b"k", b"v")]), ("b", None)], {"a": {"aw==": "dg=="}, "b": None}),
+    ],
+)
+def test_a_map_is_an_object_by_its_keys_text_and_entries_where_that_would_lose_one(
+    kind: str, pairs: list[tuple[Any, Any]], shown: object
+) -> None:
+    schema = parse_schema(f"m {kind}, l array<{kind}>, s struct<m: {kind}, n: int>")
+    batch = pa.RecordBatch.from_pylist(
+        [{"m": pairs, "l": [pairs, None], "s": {"m": pairs, "n": 1}}, {"m": None, "l": [], "s": {"m": None, "n": 2}}],
+        schema,
+    )
+    for lines in (rows_to_json(batch).to_pylist(), list(map(to_json, plain_rows(batch)))):
+        assert [orjson.loads(line) for line in lines] == [
+            {"m": shown, "l": [shown, None], "s": {"m": shown, "n": 1}},
+            {"m": None, "l": [], "s": {"m": None, "n": 2}},
+        ]
+
+
+def test_a_map_without_entries_is_an_object_or_array_as_any_other_of_its_type() -> None:
+    batch = pa.RecordBatch.from_pylist([{"m": [], "n": []}], parse_schema("m map<int, int>, n map<array<int>, int>"))
+    assert plain_rows(batch) == [{"m": {}, "n": []}]
 
 
 def test_urls_name_a_container_and_a_processor(tmp_path: Path) -> None:

@@ -6,11 +6,15 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from actorproc.cli.common import chosen_partitions, opened_processor, print_json, print_table, run_async
+from actorproc.errors import CorruptObject
 from actorproc.layout import ProcessorLayout
 from actorproc.output.dataset import Piece, newest_pieces, output_pieces, read_rows
 from actorproc.output.schema import read_schema
 from actorproc.records import SEQUENCE
+from actorproc.rows.as_json import plain_rows
 from actorproc.store import Store
 
 
@@ -58,5 +62,12 @@ async def _rows(store: Store, pieces: AsyncIterator[Piece], columns: Sequence[st
     missing = dict.fromkeys(columns)
     async for piece in pieces:
         async for batch in read_rows(store, piece):
-            for row in batch.to_pylist(maps_as_pydicts="lossy"):
+            for row in _plain(piece, batch):
                 yield missing | {"_partition": piece.partition} | row
+
+
+def _plain(piece: Piece, batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    try:
+        return plain_rows(batch)
+    except ValueError as error:  # text that is none
+        raise CorruptObject.unreadable(piece.file.key, error) from None

@@ -1,9 +1,14 @@
-"""Values as JSON: binary in base64, a decimal as text, a duration in seconds, times in ISO 8601; NaN and infinity as null."""
+"""Values as JSON: binary in base64, a decimal as text, a duration in seconds, times in ISO 8601; NaN and infinity as null.
+
+A map is an object by its keys' text. Where its keys are no single values, or two have one text, it is an array of
+`{"key": ..., "value": ...}`.
+"""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -12,6 +17,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
+
+Form = Callable[[Any], Any]
 
 _OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
 
@@ -29,20 +36,61 @@ def rows_to_json(rows: pa.RecordBatch) -> pa.BinaryArray:
     return pa.array(lines if columns else [b"{}"] * rows.num_rows, pa.binary())
 
 
+def plain_rows(rows: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Each row as a dict that `to_json` takes."""
+    columns = [_values(column) for column in rows.columns]
+    return [dict(zip(rows.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
 def _items(column: pa.Array) -> list[Any]:
     """The values of a column; what Arrow writes faster than Python does as text already."""
     if pt.is_timestamp(column.type):
         return pc.utf8_replace_slice(column.cast(pa.string()), 10, 11, "T").to_pylist()  # type: ignore[no-any-return]
-    if pt.is_map(column.type) and not pt.is_string(column.type.key_type):
-        return [None if pairs is None else {_key(key): value for key, value in pairs} for pairs in column.to_pylist()]
-    return column.to_pylist(maps_as_pydicts="lossy")  # type: ignore[no-any-return]
+    return _values(column)
 
 
-def _key(key: object) -> object:
+def _values(column: pa.Array) -> list[Any]:
+    values, form = column.to_pylist(), _form(column.type)
+    return values if form is None else [form(value) for value in values]
+
+
+def _form(kind: pa.DataType) -> Form | None:
+    """Makes what `to_json` takes of a value as Arrow gives it, in which maps are lists of pairs. None: it is that already."""
+    make = _of_map(kind) if pt.is_map(kind) else _of_struct(kind) if pt.is_struct(kind) else _of_list(kind)
+    return make and (lambda value: None if value is None else make(value))
+
+
+def _of_list(kind: pa.DataType) -> Form | None:
+    element = _form(kind.value_type) if pt.is_list(kind) else None
+    return element and (lambda values: list(map(element, values)))
+
+
+def _of_struct(kind: pa.StructType) -> Form | None:
+    forms = {field.name: form for field in kind if (form := _form(field.type)) is not None}
+    return (lambda row: row | {name: form(row[name]) for name, form in forms.items()}) if forms else None
+
+
+def _of_map(kind: pa.MapType) -> Form:
+    key_form, item_form = _form(kind.key_type) or _key, _form(kind.item_type)
+    single = not pt.is_nested(kind.key_type)
+
+    def make(pairs: Sequence[tuple[Any, Any]]) -> Any:
+        entries = [(key_form(key), item if item_form is None else item_form(item)) for key, item in pairs]
+        if single and len(by_key := dict(entries)) == len(entries):
+            return by_key
+        return [{"key": key, "value": item} for key, item in entries]
+
+    return make
+
+
+def _key(key: Any) -> Any:
+    """The key of an object: each with a text of its own."""
+    if type(key) is float and not math.isfinite(key):  # else all three are null
+        return "NaN" if math.isnan(key) else "Infinity" if key > 0 else "-Infinity"
     return _plain(key) if type(key) in _FORMS else key
 
 
-_FORMS: dict[type, Callable[[Any], object]] = {
+_FORMS: dict[type, Form] = {
     bytes: lambda value: base64.b64encode(value).decode(),
     Decimal: str,
     timedelta: timedelta.total_seconds,

@@ -196,7 +196,7 @@ def _batches(partition: str, file: CommittedFile, skip: int) -> Iterator[Batch]:
             sequences = np.arange(file.before + skip, file.before + stop, dtype=np.int64)
             yield Batch(partition, _records(rows, times[skip:stop]), pa.array(sequences))
             skip = stop
-    except (pa.ArrowException, OSError, KeyError) as error:
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:  # the last two where text is none
         raise CorruptObject.unreadable(file.key, error) from None
 
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import io
 import shutil
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import anyio
 import orjson
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
 from actorproc import Cursor, PartitionContext, Processor, Producer, Record
 from actorproc.cli import common, doctor
+from actorproc.errors import CorruptObject
 from actorproc.group.assignment import Lease, Member
 from actorproc.group.heartbeat import Heartbeat
 from actorproc.group.membership import GroupDocument
@@ -22,7 +25,9 @@ from actorproc.handlers import JsonRows, RecordHandler
 from actorproc.layout import ProcessorLayout
 from actorproc.output.checkpoints import Checkpoint, Totals
 from actorproc.output.schema import agree_on_schema
+from actorproc.parquet import write_parquet
 from actorproc.rows.schema import parse_schema
+from actorproc.sources import OutputSource
 from actorproc.store import Store
 from actorproc.stores import open_store
 from tests.cli.conftest import QUICK, Run, events, processed
@@ -570,6 +575,59 @@ def test_a_damaged_output_file_is_named(run: Run, state: Path, tmp_path: Path) -
     assert result.exit_code == 1
     assert key in result.stderr
     assert "Traceback" not in result.output
+
+
+async def test_a_file_with_text_that_is_none_is_named_here_and_by_who_reads_it_as_a_source(
+    run: Run, state: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(state / "state", tmp_path / "state")
+    key = LAYOUT.output_file("0", 0)
+    path = tmp_path / "state" / key
+    file = pq.ParquetFile(path)
+    table = file.read()
+    footer = {"actorproc.commit": file.metadata.metadata[b"actorproc.commit"].decode()}
+    none = pa.array([b"\xff"] * len(table), pa.binary()).view(pa.string())
+    path.write_bytes(write_parquet(table.set_column(0, table.field(0), none), footer))
+    result = await anyio.to_thread.run_sync(run, "output", "--name", "Delays", "--container", tmp_path / "state")
+    assert result.exit_code == 1
+    assert f"{key}: cannot be read" in result.stderr
+    assert "Traceback" not in result.output
+    async with open_store(str(tmp_path / "state")) as store:
+        with pytest.raises(CorruptObject, match=rf"{key}: cannot be read"):
+            await anext(OutputSource(store, "Delays").read("0", "0+0"))
+
+
+def test_a_map_by_bytes_or_decimals_is_shown_and_read_by_the_next_processor(run: Run, tmp_path: Path) -> None:
+    async def chain() -> None:
+        async with Producer(str(tmp_path / "events"), partitions=1) as producer:
+            await producer.send(b"{}")
+        container = str(tmp_path / "state")
+        await Processor(Maps, source=str(tmp_path / "events"), container=container, **QUICK).run(until_end=True)
+        source = f"actorproc+file://{container}/Maps"
+        await Processor(Values, source=source, container=container, **QUICK).run(until_end=True)
+
+    anyio.run(chain)
+    there = ["--container", tmp_path / "state"]
+    shown = {"m": {"/w==": 1}, "n": [{"1.50": 2}], "s": {"m": {"/w==": {"k": 3}}}}
+    (row,) = lines(run("output", "--name", "Maps", *there, "--json").stdout)
+    assert row == {"_partition": "0", "_sequence": 0, **shown}
+    assert '{"/w==":1}' in run("output", "--name", "Maps", *there).stdout
+    (row,) = lines(run("output", "--name", "Values", *there, "--json").stdout)
+    assert orjson.loads(row["value"]) == shown
+
+
+class Maps(RecordHandler):
+    output_schema = "m map<binary, int>, n array<map<decimal(5,2), int>>, s struct<m: map<binary, map<string, int>>>"
+
+    def process_record(self, record: Record, ctx: PartitionContext) -> dict[str, Any]:
+        return {"m": {b"\xff": 1}, "n": [{Decimal("1.5"): 2}], "s": {"m": {b"\xff": {"k": 3}}}}
+
+
+class Values(RecordHandler):
+    output_schema = "value string"
+
+    def process_record(self, record: Record, ctx: PartitionContext) -> dict[str, Any]:
+        return {"value": record.text}
 
 
 @pytest.mark.parametrize("column", range(3))
