@@ -16,6 +16,9 @@ from actorproc.rows.encoder import RowEncoder
 from actorproc.rows.schema import parse_schema
 
 NOON = datetime(2013, 1, 1, 12, 30, 15, 250, tzinfo=UTC)
+TEXTS = pa.array([b"a", b"\xff", "\u00fc".encode(), b"b\xc3", None], pa.binary()).view(pa.string())
+OFFSETS = pa.array(range(6), pa.int32())
+HIDES_ONE = pa.array([False, True, False, False, False])
 NAIVE = NOON.replace(tzinfo=None)
 
 
@@ -111,6 +114,17 @@ def test_a_column_whose_type_would_lose_or_guess_is_refused_with_both_types(colu
         (pa.array([[("k", 2**62)], [("k", 0)]], pa.map_(pa.string(), pa.timestamp("us"))), "map<string, timestamp_ntz>", [100], "outside the years"),
         (pa.array([[1], [300], [2]]).slice(1), "array<tinyint>", [100], "300"),
         (pa.array([[300], [1], [2]]).slice(1), "array<tinyint>", [], ""),
+        (TEXTS, "string", [101, 103], "Invalid UTF8"),
+        (TEXTS.slice(2), "string", [101], "Invalid UTF8"),
+        (TEXTS.slice(2, 1), "string", [], ""),
+        (pa.DictionaryArray.from_arrays(pa.array([0, 1, 2, 0, None]), TEXTS), "string", [101], "Invalid UTF8"),
+        (pa.array([b"a", b"\xff"], pa.large_binary()).view(pa.large_string()), "string", [101], "Invalid UTF8"),
+        (pa.ListArray.from_arrays(OFFSETS, TEXTS), "array<string>", [101, 103], "Invalid UTF8"),
+        (pa.ListArray.from_arrays(OFFSETS, TEXTS, mask=HIDES_ONE), "array<string>", [103], "Invalid UTF8"),
+        (pa.StructArray.from_arrays([TEXTS], ["x"]), "struct<x: string>", [101, 103], "Invalid UTF8"),
+        (pa.StructArray.from_arrays([TEXTS], ["x"], mask=HIDES_ONE), "struct<x: string>", [103], "Invalid UTF8"),
+        (pa.MapArray.from_arrays(OFFSETS, TEXTS.fill_null(""), OFFSETS[:5]), "map<string, int>", [101, 103], "Invalid UTF8"),
+        (pa.MapArray.from_arrays(OFFSETS, OFFSETS[:5], TEXTS), "map<int, string>", [101, 103], "Invalid UTF8"),
         (pa.array([{"x": 1}, None, {"x": None}]), "struct<x: bigint NOT NULL>", [102], "x: it is NOT NULL"),
         (
             pa.array([[("k", {"x": 1}), ("l", None)]], pa.map_(pa.string(), pa.struct([("x", pa.int64())]))),

@@ -12,6 +12,8 @@ import pyarrow.types as pt
 
 from actorproc.errors import repr_of
 
+_ASCII = 0x7F
+
 SHOWN = 80
 """Characters of a value that a message shows."""
 
@@ -136,12 +138,12 @@ def _search(column: pa.ChunkedArray, kind: pa.DataType, start: int = 0) -> dict[
 
 def cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     """The column as `kind`, checked: nothing rounded (but to the precision of a float), no null where a struct has none,
-    no time outside the years 1 to 9999.
+    no time outside the years 1 to 9999, all text in UTF-8.
 
     Raises:
         pa.ArrowInvalid: a value does not fit.
     """
-    if column.type == kind and not has_rules(kind):
+    if column.type == kind and not (has_rules(kind) or _has_text(kind)):
         return column
     return pa.chunked_array([_cast(chunk, kind) for chunk in column.chunks], kind)
 
@@ -153,6 +155,27 @@ def has_rules(kind: pa.DataType) -> bool:
     if pt.is_map(kind):
         return has_rules(kind.key_type) or has_rules(kind.item_type)
     return has_rules(kind.value_type) if pt.is_list(kind) else kind in _YEARS
+
+
+def _has_text(kind: pa.DataType) -> bool:
+    """Arrow takes any bytes for text, unless it made the text itself."""
+    if pt.is_struct(kind):
+        return any(_has_text(field.type) for field in kind)
+    if pt.is_map(kind):
+        return _has_text(kind.key_type) or _has_text(kind.item_type)
+    return _has_text(kind.value_type) if pt.is_list(kind) else bool(pt.is_string(kind))
+
+
+def _check_text(array: pa.StringArray) -> None:
+    """Raises pa.ArrowInvalid if a value is not UTF-8."""
+    _, offsets, content = array.buffers()
+    if not len(array) or content is None:
+        return
+    stop = array.offset + len(array)
+    ends = np.frombuffer(offsets, np.int32, stop + 1)
+    text = np.frombuffer(content, np.uint8)[ends[array.offset] : ends[stop]]
+    if len(text) and text.max() > _ASCII:  # a look at that takes a tenth of the time
+        array.view(pa.binary()).cast(pa.string())
 
 
 def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -172,6 +195,8 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
         elements = _cast(array.flatten(), kind.value_type)
         return pa.ListArray.from_arrays(_offsets(array), elements, kind, mask=array.is_null())
     result = array.cast(kind)
+    if pt.is_string(kind):
+        _check_text(result)
     if pt.is_float32(kind) and pc.any(pc.and_(pc.is_inf(result), pc.is_finite(array.cast(pa.float64())))).as_py():
         raise pa.ArrowInvalid("out of range for float")
     if kind in _YEARS:
