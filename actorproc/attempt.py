@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
 import pyarrow as pa
 
 from actorproc.errors import HandlerError
-from actorproc.records import Batch
+from actorproc.records import SEQUENCE, Batch
 from actorproc.rows.emitted import Emitted
 
 T = TypeVar("T")
@@ -60,7 +60,9 @@ class Attempt:
     hopeless: set[int] = field(default_factory=set)
     """Sequences of those that would fail again in the same way."""
     awaited: Counter[int] = field(default_factory=Counter)
-    """Sequences of records that `map` has not finished."""
+    """Sequences of records that `map` works on."""
+    cut_off: dict[int, int] = field(default_factory=dict)
+    """Of records whose `map` ended before it was done with them: how many rows it had emitted for each."""
     committed: int = -1
     """Sequence up to which the handler has committed the batch."""
     late: Late | None = None
@@ -75,6 +77,46 @@ class Attempt:
     def uncommitted(self, by_sequence: dict[int, T]) -> dict[int, T]:
         """Without the records that the handler has committed already."""
         return {sequence: what for sequence, what in by_sequence.items() if sequence > self.committed}
+
+    def finished(self, sequence: int) -> None:
+        """A call of `map` for this record has ended."""
+        self.awaited[sequence] -= 1
+        if not self.awaited[sequence]:  # a map around that one may still work on it
+            del self.awaited[sequence]
+        self.cut_off.pop(sequence, None)  # by an earlier map, or one within the call, which has seen to it
+
+    def ended_early(self, sequences: Iterable[int], *, emitted_by_it: bool) -> None:
+        """A `map` has ended before its calls for these records.
+
+        Args:
+            emitted_by_it: whatever rows they have its calls have emitted.
+        """
+        rows = self.rows() if emitted_by_it else Counter()
+        for sequence in sequences:
+            self.awaited[sequence] -= 1
+            if not self.awaited[sequence]:
+                del self.awaited[sequence]
+            self.cut_off[sequence] = rows[sequence]
+
+    def abandoned(self) -> list[int]:
+        """Sequences of records that a `map` left unfinished, and of which the handler has said nothing else."""
+        if not self.cut_off:
+            return []
+        rows = self.rows()
+        told = self.letters.keys() | self.failures.keys()
+        return [
+            sequence
+            for sequence, before in self.cut_off.items()
+            if rows[sequence] <= before and sequence not in told and sequence > self.committed
+        ]
+
+    def rows(self) -> Counter[int]:
+        """How many rows each record has, by sequence, those that do not fit among them."""
+        rows = self.emitted.counted()
+        for table in self.tables:
+            if SEQUENCE.name in table.column_names:
+                rows.update(table[SEQUENCE.name].to_pylist())
+        return rows
 
     @property
     def produced(self) -> int:

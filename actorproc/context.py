@@ -184,7 +184,8 @@ class PartitionContext:
 
         Returns:
             The results in record order. Where `work` raised, that record has failed, alone (see `fail`), its result is
-            None, and rows emitted for it are dropped.
+            None, and rows emitted for it are dropped. Where it is cut off from outside, as by a time limit, the records that it
+            was not done with have failed likewise, unless the handler then emits rows for them or gives them up.
         """
         if concurrency < 1:
             raise ValueError(f"concurrency = {concurrency}: at least 1")
@@ -201,12 +202,12 @@ class PartitionContext:
         records = list(batch)
         self._attempt.batch.emitted_at_end = None  # which ones are worked on is known without
         results: list[T | None] = [None] * len(records)
-        awaited, left = self._attempt.awaited, len(records)
-        awaited.update(record.sequence for record in records)
+        attempt, left = self._attempt, set(range(len(records)))
+        attempt.awaited.update(record.sequence for record in records)
+        first = not attempt.produced  # all rows that there are in the end come from here
         todo = iter(enumerate(records))
 
         async def worker() -> None:
-            nonlocal left
             for index, record in todo:
                 try:
                     results[index] = await _awaitable(work(record))
@@ -216,14 +217,16 @@ class PartitionContext:
                     if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
                         raise
                     self.fail(record, failure_of(error))
-                left -= 1
-                awaited[record.sequence] -= 1
-                if not awaited[record.sequence]:  # a map around this one may still work on it
-                    del awaited[record.sequence]
+                left.discard(index)
+                attempt.finished(record.sequence)
 
-        async with anyio.create_task_group() as tasks:
-            for _ in range(min(concurrency, len(records))):
-                tasks.start_soon(worker)
+        try:
+            async with anyio.create_task_group() as tasks:
+                for _ in range(min(concurrency, len(records))):
+                    tasks.start_soon(worker)
+        finally:
+            if left:
+                attempt.ended_early([records[index].sequence for index in left], emitted_by_it=first)
         if left:
             raise HandlerError("ctx.map was cancelled from within: work awaited something that was cancelled")
         return results
@@ -279,6 +282,8 @@ class PartitionContext:
         """
         calls = list(self._attempt.calls)
         unfinished = {name for name, call in calls if not has_ended(call) and (name == "map" or is_forgotten(call))}
+        for sequence in self._attempt.abandoned():
+            self._attempt.failures[sequence] = HandlerError(_ABANDONED)
         self._close()
         self._emitted.check()
         if "map" in unfinished:
@@ -300,6 +305,12 @@ class PartitionContext:
                 call.close()  # else Python says, with lines of ours, that it was never awaited
         self._attempt = closed = Closed(self._attempt, self._site.log, cut_off=cut_off)
         self._rows = self._sequences = closed.refusing
+
+
+_ABANDONED = (
+    "ctx.map was cut off before its call for this record had ended, and the handler says nothing of it: set the time limit within "
+    "the function that ctx.map calls, or emit a row for the record, or give it up with ctx.dead_letter"
+)
 
 
 def _no_record(given: object) -> HandlerMisuse:

@@ -237,7 +237,8 @@ class BatchRun:
 
     async def _commit_alone(self, attempt: Attempt, upto: int) -> None:
         self.wanted = max(self.wanted, upto)
-        awaited = list(attempt.awaited)  # before the await: what finishes meanwhile is not in the table
+        # Before the await: what finishes meanwhile is not in the table.
+        awaited = [*attempt.awaited, *attempt.abandoned()]
         counts = len(attempt.emitted), len(attempt.tables)
         table, failures = self._settled(attempt, await self._place.encoder.encode(attempt))
         unfinished = [*failures, *awaited, *self._parts.waiting]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -50,6 +51,16 @@ class Emitted:
 
     def __len__(self) -> int:
         return self._count + len(self.sequences)
+
+    def counted(self) -> Counter[int]:
+        """How many rows each record has, by sequence; of those that are encoded and do not fit, one counts."""
+        counts = Counter(self.sequences)
+        for gathered in self._gathered:
+            counts.update(gathered.tolist())
+        for batch, misfits in self._encoded:
+            counts.update(batch.column(SEQUENCE.name).to_pylist())
+            counts.update(misfits.keys())
+        return counts
 
     @property
     def waiting(self) -> int:

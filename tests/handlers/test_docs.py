@@ -25,6 +25,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     "LateFlights": [{"tail": "N14228", "minutes": 20}],
     "Sizes": [{"bytes": len(value)} for value in VALUES],
     "Pooled": [{"tail": "N14228"}] * 3,
+    "InTime": [{"tail": "N14228"}] * 3,
     "Careful": [{"carrier": "UA"}] * 3,
     "Late": [{"tail": "N14228"}],
     "Enriched": [{"tail": "N14228", "seen": 0}] * 3,
