@@ -34,6 +34,9 @@ _LONG = re.compile(rb"[0-9.]{17}|[0-9][eE]")
 """A number that a double may not hold as it is written: of 16 digits or more, or with an exponent."""
 
 _MINUS_ZERO = re.compile(rb"[:\[,]\s*-0\s*[,}\]]")
+_INFINITY = re.compile(rb"([:\[,]\s*)-?Inf(?:inity)?")
+"""As Arrow takes it for a number; within a text it may be anything."""
+
 _HINTS = {
     pa.timestamp("us", "UTC"): "ISO 8601 with a zone is read (2013-01-01T05:00:00Z); without one declare timestamp_ntz",
     pa.timestamp("us"): "ISO 8601 without a zone is read (2013-01-01T05:00:00); with one declare timestamp",
@@ -93,15 +96,22 @@ class JsonParser:
         if joined is None:
             return None
         try:
-            table = pyarrow.json.read_json(
-                pa.BufferReader(joined),
-                read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=joined.size + 1),
-                parse_options=self._options,
-            )
+            table = self._read(joined)
+            if _holds_infinity(table):
+                # Arrow makes infinity of numbers just beyond all doubles, too; only what is far beyond it refuses.
+                without = _INFINITY.sub(rb"\1null", joined.to_pybytes())
+                table = table if not _holds_infinity(self._read(pa.py_buffer(without))) else None
         except pa.ArrowException:
             return None
         # Each line gave at least one row, so as many rows as lines means one of each.
-        return table.append_column(SEQUENCE, sequences) if table.num_rows == len(values) else None
+        return table.append_column(SEQUENCE, sequences) if table is not None and table.num_rows == len(values) else None
+
+    def _read(self, lines: pa.Buffer) -> pa.Table:
+        return pyarrow.json.read_json(
+            pa.BufferReader(lines),
+            read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=lines.size + 1),
+            parse_options=self._options,
+        )
 
     def _parse_each(self, values: pa.Array, sequences: pa.Int64Array) -> tuple[pa.Table, dict[int, str]]:
         rows, kept = [], []
@@ -146,6 +156,18 @@ class JsonParser:
         if not half:
             return []
         return self._search(values[:half], sequences[:half]) + self._search(values[half:], sequences[half:])
+
+
+def _holds_infinity(table: pa.Table) -> bool:
+    return any(map(_is_somewhere_infinite, table.columns))
+
+
+def _is_somewhere_infinite(column: pa.ChunkedArray) -> bool:
+    if pt.is_struct(column.type):
+        return any(map(_is_somewhere_infinite, column.flatten()))
+    if pt.is_list(column.type):
+        return _is_somewhere_infinite(pc.list_flatten(column))
+    return bool(pt.is_floating(column.type) and pc.any(pc.is_inf(column)).as_py())
 
 
 def _trimmed(values: pa.Array) -> pa.Array:
