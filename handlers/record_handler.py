@@ -148,6 +148,12 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
         if _ROW.issuperset(map(type, results)):
             ctx.emit_each(batch, results)
             return
+        if any(map(inspect.isawaitable, results)):
+            for result in filter(inspect.iscoroutine, results):
+                result.close()  # else Python says, with lines of ours, that it was never awaited
+            raise HandlerMisuse(
+                "process_record returned a coroutine: nothing of it has run; write async def process_record, and await what it calls"
+            )
         for record, result in zip(batch, results, strict=True):
             if result is None:
                 continue

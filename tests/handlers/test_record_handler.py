@@ -250,6 +250,28 @@ def test_an_async_generator_is_refused_where_it_is_defined() -> None:
                 yield {"n": 1}
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("awaited", [False, True])
+async def test_a_coroutine_in_place_of_rows_is_the_handlers_mistake_and_no_records_failure(awaited: bool) -> None:
+    async def later(record: Record) -> dict[str, Any]:
+        return {"n": 1}
+
+    class Plain(RecordHandler):
+        output_schema = "n long"
+
+        def process_record(self, record: Record, ctx: PartitionContext) -> Any:
+            return None if record.json() == 1 else later(record)
+
+    class Awaited(RecordHandler):
+        output_schema = "n long"
+
+        async def process_record(self, record: Record, ctx: PartitionContext) -> Any:
+            return later(record)
+
+    with pytest.raises(HandlerMisuse, match="process_record returned a coroutine: nothing of it has run"):
+        await run(Awaited if awaited else Plain, [b"1", b"2", b"3"])
+
+
 async def test_a_subclass_may_change_the_style_and_keep_its_own_process() -> None:
     class Plain(Failing):
         bad = frozenset()
