@@ -37,6 +37,7 @@ from actorproc.store import Store
 from actorproc.stores import OUTPUT_SCHEME, open_store
 
 _SHOWN = 100  # characters of a value in a table
+_NAMES = 30  # characters: what is longer stands out beyond the others
 _OWN = "a source of your own, which is only read"
 
 
@@ -326,6 +327,10 @@ def _short(cell: object) -> object:
     return cell[: _SHOWN - 3] + "..." if isinstance(cell, str) and len(cell) > _SHOWN else cell
 
 
+def _one_line(name: str) -> str:
+    return name.replace("\r", "\\r").replace("\n", "\\n")
+
+
 def _print_whole(letter: dict[str, Any]) -> None:
     error = letter["error"]
     facts = {
@@ -334,10 +339,10 @@ def _print_whole(letter: dict[str, Any]) -> None:
         **({"replayed": "yes"} if letter["replayed"] else {}),
         "record of": letter["timestamp"],
         "key": letter["key"],
-        **{f"header {header['key']}": header["value"] for header in letter["headers"]},
+        **{f"header {_one_line(header['key'])}": header["value"] for header in letter["headers"]},
         "error": f"{error['type']}: {error['message']}",
     }
-    width = max(map(len, facts))
+    width = min(_NAMES, max(map(len, facts)))
     for fact, value in facts.items():
         console.print(f"{fact:<{width}}  {shown(value)}", markup=False, soft_wrap=True)
     encoding = f" ({letter['encoding']})" if "encoding" in letter else ""

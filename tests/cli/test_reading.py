@@ -674,6 +674,26 @@ def test_dead_letters_are_filtered_by_partition_error_and_limit(run: Run, place:
     assert found("--partition", partition) == [letter for letter in everything if letter["partition"] == partition]
 
 
+def test_a_header_with_a_long_name_or_a_line_break_in_it_takes_one_line_and_widens_no_other(
+    run: Run, tmp_path: Path
+) -> None:
+    async def prepare() -> None:
+        async with Producer(str(tmp_path / "events"), partitions=1) as producer:
+            await producer.send(b"none", headers=[("x" * 1000, b"1"), ("a\r\nkey", b"2")])
+        await Processor(
+            JsonRows, name="Delays", source=str(tmp_path / "events"), container=str(tmp_path / "state"),
+            options={"output_schema": "tail string"}, dead_letter_limit=1, **QUICK,
+        ).run(until_end=True)  # fmt: skip
+
+    anyio.run(prepare)
+    shown = run(
+        "dead-letters", "show", "0:0", "--name", "Delays", "--container", tmp_path / "state"
+    ).stdout.splitlines()
+    assert f"header {'x' * 1000}  1" in shown
+    assert [line.split() for line in shown if "key" in line] == [["key", "-"], ["header", "a\\r\\nkey", "2"]]
+    assert len(next(line for line in shown if line.startswith("key"))) < 40
+
+
 def test_a_dead_letter_is_shown_whole(run: Run, place: list[object]) -> None:
     letter = lines(run("dead-letters", "list", *place, "--json").stdout)[3]
     name = f"{letter['partition']}:{letter['sequence']}"

@@ -220,6 +220,13 @@ def test_produce_from_a_closed_stdin_says_so(folder: Path) -> None:
     assert result.stderr == "error: cannot read -: stdin is closed\n"
 
 
+def test_produce_shows_a_byte_order_mark_which_nobody_would_see(run: Run, folder: Path) -> None:
+    (folder / "marked.jsonl").write_text('{"tail": "N1"}\n', encoding="utf-8-sig")
+    result = run("produce", "--log", "events", "--partitions", "1", "--key", "tail", "marked.jsonl")
+    assert '(BOM) is not supported: line 1 column 1 (char 0)): \\ufeff{"tail": "N1"}' in result.stderr
+    assert "\ufeff" not in result.stderr
+
+
 def test_produce_of_plain_text_by_key_says_that_it_goes_without(run: Run, folder: Path) -> None:
     (folder / "access.log").write_text('127.0.0.1 - - "GET /"\n')
     result = run("produce", "--log", "events", "--partitions", "1", "--key", "ip", "access.log")
