@@ -174,10 +174,7 @@ class _Check:
                 await self._check_rest(part, place)
 
     async def names(self) -> list[str]:
-        names = list(await self._answer("partitions()", self.source.partitions()))
-        if len(set(names)) < len(names):
-            self.fail(f"partitions() gave {names!r:.200}: each name once")
-        return names
+        return list(await self._answer("partitions()", self.source.partitions()))
 
     def none_gone(self, before: list[str], now: list[str]) -> None:
         if gone := set(before) - set(now):

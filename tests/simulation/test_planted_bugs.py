@@ -97,7 +97,7 @@ def test_forgetting_the_put_id_is_found(monkeypatch: pytest.MonkeyPatch) -> None
             raise
 
     monkeypatch.setattr(Store, "create", trusting)
-    assert first_broken("thread", log=False).startswith("partition")
+    assert first_broken("loop", log=False).startswith("partition")
 
 
 def test_trusting_the_lease_for_too_long_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

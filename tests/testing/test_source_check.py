@@ -520,7 +520,7 @@ WRONG: dict[type[MemorySource], str] = {
     ClosesForAll: "read.* failed: .*ConnectionError: closed",
     FailsClosing: "read.* failed as it was closed: .*OSError: no such cursor",
     Vanishing: r"\['0'\] before, and does not now",
-    Doubled: "each name once",
+    Doubled: "it must be names that differ: '1' is there more than once",
     Hanging: r"end\(\) gave no answer for 0.5 s",
     LatestBefore: "start.'latest'.*there before",
     TimeAfter: "start.'2013-01-01 12:03:00.* did not give sequence 3",
