@@ -7,7 +7,7 @@ import os
 import re
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from itertools import count
@@ -160,10 +160,9 @@ class Processor:
         self._budget = ByteBudget(self.settings.read_ahead_bytes)
         self._supervisor: Supervisor | None = None
         self._last: SupervisorStatistics | None = None
-        self._stack: AsyncExitStack | None = None
+        self._background: AbstractAsyncContextManager[None] | None = None
         self._stop_asked = False
         self._in_use = False
-        self._ended = anyio.Event()
 
     def _refuse_overlap(self, source: LogSource | OutputSource) -> None:
         """Neither of what we own and what we read may lie in the other: some names are the same in both."""
@@ -180,26 +179,26 @@ class Processor:
 
     async def __aenter__(self) -> Self:
         """Run in the background until the block ends; then drain and leave. Never touches signals."""
-        stack = AsyncExitStack()
-        await stack.__aenter__()
-        try:
-            supervisor = await stack.enter_async_context(self._assembled())
-            tasks = await stack.enter_async_context(anyio.create_task_group())
-            stack.push_async_exit(self._drained)
-        except BaseException:
-            await stack.aclose()
-            raise
-        self._stack = stack
-        self._ended = anyio.Event()
-        if self._stop_asked:
-            supervisor.stop()
-        tasks.start_soon(self._run_in_background, supervisor, self._ended)
+        background = self._in_background()
+        await background.__aenter__()
+        self._background = background
         return self
 
-    async def _drained(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        if kind is None or issubclass(kind, Exception):
+    @asynccontextmanager
+    async def _in_background(self) -> AsyncIterator[None]:
+        async with self._assembled() as supervisor, anyio.create_task_group() as tasks:
+            ended = anyio.Event()
+            if self._stop_asked:
+                supervisor.stop()
+            tasks.start_soon(self._run_in_background, supervisor, ended)
+            try:
+                yield
+            except Exception:  # it would cancel what is still being drained
+                self.stop()
+                await ended.wait()
+                raise
             self.stop()
-            await self._ended.wait()  # an error in the block would cancel what is still being drained
+            await ended.wait()
 
     async def _run_in_background(self, supervisor: Supervisor, ended: anyio.Event) -> None:
         try:
@@ -208,11 +207,11 @@ class Processor:
             ended.set()
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> bool | None:
-        stack, self._stack = self._stack, None
-        if stack is None:
+        background, self._background = self._background, None
+        if background is None:
             return None
         try:
-            return await stack.__aexit__(kind, error, trace)
+            return await background.__aexit__(kind, error, trace)
         except ExceptionGroup as group:
             cause = first_cause(group, error)
             if cause is error:

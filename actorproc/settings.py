@@ -88,7 +88,8 @@ ORDERED = (
 )
 """Pairs of settings of which the first must be at most the second, and why."""
 
-_SECRET = re.compile(r"(?i)secret|passw|passphrase|pwd|token|credential|private|api_?key|access_?key|dsn")
+_NEARLY_OPTION = re.compile("options|opton|opion|opions|optoin|optoins|otpion|otpions")
+_SECRET = re.compile(r"(?i)secret|pass|pwd|token|credential|private|api_?key|access_?key|dsn")
 _PREFIX = "ACTORPROC_"
 _OF_COMMANDS = ("source", "container", "name", "host", "log_level", "debug")
 """Options of the command line that have a variable, and are no settings."""
@@ -271,9 +272,9 @@ class Settings(BaseSettings):
         except ValidationError as error:
             where = dict.fromkeys(found, f"{config or 'actorproc.toml'}: ")
             where |= {
-                variable.removeprefix(_PREFIX).lower(): f"{variable} in the environment: "
+                variable[len(_PREFIX) :].lower(): f"{variable} in the environment: "
                 for variable in os.environ
-                if variable.startswith(_PREFIX)
+                if variable.upper().startswith(_PREFIX)  # as pydantic takes them
             }
             raise SettingsError(explain(error, cls, where=where | dict.fromkeys(given, ""))) from None
         finally:
@@ -353,7 +354,8 @@ def _check_environment(environment: Mapping[str, str] = os.environ) -> None:
             continue  # an option is the handler's, and may be called like a setting
         if name in Settings.model_fields or name in _OF_COMMANDS:
             continue
-        if get_close_matches(name.partition("_")[0], ["option"], cutoff=TYPO) and "_" in name:
+        head, _, option = name.partition("_")
+        if option and _NEARLY_OPTION.fullmatch(head):
             raise SettingsError(f"{variable} in the environment: an option of the handler is {_PREFIX}OPTION_<NAME>")
         if near := did_you_mean(name, Settings.model_fields, TYPO):
             raise SettingsError(f"{variable} in the environment: there is no such setting{near}")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from functools import wraps
+from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any
-from unittest.mock import AsyncMock, MagicMock
+from unittest.mock import AsyncMock, MagicMock, Mock
 
 import anyio
 import pyarrow as pa
@@ -289,6 +289,16 @@ async def test_whatever_gives_what_is_wanted_is_allowed_however_it_is_written(me
     source.append("0", [b"1", b"2"])
     await run(source, store)
     assert await rows(store) == [2, 4]
+
+
+def test_an_identity_that_is_found_out_once_and_a_mock_of_a_source_are_allowed() -> None:
+    class Once(MemorySource):
+        @cached_property
+        def identity(self) -> str:  # type: ignore[override]
+            return "found out"
+
+    for source in (Once(), Mock(spec=Source)):
+        Processor(Double, source=source, container=Store(Memory()))
 
 
 async def test_a_plain_def_that_cannot_be_asked_yet_does_not_hinder_the_start() -> None:

@@ -534,8 +534,9 @@ async def test_two_hosts_without_names_in_one_process_share_the_partitions() -> 
                 await anyio.sleep(0.01)
 
 
+@pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("cancel", ["anyio", "asyncio"])
-async def test_a_block_that_is_cancelled_while_it_drains_leaves_nothing_running(cancel: str) -> None:
+async def test_a_block_that_is_cancelled_while_it_drains_leaves_nothing_running(cancel: str, fails: bool) -> None:
     class Stands(Double):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             begun.set()
@@ -547,6 +548,8 @@ async def test_a_block_that_is_cancelled_while_it_drains_leaves_nothing_running(
     async def use() -> None:
         async with processor:
             await begun.wait()
+            if fails:
+                raise ValueError("the block's own")
 
     before = asyncio.all_tasks()
     if cancel == "anyio":
@@ -1210,9 +1213,11 @@ async def test_a_stop_asked_for_before_the_run_begins_is_kept() -> None:
 async def test_a_stop_asked_for_before_the_block_begins_is_kept() -> None:
     processor = Processor(Double, source=fed(), container=Store(Memory()), host="a", **QUICK)
     processor.stop()
-    async with processor:
-        with anyio.fail_after(60):
-            await processor._ended.wait()
+    with structlog.testing.capture_logs() as logs:
+        async with processor:
+            with anyio.fail_after(60):
+                while "supervisor.leaving" not in [log["event"] for log in logs]:
+                    await anyio.sleep(0.01)
 
 
 async def test_a_processor_runs_again_after_its_block_and_after_a_run() -> None:

@@ -344,3 +344,23 @@ def test_a_misspelt_secret_key_is_not_told() -> None:
     with pytest.raises(SettingsError, match="s3_secret_ky: there is no such setting; did you mean") as caught:
         Settings.load(s3_secret_ky="hunter2")
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ['s3_pass = "hunter2"', 's3_password = "hunter2"', "s3_secret_kye = 'hunter2'"])
+def test_the_value_of_a_mistyped_secret_is_not_shown(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.toml").write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        Settings.load(tmp_path / "a.toml")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_variable_in_lower_case_is_named_as_the_place_of_its_wrong_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("actorproc_commit_rows", "-1")
+    with pytest.raises(SettingsError, match=r"^actorproc_commit_rows in the environment: commit_rows = '-1'"):
+        Settings.load()
+
+
+@pytest.mark.parametrize("name", ["OPTIONAL_X", "ADOPTION_RATE", "POTION_X", "OPTIMIZE_X", "CAPTION_X"])
+def test_variables_of_others_are_let_alone(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(f"ACTORPROC_{name}", "1")
+    Settings.load()

@@ -101,6 +101,7 @@ class Supervisor(Actor[Note]):
         self._renewed = anyio.Event()
         self._looking: anyio.CancelScope | None = None
         self._error: str | None = None  # of the latest look, if it failed
+        self._is_damaged = False  # the group's document
         self._failing_since = 0.0
         self._repeats = Repeats()
         self._told = 0  # dead letters that the log has told of
@@ -259,11 +260,12 @@ class Supervisor(Actor[Note]):
             raise
         except (*_NO_GROUP, SourceError) as error:
             locate(error, self._common.store.url)
-            if isinstance(error, CorruptObject) and not self._members:
+            self._is_damaged = isinstance(error, CorruptObject)
+            if self._is_damaged and not self._members:
                 raise  # nothing runs here yet; what does goes on until somebody mends the document
             self._look_failed(str(error))
             return self._clock.jitter(self._settings.lease_acquire_interval / 4)
-        self._error = None
+        self._error, self._is_damaged = None, False
         self._members = sorted(view.members)
         if not fenced and fences == self._fences:
             # A view from before or during a fencing may be stale; a look follows the renewal.
@@ -335,8 +337,8 @@ class Supervisor(Actor[Note]):
             while True:
                 if self._clock.monotonic() >= look_at:
                     look_at = self._clock.monotonic() + await self._look() / 4
-                if not len(self._own):
-                    break
+                if not len(self._own) or (self._is_damaged and not self._own.draining):
+                    break  # a damaged document waits for a person, not for a while
                 if await self.receive(look_at - self._clock.monotonic()) is Note.RELEASED:
                     await self._hand_over()
         self._own.end_all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from types import FunctionType
 
 from actorproc.errors import UsageError
 from actorproc.handler_checks import mismatch
@@ -54,7 +55,7 @@ def check_source(source: Source) -> None:
             raise UsageError(
                 f"the source's {kind}.{method} is async; it must be a plain `def {signature(method)}`: it is not awaited"
             )
-    if inspect.isroutine(inspect.getattr_static(source, "identity")):
+    if isinstance(inspect.getattr_static(source, "identity", None), (FunctionType, classmethod, staticmethod)):
         raise UsageError(f"the source's {kind}.identity is a method; it must be a text: write @property above it")
 
 

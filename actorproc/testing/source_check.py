@@ -103,6 +103,8 @@ async def check_source(
 
 @asynccontextmanager
 async def _opened(source: Source, which: str, patience: float) -> AsyncIterator[_Check]:
+    if not isinstance(source, Source):
+        raise UsageError(f"check_source: the function that makes a source gave {source!r:.80}, which is none")
     check = _Check(guarded(source), f"{source}{which}", patience)
     try:
         await check.source.open()

@@ -52,7 +52,7 @@ class Reading:
         self.partition, self.position, self.last = partition, position, -1
         self._source, self._name, self._patience = source, name, patience
         self._asked = asyncio.Semaphore(0)
-        self._answers: asyncio.Queue[Chunk | Exception] = asyncio.Queue()
+        self._answers: asyncio.Queue[Chunk | Exception | BaseExceptionGroup[BaseException]] = asyncio.Queue()
         self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
@@ -60,7 +60,7 @@ class Reading:
             async with aclosing(self._source.read(self.partition, self.position)) as chunks:
                 while await self._asked.acquire():
                     self._answers.put_nowait(await anext(chunks))
-        except Exception as error:  # noqa: BLE001 (told by who asks)
+        except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 (told by who asks)
             self._answers.put_nowait(error)
 
     def ask(self) -> None:
@@ -89,7 +89,7 @@ class Reading:
         chunk = await self._answers.get()
         if isinstance(chunk, StopAsyncIteration):
             self._fail("read() ended: it must go on for ever, and wait for news where there is nothing more for now")
-        if isinstance(chunk, Exception):
+        if isinstance(chunk, (Exception, BaseExceptionGroup)):
             self._fail(f"read() failed: {described(chunk)}", chunk)
         if pair := chunk.batch.disorder(self.last):
             self._fail(f"read() gave sequence {pair[1]} after {pair[0]}: they must grow from record to record, from 0")
@@ -108,7 +108,7 @@ class Reading:
                 self._fail(f"read() gave {fact!r:.300}: value and key must be bytes (of text: text.encode()), or None")
         return facts
 
-    def _fail(self, what: str, cause: Exception | None = None) -> NoReturn:
+    def _fail(self, what: str, cause: BaseException | None = None) -> NoReturn:
         place = f"{self._name}, partition {self.partition!r}, after position {self.position!r} and sequence {self.last}"
         raise WrongSource(f"{place}: {what}") from cause
 
@@ -125,5 +125,5 @@ class Reading:
                 "give anyio.to_thread.run_sync abandon_on_cancel=True"
             )
         while not self._answers.empty():
-            if isinstance(error := self._answers.get_nowait(), Exception):
+            if isinstance(error := self._answers.get_nowait(), (Exception, BaseExceptionGroup)):
                 self._fail(f"read() failed as it was closed: {described(error)}", error)

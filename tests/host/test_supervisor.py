@@ -449,6 +449,8 @@ def test_a_damaged_group_document_ends_no_host_that_runs_and_is_told_of(stop: bo
                 did = processor.statistics().supervisor
                 assert did is not None
                 assert (did.error, [p.state for p in did.partitions]) == (None, ["running"])
+            stopped = clock.monotonic()
+        assert clock.monotonic() - stopped < 20, "nobody need wait for who mends it"
         assert Counts.records == 1
         assert Counts.closed == [CloseReason.STOPPING]
 

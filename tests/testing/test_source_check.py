@@ -598,3 +598,9 @@ async def test_another_identity_of_each_instance_is_found() -> None:
 
     with pytest.raises(WrongSource, match="identity is 'made 2', and was 'made 1'"):
         await check_source(Made)
+
+
+async def test_a_function_that_makes_no_source_is_wrong_use() -> None:
+    nothing: Any = lambda: None  # noqa: E731
+    with pytest.raises(UsageError, match="gave None, which is none"):
+        await check_source(nothing)
