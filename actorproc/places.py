@@ -81,7 +81,7 @@ async def _processor_above(store: Store) -> Store | None:
     """The folder of a processor that this place lies in."""
     above = store.above()
     while above is not None:
-        with suppress(StoreRefused):  # who may not look there gets to know no more
+        with suppress(StoreRefused):  # without the right to look there: as if there were none
             if await _is_processors(above):
                 return above
         above = above.above()

@@ -83,7 +83,7 @@ class OwnPartitions:
 
     @property
     def names(self) -> set[str]:
-        """Partitions that run here now."""
+        """Partitions that run here, or are drained and wait to be handed over."""
         return set(self._running)
 
     @property

@@ -73,9 +73,8 @@ class Running:
         if not isinstance(error, Fenced):
             self._failures = self._failures + 1 if committed <= self._got_to else 1
             self._got_to = max(committed, self._got_to)
-            self._misused = isinstance(error, HandlerMisuse) and not isinstance(
-                error, RowsLost
-            )  # which goes on behind them
+            # After RowsLost a restart goes on behind the committed records.
+            self._misused = isinstance(error, HandlerMisuse) and not isinstance(error, RowsLost)
         self.error = described(error)
 
     @property
@@ -98,7 +97,11 @@ class Running:
             return None
         if self._misused:
             return f"failed, and would again until the handler is mended: {self.error}"
-        return f"failed {after} times in a row without getting on: {self.error}" if self._failures >= after else None
+        return (
+            f"failed {self._failures} times in a row without getting on: {self.error}"
+            if self._failures >= after
+            else None
+        )
 
     def stuck(self, most: float, now: float) -> bool:
         """Whether the handler has not got on for `most` seconds, as far as was seen; says so once. To be asked often."""

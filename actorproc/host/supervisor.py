@@ -134,7 +134,7 @@ class Supervisor(Actor[Note]):
 
     @property
     def partitions(self) -> set[str]:
-        """Partitions that run on this host now."""
+        """Partitions that run on this host, or are drained and wait to be handed over."""
         return self._own.names
 
     async def run(self) -> None:

@@ -196,7 +196,7 @@ class _Plan:
         """Whether what is below this number may go, as far as this file is concerned."""
         if number > self._hold.number:
             return False
-        # Passed by whoever is beyond it; whoever stands in its midst still reads it.
+        # A reader that is beyond it has passed it; one positioned inside this file still needs it.
         self._upto = max(self._upto, number)
         if age < self._older_than and number < self._hold.number:
             self._hold = Hold(number, f"younger than {self._older_than / 3600:g} h")

@@ -42,7 +42,7 @@ async def ending(log: Store, partition: str, hint: int) -> LogEnd:
 async def land(
     log: Store, heads: HeadWriter, partition: str, base: int, put_id: str, body: bytes, *, doubt: str
 ) -> bool:
-    """Put a file with the notes' `put_id` at `base`. True: it is there, by whomsoever; False: the base is another's for good.
+    """Put a file with the notes' `put_id` at `base`. True: it is there, whoever wrote it; False: the base is another's for good.
 
     Args:
         doubt: what to do where nobody can tell whether it was there before.

@@ -81,7 +81,7 @@ class BatchRun:
         self._place.limit.begin(self._batch)
         for part in self._parts:
             await self._attempt(part)
-        done, self._done = self._done, Outcome()  # who still holds this run, as a traceback may, holds no rows
+        done, self._done = self._done, Outcome()  # a traceback may keep this object alive, and must not keep the rows
         if done.tables:
             done.tables = [joined(done.tables)]
         return done

@@ -75,7 +75,7 @@ class PartitionActor(Actor[Read | Exception]):
     """Runs one partition under one epoch until it is drained, fenced or fails.
 
     Args:
-        limit: of dead letters; outlives the actor if it comes from outside.
+        limit: of dead letters; pass one in to keep its count across restarts.
         end: where the caller wants to get to, if anywhere.
         reached: called once everything up to `end` is committed.
         lost: called with the partition and how, when the handler has lost rows.

@@ -260,7 +260,7 @@ class RowEncoder:
             elif field.nullable:
                 column = pa.chunked_array([pa.nulls(table.num_rows, field.type)])
             else:
-                raise HandlerError(f"emit_arrow: column {field.name!r} is NOT NULL, but the table has it not")
+                raise HandlerError(f"emit_arrow: column {field.name!r} is NOT NULL, but the table does not have it")
             columns.append(column)
         if columns[-1].null_count or not pt.is_integer(columns[-1].type):
             raise HandlerMisuse(f"emit_arrow: {SEQUENCE.name} must be int64 without nulls, as batch.to_arrow() gave it")
