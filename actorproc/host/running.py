@@ -98,7 +98,7 @@ class Running:
         if self._misused:
             return f"failed, and would again until the handler is mended: {self.error}"
         return (
-            f"failed {self._failures} times in a row without getting on: {self.error}"
+            f"failed at least {after} times in a row without getting on: {self.error}"
             if self._failures >= after
             else None
         )
