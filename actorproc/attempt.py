@@ -80,9 +80,7 @@ class Attempt:
 
     def finished(self, sequence: int) -> None:
         """A call of `map` for this record has ended."""
-        self.awaited[sequence] -= 1
-        if not self.awaited[sequence]:  # a map around that one may still work on it
-            del self.awaited[sequence]
+        self._let_go(sequence)
         self.cut_off.pop(sequence, None)  # by an earlier map, or one within the call, which has seen to it
 
     def ended_early(self, sequences: Iterable[int], *, emitted_by_it: bool) -> None:
@@ -93,10 +91,13 @@ class Attempt:
         """
         rows = self.rows() if emitted_by_it else Counter()
         for sequence in sequences:
-            self.awaited[sequence] -= 1
-            if not self.awaited[sequence]:
-                del self.awaited[sequence]
+            self._let_go(sequence)
             self.cut_off[sequence] = rows[sequence]
+
+    def _let_go(self, sequence: int) -> None:
+        self.awaited[sequence] -= 1
+        if not self.awaited[sequence]:  # a map around that one may still work on it
+            del self.awaited[sequence]
 
     def abandoned(self) -> list[int]:
         """Sequences of records that a `map` left unfinished, and of which the handler has said nothing else."""

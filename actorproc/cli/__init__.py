@@ -148,9 +148,8 @@ def main() -> None:
     except SystemExit as ending:
         with suppress(OSError):
             sys.stdout.flush()  # not when the interpreter ends: that would change the exit code
-        if stdout_failure() is not None and isinstance(
-            ending.__context__, BrokenPipeError
-        ):  # which Typer takes for a failure
+        unread = isinstance(ending.__context__, BrokenPipeError)  # which Typer takes for a failure
+        if stdout_failure() is not None and unread:
             sys.exit(0)
         raise
     finally:

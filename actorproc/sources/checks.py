@@ -28,7 +28,7 @@ def signature(method: str) -> str:
     return f"{method}({', '.join(('self', *_ARGUMENTS[method]))})"
 
 
-def check_source(source: Source) -> None:
+def check_methods(source: Source) -> None:
     """Refuse what cannot work, whatever it does. That a plain def gives nothing that can be awaited is seen when it is called.
 
     Raises:

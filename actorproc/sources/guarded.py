@@ -17,7 +17,7 @@ from actorproc.budget import ByteBudget, Room
 from actorproc.errors import SourceError, UsageError, blamed, described, storable
 from actorproc.logger import get_logger
 from actorproc.records import Batch, Cursor
-from actorproc.sources.checks import check_source, signature
+from actorproc.sources.checks import check_methods, signature
 from actorproc.sources.log import LogSource
 from actorproc.sources.output import OutputSource
 from actorproc.sources.protocol import Chunk, End, Source, Start
@@ -34,7 +34,7 @@ def guarded(source: Source, *, log: Any = log) -> Source:
     """
     if isinstance(source, (LogSource, OutputSource, GuardedSource)):
         return source
-    check_source(source)
+    check_methods(source)
     return GuardedSource(source, log)
 
 
