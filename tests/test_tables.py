@@ -172,7 +172,7 @@ def test_single_values_of_a_table_that_do_not_fit_are_their_records_failures(
         (pa.table({"a": [1], "_sequence": pa.array([None], pa.int64())}), r"_sequence must be int64 without nulls"),
         (pa.table([[1], [1], [1]], names=["a", "a", "_sequence"]), r"the table has 'a' more than once"),
         (sequenced(1, aa=[1]), r"there is no column 'aa'; did you mean 'a'\?"),
-        (sequenced(1, b=[1]), r"column 'a' is NOT NULL, but the table has it not"),
+        (sequenced(1, b=[1]), r"column 'a' is NOT NULL, but the table does not have it"),
     ],
 )
 def test_a_table_that_cannot_be_matched_is_refused(table: pa.Table, message: str) -> None:
