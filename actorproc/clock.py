@@ -36,6 +36,18 @@ class Turn:
 
     async def begin(self) -> None:
         await self._turns.acquire_on_behalf_of(self)
+        self._last()
+
+    def begin_at_once(self) -> bool:
+        """`begin`, unless one would have to wait. Returns whether it has begun."""
+        try:
+            self._turns.acquire_on_behalf_of_nowait(self)
+        except anyio.WouldBlock:
+            return False
+        self._last()
+        return True
+
+    def _last(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(_PATIENCE, self.end)
 
     def end(self) -> None:
@@ -129,6 +141,8 @@ class Clock:
         caches. None: there was none for a while; go on without.
         """
         turn = Turn(self._turns)
+        if turn.begin_at_once():
+            return turn
         with anyio.move_on_after(_PATIENCE):
             await turn.begin()
             return turn

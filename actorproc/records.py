@@ -222,9 +222,11 @@ class Batch:
 
     def disorder(self, above: int) -> tuple[int, int] | None:
         """The first two neighbours whose sequences do not grow; `above` stands before the first. None: all grow."""
+        if not len(self):
+            return None
         sequences = self.sequence_array.to_numpy()
-        if not len(sequences) or sequences[0] <= above:
-            return (above, int(sequences[0])) if len(sequences) else None
+        if sequences[0] <= above:
+            return above, int(sequences[0])
         falls = np.flatnonzero(sequences[1:] <= sequences[:-1])
         return (int(sequences[falls[0]]), int(sequences[falls[0] + 1])) if len(falls) else None
 

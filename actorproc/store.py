@@ -168,7 +168,7 @@ class Store:
         self.clock = clock
         self.requests: Counter[str] = Counter()
         """How often each verb was sent, retries included."""
-        self._slots = anyio.Semaphore(self.limits.concurrency)
+        self._slots = anyio.Semaphore(self.limits.concurrency, fast_acquire=True)
 
     @property
     def url(self) -> str:

@@ -36,11 +36,9 @@ which a later one sweeps.
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import fcntl
 import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from copy import copy
@@ -49,14 +47,13 @@ from stat import S_ISREG
 from typing import NamedTuple, TypeVar
 from zlib import crc32
 
-import anyio
-
 from actorproc.clock import SYSTEM, Clock
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, UsageError
 from actorproc.retry import Backoff
 from actorproc.store import LANE, Backend, Entry, Listing, NotModified, Stored
 from actorproc.stores.folders import at_home, place, remove_empty, sync, sync_folder
 from actorproc.stores.ground import HIDDEN, Ground
+from actorproc.stores.threads import Threads
 
 T = TypeVar("T")
 
@@ -90,14 +87,13 @@ class Files(Backend):
         self.url = f"file://{self._root}"
         self._clock = clock
         self._ground = Ground(self._root, clock)
-        self._limiter = anyio.CapacityLimiter(_THREADS)
-        self._threads = anyio.CapacityLimiter(float("inf"))  # for those who have their place already
+        self._threads = Threads(_THREADS)
         self._sync: Callable[[int], None] = sync
         self._sync_folder: Callable[[str], None] = sync_folder
 
     def lane(self) -> Files:
         lane = copy(self)
-        lane._limiter = anyio.CapacityLimiter(LANE)  # beside the threads for which others may be waiting
+        lane._threads = Threads(LANE)  # beside the threads for which others may be waiting
         return lane
 
     def fleeting(self) -> Files:
@@ -150,29 +146,11 @@ class Files(Backend):
                 os.unlink(draft.path)
 
     async def _do(self, work: Callable[..., T], *args: object) -> T:
-        return await self._clock.offload(self._guarded, work, *args, limiter=self._limiter)
+        return await self._threads.run(self._guarded, work, *args)
 
     async def _ask(self, work: Callable[..., T], *args: object) -> T:
-        """`_do`, for what only reads: a caller who gives up does not wait for the thread, which keeps its place until it ends."""
-        place, loop = object(), asyncio.get_running_loop()
-        begun, done = threading.Lock(), threading.Lock()  # each taken by the thread, or by a caller who gives up before
-
-        def in_thread() -> T:
-            if not begun.acquire(blocking=False):
-                raise RuntimeError("given up before it began")
-            try:
-                return self._guarded(work, *args)
-            finally:
-                if not done.acquire(blocking=False):
-                    with suppress(RuntimeError):  # the loop is closed: nobody counts any more
-                        loop.call_soon_threadsafe(self._limiter.release_on_behalf_of, place)
-
-        await self._limiter.acquire_on_behalf_of(place)
-        try:
-            return await self._clock.offload(in_thread, abandon=True, limiter=self._threads)
-        finally:
-            if begun.acquire(blocking=False) or not done.acquire(blocking=False):
-                self._limiter.release_on_behalf_of(place)
+        """`_do`, for what only reads: a caller who gives up does not wait for the thread."""
+        return await self._threads.run(self._guarded, work, *args, abandon=True)
 
     async def _do_locked(self, work: Callable[..., T], *args: object) -> T:
         attempt = 0
