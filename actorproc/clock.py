@@ -17,6 +17,8 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
+from actorproc.threads import Threads
+
 T = TypeVar("T")
 
 _THREADS = 40  # at once, of each event loop
@@ -129,6 +131,10 @@ class Clock:
         finally:
             if turn is not None:
                 turn.end()
+
+    def threads(self, most: int) -> Threads:
+        """Threads of one's own for many short pieces of blocking work; cheaper than `offload`."""
+        return Threads(most)
 
     async def compute(self, size: int, work: Callable[..., T], *args: object, ahead: bool = False) -> T:
         """Run CPU-heavy `work` on about `size` bytes: off the event loop, as `offload` does, if they are worth a thread."""

@@ -25,7 +25,8 @@ away
     while the nonce in its hidden clock file is not there.
 hanging
     A disk that does not answer holds the thread that asks it. Who reads gives up at its deadline, and the thread keeps its place
-    until it ends, so there are never more; a write that has begun is waited for, since what became of it must be known.
+    until it ends, so there are never more; a write that has begun is waited for, since what became of it must be known (but not
+    by a process that ends: to it happens what would by a kill).
 ages
     Times are the file system's own, also in `Listing.now`; the clocks of hosts that share a network folder do not count.
     Such a folder must be consistent at once: NFS caches names and attributes unless mounted `noac,lookupcache=none`.
@@ -53,7 +54,7 @@ from actorproc.retry import Backoff
 from actorproc.store import LANE, Backend, Entry, Listing, NotModified, Stored
 from actorproc.stores.folders import at_home, place, remove_empty, sync, sync_folder
 from actorproc.stores.ground import HIDDEN, Ground
-from actorproc.stores.threads import Threads
+from actorproc.threads import NoThread
 
 T = TypeVar("T")
 
@@ -87,13 +88,13 @@ class Files(Backend):
         self.url = f"file://{self._root}"
         self._clock = clock
         self._ground = Ground(self._root, clock)
-        self._threads = Threads(_THREADS)
+        self._threads = clock.threads(_THREADS)
         self._sync: Callable[[int], None] = sync
         self._sync_folder: Callable[[str], None] = sync_folder
 
     def lane(self) -> Files:
         lane = copy(self)
-        lane._threads = Threads(LANE)  # beside the threads for which others may be waiting
+        lane._threads = self._clock.threads(LANE)  # beside the threads for which others may be waiting
         return lane
 
     def fleeting(self) -> Files:
@@ -145,12 +146,18 @@ class Files(Backend):
             with suppress(OSError):  # it is in its place, or the sweep gets it
                 os.unlink(draft.path)
 
-    async def _do(self, work: Callable[..., T], *args: object) -> T:
-        return await self._threads.run(self._guarded, work, *args)
+    async def close(self) -> None:
+        self._threads.close()
 
     async def _ask(self, work: Callable[..., T], *args: object) -> T:
         """`_do`, for what only reads: a caller who gives up does not wait for the thread."""
-        return await self._threads.run(self._guarded, work, *args, abandon=True)
+        return await self._do(work, *args, abandon=True)
+
+    async def _do(self, work: Callable[..., T], *args: object, abandon: bool = False) -> T:
+        try:
+            return await self._threads.run(self._guarded, work, *args, abandon=abandon)
+        except NoThread as error:
+            raise StoreUnavailable(f"{self.url}: no thread to ask it with: {error}") from error
 
     async def _do_locked(self, work: Callable[..., T], *args: object) -> T:
         attempt = 0

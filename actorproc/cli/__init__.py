@@ -157,7 +157,7 @@ def main() -> None:
 
 
 def _abandon_threads() -> None:
-    """End the process although a thread hangs (a handler's, a disk's, Spark's): Python would wait for it for ever."""
+    """End the process although a thread hangs (a handler's, Spark's): Python would wait for it for ever."""
     threads = [thread for thread in threading.enumerate() if thread.name == "AnyIO worker thread"]
     for thread in threads:
         thread.join(_THREAD_PATIENCE / len(threads))
@@ -168,9 +168,7 @@ def _abandon_threads() -> None:
             code = error.code if isinstance(error.code, int) else FAILED
         elif error is not None:
             sys.excepthook(type(error), error, error.__traceback__)
-        typer.secho(
-            "warning: a thread still runs (a handler's, a disk's, or Spark's); it ends with the process", err=True
-        )
+        typer.secho("warning: a thread still runs (a handler's, or Spark's); it ends with the process", err=True)
         with suppress(OSError):
             sys.stdout.flush()
         os._exit(code)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import anyio.lowlevel
 
 from actorproc.clock import Clock
 from actorproc.testing.loop import current_loop
+from actorproc.threads import Threads
 
 T = TypeVar("T")
 
@@ -52,6 +53,9 @@ class VirtualClock(Clock):
     def _turns(self) -> anyio.CapacityLimiter:
         return self._core
 
+    def threads(self, most: int) -> Threads:
+        return _InPlace(self, most)
+
     async def _in_thread(
         self, work: Callable[..., T], *args: object, abandon: bool, limiter: anyio.CapacityLimiter | None
     ) -> T:
@@ -61,3 +65,15 @@ class VirtualClock(Clock):
             with anyio.CancelScope(shield=not abandon):
                 await self.sleep(self.random.uniform(0, self._delay))
             return work(*args)
+
+
+class _InPlace(Threads):
+    """Work runs on the loop, as all that `offload` does."""
+
+    def __init__(self, clock: VirtualClock, most: int) -> None:
+        super().__init__(most)
+        self._clock = clock
+        self._limiter = anyio.CapacityLimiter(most)
+
+    async def run(self, work: Callable[..., T], *args: Any, abandon: bool = False) -> T:
+        return await self._clock.offload(work, *args, abandon=abandon, limiter=self._limiter)

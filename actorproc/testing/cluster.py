@@ -25,7 +25,7 @@ from actorproc.testing.clock import VirtualClock
 from actorproc.testing.faults import CALM, Faults, FaultyBackend
 from actorproc.testing.group_checks import GroupChecks
 from actorproc.testing.ledger import Ledger
-from actorproc.testing.loop import SimulationError, current_loop
+from actorproc.testing.loop import SimulationError, call_outside, current_loop
 from actorproc.testing.nudges import Switchboard
 from actorproc.testing.once_checks import OnceChecks
 from actorproc.testing.output_checks import PartitionChecks
@@ -268,7 +268,7 @@ class Cluster:
             log.info("cluster.process_ended", host=process.host.name, error=repr(error))
             self.events[f"ended: {type(error).__name__}"] += 1
             if not process.stopping:
-                self._loop.call_later(self._random.uniform(*RESTART), self._start_again, process.host.name)
+                call_outside(self._random.uniform(*RESTART), self._start_again, process.host.name)
 
     def _start_again(self, name: str) -> None:
         if not any(process.host.name == name for process in self.processes):

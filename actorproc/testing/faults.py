@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import NoReturn, TypeVar
 
+from anyio.lowlevel import checkpoint
+
 from actorproc.clock import SYSTEM
 from actorproc.errors import StoreError, StoreRefused, StoreUnavailable
 from actorproc.store import Backend, Listing, NotModified, Stored
@@ -160,6 +162,7 @@ class FaultyBackend(Backend):
         """Decide the fate of a request, let it go, and wait for what comes back."""
         host = current_host()
         if host is not None and not host.alive:
+            await checkpoint()  # who asks on and on must not stop the world
             raise StoreRefused(f"{self.url}: the simulated host {host.name} is dead")
         faults = self._world.faults
         now = current_loop().now

@@ -346,6 +346,13 @@ def start_outside(coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     return asyncio.get_running_loop().create_task(coroutine, context=context)
 
 
+def call_outside(seconds: float, callback: Callable[..., object], *args: object) -> None:
+    """Call it in the world after so many of its seconds, whichever host asks: also if that one pauses or dies meanwhile."""
+    context = copy_context()
+    context.run(_host.set, None)
+    context.run(asyncio.get_running_loop().call_later, seconds, callback, *args)
+
+
 def run(main: Coroutine[Any, Any, T], *, seed: object = 0) -> T:
     """Run `main` in virtual time, in the world outside of all hosts, and cancel what is left when it returns.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 
 from actorproc.group.nudge import Nudges
-from actorproc.testing.loop import Host, SimulationError, current_host, current_loop
+from actorproc.testing.loop import Host, SimulationError, call_outside, current_host
 
 LATENCY = 0.02  # seconds, at most
 
@@ -51,7 +51,7 @@ class Switchboard:
         if self._random.random() < self.lost:
             self.injected["lost_nudge"] += 1
             return
-        current_loop().call_later(self._random.uniform(0, LATENCY), self._arrive, address)
+        call_outside(self._random.uniform(0, LATENCY), self._arrive, address)
 
     def _arrive(self, address: str) -> None:
         if listener := self._listeners.get(address):

@@ -22,7 +22,7 @@ from actorproc.testing.clock import VirtualClock
 from actorproc.testing.cluster import Cluster
 from actorproc.testing.faults import CALM, Faults
 from actorproc.testing.log_stream import LogStream
-from actorproc.testing.loop import START, current_loop, run, start_outside
+from actorproc.testing.loop import START, call_outside, current_loop, run, start_outside
 from actorproc.testing.process import Process
 from actorproc.testing.reference import reference_value
 from actorproc.testing.styles import STYLES
@@ -275,7 +275,7 @@ class _Scenario:
             self._cluster.start(name)
 
     def _later(self, least: float, most: float, call: Callable[[], object]) -> None:
-        current_loop().call_later(self._random.uniform(least, most), call)
+        call_outside(self._random.uniform(least, most), call)  # a blow may fall in the midst of a host's own work
 
     def _crash(self, processes: list[Process] | None = None) -> None:
         if process := self._some(processes):

@@ -32,9 +32,9 @@ from actorproc.testing import (
     Process,
     UnsteadySource,
     VirtualClock,
-    current_loop,
     run,
 )
+from actorproc.testing.loop import call_outside
 
 ROUGH = Faults(lost_request=0.003, lost_reply=0.003, late_write=0.003, silence=(1.0, 5.0), lateness=(30.0, 90.0))
 SETTINGS = {
@@ -129,6 +129,7 @@ class Story:
             self.flowing = False
             self.cluster.store.faults = CALM
             for process in self.cluster.processes:
+                process.view.interfere = None
                 self.cluster.resume(process)
             await self.cluster.settled(within=600)
             await self.cluster.run_for(60)
@@ -165,7 +166,7 @@ class Story:
         self.later(self.random.uniform(70, 150), self.cluster.resume, process)
 
     def later(self, seconds: float, what: Callable[..., object], *arguments: object) -> None:
-        current_loop().call_later(seconds, what, *arguments)
+        call_outside(seconds, what, *arguments)
 
     async def trim(self, who: str) -> None:
         """Over and over; it may be given up at any step, as if it died there."""

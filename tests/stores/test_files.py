@@ -459,6 +459,8 @@ async def test_who_reads_a_disk_that_hangs_gives_up_in_time_and_the_threads_are_
                 os.close(os.open(place, os.O_WRONLY | os.O_NONBLOCK))
             with anyio.move_on_after(0.05):
                 again = await files.get("here")
+        while files._threads._pool is None or files._threads._pool.free.value < _THREADS:
+            await anyio.sleep(0.001)
     assert [entry.key for entry in (await files.list("")).entries] == ["here"]
     assert len(os.listdir("/proc/self/fd")) == len(handles)
 

@@ -20,6 +20,7 @@ from actorproc.testing.loop import (
     Deadlock,
     Host,
     SimulationError,
+    call_outside,
     current_host,
     current_loop,
     run,
@@ -224,6 +225,24 @@ def test_tasks_inherit_the_host_of_their_parent() -> None:
         return names
 
     assert run(main()) == ["east", "east", None, None]
+
+
+@pytest.mark.parametrize("strike", [Host.pause, Host.crash])
+def test_what_is_called_outside_happens_though_the_host_that_asked_stands_still_or_is_dead(
+    strike: Callable[[Host], None],
+) -> None:
+    async def main() -> list[tuple[float, Host | None]]:
+        host, called = current_loop().host("east", rate=2.0), list[tuple[float, Host | None]]()
+
+        async def ask() -> None:
+            call_outside(10, lambda: called.append((current_loop().now - START, current_host())))
+            strike(host)
+
+        host.start(ask())
+        await anyio.sleep(20)
+        return called
+
+    assert run(main()) == [(10, None)]
 
 
 def test_a_paused_host_does_nothing_while_the_world_and_its_clock_go_on() -> None:

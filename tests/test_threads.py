@@ -1,16 +1,24 @@
-"""Threads that requests to a folder are handed over to."""
+"""Threads that short blocking work is handed over to."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import subprocess
+import sys
+import textwrap
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import anyio
 import pytest
 
-from actorproc.stores.threads import Threads
+from actorproc.store import Store
+from actorproc.stores.files import Files
+from actorproc.testing import VirtualClock, run
+from actorproc.threads import NoThread, Threads
 
 
 class Gate:
@@ -136,14 +144,138 @@ async def test_idle_threads_keep_nothing_alive_and_end_with_their_owner() -> Non
         def __call__(self) -> Body:
             return self
 
-    before, threads, body = ours(), Threads(2), Body()
-    assert await threads.run(body) is body
+    before, threads, body, gate = ours(), Threads(2), Body(), Gate()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(threads.run, gate.work)
+        assert await threads.run(body) is body
+        gate.may_end.set()
     gone = weakref.ref(body)
     del body
     await until(lambda: gone() is None)
-    assert len(ours() - before) == 1
+    assert len(ours() - before) == 2
     del threads
     await until(lambda: not ours() - before)
+
+
+async def test_closed_the_threads_end_and_whoever_comes_later_gets_others() -> None:
+    before, threads = ours(), Threads(1)
+    await threads.run(int)
+    threads.close()
+    await until(lambda: not ours() - before)
+    assert await threads.run(divmod, 17, 5) == (3, 2)
+
+
+async def test_an_error_keeps_neither_the_threads_nor_the_body_alive() -> None:
+    class Body:
+        def __call__(self) -> None:
+            raise ValueError
+
+    before, threads, body = ours(), Threads(1), Body()
+    gc.disable()
+    try:
+        for abandon in (True, False):
+            with pytest.raises(ValueError):  # noqa: PT011
+                await threads.run(body, abandon=abandon)
+        gone = weakref.ref(body)
+        del body, threads
+        await until(lambda: gone() is None and not ours() - before)
+    finally:
+        gc.enable()
+
+
+async def test_a_thread_that_cannot_be_started_is_told_of_and_costs_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, done = Threads(2), list[str]()
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        for _ in range(5):
+            with pytest.raises(NoThread, match="can't start new thread"):
+                await threads.run(done.append, "begun")
+    with anyio.fail_after(30):
+        await threads.run(done.append, "after")
+    assert done == ["after"]
+
+
+@pytest.mark.parametrize("abandon", [True, False])
+async def test_work_whose_caller_was_cancelled_past_all_shields_is_not_begun_any_more(
+    gate: Gate, abandon: bool
+) -> None:
+    """As by Ctrl-C, or `asyncio.timeout`."""
+    threads, done = Threads(1), list[str]()
+    loop, failed = asyncio.get_running_loop(), list[object]()
+    loop.set_exception_handler(lambda _, context: failed.append(context))
+    first = asyncio.create_task(threads.run(gate.work))
+    await until(lambda: gate.begun.acquire(blocking=False))
+    second = asyncio.create_task(threads.run(done.append, "begun", abandon=abandon))
+    pool = threads._pool
+    assert pool is not None
+    pool.free.release()  # so it waits for the thread, not for its turn
+    await anyio.wait_all_tasks_blocked()
+    for task in (first, second):
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    gate.may_end.set()
+    await threads.run(done.append, "after")
+    assert (done, failed) == (["after"], [])
+
+
+async def test_work_that_raises_what_no_future_takes_is_answered_all_the_same() -> None:
+    with anyio.fail_after(30), pytest.raises(RuntimeError, match="StopIteration"):
+        await Threads(1).run(next, iter(()))
+
+
+def test_two_loops_by_turns_keep_their_callers_apart() -> None:
+    threads, gate, got = Threads(1), Gate(), list[int]()
+
+    async def first() -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(threads.run, gate.work)
+            await until(lambda: gate.begun.acquire(blocking=False))
+            tasks.start_soon(wait)
+            await anyio.wait_all_tasks_blocked()
+            other = threading.Thread(target=lambda: got.append(anyio.run(threads.run, int, "1")))
+            other.start()
+            other.join()
+            gate.may_end.set()
+
+    async def wait() -> None:
+        got.append(await threads.run(int, "2"))
+
+    anyio.run(first)
+    assert got == [1, 2]
+
+
+def test_a_thread_that_hangs_does_not_hold_up_the_end_of_the_process() -> None:
+    script = """
+        import threading, anyio
+        from actorproc.threads import Threads
+
+        async def main():
+            with anyio.move_on_after(0.1):
+                await threads.run(threading.Event().wait, abandon=True)
+
+        threads = Threads(1)
+        anyio.run(main)
+        print("over")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("over\n", "", 0)
+
+
+def test_a_folder_store_works_in_virtual_time(tmp_path: Path) -> None:
+    async def main() -> bytes:
+        store = Store(Files(tmp_path / "store", clock=VirtualClock("a")))
+        await store.create("key", b"body")
+        stored = await store.get("key")
+        return stored.body if stored else b""
+
+    assert run(main()) == b"body"
 
 
 def test_an_event_loop_that_ends_before_the_work_leaves_the_threads_to_the_next_one() -> None:

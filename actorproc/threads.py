@@ -16,18 +16,21 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import anyio
-import anyio.lowlevel
 
 T = TypeVar("T")
 
 _Job = tuple["_Pool", "asyncio.Future[Any]", Callable[..., Any], tuple[Any, ...]]
 
 
+class NoThread(Exception):
+    """The system gives no further thread; it may later."""
+
+
 class Threads:
-    """Up to `most` threads, each started when there is work for it. They end when this object is let go of.
+    """Up to `most` threads, each started when there is work for it. They end when this object is let go of, or closed.
 
     A thread cannot be stopped: if its caller gives up it keeps its place until the work has ended, so a disk that hangs
-    never holds more than `most`. None holds up the end of the process.
+    never holds more than `most`. None holds up the end of the process: work under way is cut off then, as by a kill.
 
     Serves one event loop at a time; with another it begins afresh, as after a fork.
     """
@@ -37,22 +40,33 @@ class Threads:
         self._pool: _Pool | None = None
 
     async def run(self, work: Callable[..., T], *args: Any, abandon: bool = False) -> T:
-        """Run `work` in a thread, when one is free. (It may raise anything but StopIteration, which no future takes.)
+        """Run `work` in a thread, when one is free.
 
         Args:
             abandon: a caller that is cancelled need not wait until it has ended. Otherwise it does, once it was begun.
+
+        Raises:
+            NoThread: it was not begun.
         """
-        loop = asyncio.get_running_loop()
-        if self._pool is None or self._pool.loop is not loop:
-            self._pool = _Pool(loop, self._most)
-        await anyio.lowlevel.checkpoint_if_cancelled()
-        await self._pool.free.acquire()
-        outcome = self._pool.begin(work, args)
-        if abandon:
-            return await outcome
-        with anyio.CancelScope(shield=True):
-            await outcome
-        return outcome.result()
+        loop, pool = asyncio.get_running_loop(), self._pool
+        if pool is None or pool.loop is not loop:
+            pool = self._pool = _Pool(loop, self._most)
+        await pool.free.acquire()
+        outcome = pool.begin(work, args)
+        try:
+            if abandon:
+                return await outcome
+            with anyio.CancelScope(shield=True):
+                await outcome
+            return outcome.result()
+        finally:
+            del (
+                outcome
+            )  # else an error in it would hold this frame, which holds it: a circle, with threads and body in it
+
+    def close(self) -> None:
+        """Let the threads go; those at work end after it. Whoever comes later gets new ones."""
+        self._pool = None
 
 
 class _Pool:
@@ -76,7 +90,12 @@ class _Pool:
 
     def begin(self, work: Callable[..., T], args: tuple[Any, ...]) -> asyncio.Future[T]:
         if self._started < self._most - self.free.value:
-            threading.Thread(target=_serve, args=(self._queue,), name="actorproc", daemon=True).start()
+            try:
+                threading.Thread(target=_serve, args=(self._queue,), name="actorproc", daemon=True).start()
+            except RuntimeError as error:
+                # Not left to those that are there: they may hang, and whoever waits for a thread must be able to give up.
+                self.free.release()
+                raise NoThread(str(error)) from error
             self._started += 1
         outcome: asyncio.Future[T] = self.loop.create_future()
         self._queue.put((self, outcome, work, args))
@@ -110,7 +129,11 @@ def _serve(queue: SimpleQueue[_Job | None]) -> None:
         result: Any = None
         error: BaseException | None = None
         try:
-            result = work(*args)
+            if not outcome.cancelled():  # by a cancellation that no scope shields from
+                result = work(*args)
+        except StopIteration as raised:  # which no future takes
+            error = RuntimeError(f"{work} raised StopIteration")
+            error.__cause__ = raised
         except BaseException as raised:  # noqa: BLE001 (it is the caller's)
             error = raised
         pool.report(outcome, result, error)
