@@ -60,9 +60,7 @@ class Threads:
                 await outcome
             return outcome.result()
         finally:
-            del (
-                outcome
-            )  # else an error in it would hold this frame, which holds it: a circle, with threads and body in it
+            del outcome  # an error in it would hold this frame, which holds it: a circle, with threads and body
 
     def close(self) -> None:
         """Let the threads go; those at work end after it. Whoever comes later gets new ones."""
