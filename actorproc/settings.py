@@ -205,7 +205,7 @@ class Settings(BaseSettings):
     store_timeout: Seconds = Field(
         15,
         description="Deadline of one request; a second more for each MiB that it sends, or is known to fetch. In a folder a write "
-        "that has begun is waited for, whatever it takes.",
+        "that has begun is waited for, whatever it takes. A source has as long to say its partitions.",
     )
     store_patience: Seconds = Field(60, description="How long a request is tried again before it counts as failed.")
     store_concurrency: Count = Field(64, description="Requests under way at once, per host and store.")

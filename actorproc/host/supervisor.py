@@ -291,7 +291,7 @@ class Supervisor(Actor[Note]):
         if now - self._partitions_at < self._settings.partition_refresh_interval:
             return self._partitions
         try:
-            self._partitions, self._partitions_at = await self._common.source.partitions(), now
+            self._partitions, self._partitions_at = await self._asked_source(), now
         except Exception as error:  # whatever it is, what is known goes on
             if not self._partitions:
                 raise SourceError(text_of(error)) from error
@@ -300,6 +300,12 @@ class Supervisor(Actor[Note]):
             self._said_empty = True
             self._log.warning("processor.no_partitions", source=str(self._common.source), what_to_do=_NO_PARTITIONS)
         return self._partitions
+
+    async def _asked_source(self) -> Sequence[str]:
+        most = self._settings.store_timeout
+        with anyio.move_on_after(most):  # while it does not answer no lease is taken, and none handed over
+            return await self._common.source.partitions()
+        raise SourceError(f"partitions() of the source has not answered within {most:g} s (store_timeout)")
 
     async def _hand_over(self) -> None:
         """Give the leases of drained partitions to their next owners, many in one write."""

@@ -392,6 +392,51 @@ def test_looks_that_fail_are_a_warning_until_that_has_lasted_for_as_long_as_a_ho
     run(main())
 
 
+def test_a_source_that_never_says_its_partitions_is_told_of_and_leases_move_all_the_same() -> None:
+    class Hangs(MemorySource):
+        hanging = False
+
+        async def partitions(self) -> Sequence[str]:
+            if self.hanging:
+                await anyio.sleep_forever()
+            return await super().partitions()
+
+    async def main() -> None:
+        clock, source = VirtualClock("a"), Hangs(2)
+        store = Store(Memory(clock=clock), clock=clock)
+        both: dict[str, Any] = {
+            "source": source,
+            "container": store,
+            "nudges": NoNudges(),
+            "partition_refresh_interval": 1,
+        }
+        with structlog.testing.capture_logs() as logs:
+            source.hanging = True
+            async with Processor(Nothing, host="a", clock=clock, **both) as first:
+                await anyio.sleep(60)
+                told = first.statistics().supervisor
+                assert told is not None
+                assert told.error == "partitions() of the source has not answered within 15 s (store_timeout)"
+                source.hanging = False
+                await until(lambda: own(first) == 2)
+                source.hanging = True
+                await anyio.sleep(60)
+                source.hanging = False
+                async with Processor(Nothing, host="b", clock=VirtualClock("b"), **both) as second:
+                    await anyio.sleep(1)
+                    source.hanging = True
+                    with anyio.fail_after(90):
+                        await until(lambda: (own(first), own(second)) == (1, 1))
+        events = {log["event"] for log in logs}
+        assert {"supervisor.look_failed", "supervisor.partitions_failed"} <= events
+
+    def own(processor: Processor) -> int:
+        supervisor = processor.statistics().supervisor
+        return len(supervisor.partitions) if supervisor else 0
+
+    run(main())
+
+
 def test_a_partition_that_fails_in_the_same_way_again_and_again_is_told_every_ten_seconds_and_counted() -> None:
     class Fails(Nothing):
         why = "no database"
