@@ -10,7 +10,16 @@ from __future__ import annotations
 from actorproc.testing.clock import VirtualClock
 from actorproc.testing.cluster import Broken, Cluster
 from actorproc.testing.faults import CALM, Faults, FaultyBackend
-from actorproc.testing.loop import Deadlock, Host, SimulationError, VirtualLoop, current_host, current_loop, run
+from actorproc.testing.loop import (
+    Deadlock,
+    Host,
+    SimulationError,
+    VirtualLoop,
+    call_outside,
+    current_host,
+    current_loop,
+    run,
+)
 from actorproc.testing.process import Process
 from actorproc.testing.reference import Ended, Judge
 from actorproc.testing.source import MemorySource
@@ -40,6 +49,7 @@ __all__ = [
     "VirtualClock",
     "VirtualLoop",
     "WrongSource",
+    "call_outside",
     "check_source",
     "current_host",
     "current_loop",

@@ -32,9 +32,9 @@ from actorproc.testing import (
     Process,
     UnsteadySource,
     VirtualClock,
+    call_outside,
     run,
 )
-from actorproc.testing.loop import call_outside
 
 ROUGH = Faults(lost_request=0.003, lost_reply=0.003, late_write=0.003, silence=(1.0, 5.0), lateness=(30.0, 90.0))
 SETTINGS = {
