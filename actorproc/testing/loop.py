@@ -83,11 +83,11 @@ class Host:
 
     def start(self, coroutine: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
         """Run `coroutine` on this host."""
-        return self._loop.create_task(coroutine, name=name, context=self._context())
+        return self._loop.create_task(coroutine, name=name, context=_context_of(self))
 
     def call_soon(self, callback: Callable[[], object]) -> None:
         """Call it on this host, as something that arrives there: after a pause if it is paused, never if it is dead."""
-        self._loop.call_soon(callback, context=self._context())
+        self._loop.call_soon(callback, context=_context_of(self))
 
     def pause(self) -> None:
         """Stop it as SIGSTOP does: nothing of it runs until `resume`; its clock goes on, and so does the world."""
@@ -105,11 +105,6 @@ class Host:
     def crash(self) -> None:
         """End it as SIGKILL does: nothing of it ever runs again, no `finally`, no `except`."""
         self._state = _State.CRASHED
-
-    def _context(self) -> Context:
-        context = copy_context()
-        context.run(_host.set, self)
-        return context
 
     def _true_time(self, when: float) -> float:
         """The loop's time at which this host's clock shows `when`, or the least bit more: never a timer too early."""
@@ -341,16 +336,19 @@ def current_host() -> Host | None:
 
 def start_outside(coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """Run `coroutine` in the world, whichever host asks: it goes on when that one pauses or dies. For networks and stores."""
-    context = copy_context()
-    context.run(_host.set, None)
-    return asyncio.get_running_loop().create_task(coroutine, context=context)
+    return asyncio.get_running_loop().create_task(coroutine, context=_context_of(None))
 
 
 def call_outside(seconds: float, callback: Callable[..., object], *args: object) -> None:
     """Call it in the world after so many of its seconds, whichever host asks: also if that one pauses or dies meanwhile."""
+    _context_of(None).run(asyncio.get_running_loop().call_later, seconds, callback, *args)
+
+
+def _context_of(host: Host | None) -> Context:
+    """The caller's context, on `host`."""
     context = copy_context()
-    context.run(_host.set, None)
-    context.run(asyncio.get_running_loop().call_later, seconds, callback, *args)
+    context.run(_host.set, host)
+    return context
 
 
 def run(main: Coroutine[Any, Any, T], *, seed: object = 0) -> T:

@@ -290,6 +290,12 @@ def test_a_store_that_takes_no_heartbeat_at_all_ends_the_start() -> None:
     run(main())
 
 
+def own(processor: Processor) -> int:
+    """How many partitions are there."""
+    supervisor = processor.statistics().supervisor
+    return len(supervisor.partitions) if supervisor else 0
+
+
 class Away(MemorySource):
     """It cannot list its partitions while it is `away`, for a reason that is `why`."""
 
@@ -362,10 +368,6 @@ def test_a_lease_that_is_to_move_on_and_does_not_run_here_is_handed_over_at_once
                     await anyio.sleep(0.1)
             assert clock.monotonic() - began < 25, "a look later, not max_handoff_time"
 
-    def own(processor: Processor) -> int:
-        supervisor = processor.statistics().supervisor
-        return len(supervisor.partitions) if supervisor else 0
-
     run(main())
 
 
@@ -429,10 +431,6 @@ def test_a_source_that_never_says_its_partitions_is_told_of_and_leases_move_all_
                         await until(lambda: (own(first), own(second)) == (1, 1))
         events = {log["event"] for log in logs}
         assert {"supervisor.look_failed", "supervisor.partitions_failed"} <= events
-
-    def own(processor: Processor) -> int:
-        supervisor = processor.statistics().supervisor
-        return len(supervisor.partitions) if supervisor else 0
 
     run(main())
 
