@@ -767,11 +767,13 @@ async def test_a_stuck_handler_that_swallows_its_cancellation_is_reported_all_th
     stuck = "PartitionStuck: the handler made no progress for max_process_time = 0.1 s"
     with structlog.testing.capture_logs() as logs:
         async with Processor(Stubborn, name="Double", source=fed(1), container=store, **settings) as processor:
-            with anyio.move_on_after(60):
-                while await shown() != {"0": stuck}:
-                    await anyio.sleep(0.01)
-            supervisor = processor.statistics().supervisor
-            told.set()
+            try:
+                with anyio.fail_after(60):
+                    while await shown() != {"0": stuck}:
+                        await anyio.sleep(0.01)
+                supervisor = processor.statistics().supervisor
+            finally:
+                told.set()
     assert supervisor is not None
     assert [partition.error for partition in supervisor.partitions] == [stuck]
     assert stuck in [entry["error"] for entry in logs if entry["event"] == "partition.stuck"]

@@ -80,7 +80,9 @@ class Running:
     @property
     def open_error(self) -> str | None:
         """Why it fails now; or why it failed, until an actor after that has got on."""
-        if self.actor is not None and not self.actor.aborted:
+        if self.actor is not None:
+            if self.actor.aborted is not None:
+                return self.error  # it was told to end, and may never do so
             if self.actor.trouble is not None:
                 return self.actor.trouble
             if self.actor.statistics.records > 0:

@@ -143,7 +143,7 @@ async def test_a_folder_that_is_away_ends_the_stream_by_name_and_nothing_is_lost
     fleet, sink = Fleet(str(folder)), Sink(tmp_path / "out")
 
     def start() -> StreamingQuery:
-        settings = Settings.load(poll_interval="100ms")
+        settings = Settings.load(poll_interval="100ms", store_timeout=2, store_patience=5)
         frame = stream_output(spark, str(folder), "numbers", settings=settings)
         return sink.start(frame, tmp_path / "checkpoint", interval="100 milliseconds")
 

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from actorproc.errors import HandlerDefinitionError, QueryFailed, UsageError
 from actorproc.layout import ProcessorLayout
+from actorproc.settings import Settings
 from actorproc.spark.output import Output
 from actorproc.spark.progress import Progress, read_lag
 from actorproc.spark.query import Query
@@ -97,6 +98,7 @@ async def test_a_container_that_is_away_for_a_while_is_waited_for(spark: SparkSe
     runs = Runs(
         spark, fleet, tmp_path / "c", lambda rows: rows.writeStream.foreachBatch(sink._write),
         trigger={"processingTime": "100 milliseconds"}, limits=RunLimits(failures=1000, backoff=QUICK.backoff),
+        settings=Settings(store_timeout=2, store_patience=5),
     )  # fmt: skip
     with anyio.fail_after(100):
         async with anyio.create_task_group() as tasks:
