@@ -75,6 +75,7 @@ class World:
         self.handler = handler
         self.settings = Settings.load(**{"commit_interval": 1000, "idle_commit_interval": 1000, **settings})
         self.budget = ByteBudget(self.settings.read_ahead_bytes)
+        self.waiting = Tally(self.settings.uncommitted_bytes)
         self.fed = 0
 
     def feed(self, count: int) -> None:
@@ -87,7 +88,7 @@ class World:
         common = Common(
             "p", f"host-{epoch}", self.handler, output_schema(parse_schema(self.handler.output_schema)), self.source,
             self.store, self.layout, self.settings, self.clock(epoch), "earliest", None, None,
-            self.budget, Tally(self.settings.uncommitted_bytes), LetterNews(), HandlerThreads(1, self.clock(epoch)),
+            self.budget, self.waiting, LetterNews(), HandlerThreads(1, self.clock(epoch)),
         )  # fmt: skip
         return PartitionActor("0", epoch, common, end=end, reached=reached)
 
@@ -157,6 +158,23 @@ async def test_every_record_ends_as_rows_a_dead_letter_or_silence_and_the_checkp
     assert (checkpoint.cursor.sequence, checkpoint.number) == (99 * 3, 1)
     assert (checkpoint.totals.records, checkpoint.totals.rows, checkpoint.totals.dead_letters) == (100, 50, 10)
     assert Numbers.closed[-1] is CloseReason.HANDOFF
+
+
+async def test_rows_count_as_waiting_until_they_are_committed_or_their_owner_ends() -> None:
+    world = World(max_batch_records=7, commit_interval=1000)
+    world.feed(20)
+    async with world.running(1) as actor:
+        await eventually(lambda: _is(actor.statistics.records == 20))
+        assert world.waiting.used > 0
+    assert world.waiting.used == world.waiting.holders == 0
+    world.settings = world.settings.model_copy(update={"commit_interval": 0.001})
+    async with world.running(2) as actor:
+        await eventually(lambda: _is(actor.statistics.rows == 10))
+        await eventually(lambda: _is(world.waiting.used == world.waiting.holders == 0))
+
+
+async def _is(what: bool) -> bool:
+    return what
 
 
 async def test_owner_after_owner_goes_on_where_the_last_one_stopped() -> None:
@@ -338,16 +356,35 @@ async def test_dead_letters_of_a_commit_whose_owner_died_before_publishing_are_p
     await world.check()
 
 
-async def test_silence_moves_the_checkpoint_alone() -> None:
+def test_silence_moves_the_checkpoint_alone_and_no_sooner_than_idle_commit_interval() -> None:
     class Silent(Numbers):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             pass
 
-    world = World(Silent, idle_commit_interval=0.01)
-    world.feed(10)
-    async with world.running(1):
-        await eventually(lambda: _moved(world))
-    assert await world.rows() == []
+    async def main() -> None:
+        world = World(Silent, clock=VirtualClock, commit_interval=5, idle_commit_interval=60)
+        world.feed(10)
+        async with world.running(1):
+            await anyio.sleep(59)
+            assert not await _moved(world)
+            await anyio.sleep(2)
+            assert await _moved(world)
+        assert await world.rows() == []
+
+    run(main())
+
+
+def test_rows_are_committed_when_they_have_waited_for_commit_interval_and_no_sooner() -> None:
+    async def main() -> None:
+        world = World(clock=VirtualClock, commit_interval=5, idle_commit_interval=60)
+        world.feed(10)
+        async with world.running(1):
+            await anyio.sleep(4.9)
+            assert await world.rows() == []
+            await anyio.sleep(0.2)
+            await world.check()
+
+    run(main())
 
 
 async def _moved(world: World) -> bool:
