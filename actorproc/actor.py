@@ -121,7 +121,7 @@ async def keep_running(
         except asyncio.CancelledError:
             if not is_stray():
                 raise
-            cause = RuntimeError("cancelled from within: it awaited something that was cancelled")
+            cause = actor.aborted or RuntimeError("cancelled from within: it awaited something that was cancelled")
         except Exception as error:  # noqa: BLE001  # whatever it is, there will be a new one
             cause = first_cause(error)
         finally:

@@ -43,7 +43,7 @@ from actorproc.sources import LogSource, OutputSource, guarded, kind_of, open_so
 from actorproc.sources.protocol import Source, Start, checked_start
 from actorproc.store import Store
 from actorproc.stores import OUTPUT_SCHEME, open_store, overlap
-from actorproc.tasks import first_cause
+from actorproc.tasks import first_cause, left_as_found
 from actorproc.watchdog import loop_watchdog
 
 log = get_logger(__name__)
@@ -330,7 +330,8 @@ class Processor:
                 self._log.warning(
                     "processor.columns_added", columns=added, why="for good: every later handler must declare them"
                 )
-            shared = await stack.enter_async_context(self._shared())
+            with left_as_found():
+                shared = await stack.enter_async_context(self._shared())
             await self._source.register(self.name, self._store.url)
             nudges = self._nudges or UdpNudges(self._store.url, settings, self.name, clock=clock, log=self._log)
             if clock is SYSTEM:

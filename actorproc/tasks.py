@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import anyio
 
@@ -19,9 +20,34 @@ def is_stray() -> bool:
     task = asyncio.current_task()
     if task is None or anyio.current_effective_deadline() == -math.inf:
         return False
-    while task.cancelling():
-        task.uncancel()
+    _uncancel(task, 0)
     return True
+
+
+@contextmanager
+def left_as_found() -> Iterator[None]:
+    """Around what users have written, in a task of ours: what it leaves of cancellations in the task is taken back.
+
+    A scope of anyio's does not end its own cancellation in a task with more of them than when it was entered. Before Python 3.13
+    asyncio's TaskGroup leaves one whenever one of its tasks has failed.
+    """
+    task = asyncio.current_task()
+    before = task.cancelling() if task is not None else 0
+    try:
+        yield
+    except asyncio.CancelledError:
+        raise  # `is_stray` tells whose it is
+    except BaseException:
+        _uncancel(task, before)
+        raise
+    _uncancel(task, before)
+
+
+def _uncancel(task: asyncio.Task[Any] | None, before: int) -> None:
+    if task is None or anyio.current_effective_deadline() == -math.inf:  # a scope around counts on its own ones
+        return
+    while task.cancelling() > before:
+        task.uncancel()
 
 
 def first_cause(error: Exception, known: BaseException | None = None) -> Exception:

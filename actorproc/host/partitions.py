@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
@@ -28,6 +29,7 @@ from actorproc.partition.letter_limit import LetterLimit
 from actorproc.partition.partition import Common, PartitionActor
 from actorproc.records import warm_up
 from actorproc.retry import Backoff
+from actorproc.tasks import is_stray
 
 
 class OwnPartitions:
@@ -169,10 +171,14 @@ class OwnPartitions:
             if isinstance(error, Outranked):
                 self._tasks.start_soon(self._outrank, partition, error.epoch)
 
-        with running.scope:
-            async with self._turns[partition]:  # an earlier lease's actor may still be in its handler's `closing`
-                await self._warm.wait()
-                await keep_running(make, running.restarts, self._clock, failed=failed)
+        try:
+            with running.scope:
+                async with self._turns[partition]:  # an earlier lease's actor may still be in its handler's `closing`
+                    await self._warm.wait()
+                    await keep_running(make, running.restarts, self._clock, failed=failed)
+        except asyncio.CancelledError:  # the scope's own: see `left_as_found`
+            if not is_stray():
+                raise  # from further out
         self._let_go(running)
         if self._running.get(partition) is not running:
             return  # the lease is gone

@@ -27,7 +27,7 @@ from actorproc.partition.retrying import Retrying
 from actorproc.records import Batch
 from actorproc.rows.sequenced import joined, rows_after, rows_upto
 from actorproc.settings import Settings
-from actorproc.tasks import is_stray
+from actorproc.tasks import is_stray, left_as_found
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,8 @@ class BatchRun:
                 encoded = await place.threads.run(place.site.partition, begun, self._in_thread, ctx, attempt)
             else:
                 self._begin(attempt)
-                _check_nothing(await place.handler.process(part.batch, ctx))  # type: ignore[misc]  # an async def
+                with left_as_found():
+                    _check_nothing(await place.handler.process(part.batch, ctx))  # type: ignore[misc]  # an async def
                 ctx._finish()  # what is emitted while the rows are encoded would be lost
             async with self._committing:  # what the handler began to commit and did not wait for
                 table, failures = self._settled(attempt, encoded or await place.encoder.encode(attempt))

@@ -41,7 +41,7 @@ from actorproc.records import Batch, Cursor
 from actorproc.settings import Settings
 from actorproc.sources.protocol import Chunk, End, Source, Start
 from actorproc.store import Store
-from actorproc.tasks import first_cause, is_stray
+from actorproc.tasks import first_cause, is_stray, left_as_found
 
 CLOSING_TIME = 10.0
 """Seconds that a handler's `closing` may take."""
@@ -139,7 +139,8 @@ class PartitionActor(Actor[Read | Exception]):
             try:
                 new = self._common.handler()
                 async with self._in_time("opened() has not ended"):
-                    await new.opened(self._site)
+                    with left_as_found():
+                        await new.opened(self._site)
             except SystemExit as error:  # which would end the host, as if all were well
                 raise failure_of(error) from error
             self.statistics.state = "running"
@@ -379,7 +380,8 @@ class PartitionActor(Actor[Read | Exception]):
         with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSING_TIME) as scope:
             await self._common.threads.ended(self.partition)  # a plain `process` that nobody waits for any more
             try:
-                await handler.closing(self._site, reason)
+                with left_as_found():
+                    await handler.closing(self._site, reason)
             except (Exception, SystemExit):  # noqa: BLE001  # the user's code; the partition ends all the same
                 self._log.exception("partition.closing_failed")
         if scope.cancelled_caught:

@@ -21,6 +21,7 @@ from actorproc.sources.checks import check_methods, signature
 from actorproc.sources.log import LogSource
 from actorproc.sources.output import OutputSource
 from actorproc.sources.protocol import Chunk, End, Source, Start
+from actorproc.tasks import left_as_found
 
 T = TypeVar("T")
 log = get_logger(__name__)
@@ -164,7 +165,8 @@ class GuardedSource(Source):
         return answer
 
     async def _awaited(self, method: str, answer: object) -> object:
-        return await self._awaitable(method, answer)
+        with left_as_found():
+            return await self._awaitable(method, answer)
 
     def _awaitable(self, method: str, answer: object) -> Awaitable[object]:
         if not inspect.isawaitable(answer):

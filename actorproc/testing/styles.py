@@ -62,13 +62,26 @@ class Reference(PartitionHandler):
             raise RuntimeError("the batch fails at its end")
 
 
+async def stumble() -> None:
+    """A task group with a task that fails, which before Python 3.13 leaves the task around it marked as cancelled."""
+
+    async def fail() -> None:
+        raise ValueError("one of the group")
+
+    with suppress(ExceptionGroup):
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(fail())
+
+
 class Loop(Reference):
-    """One record after the other."""
+    """One record after the other, some beside a task group that fails."""
 
     async def process(self, batch: Batch, ctx: PartitionContext) -> None:
         attempt = Attempt(ctx)
         for record in batch:
             wish = attempt.wish(record)
+            if wish.number % 4 == 0:
+                await stumble()
             await SYSTEM.sleep(wish.wait)
             self.grant(record, wish, ctx)
         self.end(attempt, ctx)
