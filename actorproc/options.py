@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,9 +13,12 @@ from pydantic import BaseModel, ValidationError
 from actorproc.errors import SettingsError
 from actorproc.handler import PartitionHandler
 from actorproc.settings import TYPO, Settings, did_you_mean, explain, read_config
+from actorproc.shown import OBJECTS
 
 PREFIX = "ACTORPROC_OPTION_"
 _GIVE = "; give it with --option {0}=..., options={{'{0}': ...}} or in [options] of actorproc.toml"
+_LISTS = frozenset({"list_type", "tuple_type", "set_type", "frozen_set_type", "deque_type", "sequence_str"})
+"""Errors of pydantic's that say: this is no list."""
 
 
 def load_options(
@@ -27,6 +31,8 @@ def load_options(
 ) -> BaseModel:
     """The handler's `Options`. What is given beats the environment, the environment beats the file.
 
+    Text for a field that takes none, but a list or an object, is JSON. (The file has lists and tables of its own.)
+
     Args:
         alone: only what is `given` counts.
 
@@ -36,23 +42,58 @@ def load_options(
     model = handler.Options
     fields = model.model_fields
     values: dict[str, Any] = {}
+    outside: dict[str, object] = {}  # what does not come from the file
     where: dict[str, str] = {}
     if not alone:
         values |= read_config(config).get("options", {})
         where = dict.fromkeys(values, f"{config or 'actorproc.toml'}: ")
         found = _from(environment, handler)
         where |= {name: f"{PREFIX}{name.upper()} in the environment: " for name in found}
-        values |= found
-    values |= given or {}
+        outside |= found
+    outside |= given or {}
+    values |= outside
     where |= dict.fromkeys(given or {}, "")
     if unknown := sorted(values.keys() - fields.keys()):
         file = f" (in [options] of {config or 'actorproc.toml'})"
         named = ", ".join(name if name in (given or {}) else f"{name}{file}" for name in unknown)
         raise _no_option(handler, named, unknown[0], in_file=given is None or unknown[0] not in given)
+    texts = {name: text for name, text in outside.items() if isinstance(text, str)}
     try:
         return model(**values)
     except ValidationError as error:
-        raise SettingsError(f"options of {handler.__name__}:\n{explain(error, model, _GIVE, where)}") from None
+        values |= _from_json(error, texts)
+    try:
+        return model(**values)
+    except ValidationError as error:
+        hints = _json_hints(error, {name: values[name] for name in texts})
+        raise SettingsError(f"options of {handler.__name__}:\n{explain(error, model, _GIVE, where, hints)}") from None
+
+
+def _from_json(error: ValidationError, texts: Mapping[str, str]) -> dict[str, object]:
+    """The texts that are refused because they are no list or object, and are one in JSON, as what they are."""
+    found: dict[str, object] = {}
+    for name in {place[0] for place in _json_hints(error, texts)}:
+        try:
+            value = json.loads(texts[str(name)])
+        except (ValueError, RecursionError):
+            continue  # told as what it is: no list, no object
+        if isinstance(value, (list, dict)):
+            found[str(name)] = value
+    return found
+
+
+def _json_hints(error: ValidationError, values: Mapping[str, object]) -> dict[tuple[int | str, ...], str]:
+    """How those of the values are written that are refused as no list or object, by their place in the model."""
+    hints: dict[tuple[int | str, ...], str] = {}
+    for item in error.errors():
+        name = str(item["loc"][0]) if item["loc"] else ""
+        if name not in values or item["input"] != values[name]:
+            continue  # or something within it
+        if item["type"] in _LISTS:
+            hints[item["loc"]] = f'; write a list as JSON, such as {name}=["a","b"]'
+        elif item["type"] in OBJECTS:
+            hints[item["loc"]] = f'; write an object as JSON, such as {name}={{"a":1}}'
+    return hints
 
 
 def _from(environment: Mapping[str, str], handler: type[PartitionHandler]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from actorproc.errors import SettingsError
+from actorproc.shown import may_show
 
 _SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
@@ -89,7 +90,6 @@ ORDERED = (
 """Pairs of settings of which the first must be at most the second, and why."""
 
 _NEARLY_OPTION = re.compile("options|opton|opion|opions|optoin|optoins|otpion|otpions")
-_SECRET = re.compile(r"(?i)secret|pass|pwd|token|credential|private|api_?key|access_?key|dsn")
 _PREFIX = "ACTORPROC_"
 _OF_COMMANDS = ("source", "container", "name", "host", "log_level", "debug")
 """Options of the command line that have a variable, and are no settings."""
@@ -293,21 +293,27 @@ def read_config(config: str | Path | None) -> dict[str, Any]:
 
 
 def explain(
-    error: ValidationError, model: type[BaseModel], give: str = "", where: Mapping[str, str] | None = None
+    error: ValidationError,
+    model: type[BaseModel],
+    give: str = "",
+    where: Mapping[str, str] | None = None,
+    hints: Mapping[tuple[int | str, ...], str] | None = None,
 ) -> str:
     """What pydantic found, a line each: the field, the value, what is allowed. Never a value that may be a secret.
 
     Args:
         give: told of one that is missing: how to give it; `{0}` is its name.
         where: what precedes one that is wrong, by its name: where it stands.
+        hints: what follows one that is wrong, by its place in the model: how it is written.
     """
     lines = []
     for item in error.errors():
         name = ".".join(map(str, item["loc"]))
         message = item["msg"].removeprefix("Value error, ")
         place = (where or {}).get(str(item["loc"][0]), "") if item["loc"] else ""
-        if item["type"] == "extra_forbidden":
-            if isinstance(item["input"], dict) and len(item["loc"]) == 1:
+        message += (hints or {}).get(item["loc"], "")
+        if item["type"] == "extra_forbidden" and len(item["loc"]) == 1:  # deeper, it is in an option
+            if isinstance(item["input"], dict):
                 lines.append(f"{place}[{name}]: {_NO_TABLE}")
                 continue
             if name in _OF_COMMANDS:
@@ -319,18 +325,11 @@ def explain(
                 message = "it is a table: a line [options], and below it name = value for each option of the handler"
         if item["type"] == "missing":  # its input is all that was given
             lines.append(f"{name}: is missing{give.format(name) if len(item['loc']) == 1 else ''}")
-        elif name and isinstance(item["input"], (str, int, float)) and not _is_secret(model, item["loc"]):
+        elif name and may_show(model, item["loc"], item["type"], item["input"]):
             lines.append(f"{place}{name} = {item['input']!r}: {message}")
         else:
             lines.append(f"{place}{name}: {message}" if name else message)
     return "\n".join(lines)
-
-
-def _is_secret(model: type[BaseModel], place: tuple[int | str, ...]) -> bool:
-    """By its type (`SecretStr`), by `Field(repr=False)`, or by its name: rather one too many."""
-    field = model.model_fields.get(str(place[0]))
-    hidden = field is not None and (not field.repr or "Secret" in str(field.annotation))
-    return hidden or any(_SECRET.search(str(part)) for part in place)
 
 
 def did_you_mean(name: str, known: Iterable[str], like: float = 0.6) -> str:

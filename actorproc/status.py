@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from actorproc.errors import CorruptObject, SourceError, locate
+from actorproc.errors import CorruptObject, CredentialsExpired, SourceError, StoreError, locate
 from actorproc.group.assignment import Lease, Plan, plan
 from actorproc.group.heartbeat import Heartbeat, expiration_of, read_heartbeats
 from actorproc.group.liveness import Watch
@@ -19,6 +19,9 @@ from actorproc.records import Cursor
 from actorproc.sources.protocol import End, Source
 from actorproc.store import Store
 from actorproc.tasks import gather
+
+_OF_PARTITION = (CorruptObject, SourceError, StoreError)
+"""What may ail one partition alone: a folder without rights is refused, a bad sector does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ async def read_status(
 
     Raises:
         CorruptObject: `group.json` is not what was written there. (A partition's own trouble is in its `error`.)
-        StoreError, SourceError: it could not be read.
+        StoreError, SourceError: the group, or the list of partitions, could not be read.
     """
     group = await read_group(store, layout) or GroupDocument()
     heartbeats = await read_heartbeats(store, layout)
@@ -136,7 +139,9 @@ async def _read_partition(
     errors: list[str] = []
     try:
         end = await source.end(partition) if source is not None else None
-    except (CorruptObject, SourceError) as broken:
+    except CredentialsExpired:
+        raise  # of the whole store
+    except _OF_PARTITION as broken:
         errors.append(str(broken))
     try:
         chain = OutputChain(store, layout, partition)
@@ -144,7 +149,9 @@ async def _read_partition(
             state = _Committed(tip.cursor, await _last_moved(chain, tip), tip.number, tip.totals)
         if source is not None and end is not None:
             lag = await _lag(source, partition, state.cursor, end)
-    except (CorruptObject, SourceError) as broken:
+    except CredentialsExpired:
+        raise
+    except _OF_PARTITION as broken:
         locate(broken, store.url)
         errors.append(str(broken))
     return PartitionStatus(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from actorproc.context import PartitionContext
 from actorproc.errors import SettingsError
@@ -337,6 +339,122 @@ def test_what_is_wrong_with_options_tells_no_secret(given: dict[str, object], na
     with pytest.raises(SettingsError) as caught:
         load_options(WithSecrets, given, None, {})
     assert named in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+class Inner(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    n: int = 0
+    code: SecretStr | None = Field(None, max_length=1)
+    word: str = Field("", max_length=1, repr=False)
+
+
+class WithLists(WithOptions):
+    class Options(BaseModel):
+        names: list[str] = []
+        pair: tuple[int, str] = (0, "")
+        few: frozenset[int] = frozenset()
+        row: Sequence[int] = ()
+        deep: dict[str, int] = {}
+        inner: Inner | None = None
+        inners: list[Inner] = []
+        text: str = ""
+        either: str | list[str] = ""
+        headers: dict[str, str] | str = Field({}, max_length=1)
+        codes: list[SecretStr] = []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("names", '["a","b"]', ["a", "b"]),
+        ("names", " [] ", []),
+        ("pair", '[1, "x"]', (1, "x")),
+        ("few", "[1, 2, 1]", frozenset({1, 2})),
+        ("row", "[1, 2]", [1, 2]),
+        ("deep", '{"a": 1}', {"a": 1}),
+        ("inner", '{"n": 3}', Inner(n=3)),
+        ("inners", '[{"n": 3}]', [Inner(n=3)]),
+        ("text", '["a"]', '["a"]'),
+        ("text", '{"a": 1}', '{"a": 1}'),
+        ("either", '["a"]', '["a"]'),
+    ],
+)
+def test_text_is_json_where_the_option_takes_no_text_but_a_list_or_an_object(
+    name: str, text: str, value: object
+) -> None:
+    assert getattr(load_options(WithLists, {name: text}, None, {}), name) == value
+    variable = {f"ACTORPROC_OPTION_{name.upper()}": text}
+    assert getattr(load_options(WithLists, None, None, variable), name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "names",
+            "a,b",
+            """names = 'a,b': Input should be a valid list; write a list as JSON, such as names=["a","b"]""",
+        ),
+        (
+            "names",
+            "[a]",
+            """names = '[a]': Input should be a valid list; write a list as JSON, such as names=["a","b"]""",
+        ),
+        ("names", "3", """names = '3': Input should be a valid list; write a list as JSON, such as names=["a","b"]"""),
+        ("names", '{"a": 1}', """names: Input should be a valid list; write a list as JSON, such as names=["a","b"]"""),
+        ("names", "[" * 100_000, "Input should be a valid list; write a list as JSON"),
+        ("names", "[1]", "names.0 = 1: Input should be a valid string"),
+        ("deep", "a=1", """deep: Input should be a valid dictionary; write an object as JSON, such as deep={"a":1}"""),
+        ("deep", '{"a": "x"}', "deep.a = 'x': Input should be a valid integer"),
+        ("inner", '{"m": 3}', "inner.m = 3: Extra inputs are not permitted"),
+    ],
+)
+def test_text_that_is_not_the_list_or_object_wanted_is_told_how_one_is_written(
+    name: str, text: str, message: str
+) -> None:
+    with pytest.raises(SettingsError, match=re.escape(message)):
+        load_options(WithLists, {name: text}, None, {})
+    with pytest.raises(SettingsError, match=re.escape(f"ACTORPROC_OPTION_{name.upper()} in the environment: {name}")):
+        load_options(WithLists, None, None, {f"ACTORPROC_OPTION_{name.upper()}": text})
+
+
+def test_one_option_as_json_and_another_that_is_wrong_names_the_wrong_one_alone() -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_options(WithLists, {"names": '["a"]', "few": "1"}, None, {})
+    assert str(caught.value) == (
+        "options of WithLists:\n"
+        """few = '1': Input should be a valid frozenset; write a list as JSON, such as few=["a","b"]"""
+    )
+
+
+def test_text_in_the_file_is_text_for_it_has_lists_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text("[options]\nnames = '[\"a\"]'\n")
+    with pytest.raises(SettingsError, match=r"names = '\[\"a\"\]': Input should be a valid list$"):
+        load_options(WithLists, None, file, {})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"inner": '{"code": "hunter2"}'},
+        {"inner": '{"word": "hunter2"}'},
+        {"inner": '{"code": "hunter2"'},
+        {"inner": "code=hunter2"},
+        {"inners": '[{"word": "hunter2"}]'},
+        {"inners": '[{"word": "hunter2"]'},
+        {"inner": '["hunter2"]'},
+        {"names": '{"word": "hunter2"}'},
+        {"headers": '{"auth": "hunter2"'},
+        {"codes": '["hunter2"'},
+    ],
+)
+def test_what_is_wrong_with_json_tells_no_secret(given: dict[str, object]) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_options(WithLists, given, None, {})
+    assert next(iter(given)) in str(caught.value)
     assert "hunter2" not in str(caught.value)
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor
+from actorproc.errors import CredentialsExpired, PlaceRefused, StoreError, StoreRefused, StoreUnavailable
 from actorproc.group.assignment import Lease, Member
 from actorproc.group.heartbeat import Heartbeat
 from actorproc.group.membership import GroupDocument
@@ -22,8 +23,9 @@ from actorproc.output.checkpoints import Checkpoint, Totals
 from actorproc.output.following import Following, Spot
 from actorproc.places import find_processors, missing_processor
 from actorproc.records import Cursor
+from actorproc.sources.protocol import End
 from actorproc.status import next_plan, read_status
-from actorproc.store import Store
+from actorproc.store import Listing, Store, Stored, StoreLimits
 from actorproc.stores import open_store
 from actorproc.stores.memory import Memory
 from actorproc.testing.source import MemorySource
@@ -184,6 +186,76 @@ async def test_two_thousand_partitions_take_seconds_on_a_folder(tmp_path: Path) 
     assert {partition.last_commit for partition in status.partitions} == {5.0}
     assert seconds < 10
     print(f"status of 2,000 partitions: {seconds:.2f} s of CPU")
+
+
+class Closed(Memory):
+    """Raises `error` for what is read below `prefix`."""
+
+    def __init__(self, prefix: str, error: StoreError) -> None:
+        super().__init__()
+        self._prefix, self._error = prefix, error
+
+    async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
+        self._check(key)
+        return await super().get(key, unless=unless, tail=tail)
+
+    async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Listing:
+        self._check(prefix)
+        return await super().list(prefix, after, limit)
+
+    def _check(self, key: str) -> None:
+        if key.startswith(self._prefix):
+            raise self._error
+
+
+def closed(prefix: str, error: StoreError) -> Store:
+    return Store(Closed(prefix, error), limits=StoreLimits(patience=0))
+
+
+REFUSALS = [StoreRefused("no right"), PlaceRefused("no right"), StoreUnavailable("no right")]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: type(refusal).__name__)
+@pytest.mark.parametrize("prefix", [LAYOUT.output_dir("0"), LAYOUT.checkpoint("0")], ids=["output", "checkpoint"])
+async def test_a_partition_whose_state_the_store_does_not_give_says_so_and_the_others_are_shown(
+    prefix: str, refusal: StoreError
+) -> None:
+    store, source = closed(prefix, refusal), MemorySource(2)
+    for partition in ("0", "1"):
+        source.append(partition, [b"1"] * 10)
+        await store.put(LAYOUT.checkpoint(partition), Checkpoint(1, 0, Cursor("4", 3), Totals(4)).to_json())
+    status = await status_of(store, source=source)
+    assert [(p.partition, p.error, p.lag) for p in status.partitions] == [("0", "no right", None), ("1", None, 6)]
+    assert not status.lag_exact
+
+
+async def test_a_partition_whose_end_the_log_does_not_give_says_so_and_its_state_is_shown() -> None:
+    class Shut(MemorySource):
+        async def end(self, partition: str) -> End:
+            if partition == "0":
+                raise StoreRefused("no right")
+            return await super().end(partition)
+
+    store = Store(Memory())
+    await store.put(LAYOUT.checkpoint("0"), Checkpoint(1, 0, Cursor("4", 3), Totals(4)).to_json())
+    status = await status_of(store, source=Shut(2))
+    assert [(p.error, p.totals.records) for p in status.partitions] == [("no right", 4), (None, 0)]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "error"),
+    [
+        (LAYOUT.group, StoreRefused("no right")),
+        (LAYOUT.checkpoints, StoreRefused("no right")),
+        (LAYOUT.output_dir("0"), CredentialsExpired("no right")),
+    ],
+    ids=["group.json", "the list of partitions", "expired credentials"],
+)
+async def test_what_concerns_the_whole_place_is_an_error_of_the_status(prefix: str, error: StoreError) -> None:
+    store = closed(prefix, error)
+    await store.put(LAYOUT.checkpoint("0"), Checkpoint(1, 0, Cursor("4", 3), Totals(4)).to_json())
+    with pytest.raises(StoreRefused, match="no right"):
+        await status_of(store)
 
 
 async def test_the_plan_names_each_move_and_why_and_writes_nothing() -> None:

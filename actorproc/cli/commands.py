@@ -129,7 +129,7 @@ def serve(
             "--option",
             "-o",
             metavar="NAME=VALUE",
-            help="An option of the handler's own (its class `Options`); repeatable.",
+            help="An option of the handler's own (its class `Options`), a list or an object as JSON; repeatable.",
         ),
     ] = None,
     spark: Annotated[
