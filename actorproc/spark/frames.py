@@ -20,6 +20,7 @@ from actorproc.records import SEQUENCE
 from actorproc.rows.schema import PARTITION_COLUMN, schema_to_ddl
 from actorproc.settings import Settings
 from actorproc.spark.cores import cores
+from actorproc.spark.dataset import nullable
 from actorproc.spark.native import native_options, native_url
 from actorproc.spark.output import PARTITION, Output, check_names
 from actorproc.spark.place import opened
@@ -165,7 +166,7 @@ class _Wanted:
         folders and files by the folder that they are in; nothing if nothing was committed, None if it would read too much."""
         output = Output(self._name)
         with opened(self._container, settings) as place:
-            schema = place.call(output.schema, place.store)
+            schema = pa.schema(map(nullable, place.call(output.schema, place.store)))
             named = [*(self._partitions or ()), *(self._start if isinstance(self._start, Mapping) else ())]
             if named:
                 check_partitions(named, place.call(output.partitions, place.store), output.at(place.store.url))
