@@ -54,7 +54,8 @@ def read_output(
         container: its URL.
         columns: only these, in this order.
         partitions: only these.
-        start_sequence: only rows from this `_sequence` on; a number, or one by partition.
+        start_sequence: only rows from this `_sequence` on; a number, or one by partition. Where some of them were trimmed,
+            those that are left, without an error.
         native: with Spark's own Parquet reader (True), or with the data source, which needs no jar (False); None: with
             Spark's own where Spark reaches the store (`file://`; `s3://` if its `s3a` jars are there).
         settings: how to reach the store; default: environment and `actorproc.toml`.
