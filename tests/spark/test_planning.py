@@ -344,6 +344,8 @@ def test_a_file_that_lies_across_the_border_between_two_tasks_goes_where_most_of
         ({"startSequence": "-1"}, "startSequence = '-1': a whole number, 0 or more"),
         ({"startSequence": '{"0": -5}'}, "startSequence = '{\"0\": -5}': a whole number, 0 or more"),
         ({"partitions": "[]"}, "partitions"),
+        ({"partitions": ""}, "partitions = '': names such as 0,1,5, or a JSON list of them"),
+        ({"partitions": "0,"}, "partitions = '0,': names such as"),
         ({"tasks": "0"}, "tasks = '0'"),
         ({"s3_endpiont": "x"}, r"no option s3_endpiont; did you mean s3_endpoint\? There are: path, .*s3_endpoint"),
         ({"startsequense": "1"}, r"no option startsequense; did you mean startSequence\?"),
