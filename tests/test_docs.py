@@ -96,6 +96,14 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def test_the_page_on_spark_asks_for_delays_that_its_flights_have() -> None:
+    page = (ROOT / "docs" / "spark.md").read_text()
+    [(kinds, less)] = re.findall(r"% (\d+) - (\d+) }", page)
+    asked = [int(minutes) for minutes in re.findall(r"minutes > (\d+)", page)]
+    assert asked
+    assert max(asked) < int(kinds) - 1 - int(less), "else whoever types it gets nothing"
+
+
 def test_the_page_of_log_events_names_all_that_are_logged_by_default_with_their_levels_and_fields() -> None:
     rows = re.findall(r"^\| (`[^|]+) \| (\w+) \| ([^|]*)\|", LOGS.read_text(), re.MULTILINE)
     told = {name: (level, fields) for names, level, fields in rows for name in re.findall(r"`([\w.]+)`", names)}

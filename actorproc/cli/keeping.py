@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from actorproc.cli.help import Command, Group
 from actorproc.cli.parameters import Config, Container, Json, MaybeContainer, MaybeLog, MaybeName, Name, Set
+from actorproc.errors import UsageError
+
+
+class _OfOne(Command):
+    """A command on a log or on a processor's output."""
+
+    def invoke(self, ctx: Any) -> Any:
+        typed = [name for name in ("name", "container", "log") if _is_typed(ctx, name)]
+        # Of the environment name and container are for all commands; typed, they may be what is meant to lose its files.
+        if "log" in typed and len(typed) > 1:
+            beside = " and ".join(f"--{name} {ctx.params[name]!r}" for name in typed[:-1])
+            raise UsageError(
+                f"--log {ctx.params['log']!r} with {beside}: --log names a log, --name and --container the output of a "
+                "processor; give one of both"
+            )
+        return super().invoke(ctx)
+
+
+def _is_typed(ctx: Any, name: str) -> bool:
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
 
 app = typer.Typer()
 readers = typer.Typer(
@@ -23,7 +45,7 @@ readers = typer.Typer(
 )
 
 
-@readers.command("list", cls=Command)
+@readers.command("list", cls=_OfOne)
 def list_readers(
     name: MaybeName = None,
     container: MaybeContainer = None,
@@ -45,7 +67,7 @@ def list_readers(
     show(name, container, log, as_json, config, settings)
 
 
-@readers.command("add", cls=Command)
+@readers.command("add", cls=_OfOne)
 def add_reader(
     reader: Annotated[str, typer.Argument(metavar="READER", help="A name for it.")],
     name: MaybeName = None,
@@ -82,7 +104,7 @@ def add_reader(
     add(reader, name, container, log, spark, processor, at or [], config, settings)
 
 
-@readers.command("remove", cls=Command)
+@readers.command("remove", cls=_OfOne)
 def remove_reader(
     reader: Annotated[str, typer.Argument(metavar="READER", help="As `list` shows it.")],
     name: MaybeName = None,
@@ -103,7 +125,7 @@ def remove_reader(
     remove(reader, name, container, log, config, settings)
 
 
-@app.command(cls=Command)
+@app.command(cls=_OfOne)
 def trim(
     name: MaybeName = None,
     container: MaybeContainer = None,
@@ -179,7 +201,6 @@ def compact(
     is at work: it names them, with exit code 1. Needs Java 17 or newer and the extra `spark`.
     """
     from actorproc.cli.common import pairs
-    from actorproc.errors import UsageError
 
     try:
         import actorproc.spark  # noqa: F401

@@ -35,7 +35,7 @@ from actorproc.spark.progress import Lag, read_lag
 from actorproc.spark.query import Query, Sink
 from actorproc.spark.request import checked_names, given_options, riding_options
 from actorproc.spark.running import RunLimits, RunningQuery
-from actorproc.spark.session import TO_THE_END, RemoteSession, Session, default_master, session_options
+from actorproc.spark.session import TO_THE_END, RemoteSession, Session, check_remote, default_master, session_options
 from actorproc.spark.urls import check_apart, full_url, spark_url
 from actorproc.store import Store
 from actorproc.stores import open_store
@@ -177,13 +177,16 @@ def _check(ask: Ask) -> None:
         raise UsageError(
             "--remote (or SPARK_REMOTE) names a server that is there: --master and --package do not go with it"
         )
+    if ask.remote:
+        check_remote(ask.remote)
     for package in ",".join(ask.packages).split(",") if ask.packages else ():
         if not _COORDINATES.fullmatch(package):
             raise UsageError(
                 f"--package {package!r}: write GROUP:NAME:VERSION, such as io.delta:delta-spark_4.2_2.13:4.4.0"
             )
     if ask.to.lower() in _IN_FOLDERS and ask.path is None and "path" not in ask.options:
-        raise UsageError(f"--to {ask.to} needs --path URL: where its files go")
+        what = "the log's" if ask.to.lower() == _OURS else "where its files go"
+        raise UsageError(f"--to {ask.to} needs --path URL: {what}")
     if ask.mode is not None and ask.mode.lower() not in _MODES:
         raise UsageError(f"--mode {ask.mode!r}: {', '.join(_MODES)}")
     if ask.to.lower() == _OURS and ask.mode not in (None, "append"):

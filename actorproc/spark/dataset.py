@@ -44,7 +44,7 @@ class Dataset(ABC):
 
     @abstractmethod
     async def schema(self, store: Store) -> pa.Schema:
-        """Every column there is. Raises UsageError if there is no such dataset."""
+        """Every column there is, NOT NULL where none of its values is ever null. Raises UsageError if there is no such dataset."""
 
     @abstractmethod
     async def identity(self, store: Store) -> str:
@@ -142,7 +142,7 @@ def repeated(text: str, rows: int) -> pa.Array:
 
 
 def checked_columns(schema: pa.Schema, wanted: pa.Schema, what: str) -> None:
-    """Check that the wanted columns are there, with the types that they have.
+    """Check that the wanted columns are there, with the types that they have, and NOT NULL only where they are.
 
     Raises:
         UsageError: names each that is not, its type, and what is there.
@@ -151,13 +151,50 @@ def checked_columns(schema: pa.Schema, wanted: pa.Schema, what: str) -> None:
     for field in wanted:
         if field.name not in schema.names:
             wrong.append(f"there is no column {field.name!r}")
-        elif not alike(schema.field(field.name).type, field.type):
-            wrong.append(f"column {field.name!r} is {schema.field(field.name).type}, not {field.type}")
+            continue
+        there = schema.field(field.name)
+        if alike(there.type, field.type):
+            # Spark believes it: it would count no nulls where there are some, or fail in Java.
+            wrong += [
+                f"column {part!r} may be null, and is called NOT NULL" for part in _believed(field.name, there, field)
+            ]
+        else:
+            wrong.append(f"column {field.name!r} is {there.type}, not {field.type}")
     if wrong:
         raise UsageError(
             f"the schema does not fit {what}: {'; '.join(wrong)}. There are: {', '.join(schema.names)}. "
-            "Name columns as they are, with their types, and cast in Spark"
+            "Name columns as they are, with their types (NOT NULL may be left out), and cast in Spark"
         )
+
+
+def _believed(path: str, there: pa.Field, wanted: pa.Field) -> Iterator[str]:
+    """What only `wanted` calls NOT NULL: the column, or a part, as Spark names it. Their types are alike."""
+    if there.nullable and not wanted.nullable:
+        yield path
+    for part, wanted_part in zip(_parts(there.type), _parts(wanted.type), strict=True):
+        yield from _believed(f"{path}.{part[0]}", part[1], wanted_part[1])
+
+
+def _parts(kind: pa.DataType) -> list[tuple[str, pa.Field]]:
+    if pa.types.is_struct(kind):
+        return [(field.name, field) for field in kind]
+    if pa.types.is_list(kind):
+        return [("element", kind.value_field)]
+    if pa.types.is_map(kind):
+        return [("key", kind.key_field), ("value", kind.item_field)]
+    return []
+
+
+def nullable(field: pa.Field) -> pa.Field:
+    """The field, and all in it, nullable: as Spark's own reader of Parquet has it."""
+    kind = field.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([nullable(part) for part in kind])
+    elif pa.types.is_list(kind):
+        kind = pa.list_(nullable(kind.value_field))
+    elif pa.types.is_map(kind):
+        kind = pa.map_(nullable(kind.key_field).type, nullable(kind.item_field).type)
+    return pa.field(field.name, kind, True, field.metadata)
 
 
 def alike(left: pa.DataType, right: pa.DataType) -> bool:

@@ -20,6 +20,7 @@ from actorproc.records import SEQUENCE
 from actorproc.rows.schema import PARTITION_COLUMN, schema_to_ddl
 from actorproc.settings import Settings
 from actorproc.spark.cores import cores
+from actorproc.spark.dataset import nullable
 from actorproc.spark.native import native_options, native_url
 from actorproc.spark.output import PARTITION, Output, check_names
 from actorproc.spark.place import opened
@@ -53,7 +54,8 @@ def read_output(
         container: its URL.
         columns: only these, in this order.
         partitions: only these.
-        start_sequence: only rows from this `_sequence` on; a number, or one by partition.
+        start_sequence: only rows from this `_sequence` on; a number, or one by partition. Where some of them were trimmed,
+            those that are left, without an error.
         native: with Spark's own Parquet reader (True), or with the data source, which needs no jar (False); None: with
             Spark's own where Spark reaches the store (`file://`; `s3://` if its `s3a` jars are there).
         settings: how to reach the store; default: environment and `actorproc.toml`.
@@ -165,7 +167,7 @@ class _Wanted:
         folders and files by the folder that they are in; nothing if nothing was committed, None if it would read too much."""
         output = Output(self._name)
         with opened(self._container, settings) as place:
-            schema = place.call(output.schema, place.store)
+            schema = pa.schema(map(nullable, place.call(output.schema, place.store)))
             named = [*(self._partitions or ()), *(self._start if isinstance(self._start, Mapping) else ())]
             if named:
                 check_partitions(named, place.call(output.partitions, place.store), output.at(place.store.url))

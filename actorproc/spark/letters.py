@@ -20,22 +20,24 @@ from actorproc.spark.output import check_processor
 from actorproc.store import Store
 from actorproc.tasks import gather
 
-_HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
-_CAUSE = pa.struct([("type", pa.string()), ("message", pa.string()), ("traceback", pa.string())])
+_HEADERS = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string(), False), ("value", pa.binary())])))
+_CAUSE = pa.struct(
+    [pa.field("type", pa.string(), False), pa.field("message", pa.string(), False), ("traceback", pa.string())]
+)
 
 LETTER_SCHEMA = pa.schema(
     [
-        ("partition", pa.string()),
-        ("sequence", pa.int64()),
+        pa.field("partition", pa.string(), False),
+        pa.field("sequence", pa.int64(), False),
         ("key", pa.binary()),
         ("value", pa.binary()),
-        ("headers", _HEADERS),
+        pa.field("headers", _HEADERS, False),
         ("timestamp", RECORD_SCHEMA.field("timestamp").type),
-        ("error", _CAUSE),
-        ("attempts", pa.int32()),
-        ("host", pa.string()),
-        ("epoch", pa.int64()),
-        ("time", pa.timestamp("us", "UTC")),
+        pa.field("error", _CAUSE, False),
+        pa.field("attempts", pa.int32(), False),
+        pa.field("host", pa.string(), False),
+        pa.field("epoch", pa.int64(), False),
+        pa.field("time", pa.timestamp("us", "UTC"), False),
     ]
 )
 """As `actorproc dead-letters list --json` shows them, keys and values being the bytes that they were."""

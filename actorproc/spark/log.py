@@ -18,17 +18,17 @@ from actorproc.spark.dataset import Dataset, FileRows, list_files, repeated
 from actorproc.store import Store
 from actorproc.tasks import gather
 
-_HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
+_HEADER = pa.struct([pa.field("key", pa.string(), False), ("value", pa.binary())])
 
 LOG_SCHEMA = pa.schema(
     [
         ("key", pa.binary()),
         ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
+        pa.field("topic", pa.string(), False),
+        pa.field("partition", pa.int32(), False),
+        pa.field("offset", pa.int64(), False),
         ("timestamp", RECORD_SCHEMA.field("timestamp").type),
-        ("timestampType", pa.int32()),
+        pa.field("timestampType", pa.int32(), False),
         ("headers", pa.list_(pa.field("element", _HEADER))),
     ]
 )

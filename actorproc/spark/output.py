@@ -24,7 +24,7 @@ from actorproc.records import SEQUENCE
 from actorproc.spark.dataset import Dataset, FileRows, repeated
 from actorproc.store import Store
 
-PARTITION = pa.field("_partition", pa.string())
+PARTITION = pa.field("_partition", pa.string(), nullable=False)
 
 _ROWS = 50_000  # in a batch, at most
 _REMEMBERED = 256  # compacted files, what is in them
@@ -55,7 +55,7 @@ class Output(Dataset):
         declared = await read_schema(store, self._layout)
         if declared is None:
             raise CorruptObject(self._layout.schema, "is missing; every processor writes it as it starts", store.url)
-        return pa.schema([_nullable(field) for field in (*declared, PARTITION, SEQUENCE)])
+        return pa.schema([*declared, PARTITION, SEQUENCE])
 
     async def partitions(self, store: Store) -> Sequence[str]:
         return await partitions_with_state(store, self._layout)
@@ -229,18 +229,6 @@ def _plain(column: pa.Array) -> pa.Array:
 
 def _damaged(key: str, error: Exception) -> CorruptObject:
     return CorruptObject.unreadable(key, error)
-
-
-def _nullable(field: pa.Field) -> pa.Field:
-    """The field, and all in it, nullable: as Spark's own reader of Parquet has it."""
-    kind = field.type
-    if pa.types.is_struct(kind):
-        kind = pa.struct([_nullable(part) for part in kind])
-    elif pa.types.is_list(kind):
-        kind = pa.list_(_nullable(kind.value_field))
-    elif pa.types.is_map(kind):
-        kind = pa.map_(_nullable(kind.key_field).type, _nullable(kind.item_field).type)
-    return pa.field(field.name, kind, True, field.metadata)
 
 
 def check_names(processor: str, columns: Sequence[str], schema: pa.Schema) -> None:

@@ -157,7 +157,7 @@ def _partitions(value: str | None) -> frozenset[str] | None:
     if value is None:
         return None
     named = _json(value) if value.lstrip().startswith("[") else [name.strip() for name in value.split(",")]
-    if not isinstance(named, list) or not named:
+    if not isinstance(named, list) or not named or "" in named:
         raise UsageError(f"partitions = {value!r}: names such as 0,1,5, or a JSON list of them")
     return frozenset(map(str, named))
 

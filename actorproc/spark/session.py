@@ -35,6 +35,11 @@ _CLOSING = 10.0  # seconds that Spark has to end in good order; its Java ends wi
 _REACH = 60.0  # seconds that a Spark Connect server has to answer at first
 _SILENT = 5.0  # of them, before a word is said
 _TOKEN = re.compile(r"(?i)(token=)[^;]*")
+_PAIR = r"[^;=]+=[^;=]*"
+_REMOTE = re.compile(
+    rf"sc://(?:[^\s/:;?#\[\]]+|\[[0-9A-Fa-f:.]+\])(?::(\d{{0,5}}))?(?:/(?:;(?:{_PAIR}(?:;{_PAIR})*)?)?)?"
+)
+_LARGEST_PORT = 65535
 _SECRET = re.compile(r"(?i)secret|passw|passphrase|pwd|token|credential|private|(api|access|account)[._]?key")
 _IN_JAVA = re.compile(r"-D([^\s=]+)=(\"[^\"]*\"|\S+)")
 
@@ -127,7 +132,7 @@ class RemoteSession(Session):
     """
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
-        super().__init__(_TOKEN.sub(r"\1***", url), options)
+        super().__init__(_without_token(url), options)
         self._url = url
 
     def again(self) -> SparkSession:
@@ -181,6 +186,24 @@ class RemoteSession(Session):
         # Else a dead server is asked for ten minutes, and nobody gets another session meanwhile.
         session.client.set_retry_policies([])
         session.stop()
+
+
+def check_remote(url: str) -> None:
+    """Check the URL of a Spark Connect server.
+
+    Raises:
+        UsageError: Spark would not take it; says what is allowed.
+    """
+    found = _REMOTE.fullmatch(url)
+    if found is None or int(found[1] or 0) > _LARGEST_PORT:
+        raise UsageError(
+            f"--remote (or SPARK_REMOTE) {_without_token(url)!r}: write sc://HOST:PORT, such as sc://spark.example.org:15002; "
+            "with parameters sc://HOST:PORT/;NAME=VALUE;NAME=VALUE"
+        )
+
+
+def _without_token(url: str) -> str:
+    return _TOKEN.sub(r"\1***", url)
 
 
 _ARROW = "-Darrow.enable_unsafe_memory_access=true"

@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 from actorproc.errors import UsageError
 from actorproc.rows.schema import schema_to_ddl
 from actorproc.spark.called import called_by_spark
+from actorproc.spark.dataset import nullable
 from actorproc.spark.place import opened
 from actorproc.spark.reading import read_spans
 from actorproc.spark.request import Request, parse_options
@@ -63,7 +64,8 @@ class ActorprocSource(DataSource):
     def schema(self) -> str:
         request = parse_options(self.options)
         with opened(request.url, request.settings) as place:
-            return schema_to_ddl(place.call(request.dataset.schema, place.store), exact=True)
+            schema = place.call(request.dataset.schema, place.store)
+        return schema_to_ddl(pa.schema(map(nullable, schema)), exact=True)
 
     @called_by_spark
     def reader(self, schema: StructType) -> DataSourceReader:

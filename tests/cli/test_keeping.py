@@ -205,6 +205,25 @@ def test_a_torn_newest_file_of_one_partition_does_not_hide_the_others(run: Run, 
 
 
 @pytest.mark.parametrize(
+    "command",
+    [["trim", "--yes"], ["readers", "list"], ["readers", "add", "x", "--at", "1"], ["readers", "remove", "x"]],
+)
+def test_a_log_and_an_output_are_not_asked_for_at_once(
+    run: Run, place: Path, of: list[str], monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    before, log = files(place), ["--log", str(place / "events")]
+    for typed in (of, of[:2], of[2:]):
+        both = run(*command, *log, *typed)
+        assert (both.exit_code, both.stdout) == (2, "")
+        assert f"--log {log[1]!r} with {typed[0]} {typed[1]!r}" in both.stderr
+        assert "--log names a log, --name and --container the output of a processor; give one of both" in both.stderr
+    assert files(place) == before
+    monkeypatch.setenv("ACTORPROC_NAME", of[1])
+    monkeypatch.setenv("ACTORPROC_CONTAINER", of[3])
+    assert "one of both" not in run(*command, *log).stderr, "the environment is for all commands"
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["trim"], "Give --name and --container for a processor's output, or --log for a log"),

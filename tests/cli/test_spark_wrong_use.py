@@ -59,6 +59,11 @@ def refused(run: Run, *arguments: object, says: str) -> None:
         (["queries_app:counts", "--stop-within=-1s"], "--stop-within = '-1s': at least 0 s"),
         (["queries_app:counts", "--conf", "x"], "--conf 'x': write --conf name=value"),
         (["queries_app:counts", "--remote", "sc://x", "--master", "local"], "--master and --package do not go with it"),
+        (["queries_app:counts", "--remote", "foo"], "--remote (or SPARK_REMOTE) 'foo': write sc://HOST:PORT, such as"),
+        (
+            ["queries_app:counts", "--remote", "sc://h:1/;token=x;y"],
+            "'sc://h:1/;token=***;y': write sc://HOST:PORT, such",
+        ),
         (
             ["queries_app:counts", "--master", "foo[2]"],
             "--master 'foo[2]': write local[4], local[*], spark://HOST:PORT",
@@ -67,6 +72,7 @@ def refused(run: Run, *arguments: object, says: str) -> None:
         (["queries_app:counts", "--package", "foo"], "--package 'foo': write GROUP:NAME:VERSION"),
         (["queries_app:counts", "--package", "a:b:1,c:d"], "--package 'c:d': write GROUP:NAME:VERSION"),
         (["queries_app:counts", "--to", "parquet"], "--to parquet needs --path URL"),
+        (["queries_app:counts", "--to", "actorproc"], "--to actorproc needs --path URL: the log's"),
         (["queries_app:counts", "--mode", "complet"], "--mode 'complet': append, update, complete"),
         (
             ["queries_app:counts", "--columns", "tail,dely"],
@@ -114,6 +120,7 @@ def test_spark_is_kept_out_of_what_the_processor_keeps(run: Run, state: Path, wh
             ["--spark", "queries_app:counts --remote sc://h --master local", *CHECKPOINT],
             "--master and --package do not go with it",
         ),
+        (["--spark", "queries_app:counts --remote foo", *CHECKPOINT], "SPARK_REMOTE) 'foo': write sc://HOST:PORT"),
         (["--spark", "--trigger 5s", *CHECKPOINT], "Missing argument 'MODULE:FUNCTION'"),
     ],
 )

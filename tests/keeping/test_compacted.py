@@ -64,6 +64,17 @@ async def test_originals_go_an_hour_after_the_switch_and_compacted_files_when_re
     assert (await trim(kept, SETTINGS)).files == 0
 
 
+async def test_old_rows_that_nobody_holds_go_at_once_though_compacted_a_moment_ago(
+    place: Place, fleet: Fleet, kept: KeptOutput
+) -> None:
+    await fleet.commit(p0=50)
+    place.wait(2 * HOUR)
+    await compact(place.store)
+    assert await left(place) == ([0, 1, 2, 3, 4], [0])
+    await trim(kept, SETTINGS)
+    assert await left(place) == ([4], [])
+
+
 async def test_rows_stay_as_long_as_they_are_young_wherever_they_are(
     place: Place, fleet: Fleet, kept: KeptOutput
 ) -> None:

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from actorproc.errors import SourceError, UsageError
 from actorproc.layout import ProcessorLayout
 from actorproc.listing import NumberedFile
+from actorproc.log.producer import Producer
 from actorproc.rows.schema import output_schema, parse_schema
 from actorproc.settings import Settings
-from actorproc.spark.dataset import Span
+from actorproc.spark.dataset import Span, nullable
+from actorproc.spark.place import opened
 from actorproc.spark.planning import beginning, between, dealt, everything, most_within, news
+from actorproc.spark.reading import read_spans
 from actorproc.spark.request import Request, given_options, parse_options, riding_options
-from actorproc.spark.stream import Stream
+from actorproc.spark.stream import Stream, plan
 from actorproc.store import Listing, Store
 from actorproc.stores.memory import Memory
-from tests.spark.committing import Fleet
+from tests.spark.committing import Fleet, Numbers
 
 LAYOUT = ProcessorLayout("numbers")
 
@@ -218,6 +224,64 @@ async def test_a_partition_that_does_not_exist_is_refused_by_name(store: Store, 
                 await way(asked(**options), store)
 
 
+class Nested(Numbers):
+    output_schema = (
+        "n long, sure long NOT NULL, legs array<struct<a: long, b: long NOT NULL>>, m map<string, struct<c: long>>"
+    )
+
+    def row(self, n: int) -> dict[str, Any]:
+        return super().row(n) | {"sure": n, "legs": [{"a": None, "b": n}], "m": None}
+
+
+async def test_a_column_that_may_be_null_is_refused_as_not_null_and_so_is_what_is_in_it(tmp_path: Path) -> None:
+    await Fleet(str(tmp_path)).commit(Nested, p0=5)
+
+    def look(columns: str, **options: str) -> None:
+        assert plan(asked(path=str(tmp_path), **options), parse_schema(columns))
+
+    for columns in ("sure long NOT NULL", "sure long", "legs array<struct<a: long, b: long>>", Nested.output_schema):
+        await asyncio.to_thread(look, columns)
+    for columns, parts in (
+        ("n long NOT NULL", ["n"]),
+        ("m map<string, struct<c: long>> NOT NULL, n long NOT NULL", ["m", "n"]),
+        ("legs array<struct<a: long NOT NULL, b: long>>", ["legs.element.a"]),
+        ("m map<string, struct<c: long NOT NULL>>", ["m.value.c"]),
+    ):
+        wrong = "; ".join(f"column {part!r} may be null, and is called NOT NULL" for part in parts)
+        with pytest.raises(UsageError, match=rf"numbers at .*: {re.escape(wrong)}\. There are: n, sure"):
+            await asyncio.to_thread(look, columns)
+    leg = parse_schema(Nested.output_schema).field("legs").type.value_type
+    strict = pa.schema([("legs", pa.list_(pa.field("element", leg, nullable=False)))])
+    with pytest.raises(UsageError, match=r"column 'legs\.element' may be null"):
+        await asyncio.to_thread(plan, asked(path=str(tmp_path)), strict)
+    with pytest.raises(UsageError, match="column 'value' may be null"):
+        await asyncio.to_thread(
+            plan, asked(path=str(tmp_path), kind="dead-letters"), pa.schema([pa.field("value", pa.binary(), False)])
+        )
+
+
+@pytest.mark.parametrize("kind", ["output", "log", "dead-letters"])
+async def test_columns_are_read_as_not_null_where_that_is_so_and_as_nullable_everywhere(
+    kind: str, tmp_path: Path
+) -> None:
+    if kind == "log":
+        async with Producer(str(tmp_path), partitions=1) as producer:
+            await producer.send(b"1", headers=[("a", b"b")])
+        request = parse_options({"path": str(tmp_path), "kind": kind})
+    else:
+        await Fleet(str(tmp_path)).commit(Nested, p0=9)
+        request = asked(path=str(tmp_path), kind=kind)
+
+    def read() -> None:
+        with opened(request.url, request.settings) as place:
+            there = place.call(request.dataset.schema, place.store)
+        for schema in (there, pa.schema(map(nullable, there))):
+            (spans,) = plan(request, schema)
+            assert [batch.schema for batch in read_spans(request, spans, schema)] == [schema]
+
+    await asyncio.to_thread(read)
+
+
 async def test_dead_letters_have_gaps_and_are_all_found(store: Store, fleet: Fleet) -> None:
     await fleet.commit(p0=5)  # a commit without dead letters
     await fleet.commit(p0=5)
@@ -280,6 +344,8 @@ def test_a_file_that_lies_across_the_border_between_two_tasks_goes_where_most_of
         ({"startSequence": "-1"}, "startSequence = '-1': a whole number, 0 or more"),
         ({"startSequence": '{"0": -5}'}, "startSequence = '{\"0\": -5}': a whole number, 0 or more"),
         ({"partitions": "[]"}, "partitions"),
+        ({"partitions": ""}, "partitions = '': names such as 0,1,5, or a JSON list of them"),
+        ({"partitions": "0,"}, "partitions = '0,': names such as"),
         ({"tasks": "0"}, "tasks = '0'"),
         ({"s3_endpiont": "x"}, r"no option s3_endpiont; did you mean s3_endpoint\? There are: path, .*s3_endpoint"),
         ({"startsequense": "1"}, r"no option startsequense; did you mean startSequence\?"),

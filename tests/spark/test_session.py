@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ import actorproc.spark.session
 from actorproc.errors import HandlerDefinitionError, Lost, QueryFailed, UsageError
 from actorproc.settings import Settings
 from actorproc.spark.failure import explained, shortened
-from actorproc.spark.session import RemoteSession, Session, session_options
+from actorproc.spark.session import RemoteSession, Session, check_remote, session_options
 from actorproc.spark.urls import check_apart, spark_url
 
 ROOT = Path(__file__).parents[2]
@@ -300,6 +301,23 @@ def test_a_server_that_never_answers_is_given_up_and_said_to_be_waited_for(monke
     ):
         RemoteSession("sc://127.0.0.1:1", {}).open()
     assert said == ["spark.waiting"]
+
+
+@pytest.mark.parametrize(
+    ("url", "fits"),
+    [
+        *((f"sc://{rest}", True) for rest in ("h", "h/", "h:", "h:1", "h:1/;", "h.example.org:65535/;token=a%3D;b=c", "[::1]:15002")),
+        *((url, False) for url in ("", "h:1", "sc:h", "sc://", "sc://:1", "sc://h:x", "sc://h:65536", "sc://h/x", "sc://h/;a")),
+    ],
+)  # fmt: skip
+def test_the_url_of_a_server_is_checked_as_spark_would_check_it(url: str, fits: bool) -> None:
+    core = pytest.importorskip(
+        "pyspark.sql.connect.client.core", reason="Spark Connect: install the extra 'connect'", exc_type=ImportError
+    )
+    with nullcontext() if fits else pytest.raises(UsageError, match="write sc://HOST:PORT"):
+        check_remote(url)
+    with nullcontext() if fits else pytest.raises(ValueError, match=r"INVALID_CONNECT_URL|Port"):
+        core.DefaultChannelBuilder(url)
 
 
 @pytest.mark.parametrize("gone", [False, True])
