@@ -20,7 +20,8 @@ source, and no store."""
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?(.*)", re.DOTALL)  # two letters at least: not the drive of a path
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _S3 = ("s3", "s3a", "s3n")  # as Hadoop and others spell it
-_ALLOWED = "write memory://NAME, file:///FOLDER, file://FOLDER, a plain path, or s3://BUCKET/PREFIX"
+# Not memory://NAME, which is for tests: whoever reads this wants a place that lasts.
+_ALLOWED = "write file:///FOLDER, file://FOLDER, a plain path, or s3://BUCKET/PREFIX"
 
 
 def open_store(url: str | os.PathLike[str], settings: Settings | None = None, *, clock: Clock = SYSTEM) -> Store:

@@ -140,7 +140,8 @@ def serve(
         ),
     ] = None,
     spark_checkpoint: Annotated[
-        str | None, typer.Option(metavar="URL", help="Where Spark notes how far it is; with --spark.")
+        str | None,
+        typer.Option(metavar="URL", callback=place, help="Where Spark notes how far it is; with --spark."),
     ] = None,
     config: Config = None,
     settings: Set = None,

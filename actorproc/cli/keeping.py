@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from actorproc.cli.help import Command, Group
-from actorproc.cli.parameters import Config, Container, Json, MaybeContainer, MaybeLog, MaybeName, Name, Set
+from actorproc.cli.parameters import Config, Container, Json, MaybeContainer, MaybeLog, MaybeName, Name, Set, place
 from actorproc.errors import UsageError
 
 
@@ -74,10 +74,12 @@ def add_reader(
     container: MaybeContainer = None,
     log: MaybeLog = None,
     spark: Annotated[
-        str | None, typer.Option(metavar="URL", help="A Spark query: its checkpointLocation, a folder or bucket.")
+        str | None,
+        typer.Option(metavar="URL", callback=place, help="A Spark query: its checkpointLocation, a folder or bucket."),
     ] = None,
     processor: Annotated[
-        str | None, typer.Option(metavar="CONTAINER/NAME", help="A processor, if it could not register by itself.")
+        str | None,
+        typer.Option(metavar="CONTAINER/NAME", callback=place, help="A processor, if it could not register by itself."),
     ] = None,
     at: Annotated[
         list[str] | None,

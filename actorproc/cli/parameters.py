@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+_IN_MEMORY = re.compile(r"(actorproc\+)?memory:")
+
 
 def place(value: str | None) -> str | None:
-    """A place that is given and empty, as a variable that is not set makes it, is no default."""
+    """A place that is given: where things stay. Empty, as a variable that is not set makes it, is no default."""
     if value is not None and not value.strip():
         raise typer.BadParameter("it is empty; give a folder or a URL")
+    if value is not None and _IN_MEMORY.match(value):
+        raise typer.BadParameter(
+            f"{value} lives in one process, and is gone with it (it is for tests, in Python); give a folder instead"
+        )
     return value
 
 

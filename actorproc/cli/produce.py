@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import select
-import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -16,11 +15,14 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from actorproc.cli.common import counted, load_settings, run_async, shown_settings
+from actorproc.cli.produce_end import explained, interrupted
 from actorproc.cli.streams import conclude
+from actorproc.cli.workers import end_soon
 from actorproc.clock import SYSTEM
 from actorproc.errors import ActorprocError, UsageError
+from actorproc.log.account import Account
 from actorproc.log.producer import Producer
-from actorproc.log.producing import BadLine, LineReader, OnBadLine, Produced, first_checked, produce_lines
+from actorproc.log.producing import LineReader, OnBadLine, Produced, first_checked, produce_lines
 from actorproc.signals import SAME_STOP
 from actorproc.tasks import first_cause
 
@@ -37,102 +39,94 @@ def run(
 ) -> None:
     """Append the lines."""
     settings = load_settings(config, given)
+    account = Account()
+    given_too = {"--key": key, "--rate": rate, "--config": config}
+    more = [part for name, value in given_too.items() if value is not None for part in (name, str(value))]
+    more += [*(["--on-bad-line", "skip"] if on_bad_line == "skip" else []), *shown_settings(given or [])]
 
-    async def work() -> None:
+    async def work() -> str | None:
         with _lines(file) as (lines, size), _progress(size) as progress:
             checked: LineReader = lines
             if key is not None and partitions is not None and on_bad_line == "fail" and file != "-":
                 # The number of partitions is for good: a log is not made for a key that is misspelt. (A stream may be silent for
                 # long, and whoever reads the log wants to begin.)
-                async with _until_signal() as scope:
-                    checked = await first_checked(lines, key)
-                if scope.cancelled_caught:
-                    _interrupted(0, file, log)
-                    return
+                with anyio.CancelScope() as reading:
+                    async with _heeding_signals(reading, reading):
+                        checked = await first_checked(lines, key)
+                if reading.cancelled_caught:
+                    return None
             began = SYSTEM.monotonic()
-            async with (
-                Producer(log, partitions=partitions, partitioner="round-robin", settings=settings) as producer,
-                _until_signal() as scope,
-            ):
-                produced = await produce_lines(
-                    producer, checked, key=key, rate=rate, on_bad_line=on_bad_line, progress=progress
-                )
+            reading = anyio.CancelScope()
+            with anyio.CancelScope() as everything:
+                async with (
+                    Producer(log, partitions=partitions, partitioner="round-robin", settings=settings) as producer,
+                    _heeding_signals(reading, everything),
+                ):
+                    try:
+                        with reading:
+                            produced = await produce_lines(
+                                producer, checked, key=key, rate=rate, on_bad_line=on_bad_line, progress=progress, account=account
+                            )  # fmt: skip
+                    except ActorprocError:
+                        with suppress(ActorprocError):  # of the same cause
+                            await producer.flush()  # here, where signals are heeded
+                        raise
+                    await producer.flush()
             seconds = SYSTEM.monotonic() - began
-        if not scope.cancelled_caught:
-            conclude(_summary(produced, seconds, log, key))
-            return
-        _interrupted(producer.statistics().records, file, log)
+        if reading.cancelled_caught or everything.cancelled_caught:
+            return None
+        return _summary(produced, seconds, log, key)
 
     try:
-        run_async(work)
-    except* UsageError as errors:
+        summary = run_async(work)
+    except (ActorprocError, ExceptionGroup) as errors:
         error = first_cause(errors)
-        if not isinstance(error, BadLine):
-            raise error from None
-        given_too = {"--key": key, "--rate": rate, "--config": config}
-        more = [part for name, value in given_too.items() if value is not None for part in (name, str(value))]
-        raise _explained(error, file, log, [*more, *shown_settings(given or [])]) from None
-
-
-def _interrupted(sent: int, file: str, log: str) -> None:
-    """Say what is in the log. Raises ActorprocError where the rest of a file is missing."""
-    known = f"interrupted: {counted(sent, 'event')} {'is' if sent == 1 else 'are'} in {log}"
-    if file != "-":
-        raise ActorprocError(f"{known}, and the rest of {file} is not")
-    conclude(known)
-
-
-def _explained(bad: BadLine, file: str, log: str, more: Sequence[str]) -> UsageError:
-    """What is in the log, and how to go on, so that no line is appended twice. `more`: options given."""
-    if bad.records == 0 and bad.is_json:
-        return UsageError(
-            f"{file}: line {bad.number}: {bad.why}.\nNothing was appended. Give the --key that the lines have, or none; or mend the "
-            "line, or give --on-bad-line skip"
-        )
-    if bad.records == 0:
-        return UsageError(
-            f"{file}: line {bad.number}: {bad.why}.\nNothing was appended. If no line is JSON, leave out --key: they are appended as "
-            "they are (in Python, `Producer` takes any key). Else mend the line, or give --on-bad-line skip"
-        )
-    there = f"{counted(bad.records, 'record')} before it {'is' if bad.records == 1 else 'are'} in the log"
-    if file == "-":
-        way = "--on-bad-line skip passes over such lines"
-    else:
-        again = shlex.join(["actorproc", "produce", "--log", log, *more, "-"])
-        way = f"Mend the line, or give --on-bad-line skip, and go on from it: tail -n +{bad.number} {shlex.quote(file)} | {again}"
-    return UsageError(f"{file}: line {bad.number}: {bad.why}.\n{there}, and nothing after it. {way}")
+        if not isinstance(error, ActorprocError):
+            raise
+        raise explained(error, account.appended(), file, log, more) from None
+    if summary is None:
+        done = account.appended()
+        summary = interrupted(done, file, log, more)
+        if file != "-" or done.doubtful:  # a stream has no end
+            raise ActorprocError(summary)
+    conclude(summary)
 
 
 @asynccontextmanager
-async def _until_signal() -> AsyncIterator[anyio.CancelScope]:
-    """A signal cancels what is done inside."""
-    with anyio.CancelScope() as scope:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_cancel_on_signal, scope)
-            yield scope
-            tasks.cancel_scope.cancel()
+async def _heeding_signals(reading: anyio.CancelScope, everything: anyio.CancelScope) -> AsyncIterator[None]:
+    """The first signal cancels `reading`: what was taken in is still appended. A second one cancels `everything`."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_cancel_on_signals, reading, everything)
+        yield
+        tasks.cancel_scope.cancel()
 
 
-async def _cancel_on_signal(scope: anyio.CancelScope) -> None:
-    """What was taken in is still appended then; a second signal ends the process."""
+async def _cancel_on_signals(reading: anyio.CancelScope, everything: anyio.CancelScope) -> None:
+    first: float | None = None
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for _ in signals:
-            scope.cancel()
-            with anyio.CancelScope(shield=True):
-                await SYSTEM.sleep(SAME_STOP)
-            return
+            if first is None:
+                first = SYSTEM.monotonic()
+                reading.cancel()
+            elif SYSTEM.monotonic() - first >= SAME_STOP:
+                end_soon()  # a disk may hang
+                everything.cancel()
 
 
 class _Input:
     """A file or pipe to read from, in a thread that can be woken: one that waits for input would keep the process alive."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, name: str, descriptor: int) -> None:
+        self._name = name
         self._descriptor = descriptor
         self._woken, self._wake = os.pipe()  # left to the end of the process: the thread may be about to look at it
 
     def read1(self, size: int, /) -> bytes:
         ready, _, _ = select.select([self._descriptor, self._woken], [], [])
-        return b"" if self._woken in ready else os.read(self._descriptor, size)
+        try:
+            return b"" if self._woken in ready else os.read(self._descriptor, size)
+        except OSError as error:
+            raise ActorprocError(f"cannot read {self._name}: {error.strerror}") from None
 
     def wake(self) -> None:
         """Nobody waits for what is read from now on."""
@@ -150,7 +144,7 @@ def _lines(file: str) -> Iterator[tuple[_Input, int | None]]:
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from None
     with opened:
-        lines = _Input(opened.fileno())
+        lines = _Input(file, opened.fileno())
         try:
             yield lines, path.stat().st_size if file != "-" and path.is_file() else None
         finally:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
-from actorproc.cli.parameters import Config, Container, Name, Set
+from actorproc.cli.parameters import Config, Container, Name, Set, place
 from actorproc.errors import UsageError
 
 
@@ -21,13 +21,18 @@ def spark(
     container: Container,
     checkpoint: Annotated[
         str,
-        typer.Option(metavar="URL", help="Where Spark notes how far the query is: a folder or bucket of its own."),
+        typer.Option(
+            metavar="URL",
+            callback=place,
+            help="Where Spark notes how far the query is: a folder or bucket of its own.",
+        ),
     ],
     to: Annotated[
         str, typer.Option(metavar="FORMAT", help="Where a DataFrame goes: console, parquet, delta, iceberg, kafka...")
     ] = "console",
     path: Annotated[
-        str | None, typer.Option(metavar="URL", help="The table's place, for formats that have one.")
+        str | None,
+        typer.Option(metavar="URL", callback=place, help="The table's place, for formats that have one."),
     ] = None,
     mode: Annotated[
         str | None,

@@ -189,6 +189,11 @@ class Deliveries:
             sequences[indices] = np.arange(base, base + len(indices))
         return [Sent(*pair) for pair in zip(partitions.tolist(), sequences.tolist(), strict=True)]
 
+    def known(self) -> npt.NDArray[np.int64]:
+        """Indices of those that are in the log for sure by now, in no order."""
+        parts = [indices for batch, _, indices in self._parts if batch.done.is_set() and batch.error is None]
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
     async def confirmed(self) -> None:
         """Wait until all are durable, without asking where each one is."""
         for batch, _, _ in self._parts:

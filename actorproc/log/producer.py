@@ -206,8 +206,12 @@ class Producer:
         keys: Sequence[Key] | pa.Array | None = None,
         headers: Sequence[Headers | None] | None = None,
         timestamps: Sequence[datetime] | pa.Array | datetime | None = None,
+        into: Deliveries | None = None,
     ) -> Deliveries:
         """Send many records at once, several times as fast as one by one. Arguments as for `send`, a sequence each.
+
+        Args:
+            into: new ones, to be filled and returned: they tell what was taken in also where this raises or is cancelled.
 
         Returns:
             Await it for a list of (partition, sequence), or its `confirmed()`.
@@ -219,7 +223,7 @@ class Producer:
         for name, column in (("keys", keys), ("headers", headers), ("timestamps", timestamps)):
             if column is not None and not isinstance(column, datetime) and len(column) != len(values):
                 raise UsageError(f"{len(column)} {name} for {len(values)} values")
-        deliveries = Deliveries()
+        deliveries = Deliveries() if into is None else into
         start, rows = 0, self._together
         first_keys = keys[:rows] if keys is not None else ()
         if headers is not None or not known_within(2 * self._batch_bytes, values[:rows], first_keys):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from itertools import filterfalse, islice
+from itertools import filterfalse
 from textwrap import shorten
 from types import NoneType
 from typing import Literal, NamedTuple, Protocol
@@ -16,7 +16,7 @@ import orjson
 
 from actorproc.clock import SYSTEM, Clock
 from actorproc.errors import UsageError
-from actorproc.log.outgoing import Deliveries
+from actorproc.log.account import Account
 from actorproc.log.payloads import VALUE_LIMIT
 from actorproc.log.producer import Producer
 from actorproc.settings import did_you_mean
@@ -30,11 +30,11 @@ _PACE = 0.1  # seconds; how finely a rate is kept
 
 
 class BadLine(UsageError):
-    """No key can be taken out of line `number`, counted from 1. `records`: of the lines before it, all in the log."""
+    """No key can be taken out of line `number`, counted from 1. The lines before it are all in the log."""
 
-    def __init__(self, number: int, why: str, records: int, *, is_json: bool) -> None:
+    def __init__(self, number: int, why: str, *, is_json: bool) -> None:
         super().__init__(f"line {number}: {why}; the lines before it are in the log")
-        self.number, self.why, self.records, self.is_json = number, why, records, is_json
+        self.number, self.why, self.is_json = number, why, is_json
 
 
 class LineReader(Protocol):
@@ -66,6 +66,7 @@ async def produce_lines(
     rate: float | None = None,
     on_bad_line: OnBadLine = "fail",
     progress: Callable[[Produced], None] = lambda _: None,
+    account: Account | None = None,
     clock: Clock = SYSTEM,
 ) -> Produced:
     """Send each line that is not blank as a record. On return all of them are in the log.
@@ -80,6 +81,7 @@ async def produce_lines(
         on_bad_line: what becomes of a line out of which the key cannot be taken: it is skipped, or ends this call. What
             was sent before stays sent.
         progress: called after each block; with a rate, after each tenth of a second's worth.
+        account: a new one; tells how far this came, however it ends.
 
     Raises:
         StoreError: some records could not be appended, or nobody knows.
@@ -92,7 +94,7 @@ async def produce_lines(
     counts: dict[str, int] = {}
     passed = 0  # lines
     began = clock.monotonic()
-    unconfirmed: deque[Deliveries] = deque()
+    account = account or Account()
     begun: list[bytes] = []  # pieces of a line whose end was not read yet
     while True:
         block = await clock.offload(lines.read1, BLOCK, abandon=True)
@@ -107,21 +109,25 @@ async def produce_lines(
         text = b"".join([*begun, head])
         begun = [tail]
         values = _lines_of(text)
+        numbers = _numbers_of(text, passed + 1, len(values))
         keys, bad = _keys_of(values, key) if key is not None else (None, set[int]())
         failed = min(bad) if bad and on_bad_line == "fail" else None
         bad_line = values[failed] if failed is not None else b""
+        bad_number = numbers[failed] if failed is not None else 0
         if failed is not None:
-            values, keys = values[:failed], keys and keys[:failed]
+            values, keys, numbers = values[:failed], keys and keys[:failed], numbers[:failed]
         elif bad:
             good = [index for index in range(len(values)) if index not in bad]
             values, keys = [values[index] for index in good], keys and [keys[index] for index in good]
+            numbers = [numbers[index] for index in good]
             sent = sent._replace(skipped=sent.skipped + len(bad))
         step = len(values) if rate is None else max(1, int(rate * _PACE))
         for start in range(0, len(values), step or 1):
             part = slice(start, start + step)
             part_keys = keys[part] if keys is not None else None
-            deliveries = await producer.send_many(values[part], keys=part_keys)
-            unconfirmed.append(deliveries)
+            deliveries = account.begin(numbers[part])
+            await producer.send_many(values[part], keys=part_keys, into=deliveries)
+            account.reach(numbers[part][-1] + 1)
             for partition, count in deliveries.counts().items():
                 counts[partition] = counts.get(partition, 0) + count
             sent = sent._replace(
@@ -130,17 +136,18 @@ async def produce_lines(
                 unkeyed=sent.unkeyed + (part_keys.count(None) if part_keys is not None else 0),
                 partitions=counts,
             )
-            if len(unconfirmed) > _UNCONFIRMED:
-                await unconfirmed.popleft().confirmed()
+            await account.settle(_UNCONFIRMED)
             if rate is not None:
                 await clock.sleep(max(0.0, began + sent.records / rate - clock.monotonic()))
             progress(sent)
         if failed is not None and key is not None:
+            account.reach(bad_number)
             await producer.flush()
-            raise _bad_line(passed + _number_of(text, failed), bad_line, key, sent.records)
-        passed += text.count(b"\n") + bool(found)
+            raise _bad_line(bad_number, bad_line, key)
         if not block:
             break
+        passed += text.count(b"\n") + 1
+        account.reach(passed + 1)
     await producer.flush()
     return sent
 
@@ -174,7 +181,7 @@ async def first_checked(lines: LineReader, key: str, *, clock: Clock = SYSTEM) -
         if first := _lines_of(text)[:1]:
             _, bad = _keys_of(first, key)
             if bad:
-                raise _bad_line(_number_of(text, 0), first[0], key, 0)
+                raise _bad_line(_numbers_of(text, 1)[0], first[0], key)
             break
         if not block:
             break
@@ -221,20 +228,21 @@ def _as_json(key: object, line: bytes, field: str) -> bytes:
     return orjson.dumps(key)
 
 
-def _bad_line(number: int, line: bytes, field: str, records: int) -> BadLine:
+def _bad_line(number: int, line: bytes, field: str) -> BadLine:
     shown = line[:80].decode(errors="replace") + ("..." if len(line) > 80 else "")
     try:
         fields = orjson.loads(line)
     except ValueError as error:
-        return BadLine(number, f"no JSON ({error}): {shown}", records, is_json=False)
+        return BadLine(number, f"no JSON ({error}): {shown}", is_json=False)
     if not isinstance(fields, dict):
-        return BadLine(number, f"no JSON object with a field {field!r}: {shown}", records, is_json=True)
+        return BadLine(number, f"no JSON object with a field {field!r}: {shown}", is_json=True)
     hint = did_you_mean(field, fields) or ";"
     there = shorten(", ".join(fields), _SHOWN, placeholder=" ...") or "none"
-    return BadLine(number, f"no field {field!r} in {shown}{hint} there are: {there}", records, is_json=True)
+    return BadLine(number, f"no field {field!r} in {shown}{hint} there are: {there}", is_json=True)
 
 
-def _number_of(text: bytes, index: int) -> int:
-    """The number, from 1, of the line that is the `index`th one with something in it."""
-    numbers = (number for number, line in enumerate(text.split(b"\n"), 1) if line and not line.isspace())
-    return next(islice(numbers, index, None))
+def _numbers_of(text: bytes, first: int, count: int = -1) -> Sequence[int]:
+    """The numbers of the lines with something in them. `first`: of the first line. `count`: how many there are, if known."""
+    if count == text.count(b"\n") + 1:
+        return range(first, first + count)  # none is blank, as usual
+    return [number for number, line in enumerate(text.split(b"\n"), first) if line and not line.isspace()]

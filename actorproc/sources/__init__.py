@@ -43,6 +43,6 @@ def open_source(
         missing = "a Kafka source comes with a later version" if scheme == "kafka" else f"there is no {scheme!r} source"
         raise UsageError(
             f"source {source!r}: {missing}. Allowed are the built-in log, by the URL of its store "
-            f"({', '.join(f'{known}://' for known in SCHEMES)} or a path), another processor's output ({OUTPUT_SCHEME}CONTAINER/PROCESSOR), and a Source of your own, see docs/sources.md"
+            f"(s3://, file:// or a path), another processor's output ({OUTPUT_SCHEME}CONTAINER/PROCESSOR), and a Source of your own, see docs/sources.md"
         )
     return LogSource(source, settings=settings, clock=clock)

@@ -258,7 +258,9 @@ def test_produce_says_how_to_go_on_after_a_bad_line_without_appending_anything_t
     (folder / "bad lines").write_bytes(b'{"tail":"a"}\n\n{"tail":"b"}\n{"x":1}\n{"tail":"c"}\n')
     given = ["--rate", "1000", "--set", "s3_region=here", "--set", "s3_secret_key=hidden", "--set", "s3_access_key=too"]
     told = run("produce", "--log", "events", "--partitions", "1", "--key", "tail", *given, "bad lines").stderr
-    assert "2 records before it are in the log, and nothing after it. Mend the line, or give --on-bad-line skip" in told
+    assert (
+        "2 events are in events: all of bad lines up to line 3, and nothing after it. Mend the line, or give " in told
+    )
     again = told.strip().rpartition(": ")[2]
     assert (
         again
@@ -296,6 +298,38 @@ def test_produce_without_a_key_takes_any_line(run: Run, folder: Path) -> None:
 def test_produce_refuses_what_cannot_be_meant(run: Run, arguments: list[str], says: str) -> None:
     run("produce", "--log", "events", "--partitions", "2", "flights.jsonl")
     refused(run, "produce", "--log", "events", *arguments, says=says)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["produce", "--log", "memory://x", "--partitions", "2", "flights.jsonl"],
+        ["serve", "flights_app:Delays", "--source", "memory://x", "--container", "state", "--workers", "2"],
+        ["serve", "flights_app:Delays", "--source", "actorproc+memory://x/P", "--container", "state"],
+        ["serve", "flights_app:Delays", *HERE, "--spark", "app:f", "--spark-checkpoint", "memory://x"],
+        ["spark", "app:f", "--name", "P", "--container", "state", "--checkpoint", "memory://x"],
+        ["spark", "app:f", "--name", "P", "--container", "state", "--checkpoint", "c", "--path", "memory://x"],
+        ["status", "--name", "P", "--container", "memory://x"],
+        ["dead-letters", "replay", "--name", "P", "--container", "state", "--source", "memory://x"],
+        ["readers", "add", "r", "--log", "events", "--spark", "memory://x"],
+        ["readers", "add", "r", "--log", "events", "--processor", "memory://x/P"],
+        ["trim", "--log", "memory://x"],
+        ["doctor", "memory://x"],
+    ],
+)
+def test_a_place_in_memory_is_refused_wherever_a_place_is_taken(run: Run, arguments: list[str]) -> None:
+    result = run(*arguments, env={"COLUMNS": "300"})
+    assert result.exit_code == 2
+    assert re.search(r"memory://x\S* lives in one process, and is gone with it \(.*\); give a folder", result.stderr)
+    assert result.stdout == ""
+
+
+def test_an_unknown_scheme_is_no_reason_to_recommend_memory(run: Run) -> None:
+    for place in ("mem://x", "kafka://x"):
+        told = run("serve", "flights_app:Delays", "--source", place, "--container", "state").stderr
+        told += run("status", "--name", "P", "--container", place).stderr
+        assert "s3://" in told
+        assert "memory" not in told
 
 
 def test_produce_into_no_log_without_partitions_says_how(run: Run) -> None:

@@ -74,9 +74,7 @@ async def test_folder_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_url_that_means_nothing_is_refused_with_what_is_allowed(url: str, said: str) -> None:
     with pytest.raises(UsageError, match=said) as caught:
         open_store(url)
-    assert "write memory://NAME, file:///FOLDER, file://FOLDER, a plain path, or s3://BUCKET/PREFIX" in str(
-        caught.value
-    )
+    assert "write file:///FOLDER, file://FOLDER, a plain path, or s3://BUCKET/PREFIX" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,171 @@
+"""`produce` that ends early: how much is in the log, up to which line, and the command that goes on from there."""
+
+from __future__ import annotations
+
+import errno
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import anyio
+import pytest
+
+from actorproc.cli import produce
+from actorproc.log.producer import Producer
+from actorproc.signals import SAME_STOP
+from actorproc.stores import open_store
+from actorproc.stores.files import Files
+from tests.cli.conftest import Run
+from tests.log.reading import log_contents
+
+PRODUCE = ["produce", "--log", "events", "--partitions", "2"]
+
+FULL = """
+import errno, os, sys
+from actorproc.cli import main
+from actorproc.stores.files import Files
+
+create = Files._create
+
+def full(self, path, body):
+    if "partition=1" in path and os.path.exists("full"):
+        open("tried", "w").close()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    return create(self, path, body)
+
+Files._create = full
+main()
+"""
+"""The command, on a disk that is full for one partition while there is a file `full`."""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "flights.txt").write_text("".join(f"{n}\n" for n in range(1, 201)))
+    return tmp_path
+
+
+def in_log() -> list[int]:
+    """Numbers of the lines in the log; each line is its number."""
+
+    async def read() -> list[int]:
+        async with open_store("events") as store:
+            return sorted(int(value or b"") for values in (await log_contents(store)).values() for value in values)
+
+    return anyio.run(read)
+
+
+def test_a_partition_that_refuses_leaves_a_count_a_line_and_the_command_that_goes_on(run: Run, folder: Path) -> None:
+    run(*PRODUCE, "/dev/null")
+    (folder / "events" / "partition=1").write_text("in the way")
+    ended = run(*PRODUCE, "flights.txt")
+    assert ended.exit_code == 1
+    there = in_log()
+    assert len(there) == 100
+    missing = min(set(range(1, 201)) - set(there))
+    assert "100 events are in events, and 100 more may be there or not." in ended.stderr
+    beyond = f"{100 - missing + 1} of those that are there come after it"
+    assert f"The first line of flights.txt that may be missing is {missing}; {beyond}." in ended.stderr
+    again = f"tail -n +{missing} flights.txt | actorproc produce --log events -"
+    assert ended.stderr.endswith(
+        f"go on from line {missing}, which appends what is there of the lines after it a second time: {again}\n"
+    )
+
+
+def test_a_full_disk_leaves_what_is_known_and_the_command_loses_nothing(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files: list[str] = []
+    create = Files._create
+
+    def full(self: Files, path: str, body: bytes) -> str:
+        if "partition=" in path and len(files) >= 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        tag = create(self, path, body)
+        files.extend([path] if "partition=" in path else [])
+        return tag
+
+    (folder / "blank").write_text("\n \n" + (folder / "flights.txt").read_text().replace("\n", "\n\n"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Files, "_create", full)
+        patch.setattr(produce, "Producer", partial(Producer, delivery_timeout=1, linger=0.1))
+        ended = run(*PRODUCE, "--rate", "200", "blank")
+    assert ended.exit_code == 1
+    there = in_log()
+    first = int(re.findall(r"missing is (\d+)", ended.stderr)[0])
+    assert f"{len(there)} events are in events, and " in ended.stderr
+    assert first == 2 * min(set(range(1, 201)) - set(there)) + 1, "lines are counted as `tail` does, blank ones, too"
+    again = ended.stderr.strip().rpartition(": ")[2]
+    assert again == f"tail -n +{first} blank | actorproc produce --log events --rate 200.0 -"
+    rest = again.replace("actorproc", shlex.join([sys.executable, "-m", "actorproc"])).replace("--rate 200.0", "")
+    subprocess.run(["bash", "-c", rest], check=True, capture_output=True)
+    assert set(in_log()) == set(range(1, 201))
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_signals_while_the_disk_is_full_leave_what_is_known(folder: Path, times: int) -> None:
+    command = [sys.executable, "-c", FULL, *PRODUCE, "--rate", "100", "flights.txt"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            wait_for(lambda: any((folder / "events").glob("partition=1/*.parquet")))
+            (folder / "full").touch()
+            wait_for((folder / "tried").exists)
+            process.send_signal(signal.SIGTERM)
+            time.sleep(2 * SAME_STOP)
+            if times == 1:
+                (folder / "full").unlink()
+            else:
+                process.send_signal(signal.SIGTERM)
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    there = in_log()
+    assert process.returncode == 1
+    assert f"interrupted: {len(there)} events are in events" in err
+    if times == 1:
+        assert there == list(range(1, len(there) + 1))
+        assert f"all of flights.txt up to line {len(there)}, and nothing after it. To have the rest, go on from" in err
+        assert f"tail -n +{len(there) + 1} flights.txt | actorproc produce --log events --rate 100.0 -" in err
+    else:
+        missing = min(set(range(1, 201)) - set(there))
+        assert f" more may be there or not. The first line of flights.txt that may be missing is {missing}" in err
+
+
+def test_a_signal_while_what_failed_is_waited_for_does_not_keep_it_from_being_told(run: Run, folder: Path) -> None:
+    run(*PRODUCE, "/dev/null")
+    (folder / "events" / "partition=0").write_text("in the way")
+    (folder / "full").touch()
+    soon = "from actorproc.log import producing; producing._UNCONFIRMED = 0"  # blocks: the failure is seen at the first
+    command = [sys.executable, "-c", soon + FULL, *PRODUCE, "flights.txt"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            wait_for((folder / "tried").exists)
+            time.sleep(0.5)
+            process.send_signal(signal.SIGTERM)
+            time.sleep(2 * SAME_STOP)
+            (folder / "full").unlink()
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 1
+    assert "100 events are in events, and 100 more may be there or not" in err
+
+
+def test_an_input_that_cannot_be_read_is_an_error_that_tells_what_is_in_the_log(run: Run) -> None:
+    ended = run(*PRODUCE, "/proc/self/mem")  # opens, and cannot be read at 0
+    assert ended.exit_code == 1
+    assert ended.stderr == "error: cannot read /proc/self/mem: Input/output error.\nNothing was appended\n"
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
