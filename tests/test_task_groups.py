@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -11,7 +12,7 @@ import anyio
 import pytest
 import structlog
 
-from actorproc import Batch, CloseReason, PartitionContext, Processor, Site
+from actorproc import Batch, CloseReason, PartitionContext, Processor, Site, errors
 from actorproc.store import Store
 from actorproc.stores.memory import Memory
 from actorproc.testing.source import MemorySource
@@ -148,3 +149,16 @@ async def test_a_source_and_what_is_shared_and_the_opening_may_stumble_too() -> 
     assert around.cancelled_caught, "nothing is left in the application's own task"
     assert set(Handler.closed) == {CloseReason.STOPPING}
     assert not [entry for entry in logs if entry["log_level"] in LOUD]
+
+
+@pytest.mark.parametrize("task", ["_renew_for_ever", "_fence_in_time"])
+async def test_a_host_of_which_a_task_is_cancelled_does_not_end_as_if_all_were_well(task: str) -> None:
+    class Meddling(Double):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for each in asyncio.all_tasks():
+                if each.get_name().endswith(task):
+                    each.cancel()
+            await super().process(batch, ctx)
+
+    with anyio.fail_after(60), pytest.raises(errors.ActorprocError, match="ended without being asked to"):
+        await host(Meddling, fed(), Store(Memory()), "a").run()

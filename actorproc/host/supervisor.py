@@ -14,6 +14,7 @@ import structlog
 from actorproc.actor import Actor
 from actorproc.clock import Clock
 from actorproc.errors import (
+    ActorprocError,
     CorruptObject,
     SourceError,
     StoreError,
@@ -144,7 +145,9 @@ class Supervisor(Actor[Note]):
             Fenced: another host with the same name has taken over.
             StoreRefused: the container may not be written.
             CorruptObject: the group's document is damaged, as this host begins.
+            ActorprocError: one of its tasks was cancelled, and nobody had asked it to stop.
         """
+        left = False
         # So that what stores and sources log, which do not know whose they are, says it too.
         with structlog.contextvars.bound_contextvars(processor=self._common.processor, host=self._common.host):
             async with anyio.create_task_group() as tasks:
@@ -154,7 +157,13 @@ class Supervisor(Actor[Note]):
                 self._own.begin(tasks)
                 await self._serve()
                 await self._leave()
+                left = True
                 tasks.cancel_scope.cancel()
+        if not left:  # a task that ends cancelled ends its group without a word
+            raise ActorprocError(
+                "this host has ended without being asked to: one of its tasks was cancelled, by code that runs beside it, such as a "
+                "handler that cancels tasks not its own"
+            )
 
     async def _join(self) -> None:
         """Write the first heartbeat. It is tried as long as any request is, but one try of it only for a renew interval."""
