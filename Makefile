@@ -36,7 +36,7 @@ bench-spark: $(STAMP) ## the Spark half of it; ARGS="--quick" for a first impres
 chaos: $(STAMP)  ## two minutes of kill -9, SIGSTOP, stops and starts; ARGS="--spark source" with Spark behind
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
-simulate: $(STAMP) ## the cluster in virtual time: 200 seeds, 240 cluster-hours, 20 minutes
+simulate: $(STAMP) ## the cluster in virtual time: 200 seeds, 240 cluster-hours, up to an hour
 	@$(BIN)/python -m actorproc.testing $(ARGS)
 
 install: $(STAMP) ## only the environment
