@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, NoReturn, TypeVar
 
 import pyarrow as pa
@@ -18,31 +20,44 @@ from actorproc.rows.emitted import Emitted
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
 class Late:
-    """Notes that rows were emitted after `process` had returned, by whatever thread. They are lost if the attempt counts; if
-    it is made again, they may come in time.
+    """Notes for which records rows were emitted after `process` had returned, by whatever thread. They are lost where the
+    record is done with; where it is tried again, they may come in time.
 
     Args:
-        tell: told why, once rows have come late and the attempt counts.
+        tell: told why, once rows have come late for a record that is done with.
     """
 
-    tell: Callable[[str], None]
-    counts: bool = False
-    why: str | None = None
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._upto: float = -1
+        self._dropped: Collection[int] = ()
+        self._waiting: set[int] = set()
+        self._over = False
+        self._lock = threading.Lock()
 
-    def came(self, why: str) -> None:
-        self.why = why
-        self._tell()
+    def came(self, why: str, sequences: Iterable[object]) -> None:
+        """`sequences`: of the records, as far as they are known; of none: it may be any."""
+        known = {sequence for sequence in sequences if type(sequence) is int} or {-1}
+        with self._lock:
+            if not self._over:
+                self._waiting |= known
+                self._why = why
+            lost = self._over and self._has_lost(known)
+        if lost:
+            self._tell(why)
 
-    def count(self) -> None:
-        """All of the attempt is done with."""
-        self.counts = True
-        self._tell()
+    def count(self, *, upto: float = inf, dropped: Iterable[int] = ()) -> None:
+        """The attempt is over, and done with the records up to `upto`; rows of those in `dropped` do not count, or come again."""
+        with self._lock:
+            self._over, self._upto, self._dropped = True, upto, frozenset(dropped)
+            lost = self._has_lost(self._waiting)
+            self._waiting.clear()
+        if lost:
+            self._tell(self._why)
 
-    def _tell(self) -> None:
-        if self.counts and self.why is not None:
-            self.tell(self.why)
+    def _has_lost(self, sequences: Iterable[int]) -> bool:
+        return self._upto >= 0 and any(s <= self._upto and s not in self._dropped for s in sequences)
 
 
 @dataclass(slots=True)
@@ -73,6 +88,11 @@ class Attempt:
     def called(self, name: str, made: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         self.calls[:] = [*((other, call) for other, call in self.calls if not has_ended(call)), (name, made)]
         return made
+
+    @property
+    def is_committing(self) -> bool:
+        """Whether a commit that the handler has called may not have ended."""
+        return any(name == "commit" and not has_ended(call) for name, call in self.calls)
 
     def uncommitted(self, by_sequence: dict[int, T]) -> dict[int, T]:
         """Without the records that the handler has committed already."""
@@ -152,15 +172,23 @@ class _Refusing(list[Any]):
         self._log = log
         self._late = late
 
-    def _refuse(self, *_: object) -> NoReturn:
+    def refuse(self, sequences: Iterable[object] = ()) -> NoReturn:
+        """What came for the records with these."""
         if self._log is not None:
             self._log.error("partition.emitted_too_late", error=self._why)
             self._log = None
-            if self._late is not None:
-                self._late.came(self._why)
+        if self._late is not None:
+            self._late.came(self._why, sequences)
         raise HandlerError(self._why)
 
-    append = extend = __setitem__ = _refuse
+    def append(self, what: object) -> NoReturn:
+        """A sequence, or a table with some."""
+        if isinstance(what, pa.Table):
+            self.refuse(what[SEQUENCE.name].to_pylist() if SEQUENCE.name in what.column_names else ())
+        self.refuse([what])
+
+    def extend(self, sequences: Iterable[object]) -> NoReturn:
+        self.refuse(sequences)
 
 
 class _ClosedDict(dict[int, Any]):
@@ -169,7 +197,7 @@ class _ClosedDict(dict[int, Any]):
         self._refusing = refusing
 
     def __setitem__(self, key: int, value: Any) -> NoReturn:
-        self._refusing._refuse()
+        self._refusing.refuse([key])
 
 
 class Closed(Attempt):

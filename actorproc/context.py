@@ -17,6 +17,7 @@ from actorproc.errors import HandlerError, HandlerMisuse, failure_of, repr_of
 from actorproc.records import Batch, Record
 from actorproc.rows.emitted import PIECE
 from actorproc.rows.encoder import Row
+from actorproc.rows.sequenced import owned
 from actorproc.tasks import is_stray
 
 T = TypeVar("T")
@@ -118,7 +119,8 @@ class PartitionContext:
             raise HandlerMisuse(f"{len(rows)} rows for {len(records)} records: emit_each takes one for each")
         rows = rows if isinstance(rows, list) else list(rows)
         if isinstance(records, Batch):
-            self._rows.extend(())  # raises after `process` has returned: then it is a list that takes nothing
+            if isinstance(self._attempt, Closed):
+                self._attempt.refusing.refuse(records.sequences)
             self._emitted.add(rows, records.sequence_array)
             if records is self._attempt.batch and records.emitted_at_end is not None:
                 # A loop that made the rows is over, and all of them are here.
@@ -136,10 +138,11 @@ class PartitionContext:
             self._emitted.gather()
 
     def emit_arrow(self, table: pa.Table | pa.RecordBatch) -> None:
-        """Add output rows as columns. `_sequence` must be among them, as `batch.to_arrow()` gave it."""
+        """Add output rows as columns. `_sequence` must be among them, as `batch.to_arrow()` gave it. Numbers are copied, so that
+        NumPy arrays may be used again."""
         if isinstance(table, pa.RecordBatch):
             table = pa.Table.from_batches([table])
-        self._attempt.tables.append(table)
+        self._attempt.tables.append(owned(table) if isinstance(table, pa.Table) else table)
 
     def dead_letter(self, record: Record, reason: str) -> None:
         """Give this record up: it becomes a dead letter with `reason`, and rows emitted for it are dropped."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
 import re
@@ -43,7 +44,7 @@ from actorproc.sources import LogSource, OutputSource, guarded, kind_of, open_so
 from actorproc.sources.protocol import Source, Start, checked_start
 from actorproc.store import Store
 from actorproc.stores import OUTPUT_SCHEME, open_store, overlap
-from actorproc.tasks import first_cause, left_as_found
+from actorproc.tasks import first_cause, is_stray, left_as_found, may_be_meant
 from actorproc.watchdog import loop_watchdog
 
 log = get_logger(__name__)
@@ -184,8 +185,23 @@ class Processor:
         self._background = background
         return self
 
+    @contextmanager
+    def _cancellation_told(self) -> Iterator[None]:
+        """Around all that a cancellation of ours, by a signal or a failure, does not leave."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            self._log.warning("processor.cancelled", why=_CANCELLED)
+            raise
+
     @asynccontextmanager
     async def _in_background(self) -> AsyncIterator[None]:
+        with self._cancellation_told():
+            async with self._host_in_background():
+                yield
+
+    @asynccontextmanager
+    async def _host_in_background(self) -> AsyncIterator[None]:
         async with self._assembled() as supervisor, anyio.create_task_group() as tasks:
             ended = anyio.Event()
             if self._stop_asked:
@@ -242,7 +258,7 @@ class Processor:
         ending = Ending(self._source, self._store, self.layout, self._log) if until_end else None
         supervisor: Supervisor | None = None
         try:
-            with signalled.obeyed() if signalled else nullcontext():
+            with self._cancellation_told(), signalled.obeyed() if signalled else nullcontext():
                 async with AsyncExitStack() as stack:
                     supervisor = await stack.enter_async_context(self._assembled(ending))
                     tasks = await stack.enter_async_context(anyio.create_task_group())
@@ -305,9 +321,15 @@ class Processor:
                 except BaseException as error:
                     passing = error
                     raise
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
             if passing is not None and _cause(error) is _cause(passing):
                 raise
+            if isinstance(error, asyncio.CancelledError):
+                if may_be_meant() or not is_stray():
+                    raise
+                raise HandlerError(
+                    f"{self.handler.__name__}.shared was cancelled from within: its task, or something that it awaited"
+                ) from error
             with blamed(f"{self.handler.__name__}.shared", HandlerError):
                 raise
 
@@ -344,14 +366,20 @@ class Processor:
             )  # fmt: skip
             group = Group(self._store.lane(), self.layout, self.host, settings, clock=clock, nudges=nudges)
             self._supervisor = Supervisor(group, common, await ending.find() if ending else None)
-            await stack.enter_async_context(nudges.listening(self._supervisor.nudge))
             self._log.info("processor.started", source=str(self._source), container=self._store.url)
             try:
-                yield self._supervisor
+                async with nudges.listening(self._supervisor.nudge):
+                    yield self._supervisor
             finally:
                 self._supervisor.close()
                 self._last, self._supervisor = self._supervisor.statistics(), None
                 self._log.info("processor.stopped", **asdict(self._last.done))
+
+
+_CANCELLED = (
+    "the task that ran it was cancelled, so nothing was drained: what is not committed is processed again, elsewhere once the leases "
+    "have expired. stop() drains, and so does run(signals=True) on SIGTERM and Ctrl-C"
+)
 
 
 def _cause(error: BaseException) -> BaseException:

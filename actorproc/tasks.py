@@ -24,6 +24,12 @@ def is_stray() -> bool:
     return True
 
 
+def may_be_meant() -> bool:
+    """Whether the CancelledError at hand may be meant for this very task, which can be that of whoever runs the processor."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
 @contextmanager
 def left_as_found() -> Iterator[None]:
     """Around what users have written, in a task of ours: what it leaves of cancellations in the task is taken back.

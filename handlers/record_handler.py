@@ -71,11 +71,17 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
             raise HandlerDefinitionError(
                 f"{cls.__name__}.process_record is an async generator; collect the rows in a list and return it"
             )
+        if type(cls.concurrency) is not int or cls.concurrency < 1:
+            raise HandlerDefinitionError(f"{cls.__name__}.concurrency = {cls.concurrency!r}: a whole number, 1 or more")
         for kind in _declared(cls):
             cls._typed = None if kind is Record else _typed(cls, kind)
         ours = (RecordHandler.process, RecordHandler._process_async)
         if cls.process in ours:  # the core looks at it to know whether a thread is needed
             awaited = inspect.iscoroutinefunction(cls.process_record)
+            if cls.concurrency > 1 and not awaited and not getattr(cls.process_record, "__isabstractmethod__", False):
+                raise HandlerDefinitionError(
+                    f"{cls.__name__}.concurrency = {cls.concurrency}: only calls of an `async def process_record` can wait at once"
+                )
             cls.process = RecordHandler._process_async if awaited else RecordHandler.process  # type: ignore[assignment]
 
     def process(self, batch: Batch, ctx: PartitionContext) -> None:

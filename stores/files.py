@@ -66,6 +66,7 @@ _MILLISECOND = 1_000_000  # nanoseconds
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _RIGHTS = {errno.EACCES, errno.EPERM, errno.EROFS}
 _SHAPE = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EILSEQ}
+_APART = errno.EXDEV
 
 
 class _Locked(Exception):
@@ -182,6 +183,10 @@ class Files(Backend):
                 ) from error
             if error.errno in _RIGHTS:
                 raise StoreRefused(f"{where}: user {os.geteuid()} must be able to read and write there") from error
+            if error.errno == _APART:
+                raise StoreRefused(
+                    f"{where}: a folder below {self._root} is on another disk; all of a store must be on one"
+                ) from error
             if error.errno in _SHAPE:
                 raise StoreRefused(f"{where}: this key cannot be a file beside the ones that are there") from error
             raise StoreUnavailable(where) from error

@@ -14,6 +14,8 @@ import structlog
 from tests import servers
 from tests.servers import S3Server
 
+pytest.register_assert_rewrite("tests.group.site", "tests.partition.world", "tests.testing.sources")  # they assert, too
+
 hypothesis.settings.register_profile("suite", deadline=None)  # how fast the machine is just now is no property of ours
 hypothesis.settings.load_profile("suite")
 

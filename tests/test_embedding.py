@@ -9,10 +9,15 @@ import anyio
 import httpx
 import orjson
 import pytest
+import structlog
 
 from actorproc import Processor, Producer
 from actorproc.errors import Fenced, SourceError
+from actorproc.handlers import Capture
 from actorproc.sources import LogSource
+from actorproc.store import Store
+from actorproc.stores.memory import Memory
+from actorproc.testing.source import MemorySource
 
 
 async def test_a_service_processes_a_stream_in_its_lifespan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,3 +99,18 @@ async def test_a_service_whose_host_cannot_list_the_partitions_says_why_it_is_no
                 while (found := await client.get("/health")).status_code != 200:
                     await anyio.sleep(0.02)
                 assert found.json() == {"running": True, "error": None}
+
+
+async def test_a_host_whose_task_is_cancelled_says_that_it_drained_nothing() -> None:
+    source = MemorySource(1)
+    with structlog.testing.capture_logs() as logs, anyio.CancelScope() as scope:
+        async with Processor(Capture, source=source, container=Store(Memory())):
+            await anyio.sleep(0)
+            scope.cancel()
+            await anyio.sleep(1)
+    (told,) = (entry["why"] for entry in logs if entry["event"] == "processor.cancelled")
+    assert "run(signals=True)" in told
+    with structlog.testing.capture_logs() as logs:
+        async with Processor(Capture, source=source, container=Store(Memory())):
+            pass
+    assert "processor.cancelled" not in [entry["event"] for entry in logs]

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import AsyncMock, MagicMock, Mock
 
 import anyio
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import structlog
 
 from actorproc import Batch, Chunk, Cursor, End, Processor, Producer, Source
-from actorproc.errors import SourceError, UsageError
+from actorproc.errors import EndNotReached, SourceError, UsageError
+from actorproc.handlers import Capture
 from actorproc.layout import ProcessorLayout
+from actorproc.records import RECORD_SCHEMA
 from actorproc.sources import guarded
 from actorproc.store import Store
 from actorproc.stores.memory import Memory
 from actorproc.testing.source import MemorySource
-from tests.test_processor import QUICK, Double, fed, rows
+from tests.processor.doubling import QUICK, Double, fed, rows
 
 
 class Other(MemorySource):
@@ -418,3 +422,42 @@ async def test_an_error_on_closing_is_told_and_hides_nothing() -> None:
     with structlog.testing.capture_logs() as logs:
         await run(type("Closing", (MemorySource,), {"close": closing})(1), store)
     assert [log["error"][:13] for log in logs if log["event"] == "source.close_failed"] == ["OSError: gone"]
+
+
+class Odd(MemorySource):
+    """Gives its records otherwise than as records are."""
+
+    columns: ClassVar[list[str]] = RECORD_SCHEMA.names
+    sequences: ClassVar[Any] = None
+
+    async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+        async for chunk in super().read(partition, position):
+            batch = chunk.batch
+            sequences = batch.sequence_array if self.sequences is None else self.sequences[: len(batch)]
+            yield Chunk(Batch(partition, batch.data.select(self.columns), sequences), chunk.next)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"columns": ["value", "key"]}, "it must be a Batch of the columns key, value, headers, timestamp"),
+        ({"sequences": pa.array([2**63], pa.uint64())}, "gave 9223372036854775808; it must be a sequence: at most"),
+    ],
+)  # fmt: skip
+async def test_records_that_would_be_taken_for_others_are_refused(given: dict[str, Any], says: str) -> None:
+    source = type("Odder", (Odd,), given)(1)
+    source.append("0", [b"1"])
+    with pytest.raises(EndNotReached, match=says):
+        await run(source, Store(Memory()))
+
+
+async def test_columns_in_another_order_are_put_right() -> None:
+    class Columns(Capture): ...
+
+    source, store = type("Turned", (Odd,), {"columns": ["value", "key", "timestamp", "headers"]})(1), Store(Memory())
+    source.append("0", [b"v"], key=b"k")
+    await Processor(Columns, source=source, container=store, **QUICK).run(until_end=True)
+    (entry,) = (await store.list("Columns/output/")).entries
+    stored = await store.get(entry.key)
+    assert stored is not None
+    assert pq.read_table(io.BytesIO(stored.body)).select(["key", "value"]).to_pylist() == [{"key": b"k", "value": b"v"}]

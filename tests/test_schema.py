@@ -10,7 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actorproc.errors import SchemaError
+from actorproc.layout import ProcessorLayout
+from actorproc.output.schema import agree_on_schema, read_schema
 from actorproc.rows.schema import check_change, output_schema, parse_schema, schema_to_ddl
+from actorproc.store import Store
+from actorproc.stores.memory import Memory
 
 UTC = pa.timestamp("us", "UTC")
 NTZ = pa.timestamp("us")
@@ -290,3 +294,12 @@ def test_spark_parses_the_same_ddl_to_the_same_types(spark: Any) -> None:
             parse_schema(ddl)
         with pytest.raises(Exception, match=r"."):  # of several kinds, some of them from Java
             StructType.fromDDL(ddl)
+
+
+async def test_comments_that_were_changed_are_recorded_too() -> None:
+    store, layout = Store(Memory()), ProcessorLayout("p")
+    for ddl in ("n bigint COMMENT 'one'", "n bigint COMMENT 'two'"):
+        assert await agree_on_schema(store, layout, parse_schema(ddl)) == []
+        recorded = await read_schema(store, layout)
+        assert recorded is not None
+        assert schema_to_ddl(recorded) == schema_to_ddl(parse_schema(ddl))

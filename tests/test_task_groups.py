@@ -17,7 +17,7 @@ from actorproc.store import Store
 from actorproc.stores.memory import Memory
 from actorproc.testing.source import MemorySource
 from actorproc.testing.styles import stumble
-from tests.test_processor import QUICK, Double, fed, rows
+from tests.processor.doubling import QUICK, Double, fed, rows
 
 LOUD = {"error", "critical"}
 
@@ -162,3 +162,72 @@ async def test_a_host_of_which_a_task_is_cancelled_does_not_end_as_if_all_were_w
 
     with anyio.fail_after(60), pytest.raises(errors.ActorprocError, match="ended without being asked to"):
         await host(Meddling, fed(), Store(Memory()), "a").run()
+
+
+async def clean_up() -> None:
+    """As one writes it: the error is that the task's cancellation comes out here."""
+    task = asyncio.ensure_future(anyio.sleep_forever())
+    await anyio.sleep(0)
+    task.cancel()
+    await task
+
+
+async def test_clean_up_that_lets_a_cancellation_out_is_told_and_changes_nothing_else() -> None:
+    class Source(MemorySource):
+        async def close(self) -> None:
+            await clean_up()
+
+    class Handler(Stumbling):
+        async def closing(self, ctx: Site, reason: CloseReason) -> None:
+            await super().closing(ctx, reason)
+            await clean_up()
+
+    source, store = Source(4), Store(Memory())
+    source.append("0", [b"1"])
+    with structlog.testing.capture_logs() as logs:
+        await host(Handler, source, store, "a").run(until_end=True)
+    assert set(Handler.closed) == {CloseReason.STOPPING}
+    told = [entry["event"] for entry in logs if entry["log_level"] in {"warning", "error"}]
+    assert sorted(told) == ["partition.closing_failed"] * 4 + ["source.close_failed"]
+    assert len([entry for entry in logs if entry["event"] == "partition.closed"]) == 4
+
+
+async def test_clean_up_does_not_hide_why_a_partition_failed() -> None:
+    class Handler(Stumbling):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            raise errors.HandlerMisuse("the real trouble")
+
+        async def closing(self, ctx: Site, reason: CloseReason) -> None:
+            await clean_up()
+
+    with pytest.raises(errors.EndNotReached, match="the real trouble"):
+        await host(Handler, fed(), Store(Memory()), "a").run(until_end=True)
+
+
+async def test_what_is_shared_and_lets_a_cancellation_out_at_its_end_is_the_handlers_error() -> None:
+    class Handler(Stumbling):
+        @classmethod
+        @asynccontextmanager
+        async def shared(cls, options: Any) -> AsyncIterator[None]:
+            yield
+            await clean_up()
+
+    store = Store(Memory())
+    with pytest.raises(errors.HandlerError, match=r"Handler\.shared was cancelled from within"):
+        await host(Handler, fed(), store, "a").run(until_end=True)
+    assert len(await rows(store)) == 40
+
+
+@pytest.mark.parametrize("at", ["entering", "leaving"])
+async def test_a_time_limit_around_a_run_stays_one_whatever_shared_is_at(at: str) -> None:
+    class Handler(Stumbling):
+        @classmethod
+        @asynccontextmanager
+        async def shared(cls, options: Any) -> AsyncIterator[None]:
+            if at == "entering":
+                await anyio.sleep(60)
+            yield
+            await anyio.sleep(60)
+
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(host(Handler, fed(), Store(Memory()), "a").run(until_end=True), 2)

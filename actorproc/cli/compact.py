@@ -12,6 +12,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from actorproc.cli.common import console, counted, load_settings, print_json, print_table, run_async
 from actorproc.cli.trim import sized
+from actorproc.errors import ActorprocError
 from actorproc.java import check_java
 from actorproc.layout import natural
 from actorproc.output.compaction import FileGroup, PartitionPlan
@@ -36,7 +37,8 @@ def run(
     config: Path | None,
     given: Sequence[str] | None,
 ) -> None:
-    """Compact, or show what would be done. Exit code 1 if partitions were given up."""
+    """Compact, or show what would be done. Exit code 1 if partitions were given up; where files are damaged, or missing, the
+    rest is done, and told, before the error."""
     options = session_options(master or default_master(), app=f"actorproc compact {name}", conf=conf)
     session = Session(options["spark.master"], options)
 
@@ -44,12 +46,15 @@ def run(
         check_java("actorproc compact")
         return session.open()
 
+    known: list[Compaction] = []
+    problem: ActorprocError | None = None
     stderr = Console(stderr=True)
     columns = [BarColumn(), DownloadColumn(), TextColumn("rewritten"), TimeRemainingColumn()]
     with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as progress:
         task = progress.add_task("", total=None)
 
         def began(found: Compaction) -> None:
+            known.append(found)
             progress.update(task, total=found.bytes_before)
 
         def done(group: FileGroup) -> None:
@@ -60,21 +65,27 @@ def run(
                 opened, container, name, target_size=target_size, older_than=older_than, keep=keep, dry_run=dry_run,
                 settings=load_settings(config, given), began=began, done=done,
             )  # fmt: skip
+        except ActorprocError as error:
+            if not known:
+                raise
+            (found,), problem = known, error
         finally:
             session.close()
     try:
         if as_json:
-            print_json(_document(found, dry_run=dry_run))
+            print_json(_document(found, done=not dry_run and problem is None))
         else:
-            run_async(lambda: _print(found, name, dry_run=dry_run))
+            run_async(lambda: _print(found, name, dry_run=dry_run, all_done=problem is None))
     finally:  # whether or not somebody reads it
         for partition in sorted(found.given_up, key=natural):
             typer.echo(f"partition {partition}: somebody else was at its files; run it again", err=True)
+        if problem is not None:
+            raise problem
         if found.given_up:
             raise typer.Exit(1)
 
 
-async def _print(found: Compaction, name: str, *, dry_run: bool) -> None:
+async def _print(found: Compaction, name: str, *, dry_run: bool, all_done: bool) -> None:
     async def rows() -> AsyncIterator[Sequence[object]]:
         for planned in sorted(found.plans, key=lambda planned: natural(planned.partition)):
             partition = _partition(planned)
@@ -91,7 +102,12 @@ async def _print(found: Compaction, name: str, *, dry_run: bool) -> None:
     before = f"{counted(found.files_before, 'file')}, {sized(found.bytes_before)}"
     after = f"{counted(found.files_after, 'file')}, {sized(found.bytes_after)}"
     swept = f"; {counted(found.swept, 'replaced file')} deleted" if found.swept else ""
-    if found.files_before:
+    if found.files_before and not all_done:
+        made = f"{after} with {counted(found.rows, 'row')} came of some of them"
+        console.print(
+            f"{before} of {name} were to be rewritten; {made}, the others are as they were{swept}", markup=False
+        )
+    elif found.files_before:
         console.print(f"{before} of {name} became {after}, with {counted(found.rows, 'row')}{swept}", markup=False)
         console.print(
             "originals go with `actorproc trim --yes` an hour later; and so do rows that every reader has passed: see docs/keeping.md",
@@ -107,9 +123,9 @@ def _partition(planned: PartitionPlan) -> dict[str, Any]:
     return {"partition": planned.partition, "rewritten": files, "into": len(planned.groups), "bytes": size}
 
 
-def _document(found: Compaction, *, dry_run: bool) -> dict[str, Any]:
+def _document(found: Compaction, *, done: bool) -> dict[str, Any]:
     return {
-        "done": not dry_run,
+        "done": done,
         "files_before": found.files_before,
         "files_after": found.files_after,
         "bytes_before": found.bytes_before,

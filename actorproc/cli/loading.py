@@ -49,7 +49,13 @@ def load_source(spec: str) -> str | Source:
         UsageError: it is a file.
     """
     if not names_object(spec):
-        if (path := Path(spec.removeprefix("file://"))).is_file():
+        path = Path(spec.removeprefix("file://"))
+        module = path if path.suffix == ".py" else path.parent / f"{path.name}.py"
+        if not path.is_dir() and module.is_file():
+            raise UsageError(
+                f"source {spec!r}: a source of your own is MODULE:CLASS, such as {_module(str(module))}:CLASS"
+            )
+        if path.is_file():
             raise UsageError(
                 f"source {spec!r} is a file, not a log. Append its lines to a log, and give that: "
                 f"actorproc produce --log events --partitions 8 {shlex.quote(str(path))}"
@@ -96,7 +102,7 @@ def _load(what: str, spec: str, kind: type) -> object:
     for attribute in path.split("."):
         if not hasattr(found, attribute):
             raise HandlerDefinitionError(
-                f"{name} has no {path!r}{_suggestion(found, attribute, kind)}{_shadow(name, imported)}"
+                f"{name}{_elsewhere(imported)} has no {path!r}{_suggestion(found, attribute, kind)}{_shadow(name, imported)}"
             )
         found = getattr(found, attribute)
     return found
@@ -124,10 +130,23 @@ def _with_colon(spec: str, kind: str) -> str | None:
     return f"{name}:{kind}" if kind == "CLASS" and last.islower() else f"{module}:{last}"
 
 
+def _elsewhere(imported: ModuleType) -> str:
+    """Where the module is, if that is not here: it may be another than was meant."""
+    place = _place(imported)
+    if place is not None and Path(place).is_relative_to(Path.cwd()):
+        return ""
+    return f" ({place or 'a part of Python itself'})"
+
+
+def _place(imported: ModuleType) -> str | None:
+    """Its file, or the folder of a package that has none; None: it is a part of Python itself."""
+    return getattr(imported, "__file__", None) or next(iter(getattr(imported, "__path__", ())), None)
+
+
 def _shadow(name: str, imported: ModuleType) -> str:
     """That another module than the one in the working directory was imported, if so."""
     here = Path.cwd().joinpath(*name.split("."))
-    place = getattr(imported, "__file__", None) or "Python itself"
+    place = _place(imported) or "Python itself"
     for own in (here.with_suffix(".py"), here / "__init__.py"):
         if own.is_file() and not (Path(place).exists() and own.samefile(place)):
             return f".\nIt was imported from {place}, which hides {own}: give that another name"

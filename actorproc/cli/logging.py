@@ -9,6 +9,7 @@ from io import StringIO
 from typing import Any, TextIO
 
 from actorproc.cli.visible import visible
+from actorproc.errors import repr_of, storable
 
 
 class LogLevel(StrEnum):
@@ -31,7 +32,20 @@ def set_up_logging(level: LogLevel) -> None:
     from structlog.typing import Processor
 
     def to_json(event: dict[str, Any], **_: object) -> str:
-        return orjson.dumps(event, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+        try:
+            return dumped(event)
+        except TypeError:  # an integer beyond 64 bits, half a character; what is logged must not fail because of that
+            return dumped({storable(str(name)): written(value) for name, value in event.items()})
+
+    def dumped(value: object) -> str:
+        return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+
+    def written(value: object) -> object:
+        try:
+            dumped(value)
+        except TypeError:
+            return storable(value) if isinstance(value, str) else repr_of(value)
+        return value
 
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,

@@ -138,12 +138,13 @@ def _tables(status: ProcessorStatus, plan: Plan | None, most: int | None = None)
     if most is not None and len(status.partitions) > most:
         parts.append(Text(f"  ... and {counted(len(status.partitions) - most, 'partition')} more", style="dim"))
     parts += [
-        text(f"{member.host} cannot look at the group or the source: {member.error}", style="red")
+        text(f"{member.host} cannot look at the group or the source: {_one_line(member.error)}", style="red")
         for member in status.members
         if member.error
     ]
     parts += [
-        text(f"{named_partitions(names)}: {error}", style="red") for error, names in _failing(status.partitions).items()
+        text(f"{named_partitions(names)}: {_one_line(error)}", style="red")
+        for error, names in _failing(status.partitions).items()
     ]
     if plan is not None:
         parts.append(_moves(plan))
@@ -205,6 +206,10 @@ def _partitions(partitions: Sequence[PartitionStatus]) -> Table:
             _ago(partition.last_commit),
         )
     return table
+
+
+def _one_line(error: str) -> str:
+    return " ".join(error.split())
 
 
 def _failing(partitions: Sequence[PartitionStatus]) -> dict[str, list[str]]:

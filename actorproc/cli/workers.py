@@ -31,7 +31,7 @@ GRACE = 3.0
 REACHED_END = 64
 """Exit code of a worker that has reached the end. Not 0, with which a handler can end the process at any record."""
 
-_FAILED, _WRONG_USE = 1, 2
+_FAILED, _WRONG_USE, _INTERRUPTED = 1, 2, 128 + signal.SIGINT
 _RESTARTS = RestartPolicy(Backoff(0.5, 30.0))
 
 log = get_logger(__name__)
@@ -58,6 +58,7 @@ class Workers:
         self._clock = clock
         self._processes: dict[str, anyio.abc.Process] = {}
         self._stopping = anyio.Event()
+        self._signal = signal.SIGTERM
         self._exit_code = 0
 
     async def run(self) -> int:
@@ -83,7 +84,7 @@ class Workers:
             code = await self._run_once(host, alive)
             if self._stopping.is_set():
                 # A signal that arrives before the worker listens for it ends it at once: nothing was begun.
-                early = code in (-signal.SIGTERM, -signal.SIGINT) and not self._until_end
+                early = code in (-signal.SIGTERM, -signal.SIGINT, _INTERRUPTED) and not self._until_end
                 self._note(0 if early or code == self._well else code or _FAILED)
                 return
             if code == self._well and self._until_end:
@@ -117,6 +118,8 @@ class Workers:
             start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on: once
         ) as process:
             self._processes[host] = process
+            if self._stopping.is_set():  # while it was started
+                _signal(process, self._signal)
             log.info("worker.started", host=host, pid=process.pid)
             try:
                 return await process.wait()
@@ -125,10 +128,10 @@ class Workers:
 
     def stop(self, number: signal.Signals) -> None:
         """Pass a signal on to all workers; none is started again."""
+        self._signal = number
         self._stopping.set()
         for process in self._processes.values():
-            with suppress(ProcessLookupError):  # it has ended, and its keeper does not know yet
-                process.send_signal(number)
+            _signal(process, number)
 
     async def _obey_signals(self, scope: anyio.CancelScope) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
@@ -149,6 +152,11 @@ class Workers:
     def _note(self, code: int) -> None:
         """Wrong use outweighs failure outweighs success."""
         self._exit_code = max(self._exit_code, 1 if code not in (0, _WRONG_USE) else code)
+
+
+def _signal(process: anyio.abc.Process, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):  # it has ended, and its keeper does not know yet
+        process.send_signal(number)
 
 
 def _exit(code: int) -> str | int:

@@ -31,6 +31,12 @@ from actorproc.records import warm_up
 from actorproc.retry import Backoff
 from actorproc.tasks import is_stray
 
+_UNFINISHED = {
+    "drained": "the source's read() has not ended: a thread of it may be blocked",
+    "closing": "the handler's closing() has not ended",
+}
+"""What a drain waits for, by what the partition is at."""
+
 
 class OwnPartitions:
     """What runs here. Its supervisor says what the leases are; this starts, drains and ends, and tells what has become of it.
@@ -211,7 +217,8 @@ class OwnPartitions:
             self._log.warning(
                 "partition.drain_timed_out", partition=running.partition, epoch=running.epoch,
                 after=self._settings.max_handoff_time,
-                why="the handler did not finish its batch within max_handoff_time: the next owner processes it again",
+                why=_UNFINISHED.get(running.actor.statistics.state, "the handler did not finish its batch within max_handoff_time: "
+                                    "the next owner processes it again"),
             )  # fmt: skip
             running.scope.cancel()
 

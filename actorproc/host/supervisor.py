@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import islice
+from math import inf
 
 import anyio
 import anyio.abc
@@ -99,6 +100,7 @@ class Supervisor(Actor[Note]):
         self._said_empty = False
         self._members: list[str] = []
         self._fences = 0
+        self._is_leaving = False  # nothing runs any more
         self._renewed = anyio.Event()
         self._looking: anyio.CancelScope | None = None
         self._error: str | None = None  # of the latest look, if it failed
@@ -219,7 +221,7 @@ class Supervisor(Actor[Note]):
 
     async def _fence_in_time(self) -> None:
         """Stop everything before others may take this host for dead, until the next heartbeat is written."""
-        while True:
+        while not self._is_leaving:
             left = self._group.valid_until() - self._clock.monotonic()
             if left > 0:
                 if self._own.fenced:
@@ -230,11 +232,12 @@ class Supervisor(Actor[Note]):
                 continue
             if not self._own.fenced:
                 self._fences += 1
-                self._log.error(
-                    "supervisor.fenced_itself",
-                    partitions=len(self._own),
-                    why="no heartbeat was written in time; loop.blocked tells if a handler held the event loop up",
-                )
+                if left > -inf:  # else it has just joined anew, and not written any
+                    self._log.error(
+                        "supervisor.fenced_itself",
+                        partitions=len(self._own),
+                        why="no heartbeat was written in time; loop.blocked tells if a handler held the event loop up",
+                    )
                 self._own.fence()
             await self._renewed.wait()
 
@@ -357,6 +360,7 @@ class Supervisor(Actor[Note]):
                 if await self.receive(look_at - self._clock.monotonic()) is Note.RELEASED:
                     await self._hand_over()
         self._own.end_all()
+        self._is_leaving = True
         self._tell_of_letters()
         with anyio.move_on_after(LEAVING_TIME):
             try:

@@ -161,8 +161,8 @@ def _place(what: str, given: str | os.PathLike[str]) -> str:
     url = os.fspath(given)
     match = _SCHEME.match(url)
     scheme, slashes = match.groups() if match else ("file", "/")
-    if scheme == "file" and slashes == "/":
-        return f"file://{at_home(url.removeprefix('file:') if match else url).absolute()}"
+    if scheme == "file":  # relative ones too: nobody else is here
+        return f"file://{at_home(url.removeprefix('file:').removeprefix('//') if match else url).absolute()}"
     if scheme in ("s3a", "s3n") and slashes == "//":
         return f"s3://{url[len(scheme) + 3 :]}"
     if scheme not in SCHEMES or slashes == "/":  # as in hdfs:/checkpoints

@@ -20,6 +20,8 @@ from actorproc.store import Store
 
 _HEAD_RETRY = 1.0  # seconds
 
+_STAYS_OPEN = 0.1  # share of its time for which a batch that waits takes more records, whose own time began later
+
 log = get_logger(__name__)
 
 
@@ -103,9 +105,12 @@ class Outbox:
                 self._store, partition, self._heads.producer, compression=self._compression, hint=hint, clock=self._clock
             )  # fmt: skip
             lane = self._lanes[index] = _Lane(appender)
+        now = self._clock.monotonic()
         if lane.queue and not lane.queue[-1].ripe.is_set():
-            return lane.queue[-1]
-        batch = OutgoingBatch(str(index), self._clock.monotonic())
+            if now - lane.queue[-1].born <= self._linger + _STAYS_OPEN * self._timeout:
+                return lane.queue[-1]
+            lane.queue[-1].ripe.set()
+        batch = OutgoingBatch(str(index), now)
         lane.queue.append(batch)
         self._pending[batch] = None
         if not lane.running:

@@ -23,6 +23,11 @@ _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
 
+# Bytes of a key. Hashes are kept of 65,536 short ones and of 512 that are longer: 64 and 32 MiB at most. Those longer still are
+# hashed one by one, the others many of a length at once, which takes nine times their bytes.
+_SHORT, _LONG = 1024, 64 * 2**10
+_BYTES = 4 * 2**20  # hashed at once
+
 
 class Router:
     """Chooses partitions for one producer.
@@ -99,10 +104,14 @@ def murmur2(key: bytes) -> int:
     return h ^ h >> 15
 
 
-@lru_cache(maxsize=65_536)
+_of_short = lru_cache(maxsize=65_536)(murmur2)
+_of_long = lru_cache(maxsize=512)(murmur2)
+
+
 def partition_of_key(key: bytes, partitions: int) -> int:
     """Index of the partition for `key`."""
-    return (murmur2(key) & 0x7FFFFFFF) % partitions
+    number = _of_short(key) if len(key) <= _SHORT else _of_long(key) if len(key) <= _LONG else murmur2(key)
+    return (number & 0x7FFFFFFF) % partitions
 
 
 def partitions_of_keys(keys: pa.BinaryArray, partitions: int) -> npt.NDArray[np.uint32]:
@@ -124,7 +133,12 @@ def murmur2_many(keys: pa.BinaryArray) -> npt.NDArray[np.uint32]:
     lengths = np.diff(offsets)
     for length in np.unique(lengths):
         same = np.flatnonzero(lengths == length)
-        hashes[same] = _hash_rows(data[offsets[same][:, None] + np.arange(length)])
+        if length > _LONG:
+            hashes[same] = [murmur2(data[at : at + length].tobytes()) for at in offsets[same].tolist()]
+            continue
+        at_once = _BYTES // max(1, int(length))
+        for some in np.split(same, range(at_once, len(same), at_once)):
+            hashes[some] = _hash_rows(data[offsets[some][:, None] + np.arange(length)])
     return hashes
 
 

@@ -65,8 +65,8 @@ class Producer:
         batch_bytes: bytes of records at which a batch is sent without waiting longer; more than 1 GiB is taken for that.
         buffer_bytes: bytes of records that wait or are under way at once; `send` waits while they are more.
         compression: a Parquet codec: 'zstd', 'lz4', 'snappy', 'gzip' or 'none'; of files with more than 4 KiB of records.
-        delivery_timeout: seconds from the end of their `linger` after which records fail that are not confirmed, whatever
-            they waited for. Their fate is unknown then.
+        delivery_timeout: seconds from the end of their batch's `linger` after which records fail that are not confirmed,
+            whatever they waited for. Their fate is unknown then. A batch that waits takes records for a tenth of that time.
         settings: of the store; default: from the environment and `actorproc.toml`.
 
     Raises:

@@ -130,8 +130,9 @@ class Transactions:
             if found is not None and not found.done:
                 if found.put_id != planned:
                     await self._check_whole(key, found)
-                stored = await self._finish(key, found, stored.tag if stored else "")
-                log.info("log.transaction_done", transaction=name, batch=found.batch)
+                stored, ours = await self._finish(key, found, stored.tag if stored else "")
+                if ours:
+                    log.info("log.transaction_done", transaction=name, batch=found.batch)
             elif found is not None and found.batch >= batch:
                 break
             elif unseen := await self._unseen(staged):
@@ -187,8 +188,9 @@ class Transactions:
 
         await gather(list(found.shares), check)
 
-    async def _finish(self, key: str, found: Transaction, tag: str) -> Stored | None:
-        """Append what is not in the log yet. Returns the document as it is then: done, or as another has made it."""
+    async def _finish(self, key: str, found: Transaction, tag: str) -> tuple[Stored | None, bool]:
+        """Append what is not in the log yet. Returns the document as it is then: done, or as another has made it; and whether it
+        is done by this."""
         shares = dict(found.shares)
         for group, keys in enumerate(found.groups):
             if all(share.group > group for share in shares.values()):
@@ -198,7 +200,7 @@ class Transactions:
                 stored = await self._store.get(key)
                 if stored is not None and stored.tag == tag:
                     raise CorruptObject(key, f"needs staged records that are gone: {', '.join(keys)}")
-                return stored
+                return stored, False
             while waiting := {name: share for name, share in shares.items() if share.group == group}:
                 after = await self._append(waiting, files)
                 shares |= after
@@ -206,9 +208,9 @@ class Transactions:
                 if moved:  # written down before it is tried there
                     stored, ours = await self._write(key, replace(found, shares=shares), tag)
                     if stored is None or not ours:
-                        return stored
+                        return stored, False
                     tag = stored.tag
-        return (await self._write(key, Transaction(found.batch, done=True, put_id=found.put_id), tag))[0]
+        return await self._write(key, Transaction(found.batch, done=True, put_id=found.put_id), tag)
 
     async def _load(
         self, keys: Sequence[str], put_id: str, group: int, shares: Mapping[str, PartitionProgress]

@@ -145,7 +145,7 @@ class Parts:
     def _asked(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
         """What the handler's `on_error` says. Raises HandlerError: stop, or it failed itself."""
         with blamed("on_error", HandlerError):
-            decision: object = self._decide(error, failed, attempt)
+            decision: object = self._decide(error, failed[:], attempt)  # of its own, as an attempt's
         if decision is Decision.STOP:
             raise HandlerError(f"on_error said stop: {told(error)}") from error
         if decision is None or isinstance(decision, Decision):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from bisect import bisect_left
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -98,9 +97,9 @@ class BatchRun:
 
     async def _attempt(self, part: Part) -> None:
         place = self._place
-        attempt = Attempt(
-            part.batch, place.encoder.new_emitted(), part.attempt, committed=self._committed, late=Late(place.lost)
-        )
+        late = Late(place.lost)
+        batch = part.batch[:]  # what the handler does to its lists is to reach no other attempt, and no dead letter
+        attempt = Attempt(batch, place.encoder.new_emitted(), part.attempt, committed=self._committed, late=late)
         ctx = PartitionContext(place.site, attempt, self._commit)
         error: Exception | None = None
         encoded: Encoded | None = None
@@ -111,7 +110,7 @@ class BatchRun:
             else:
                 self._begin(attempt)
                 with left_as_found():
-                    _check_nothing(await place.handler.process(part.batch, ctx))  # type: ignore[misc]  # an async def
+                    _check_nothing(await place.handler.process(batch, ctx))  # type: ignore[misc]  # an async def
                 ctx._finish()  # what is emitted while the rows are encoded would be lost
             async with self._committing:  # what the handler began to commit and did not wait for
                 table, failures = self._settled(attempt, encoded or await place.encoder.encode(attempt))
@@ -137,6 +136,7 @@ class BatchRun:
                 if (misuse := _misuse_in(found)) is not None:
                     raise misuse
         if error is not None:
+            late.count(upto=attempt.committed)
             await self._failed(part, error, attempt)
             return
         if table is not None:
@@ -144,24 +144,25 @@ class BatchRun:
         for sequence, reason in attempt.uncommitted(attempt.letters).items():
             if sequence not in failures:
                 self._give_up(attempt, sequence, reason, Decision.DEAD_LETTER)
+        late.count(dropped=failures.keys() | attempt.letters.keys())
         if failures:
             await self._failed_alone(part, failures, attempt, others=False)
         else:
             self._parts.succeeded(part)
-            if attempt.late is not None:
-                attempt.late.count()
 
     def _begin(self, attempt: Attempt) -> None:
         """The handler is at work from now on; while it waits for a thread it is not stuck."""
         self._current = attempt
         self._attempts += 1
 
-    def _in_thread(self, ctx: PartitionContext, attempt: Attempt) -> Encoded:
+    def _in_thread(self, ctx: PartitionContext, attempt: Attempt) -> Encoded | None:
         try:
             _check_nothing(self._place.handler.process(attempt.batch, ctx))
         except (KeyboardInterrupt, GeneratorExit) as raised:  # nobody's but the handler's, in a thread
             raise failure_of(raised) from raised
         ctx._finish()
+        if attempt.is_committing:
+            return None  # some of it may be gone soon
         return self._place.encoder.encoded(attempt)
 
     def _settled(self, attempt: Attempt, encoded: Encoded) -> tuple[pa.Table | None, dict[int, Exception]]:
@@ -175,7 +176,7 @@ class BatchRun:
 
     async def _failed(self, part: Part, error: Exception, attempt: Attempt) -> None:
         """The attempt as a whole failed; what the handler has committed of it stays done."""
-        rest, suspect = part.batch.after(attempt.committed), part.batch.reached
+        rest, suspect = part.batch.after(attempt.committed), attempt.batch.reached
         if suspect is not None:
             suspect -= len(part.batch) - len(rest)
         if not len(rest) or (suspect is not None and suspect < 0):
@@ -192,7 +193,7 @@ class BatchRun:
         elif len(rest):
             seeking = part.isolating
             ruling = self._parts.failed(part, error, suspect)
-            if ruling.again or not seeking:
+            if ruling.again or not (seeking or ruling.given_up):
                 self._place.retrying.tell(attempt.number, rest.sequences, error)
             await self._follow(ruling, attempt)
 
@@ -213,13 +214,13 @@ class BatchRun:
 
     def _give_up(self, attempt: Attempt, sequence: int, error: Exception | str, verdict: Decision) -> None:
         site = self._place.site
-        record = attempt.batch[bisect_left(attempt.batch.sequences, sequence)]
         self.given_up.add(sequence)
         if verdict is Decision.SKIP:
             self._done.skipped += 1
-            said = error if isinstance(error, str) else told(error)
-            site.log.warning("partition.record_skipped", sequence=sequence, error=said)
+            self._place.retrying.tell_skipped(sequence, error)
             return
+        index = int(self._batch.sequence_array.to_numpy().searchsorted(sequence))
+        (record,) = self._batch[index : index + 1]
         self._done.letters[sequence] = render_letter(record, error, attempt.number, site, self._place.clock)
         if not was_dead(record):  # else a replay before its cause was mended would stop all that is sound
             self._place.limit.failed(sequence, error)
@@ -269,9 +270,14 @@ class BatchRun:
 
 def _misuse_in(error: BaseException | None) -> HandlerMisuse | None:
     """A mistake of the handler's itself, also where a task group has wrapped it."""
-    if isinstance(error, BaseExceptionGroup):
-        return next((found for inner in error.exceptions if (found := _misuse_in(inner)) is not None), None)
-    return error if isinstance(error, HandlerMisuse) else None
+    todo = [error]
+    while todo:
+        found = todo.pop()
+        if isinstance(found, HandlerMisuse):
+            return found
+        if isinstance(found, BaseExceptionGroup):
+            todo.extend(reversed(found.exceptions))
+    return None
 
 
 def _check_nothing(returned: object) -> None:

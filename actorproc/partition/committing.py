@@ -5,7 +5,8 @@ The commit protocol: docs/protocol.md. That two owners at once do no harm is the
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 
 from actorproc.budget import Tally
 from actorproc.clock import Clock
-from actorproc.errors import HandlerError
+from actorproc.errors import HandlerError, StoreUnavailable
 from actorproc.layout import ProcessorLayout
 from actorproc.output.chain import Commit, OutputChain, encode_commit
 from actorproc.output.checkpoints import CheckpointKeeper, Totals
@@ -30,8 +31,8 @@ CHECKPOINT_EVERY = 16
 """Commits after which the checkpoint follows: how far the next owner has to walk at most."""
 
 
-PartitionState = Literal["opening", "running", "draining", "closing", "released", "waiting"]
-"""`released`: drained and committed, about to be handed over. `waiting`: it failed, and is started again after a pause."""
+PartitionState = Literal["opening", "running", "draining", "drained", "closing", "released", "waiting"]
+"""`drained`: all that is done is committed, and the source's `read` is still to end. `released`: drained and committed, about to be handed over. `waiting`: it failed, and is started again after a pause."""
 
 
 @dataclass(slots=True)
@@ -105,6 +106,8 @@ class Committer:
         self._pending = _Pending()
         self._counted = -1  # sequence up to which records are in the totals
         self._moved_at: float | None = None  # when the cursor left what is committed
+        self.settled = True
+        """False once a commit was cut short: whether it was made only a new start can tell."""
         self.cursor = Cursor("")
         """Processed up to here."""
         self.committed = Cursor("")
@@ -223,6 +226,12 @@ class Committer:
             Fenced: another host runs this partition; nothing of it is committed.
             StoreUnavailable: not settled; only a new start can tell.
         """
+        with self._settling():
+            await self._commit()
+        if self._number - self._keeper.current.number >= CHECKPOINT_EVERY:
+            await self.checkpoint()
+
+    async def _commit(self) -> None:
         pending, totals, statistics = self._pending, self._totals + self._pending.totals, self._statistics
         if pending:
             commit = Commit(
@@ -251,8 +260,6 @@ class Committer:
         self._totals, self._pending, self._moved_at = totals, _Pending(), None
         self._held.clear()
         self.committed = statistics.committed = self.cursor
-        if self._number - self._keeper.current.number >= CHECKPOINT_EVERY:
-            await self.checkpoint()
 
     async def go_ahead(self, cursor: Cursor) -> None:
         """At most once: records up to `cursor` count as processed before anybody sees them.
@@ -260,7 +267,8 @@ class Committer:
         Raises:
             Fenced: another host runs this partition.
         """
-        await self._keeper.advance(self._number, cursor, self._totals, self._now())
+        with self._settling():
+            await self._keeper.advance(self._number, cursor, self._totals, self._now())
         self.cursor = cursor
 
     async def checkpoint(self) -> None:
@@ -270,7 +278,17 @@ class Committer:
             Fenced: another host runs this partition.
         """
         if (self._keeper.current.number, self._keeper.current.cursor) != (self._number, self.committed):
-            await self._keeper.advance(self._number, self.committed, self._totals, self._now())
+            with self._settling():
+                await self._keeper.advance(self._number, self.committed, self._totals, self._now())
+
+    @contextmanager
+    def _settling(self) -> Iterator[None]:
+        """While inside, it is written. Another write after one that was cut short would take that for another host's."""
+        if not self.settled:
+            raise StoreUnavailable("a commit was cut short, and only a new start can tell whether it was made")
+        self.settled = False
+        yield
+        self.settled = True
 
     def _now(self) -> float:
         """The time by this host's clock, but never before that of an earlier commit, whoever made it: so commits can be

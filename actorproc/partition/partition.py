@@ -108,7 +108,8 @@ class PartitionActor(Actor[Read | Exception]):
         self._processing: BatchProcessor | None = None
 
     def drain(self) -> None:
-        """End soon: the batch in hand is finished, everything is committed, then `run` returns."""
+        """End soon: the batch in hand is finished (left to the next owner, if it waits long to be tried again), everything is
+        committed, then `run` returns."""
         self._draining.set()
         if self._waiting is not None:
             self._waiting.cancel()
@@ -330,7 +331,8 @@ class PartitionActor(Actor[Read | Exception]):
 
     async def _commit_before_failing(self) -> None:
         """Before a failure ends the actor: earlier batches were good, and need not be processed again."""
-        if self._settings.auto_commit or self._settings.delivery == "at-most-once":
+        wanted = self._settings.auto_commit or self._settings.delivery == "at-most-once"
+        if wanted and self._committer.settled:  # else it may be a commit of the handler's that was cut short
             await self._committer.commit()
 
     async def _commit_after_abort(self) -> None:
@@ -355,6 +357,7 @@ class PartitionActor(Actor[Read | Exception]):
         if self._settings.auto_commit:
             await self._committer.commit()
         await self._committer.checkpoint()
+        self.statistics.state = "drained"
 
     async def _settle_goal(self) -> None:
         """Once the end that the caller waits for is processed, make it known: commit, and write the checkpoint."""
@@ -382,7 +385,10 @@ class PartitionActor(Actor[Read | Exception]):
             try:
                 with left_as_found():
                     await handler.closing(self._site, reason)
-            except (Exception, SystemExit):  # noqa: BLE001  # the user's code; the partition ends all the same
+            except (Exception, SystemExit, asyncio.CancelledError) as error:
+                # The user's code; the partition ends all the same.
+                if isinstance(error, asyncio.CancelledError) and not is_stray():
+                    raise
                 self._log.exception("partition.closing_failed")
         if scope.cancelled_caught:
             self._log.error("partition.closing_timed_out", after=CLOSING_TIME, why="process or closing still runs")

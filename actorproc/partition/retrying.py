@@ -45,7 +45,7 @@ class Retrying:
         self._draining = draining
         self._aside = aside
         self._sat_out = 0.0  # seconds of pauses since a drain came
-        self._repeats = Repeats()
+        self._repeats, self._skips = Repeats(), Repeats()
         self.trouble: str | None = None
         """Why the batch at hand is tried again, if it is."""
 
@@ -55,6 +55,13 @@ class Retrying:
         self.trouble = f"tries {records} again, after attempt {attempt}: {told(error)}"
         say = self._log.warning if self._repeats.due("", self._clock.monotonic()) else self._log.debug
         say("partition.attempt_failed", attempt=attempt, records=len(failed), first=failed[0], error=told(error))
+
+    def tell_skipped(self, sequence: int, error: Exception | str) -> None:
+        """Say that `on_error` passed over this record; in the log not each time, where many are."""
+        times = self._skips.due("", self._clock.monotonic())
+        say = self._log.warning if times else self._log.debug
+        said = error if isinstance(error, str) else told(error)
+        say("partition.record_skipped", sequence=sequence, error=said, times=times or 1)
 
     def over(self) -> None:
         """The batch is processed."""

@@ -1,4 +1,4 @@
-"""Tables of rows with `_sequence`, their record's position: joined, put in order, cut."""
+"""Tables of rows with `_sequence`, their record's position: kept, joined, put in order, cut."""
 
 from __future__ import annotations
 
@@ -7,8 +7,23 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from actorproc.records import SEQUENCE
+
+
+def owned(table: pa.Table) -> pa.Table:
+    """In memory that nobody else writes to: pyarrow takes NumPy's numbers where they are. Text it has copied as it took it."""
+    columns = [column if _is_text(column.type) else _copied(column) for column in table.columns]
+    return pa.Table.from_arrays(columns, schema=table.schema)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pt.is_string(kind) or pt.is_large_string(kind) or pt.is_binary(kind) or pt.is_large_binary(kind))
+
+
+def _copied(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pa.chunked_array([pa.concat_arrays([chunk, chunk[:0]]) for chunk in column.chunks], column.type)
 
 
 def in_order(rows: Any) -> Any:

@@ -11,19 +11,22 @@ from contextlib import aclosing, contextmanager
 from numbers import Integral
 from typing import Any, TypeVar
 
+import pyarrow as pa
 import pyarrow.types as pt
 
 from actorproc.budget import ByteBudget, Room
-from actorproc.errors import SourceError, UsageError, blamed, described, storable
+from actorproc.errors import ActorprocError, SourceError, UsageError, blamed, described, storable
 from actorproc.logger import get_logger
-from actorproc.records import Batch, Cursor
+from actorproc.records import RECORD_SCHEMA, Batch, Cursor
 from actorproc.sources.checks import check_methods, signature
 from actorproc.sources.log import LogSource
 from actorproc.sources.output import OutputSource
 from actorproc.sources.protocol import Chunk, End, Source, Start
-from actorproc.tasks import left_as_found
+from actorproc.tasks import left_as_found, may_be_meant
 
 T = TypeVar("T")
+
+_MOST_SEQUENCE = 2**63 - 1
 log = get_logger(__name__)
 
 
@@ -71,7 +74,7 @@ class GuardedSource(Source):
             await self._awaited("open", self._source.open())
         try:
             await self._check_awaited()
-        except UsageError:
+        except BaseException:  # a cancellation, too: nobody else closes what has not opened
             await self.close()
             raise
 
@@ -98,9 +101,10 @@ class GuardedSource(Source):
     async def close(self) -> None:
         """What it raises is told, and hides no other error: nothing is lost by it."""
         try:
-            await self._awaited("close", self._source.close())
-        except Exception as error:  # noqa: BLE001
-            self._log.warning("source.close_failed", source=str(self), error=described(error))
+            with _blamed("it"):
+                await self._awaited("close", self._source.close())
+        except ActorprocError as error:
+            self._log.warning("source.close_failed", source=str(self), error=described(error.__cause__ or error))
 
     async def register(self, processor: str, container: str) -> None:
         with _blamed(f"registering with the source {self}"):
@@ -187,8 +191,26 @@ class GuardedSource(Source):
         batch = self._checked("read", checked.batch, Batch)
         if batch.partition != partition:
             raise self._wrong("read", batch, f"of partition {partition!r}")
-        if batch.sequence_array.null_count or not pt.is_integer(batch.sequence_array.type):
-            raise self._wrong("read", batch.sequence_array, "sequences: integers, none of them null")
+        sequences, fields = batch.sequence_array, batch.data.schema
+        if sequences.null_count or not pt.is_integer(sequences.type):
+            raise self._wrong("read", sequences, "sequences: integers, none of them null")
+        if pt.is_uint64(sequences.type) and len(batch) and batch.last > _MOST_SEQUENCE:
+            raise self._wrong("read", batch.last, f"a sequence: at most {_MOST_SEQUENCE}")
+        if fields.names != RECORD_SCHEMA.names:
+            if not set(RECORD_SCHEMA.names) <= set(fields.names):
+                raise self._wrong(
+                    "read", fields.names, f"a Batch of the columns {', '.join(RECORD_SCHEMA.names)} (RECORD_SCHEMA)"
+                )
+            # In their order, and no others: `to_arrow` and the core go by it.
+            batch = Batch(partition, batch.data.select(RECORD_SCHEMA.names), sequences)
+            checked = Chunk(batch, checked.next)
+        for name in ("key", "value"):
+            if not _holds_bytes(fields.field(name).type):
+                raise self._wrong(
+                    "read",
+                    f"{name}: {fields.field(name).type}",
+                    f"a Batch whose {name} is bytes (of text: text.encode())",
+                )
         return checked
 
     def _check_position(self, method: str, position: object) -> None:
@@ -198,6 +220,13 @@ class GuardedSource(Source):
 
     def _wrong(self, method: str, answer: object, wanted: str) -> SourceError:
         return SourceError(f"the source's {self.kind}.{method} gave {answer!r:.200}; it must be {wanted}")
+
+
+def _holds_bytes(kind: pa.DataType) -> bool:
+    if pt.is_dictionary(kind):
+        return _holds_bytes(kind.value_type)
+    binary = (pt.is_binary, pt.is_large_binary, pt.is_binary_view, pt.is_fixed_size_binary, pt.is_null)
+    return any(holds(kind) for holds in binary)
 
 
 def _let_go(answer: object) -> None:
@@ -214,8 +243,6 @@ def _blamed(what: str) -> Iterator[None]:
         try:
             yield
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            # It may be meant for us: this can be the task of whoever runs the processor.
-            if task is None or task.cancelling():
+            if may_be_meant():
                 raise
             raise SourceError(f"{what} was cancelled from within: its task, or something that it awaited") from None

@@ -103,9 +103,6 @@ class Reading:
             facts = [Fact(*fact) for fact in zip(*columns, strict=True)]
         except Exception as error:  # noqa: BLE001 (of whatever columns there are)
             self._fail(f"read() gave a batch whose columns are not those of RECORD_SCHEMA: {described(error)}", error)
-        for fact in facts:
-            if not isinstance(fact.value, bytes | None) or not isinstance(fact.key, bytes | None):
-                self._fail(f"read() gave {fact!r:.300}: value and key must be bytes (of text: text.encode()), or None")
         return facts
 
     def _fail(self, what: str, cause: BaseException | None = None) -> NoReturn:

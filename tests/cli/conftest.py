@@ -88,6 +88,11 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def place(state: Path) -> list[object]:
+    return ["--name", "Delays", "--container", state / "state"]
+
+
 async def processed(folder: Path) -> None:
     async with Producer(str(folder / "events"), partitions=4) as producer:
         flights = events(200)

@@ -114,3 +114,17 @@ def test_what_an_error_quotes_does_not_act_on_the_terminal(monkeypatch: pytest.M
     assert text.count("poison \\x1b[2J\\x07") == 2
     assert "\x1b[2J" not in text
     assert "\x07" not in text
+
+
+def test_what_no_json_writer_takes_is_logged_as_text_and_fails_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    class Mute:
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    set_up_logging(LogLevel.INFO)
+    structlog.get_logger().info("seen", many=2**70, half="\ud83d", key={(1, 2): 3}, mute=Mute(), plain="x")
+    line = only_line(capsys)
+    assert line["plain"] == "x"
+    assert line["many"] == str(2**70)
+    assert line["half"] == "\\ud83d"
+    assert line["key"] == "{(1, 2): 3}"

@@ -85,6 +85,13 @@ def serve(run: Run, source: str) -> Any:
     return run("serve", "own_source_app:Lengths", "--source", source, "--container", "state", "--until-end")
 
 
+@pytest.mark.parametrize("source", [".", "./", "/", "file://."])
+def test_a_source_without_a_name_is_a_place_like_others(app: Path, run: Run, source: str) -> None:
+    result = serve(run, source)
+    assert result.exit_code == 2
+    assert "neither may be, or lie in, the other" in result.stderr
+
+
 def test_a_function_that_makes_a_source_is_one(app: Path, run: Run) -> None:
     assert serve(run, "own_source_app:three").exit_code == 0
     printed = run("output", "--name", "Lengths", "--container", "state", "--json").stdout
@@ -111,6 +118,13 @@ def test_a_run_until_the_end_of_which_nothing_but_dead_letters_came_ends_with_a_
     ("source", "message", "code"),
     [
         ("own_source_app:four", "has no 'four'", 2),
+        ("json:four", "/json/__init__.py) has no 'four'", 2),
+        (
+            "own_source_app",
+            "source 'own_source_app': a source of your own is MODULE:CLASS, such as own_source_app:CLASS",
+            2,
+        ),
+        ("own_source_app.py", "a source of your own is MODULE:CLASS, such as own_source_app:CLASS", 2),
         ("own_source_app:number", "is of class builtins.int; it must be, or make, an actorproc.Source", 2),
         ("no_such_module:three", "there is no module 'no_such_module'", 2),
         (

@@ -147,3 +147,25 @@ async def test_a_signal_that_comes_to_the_process_and_to_its_group_is_one_stop(m
             draining.end()
     assert draining.heard == [signal.SIGTERM]
     assert codes == [0]
+
+
+async def test_a_worker_that_is_just_being_started_hears_of_the_stop_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    draining, starting, go_on = Draining(), anyio.Event(), anyio.Event()
+
+    async def open_process(_: list[str], **__: Any) -> Process:
+        starting.set()
+        await go_on.wait()
+        return draining
+
+    monkeypatch.setattr(anyio, "open_process", open_process)
+    workers = Workers({"a": ["a"]}, until_end=False)
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(workers.run)
+            await starting.wait()
+            workers.stop(signal.SIGINT)
+            go_on.set()
+            while not draining.heard:
+                await anyio.sleep(0.001)
+            draining.end()
+    assert draining.heard == [signal.SIGINT]

@@ -26,6 +26,10 @@ from actorproc.testing.loop import Host, current_loop, start_outside
 T = TypeVar("T")
 
 
+def now() -> float:
+    return current_loop().now
+
+
 @dataclass(frozen=True)
 class Version:
     """The group document as somebody wrote it. `at`: seconds of virtual time."""

@@ -88,6 +88,26 @@ def test_the_first_time_the_stores_own_clock_tells_who_is_long_dead() -> None:
         assert (observer.watch.why_dead(B) is not None) is dead
 
 
+def test_a_stores_clock_that_tells_whole_seconds_only_makes_nobody_dead_a_second_too_early() -> None:
+    observer = Observer()
+    observer.beat(ago=120.9)
+    observer.look(B)
+    assert observer.watch.why_dead(B) is None
+
+
+def test_a_heartbeat_that_is_written_twice_in_a_second_of_the_stores_clock_is_a_change() -> None:
+    observer = Observer()
+    observer.beat()
+    _, modified = observer.beats[B]
+    observer.look(B)
+    observer.time += 0.5
+    observer.beats[B] = "another tag", modified
+    observer.look(B)
+    observer.time += 59.9
+    observer.look(B)
+    assert observer.watch.silence(B) < 60
+
+
 def test_a_store_whose_clock_jumps_makes_nobody_dead_who_was_seen_to_renew() -> None:
     observer = Observer()
     observer.beat()
@@ -120,6 +140,14 @@ def test_a_member_without_any_heartbeat_is_dead_after_the_expiration() -> None:
     observer.time += 61
     observer.look(B)
     assert observer.watch.why_dead(B) is not None
+
+
+def test_a_member_without_any_heartbeat_is_silent_from_the_answer_on_that_first_lacked_it() -> None:
+    observer = Observer()
+    observer.look(B, takes=50)
+    observer.time += 59
+    observer.look(B)
+    assert observer.watch.why_dead(B) is None
 
 
 def test_of_members_that_no_listing_was_asked_about_nothing_is_known() -> None:
@@ -164,6 +192,18 @@ def test_litter_is_what_was_silent_for_very_long_and_belongs_to_no_member() -> N
     observer.time += 61
     observer.look(member)
     assert observer.watch.litter([member]) == [old]
+
+
+def test_what_crashes_while_it_is_watched_is_litter_in_time() -> None:
+    observer = Observer()
+    observer.beat()
+    for _ in range(10):
+        observer.look()
+        observer.time += 59
+        assert observer.watch.litter([]) == []
+    observer.time += 20
+    observer.look()
+    assert observer.watch.litter([]) == [B]
 
 
 def test_other_objects_in_the_folder_are_passed_over() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from actorproc.context import Site
 from actorproc.handler import CloseReason, PartitionHandler
+from actorproc.options import load_options
 from tests.handlers.running import run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "handlers.md").read_text()
@@ -29,6 +30,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     "Careful": [{"carrier": "UA"}] * 3,
     "Late": [{"tail": "N14228"}],
     "Enriched": [{"tail": "N14228", "seen": 0}] * 3,
+    "RunningTotals": [{"tail": "N14228", "total": total} for total in (2, 22, 22)],
     "Tails": [{"tail": "N14228"}] * 3,
 }
 
@@ -52,11 +54,12 @@ def test_every_example_is_run() -> None:
 
 
 @pytest.mark.parametrize("name", ROWS)
-async def test_an_example_does_what_the_page_says(name: str) -> None:
+async def test_an_example_does_what_the_page_says(name: str, tmp_path: Path) -> None:
     handler = handlers()[name]()
-    site = Site("p", "h", "0", 1, log=_Silent())
+    options: dict[str, object] = {"container": str(tmp_path)} if name == "RunningTotals" else {}
+    site = Site("p", "h", "0", 1, options=load_options(type(handler), options, environment={}), log=_Silent())
     await handler.opened(site)
-    result = await run(handler, VALUES)
+    result = await run(handler, VALUES, options=options)
     await handler.closing(site, CloseReason.STOPPING)
     assert result.letters == {}
     shown = [{column: row[column] for column in ROWS[name][0]} for row in result.rows]

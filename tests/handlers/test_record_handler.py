@@ -367,8 +367,19 @@ async def test_a_typed_handler_shows_how_far_it_is() -> None:
         output_schema = "n int"
 
         def process_record(self, n: int, ctx: PartitionContext) -> None:
-            reached.append(batch.reached)
+            reached.append(ctx._attempt.batch.reached)
 
     batch = Batch.of("0", NUMBERS[:3], range(100, 103))
     await run(Slow, batch)
     assert reached == [0, 1, 2]
+
+
+@pytest.mark.parametrize("concurrency", [0, -1, 2.5, True, "8"])
+def test_a_concurrency_that_is_none_is_refused_as_the_class_is_made(concurrency: Any) -> None:
+    with pytest.raises(HandlerDefinitionError, match=r"Wrong\.concurrency = .*: a whole number, 1 or more"):
+        type("Wrong", (Failing,), {"concurrency": concurrency})
+
+
+def test_a_concurrency_of_calls_that_cannot_wait_is_refused() -> None:
+    with pytest.raises(HandlerDefinitionError, match="only calls of an `async def process_record` can wait at once"):
+        type("Wrong", (Failing,), {"concurrency": 8})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import groupby
 from typing import Any, ClassVar
@@ -21,6 +21,7 @@ from actorproc.group.nudge import NoNudges
 from actorproc.handler import CloseReason
 from actorproc.layout import ProcessorLayout
 from actorproc.records import warm_up
+from actorproc.sources.protocol import Chunk
 from actorproc.store import Store
 from actorproc.stores.memory import Memory
 from actorproc.testing.clock import VirtualClock
@@ -519,5 +520,48 @@ def test_a_damaged_group_document_is_named_where_a_host_begins() -> None:
             await Processor(
                 Nothing, name="n", source=MemorySource(1), container=store, host="a", clock=clock, nudges=NoNudges()
             ).run()
+
+    run(main())
+
+
+async def logged(source: MemorySource, memory: type[Memory], seconds: float) -> list[MutableMapping[str, Any]]:
+    """What a host logs that is stopped so long after its one partition runs."""
+    clock = VirtualClock("a")
+    container = Store(memory(clock=clock), clock=clock)
+    with structlog.testing.capture_logs() as logs:
+        async with Processor(Nothing, source=source, container=container, clock=clock, nudges=NoNudges()) as processor:
+            await until_it_runs(processor, 1)
+            await anyio.sleep(seconds)
+    return logs
+
+
+def test_a_drain_that_waits_for_the_source_alone_does_not_blame_the_handler() -> None:
+    class Blocked(MemorySource):
+        async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+            async for chunk in super().read(partition, position):
+                yield chunk
+                with anyio.CancelScope(shield=True):
+                    await anyio.sleep(100)
+
+    async def main() -> None:
+        source = Blocked(1)
+        source.append("0", [b"1"])
+        logs = await logged(source, Memory, 50)
+        (told,) = (entry["why"] for entry in logs if entry["event"] == "partition.drain_timed_out")
+        assert told == "the source's read() has not ended: a thread of it may be blocked"
+
+    run(main())
+
+
+@pytest.mark.parametrize("stop_after", [47.0, 47.5])
+def test_a_stop_that_takes_its_time_is_no_lost_lease(stop_after: float) -> None:
+    class Slow(Memory):
+        async def delete(self, key: str) -> None:
+            await anyio.sleep(2)
+            await super().delete(key)
+
+    async def main() -> None:
+        logs = await logged(MemorySource(1), Slow, stop_after)
+        assert "supervisor.fenced_itself" not in [entry["event"] for entry in logs]
 
     run(main())

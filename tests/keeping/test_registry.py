@@ -146,6 +146,7 @@ async def test_removing_nobody_names_those_there_are(store: Store) -> None:
         ("file:/var/checkpoints", "file:///var/checkpoints"),
         ("file:///var/checkpoints", "file:///var/checkpoints"),
         ("with: colon/x", f"file://{Path.cwd()}/with: colon/x"),
+        ("file://checkpoints", f"file://{Path.cwd()}/checkpoints"),
         ("/var/checkpoints", "file:///var/checkpoints"),
         ("checkpoints", f"file://{Path.cwd()}/checkpoints"),
     ],

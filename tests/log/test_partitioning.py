@@ -43,6 +43,13 @@ def test_hashing_many_gives_what_hashing_one_gives(keys: list[bytes]) -> None:
     assert partitions_of_keys(column, 7).tolist() == [partition_of_key(key, 7) for key in keys]
 
 
+def test_long_keys_and_many_of_one_length_hash_as_each_alone_does() -> None:
+    keys = [b"long" * 300, b"x" * 1025, *(b"%05d" % n for n in range(9000)), b"y" * 1024]
+    column = pa.array(keys, pa.binary())
+    assert murmur2_many(column).tolist() == [murmur2(key) for key in keys]
+    assert partitions_of_keys(column, 7).tolist() == [partition_of_key(key, 7) for key in keys]
+
+
 def test_keys_spread_evenly() -> None:
     counts = np.bincount(partitions_of_keys(pa.array([b"N%d" % i for i in range(80_000)], pa.binary()), 8)).tolist()
     assert min(counts) > 9_500

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tracemalloc
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from actorproc.errors import StoreRefused, UsageError
+from actorproc.errors import StoreError, StoreRefused, UsageError
 from actorproc.log.outgoing import Sent
 from actorproc.log.partitioning import partition_of_key
 from actorproc.log.payloads import columns
@@ -469,3 +470,34 @@ async def test_a_loop_of_sends_lets_others_run(many: bool) -> None:
                 await producer.send(b"x")
         assert turns - before >= 5
         tasks.cancel_scope.cancel()
+
+
+def test_a_record_that_came_late_to_a_batch_that_waits_has_most_of_its_time_too() -> None:
+    class Hangs(Memory):
+        async def put_if_absent(self, key: str, body: bytes) -> str:
+            if "partition=" in key:
+                await anyio.sleep_forever()
+            return await super().put_if_absent(key, body)
+
+    async def main() -> None:
+        clock = VirtualClock("p")
+        store = Store(Hangs(clock=clock), clock=clock)
+        times: list[float] = []
+
+        async def sent(producer: Producer) -> None:
+            delivery, began = await producer.send(b"x"), clock.monotonic()
+            with suppress(StoreError):
+                await delivery
+            times.append(clock.monotonic() - began)
+
+        async with Producer(store, partitions=1, linger=0, delivery_timeout=100, clock=clock) as producer:
+            async with anyio.create_task_group() as tasks:
+                for _ in range(100):
+                    tasks.start_soon(sent, producer)
+                    await anyio.sleep(1)
+            with suppress(StoreError):
+                await producer.flush()
+        assert len(times) == 100
+        assert 89 < min(times) <= max(times) < 101
+
+    run(main())

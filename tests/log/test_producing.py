@@ -12,7 +12,8 @@ import anyio
 import orjson
 import pytest
 
-from actorproc.errors import UsageError
+from actorproc.errors import StoreRefused, UsageError
+from actorproc.log.account import Account
 from actorproc.log.partitioning import partition_of_key
 from actorproc.log.producer import Producer
 from actorproc.log.producing import BLOCK, Produced, produce_lines
@@ -101,6 +102,23 @@ async def test_a_bad_line_is_skipped_or_ends_it_with_its_number() -> None:
         async with Producer(store, partitions=1) as producer:
             await produce_lines(producer, io.BytesIO(BAD), key="k", on_bad_line="fail")
     assert (await log_contents(store))["0"] == [b'{"k":"a"}']
+
+
+async def test_lines_that_were_skipped_are_counted_where_it_says_from_which_to_go_on() -> None:
+    class RefusesB(Memory):
+        async def put_if_absent(self, key: str, body: bytes) -> str:
+            if key.startswith("partition=1/"):
+                raise StoreRefused("no right to write there")
+            return await super().put_if_absent(key, body)
+
+    def by_key(key: bytes | None, value: bytes | None, partitions: int) -> int:
+        return int(key == b"b")
+
+    account = Account()
+    with pytest.raises(StoreRefused):
+        async with Producer(Store(RefusesB()), partitions=2, partitioner=by_key) as producer:
+            await produce_lines(producer, io.BytesIO(BAD), key="k", on_bad_line="skip", account=account)
+    assert account.appended() == (1, 1, 6, 0)
 
 
 async def test_without_a_key_field_a_line_may_be_anything() -> None:

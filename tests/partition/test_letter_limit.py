@@ -94,6 +94,30 @@ def test_dead_letters_that_the_handler_has_committed_count_after_a_restart() -> 
     assert stops(limit, [50])
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_processed_again_after_a_restart_counts_once_wherever_it_begins(seed: int) -> None:
+    random, stopped = Random(seed), 0
+    for _ in range(30):
+        window, share = random.choice([20, 150, 300]), random.choice([0.1, 0.3, 0.5])
+        limit = LetterLimit(Settings(dead_letter_window=window, dead_letter_limit=share))
+        bad = {number for number in range(400) if random.random() < random.choice([0, 0.1, 0.6])}
+        start = committed = 0
+        while start < 400:
+            stop = start + random.choice([1, 7, 50])
+            limit.begin(records(start, stop))
+            stopped_here = stops(limit, sorted(bad & set(range(start, stop)), key=lambda _: random.random()))
+            assert stopped_here == too_many(bad & set(range(stop)), stop, share, window)
+            if stopped_here:
+                stopped += 1
+            committed = random.choice([committed, start, stop, random.randint(committed, stop)])
+            if stopped_here and committed > start:
+                break
+            start = committed if stopped_here or random.random() < 0.3 else stop
+            if stopped_here and random.random() < 0.2:
+                break
+    assert stopped > 0
+
+
 def test_the_message_names_the_most_frequent_error_and_the_ways_out() -> None:
     limit = LetterLimit(Settings())
     limit.begin(records(0, 80))

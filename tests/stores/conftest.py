@@ -1,4 +1,4 @@
-"""Every store in turn."""
+"""Every store in turn, and the folder store by itself."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from actorproc.settings import Settings
 from actorproc.store import Store
 from actorproc.stores import open_store
+from actorproc.stores.files import Files
 from tests.servers import S3Server
 
 _SERVERS = [pytest.param(name, marks=pytest.mark.servers) for name in ("seaweedfs", "minio")]
@@ -41,6 +42,11 @@ async def _sent() -> None:
     with anyio.fail_after(30):
         while any(transport.get_write_buffer_size() for transport in list(loop._transports.values())):
             await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path / "store")
 
 
 @pytest.fixture

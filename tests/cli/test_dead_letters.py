@@ -1,0 +1,72 @@
+"""`actorproc dead-letters list` and `show`: which letters they show, and what of each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.cli.conftest import Run
+from tests.cli.reading import lines
+
+# dead letters
+
+
+def test_dead_letters_json_has_the_public_shape(run: Run, place: list[object]) -> None:
+    letters = lines(run("dead-letters", "list", *place, "--json").stdout)
+    assert len(letters) == 20
+    letter = letters[0]
+    assert letter.keys() >= {
+        "partition", "sequence", "key", "value", "headers", "timestamp", "error", "attempts", "host", "epoch", "time"
+    }  # fmt: skip
+    assert letter["error"].keys() == {"type", "message", "traceback"}
+    assert letter["error"]["type"] == "KeyError"
+    assert letter["host"] == "tester"
+
+
+def test_dead_letters_are_filtered_by_partition_error_and_limit(run: Run, place: list[object]) -> None:
+    def found(*options: str) -> list[dict[str, Any]]:
+        return lines(run("dead-letters", "list", *place, "--json", *options).stdout)
+
+    everything = found()
+    assert found("--error", "ValueError") == []
+    assert found("--error", "KeyError") == everything
+    assert found("--limit", "3") == everything[:3]
+    partition = everything[-1]["partition"]
+    assert found("--partition", partition) == [letter for letter in everything if letter["partition"] == partition]
+
+
+def test_a_dead_letter_is_shown_whole(run: Run, place: list[object]) -> None:
+    letter = lines(run("dead-letters", "list", *place, "--json").stdout)[3]
+    name = f"{letter['partition']}:{letter['sequence']}"
+    shown = run("dead-letters", "show", name, *place).stdout
+    assert letter["value"] in shown
+    assert 'float(flight["delay"])' in shown
+    assert orjson.loads(run("dead-letters", "show", name, *place, "--json").stdout) == letter
+
+
+@pytest.mark.parametrize(("name", "problem"), [("0:999", "no dead letter 0:999"), ("zero", "write PARTITION:SEQUENCE")])
+def test_a_dead_letter_that_is_not_there_is_wrong_use(run: Run, place: list[object], name: str, problem: str) -> None:
+    result = run("dead-letters", "show", name, *place)
+    assert result.exit_code == 2
+    assert problem in result.stderr
+
+
+def test_dead_letters_of_a_type_that_there_is_not_say_which_there_are(run: Run, place: list[object]) -> None:
+    result = run("dead-letters", "list", *place, "--error", "KeyErr", "--json")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "no dead letter with an error of type 'KeyErr'; there are: KeyError (20)\n"
+    assert run("dead-letters", "list", *place, "--error", "KeyErr").stdout == ""
+    assert run("dead-letters", "list", *place, "--error", "KeyError", "--json").stderr == ""
+
+
+@pytest.mark.parametrize("command", ["list", "replay", "purge"])
+def test_dead_letters_of_a_partition_that_there_is_not_are_refused(
+    run: Run, state: Path, place: list[object], command: str
+) -> None:
+    source = ["--source", state / "events"] if command == "replay" else []
+    result = run("dead-letters", command, *place, *source, "--partition", "77")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "no partition '77'; there are: 0, 1, 2, 3" in result.stderr

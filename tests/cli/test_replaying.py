@@ -1,0 +1,90 @@
+"""`actorproc dead-letters replay` and `purge`: which letters they take, which stay, and what they say of it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from tests.cli.conftest import Run
+from tests.cli.reading import LAYOUT, lines
+
+
+def test_dead_letters_are_replayed_into_a_log_alone(run: Run, state: Path, place: list[object], tmp_path: Path) -> None:
+    shutil.copytree(state / "state", tmp_path / "state")
+    result = run("dead-letters", "replay", *place, "--source", "mysrc:Lines")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "appended to a log, and that is a source of your own, which is only read" in result.stderr
+    (tmp_path / "state" / LAYOUT.origin).unlink()
+    result = run("dead-letters", "replay", "--name", "Delays", "--container", tmp_path / "state")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "does not say what Delays reads: give the log with --source" in result.stderr
+    told = run("dead-letters", "replay", "--help").stdout
+    assert "The log to which the letters" in told
+    assert "MODULE:NAME" not in told
+
+
+def test_a_purge_says_which_of_what_was_chosen_stays_beside_letters_that_were_not(
+    run: Run, state: Path, tmp_path: Path
+) -> None:
+    for part in ("state", "events"):
+        shutil.copytree(state / part, tmp_path / part)
+    place = ["--name", "Delays", "--container", tmp_path / "state"]
+    purge = ["dead-letters", "purge", *place, "--yes"]
+    letters = lines(run("dead-letters", "list", *place, "--json").stdout)
+    first = f"{letters[0]['partition']}:{letters[0]['sequence']}"
+    beside = sum(letter["partition"] == letters[0]["partition"] for letter in letters) - 1  # one commit in each
+    assert run("dead-letters", "replay", *place, "--source", tmp_path / "events", first).exit_code == 0
+    stays = f"1 replayed one stays: it shares a commit with {beside} that were not replayed"
+    assert run(*purge, "--replayed").stdout == f"0 dead letters purged; {stays}\n"
+    before = ["--before", "2100-01-01T00:00Z"]
+    assert run(*purge, "--replayed", *before).stdout == (
+        f"0 dead letters purged; 1 replayed and older one stays: it shares a commit with {beside} that were not both\n"
+    )
+    held = run(*purge, "--replayed", "--json")
+    assert (lines(held.stdout), held.exit_code) == ([{"purged": 0, "kept": 0, "held": 1}], 0), (
+        "nothing is to be done yet"
+    )
+
+
+def test_dead_letters_are_replayed_by_name_or_by_their_error(run: Run, state: Path, tmp_path: Path) -> None:
+    for part in ("state", "events"):
+        shutil.copytree(state / part, tmp_path / part)
+    place = ["--name", "Delays", "--container", tmp_path / "state"]
+    replay = ["dead-letters", "replay", *place, "--source", tmp_path / "events"]
+    first, second, *_ = (
+        f"{letter['partition']}:{letter['sequence']}"
+        for letter in lines(run("dead-letters", "list", *place, "--json").stdout)
+    )
+    assert "1 dead letter appended to" in run(*replay, second).stdout
+    assert lines(run(*replay, first, second, second, "--json").stdout) == [{"replayed": 1, "replayed_before": 1}]
+    listed = lines(run("dead-letters", "list", *place, "--replayed", "--json").stdout)
+    assert {f"{letter['partition']}:{letter['sequence']}" for letter in listed} == {first, second}
+    purged = run("dead-letters", "purge", *place, "--replayed", "--yes", "--json")
+    assert lines(purged.stdout) == [{"purged": 0, "kept": 0, "held": 2}], (
+        "others that were committed with them are left"
+    )
+    assert "replayed" in run("dead-letters", "show", first, *place).stdout
+
+    none = run(*replay, "--error", "KeyErr", "--json")
+    assert lines(none.stdout) == [{"replayed": 0, "replayed_before": 0}]
+    assert none.stderr == "no dead letter with an error of type 'KeyErr'; there are: KeyError (20)\n"
+    assert lines(run(*replay, "--error", "KeyError", "--json").stdout) == [{"replayed": 18, "replayed_before": 2}]
+    for wrong, says in (("0:999999", "no dead letter 0:999999"), ("0", "write PARTITION:SEQUENCE")):
+        result = run(*replay, first, wrong)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert says in result.stderr
+    assert "do not go with letters by name" in run(*replay, first, "--error", "KeyError").stderr
+
+
+def test_a_purge_says_what_brings_the_checkpoint_past_the_letters_it_kept(
+    run: Run, state: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(state / "state", tmp_path / "state")
+    shutil.rmtree(tmp_path / "state" / LAYOUT.checkpoints)
+    result = run("dead-letters", "purge", "--name", "Delays", "--container", tmp_path / "state", "--yes")
+    said = " ".join(result.stdout.split())
+    assert said.startswith("0 dead letters purged 20 kept: no checkpoint has passed them yet.")
+    assert "every 16 commits, and when it stops: start the processor if none runs" in said
+    assert result.exit_code == 1, "what was asked for is not done"
+    result = run("dead-letters", "purge", "--name", "Delays", "--container", tmp_path / "state", "--yes", "--json")
+    assert (lines(result.stdout), result.exit_code) == ([{"purged": 0, "kept": 20, "held": 0}], 1)

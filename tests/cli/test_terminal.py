@@ -1,0 +1,114 @@
+"""What people see on their terminals: narrow ones cut values and not names, and nothing in a record acts on them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import anyio
+import orjson
+import pytest
+from rich.console import Console
+
+from actorproc import PartitionContext, Processor, Producer, Record
+from actorproc.cli import common
+from actorproc.handlers import JsonRows, RecordHandler
+from tests.cli.conftest import QUICK, Run
+from tests.cli.reading import LAYOUT, lines
+
+
+def narrow(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setattr(common, "console", Console(width=width, highlight=False))
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_a_narrow_terminal_cuts_the_values_of_dead_letters_and_not_what_show_needs(
+    run: Run, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    shutil.copytree(state / "state", tmp_path / "state")
+    place = ["--name", "Delays", "--container", tmp_path / "state"]
+    for file in (tmp_path / "state" / LAYOUT.dead_letters).rglob("*.jsonl"):
+        wide = [letter | {"value": "x" * 200} for letter in lines(file.read_text())]
+        file.write_bytes(b"".join(orjson.dumps(letter) + b"\n" for letter in wide))
+    letters = lines(run("dead-letters", "list", *place, "--json").stdout)
+    narrow(monkeypatch, width)
+    shown = run("dead-letters", "list", *place).stdout.splitlines()
+    assert max(map(len, shown)) <= width
+    assert shown.pop() == "20 dead letters: KeyError (20)"
+    rows = [line.split() for line in shown if "KeyError" in line]
+    assert [row[0] for row in rows] == [f"{letter['partition']}:{letter['sequence']}" for letter in letters]
+    assert {tuple(row[2:4]) for row in rows} == {("KeyError", "'delay'")}
+    assert [row[4] for row in rows] == [letter["key"] for letter in letters]
+
+
+def test_a_narrow_terminal_cuts_columns_of_the_output_and_not_where_a_row_is(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def wide() -> None:
+        async with Producer(str(tmp_path / "events"), partitions=1) as producer:
+            await producer.send(orjson.dumps({"text": "a\nb" * 50, "more": "x" * 90}))
+        settings = {"options": {"output_schema": "text string, more string"}, **QUICK}
+        places: dict[str, Any] = {"source": str(tmp_path / "events"), "container": str(tmp_path / "state")}
+        await Processor(JsonRows, name="Delays", **places, **settings).run(until_end=True)
+
+    anyio.run(wide)
+    narrow(monkeypatch, 80)
+    shown = run("output", "--name", "Delays", "--container", tmp_path / "state").stdout.splitlines()
+    assert max(map(len, shown)) <= 80
+    (row,) = (line.split() for line in shown if "xx" in line)
+    assert row[:4] == ["0", "0", "a", "ba"]
+    assert row[-1].endswith("…")
+
+
+def test_a_header_with_a_long_name_or_a_line_break_in_it_takes_one_line_and_widens_no_other(
+    run: Run, tmp_path: Path
+) -> None:
+    async def prepare() -> None:
+        async with Producer(str(tmp_path / "events"), partitions=1) as producer:
+            await producer.send(b"none", headers=[("x" * 1000, b"1"), ("a\r\nkey", b"2")])
+        await Processor(
+            JsonRows, name="Delays", source=str(tmp_path / "events"), container=str(tmp_path / "state"),
+            options={"output_schema": "tail string"}, dead_letter_limit=1, **QUICK,
+        ).run(until_end=True)  # fmt: skip
+
+    anyio.run(prepare)
+    shown = run(
+        "dead-letters", "show", "0:0", "--name", "Delays", "--container", tmp_path / "state"
+    ).stdout.splitlines()
+    assert f"header {'x' * 1000}  1" in shown
+    assert [line.split() for line in shown if "key" in line] == [["key", "-"], ["header", "a\\r\\nkey", "2"]]
+    assert len(next(line for line in shown if line.startswith("key"))) < 40
+
+
+class RepeatsWhatItCannotRead(RecordHandler):
+    output_schema = "tail string"
+
+    def process_record(self, record: Record, ctx: PartitionContext) -> dict[str, Any]:
+        row = record.json()
+        if "tail" not in row:
+            raise ValueError(f"no tail in {row['text']}")
+        return dict(row)
+
+
+def test_what_a_record_holds_does_not_act_on_the_terminal(run: Run, tmp_path: Path) -> None:
+    acting = "\x1b[2Jgone\x07 \x9b31m\x1b]0;title\x07\u202e"
+    shown = "\\x1b[2Jgone\\x07 \\x9b31m\\x1b]0;title\\x07\\u202e"
+
+    async def prepare() -> None:
+        async with Producer(str(tmp_path / "events"), partitions=1) as producer:
+            await producer.send_many([orjson.dumps({"tail": acting}), orjson.dumps({"text": acting})])
+        await Processor(
+            RepeatsWhatItCannotRead, name="Delays", source=str(tmp_path / "events"), container=str(tmp_path / "state"),
+            dead_letter_limit=1, **QUICK,
+        ).run(until_end=True)  # fmt: skip
+
+    anyio.run(prepare)
+    there = ["--name", "Delays", "--container", tmp_path / "state"]
+    for command in (["output"], ["dead-letters", "list"], ["dead-letters", "show", "0:1"]):
+        printed = run(*command, *there).stdout
+        assert shown in printed, command
+        assert not any(character in printed for character in "\x1b\x07\x9b\u202e"), command
+    wrong = run("status", "--name", acting, "--container", tmp_path / "state")
+    assert "\\x1b[2Jgone" in wrong.stderr
+    assert "\x1b" not in wrong.stderr

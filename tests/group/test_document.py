@@ -1,0 +1,71 @@
+"""The group document: whom it names, what it is when deleted or not ours, and how large it gets."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from actorproc.errors import CorruptObject
+from actorproc.group.assignment import Lease, Member
+from actorproc.group.membership import GroupDocument
+from actorproc.testing.loop import run
+
+from .site import Site
+
+# A host may crash between starting a task and its first step. That is no fault of the task.
+pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
+
+
+def test_the_document_names_the_latest_that_are_out_and_older_ones_while_their_heartbeat_is_there() -> None:
+    document = GroupDocument()
+    for number in range(200):
+        document = document.followed_by({"a": Member(str(number))}, {}, "", listed={("a", "7"), ("a", "9")})
+    assert document.out == (("a", "7"), ("a", "9"), *(("a", str(number)) for number in range(199 - 64, 199)))
+    later = document.followed_by(document.members, {}, "", listed=())
+    assert later.out == document.out[2:], "and forgets them with the next write"
+
+
+def test_a_document_that_names_nobody_who_is_out_is_read() -> None:
+    body = b'{"version":1,"put_id":"p","members":{},"leases":{},"unowned":{"0":3},"next":{}}'
+    assert GroupDocument.from_json("group.json", body) == GroupDocument({}, {"0": Lease(None, 3)}, "p")
+
+
+def test_a_deleted_group_document_is_made_anew_and_epochs_go_on() -> None:
+    async def main() -> None:
+        site = Site(6)
+        nodes = [site.start(name) for name in "ab"]
+        await site.until_even("a", "b", within=60)
+        await anyio.sleep(20)
+        before = {p: lease.epoch for p, lease in site.leases.items()}
+        await site.truth.delete(site.layout.group)
+        await anyio.sleep(20)
+        await site.until_even("a", "b", within=30)
+        assert [p for p, lease in site.leases.items() if lease.epoch <= before[p]] == []
+        await site.until(lambda: all(set(node.holds()) == site.of(node.label) for node in nodes), 1, "known to all")
+
+    run(main())
+
+
+def test_a_document_that_is_not_ours_is_refused_with_its_name() -> None:
+    async def main() -> None:
+        site = Site(1)
+        for body, said in ((b"[1]", "no group document"), (b'{"version": 9}', "version 9")):
+            await site.truth.put(site.layout.group, body)
+            with pytest.raises(CorruptObject, match=f"p/group.json: .*{said}"):
+                await site.document()
+
+    run(main())
+
+
+def test_the_document_of_ten_thousand_partitions_is_small_and_comes_back_as_it_was() -> None:
+    members = {f"host-{i}.some.where.internal": Member(f"{i:016x}", i == 3) for i in range(50)}
+    leases = {
+        f"orders-{p:05}": Lease(f"host-{p % 50}.some.where.internal", p, None if p % 7 else "host-1")
+        for p in range(10_000)
+    }
+    leases["free"] = Lease(None, 4)
+    out = tuple((f"host-{i}.some.where.internal", f"{i:016x}-60s") for i in range(64))
+    document = GroupDocument(members, leases, "host-1/x/y", out)
+    body = document.to_json()
+    assert len(body) < 400_000
+    assert GroupDocument.from_json("group.json", body) == document

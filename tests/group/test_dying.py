@@ -1,0 +1,194 @@
+"""Hosts that crash or are paused: when they are replaced, and what those that wake up still hold."""
+
+from __future__ import annotations
+
+from random import Random
+
+import anyio
+import pytest
+
+from actorproc.settings import Settings
+from actorproc.testing.faults import Faults
+from actorproc.testing.loop import run
+from tests.group.site import now
+
+from .site import Site
+
+# A host may crash between starting a task and its first step. That is no fault of the task.
+pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
+
+
+def test_hosts_with_different_timers_leave_each_other_alone_and_each_is_dead_by_its_own() -> None:
+    async def main() -> None:
+        site = Site(8, seed=3)
+        patient = site.start("a")
+        site.settings = Settings(lease_acquire_interval=1, lease_renew_interval=1, lease_expiration_interval=5)
+        hasty = site.start("b")
+        await site.until_even("a", "b", within=60)
+        versions = len(site.versions)
+        await anyio.sleep(600)
+        assert (patient.times_written_out, hasty.times_written_out) == (0, 0)
+        assert len(site.versions) == versions, "nothing moves"
+        died = now()
+        patient.host.crash()
+        await site.until(lambda: site.members == {"b"}, 100, "the dead one is out")
+        assert 60 - 13 <= now() - died <= 70, "it had announced a minute"
+
+    run(main())
+
+
+def test_a_crashed_host_is_replaced_after_the_expiration_and_not_before() -> None:
+    async def main() -> None:
+        site = Site(9)
+        nodes = [site.start(name) for name in "abc"]
+        await site.until_even(*"abc", within=60)
+        await anyio.sleep(60)
+        victim = nodes[1]
+        assert victim.group is not None
+        trusted = victim.group.valid_until() + 12 - victim.host.offset  # 0.8 of the expiration and the rest of it
+        victim.host.crash()
+        lost = {p: lease.epoch for p, lease in site.leases.items() if lease.owner == "b"}
+        took = await site.until_even("a", "c", within=60 + 17 * 1.1 + 2)
+        assert now() > trusted, "the last heartbeat was still good"
+        assert took > 60 - 13
+        assert all(site.leases[p].epoch == epoch + 1 for p, epoch in lost.items())
+        assert all(lease.epoch == 1 for p, lease in site.leases.items() if p not in lost and lease.owner == "a")
+        await anyio.sleep(1)
+        assert "b" not in await site.heartbeats()
+        site.check_steps()
+
+    run(main())
+
+
+def test_a_pause_shorter_than_the_expiration_moves_nothing() -> None:
+    async def main() -> None:
+        site = Site(9)
+        nodes = [site.start(name) for name in "abc"]
+        await site.until_even(*"abc", within=60)
+        await anyio.sleep(60)
+        versions = len(site.versions)
+        for node in nodes:
+            node.host.pause()
+            await anyio.sleep(40)
+            node.host.resume()
+            await anyio.sleep(60)
+        assert len(site.versions) == versions
+        assert sum(node.times_written_out for node in nodes) == 0
+
+    run(main())
+
+
+def test_a_host_that_was_paused_for_too_long_holds_nothing_and_joins_again_as_another_incarnation() -> None:
+    async def main() -> None:
+        site = Site(8)
+        site.start("a")
+        b = site.start("b")
+        await site.until_even("a", "b", within=60)
+        await anyio.sleep(20)
+        assert b.group is not None
+        first = b.group.incarnation
+        b.host.pause()
+        await site.until_even("a", within=80)
+        assert b.holds() == {}, "it has fenced itself, although nothing of it has run"
+        await anyio.sleep(30)
+        b.host.resume()
+        await site.until_even("a", "b", within=30)
+        assert b.times_written_out == 1
+        assert b.group.incarnation != first
+        await anyio.sleep(40)
+        assert sorted(await site.heartbeats()) == ["a", "b"], "nothing is left of the old incarnation"
+        assert set(b.holds()) == site.of("b")
+        site.check_steps()
+
+    run(main())
+
+
+def test_a_look_that_was_stopped_for_long_in_the_middle_does_not_report_what_is_long_past() -> None:
+    async def main() -> None:
+        slow = Faults(latency=(1, 1), slow=0, lost_request=0, lost_reply=0, late_write=0, busy=0)
+        site = Site(4, faults=slow)
+        a, b = site.start("a"), site.start("b")
+        await site.until_even("a", "b", within=60)
+        await anyio.sleep(30)
+        lists, looks = b.store.requests["list"], b.looks
+        await site.until(lambda: b.store.requests["list"] > lists, 20, "b has read the document and lists")
+        b.host.pause()
+        await site.until_even("a", within=100)
+        b.host.resume()
+        await site.until(lambda: b.times_written_out == 1, 5, "noticed")
+        assert b.looks == looks, "by that very look"
+        await site.until(lambda: set(a.holds()) == set(site.partitions), 3, "a has them all")
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_host_that_wakes_up_takes_nobody_for_dead(seed: int) -> None:
+    async def main() -> None:
+        site = Site(9, faults=Faults(latency=(0.5, 3), slow=0, lost_request=0, lost_reply=0, late_write=0, busy=0), seed=seed)  # fmt: skip
+        a, b, c = [site.start(name) for name in "abc"]
+        await site.until_even(*"abc", within=90)
+        random = Random(seed)
+        for _ in range(4):
+            await anyio.sleep(random.uniform(60, 80))
+            a.host.pause()  # in the middle of whatever it does
+            await anyio.sleep(random.uniform(100, 200))
+            a.host.resume()
+            await anyio.sleep(random.uniform(60, 80))
+        assert a.times_written_out == 4
+        assert b.times_written_out == c.times_written_out == 0
+        site.check_steps()
+
+    run(main(), seed=seed)
+
+
+def test_after_a_full_stop_the_dead_of_yesterday_are_replaced_in_one_write() -> None:
+    async def main() -> None:
+        site = Site(6)
+        for name in "abc":
+            site.start(name)
+        await site.until_even(*"abc", within=60)
+        for node in site.nodes.values():
+            node.host.crash()
+        await anyio.sleep(200)
+        versions = len(site.versions)
+        site.start("d")
+        assert await site.until_even("d", within=2) < 1
+        assert len(site.versions) == versions + 1
+        site.check_steps()
+
+    run(main())
+
+
+def test_a_newcomer_waits_for_the_silence_of_those_that_may_live() -> None:
+    async def main() -> None:
+        site = Site(6)
+        for name in "ab":
+            site.start(name)
+        await site.until_even(*"ab", within=60)
+        for node in site.nodes.values():
+            node.host.crash()
+        await anyio.sleep(20)
+        site.start("c")
+        started = now()
+        await site.until_even("c", within=60 + 20)
+        assert now() - started > 60
+
+    run(main())
+
+
+def test_a_host_never_writes_itself_out() -> None:
+    async def main() -> None:
+        site = Site(2)
+        group = site.group("a")
+        await group.renew({})
+        await group.look(site.partitions)
+        await anyio.sleep(300)  # suspended, say
+        assert group.fenced()
+        view = await group.look(site.partitions)
+        assert set(view.mine) == {"0000", "0001"}
+        assert len(site.versions) == 1
+        await group.renew({})
+        assert not group.fenced()
+
+    run(main())

@@ -1,0 +1,140 @@
+"""A heartbeat: what it says, for how long it is worth something, and what becomes of one that is late."""
+
+from __future__ import annotations
+
+import os
+
+import anyio
+import pytest
+
+from actorproc.errors import CorruptObject, StoreUnavailable
+from actorproc.group.group import Group
+from actorproc.group.heartbeat import expiration_of, read_heartbeats
+from actorproc.store import Store, Stored
+from actorproc.stores.memory import Memory
+from actorproc.testing.clock import VirtualClock
+from actorproc.testing.faults import Faults
+from actorproc.testing.loop import run
+from tests.group.site import now
+
+from .site import Site
+
+# A host may crash between starting a task and its first step. That is no fault of the task.
+pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
+
+
+def test_what_a_heartbeat_is_worth_counts_from_before_the_request() -> None:
+    async def main() -> None:
+        slow = Faults(latency=(5, 5), slow=0, lost_request=0, lost_reply=0, late_write=0, busy=0)
+        site = Site(1, faults=slow)
+        group = site.group("a")
+        assert group.fenced()
+        start = now()
+        await group.renew({})
+        assert now() - start == pytest.approx(5)
+        assert group.valid_until() == pytest.approx(start + 0.8 * 60)
+        await anyio.sleep(42)
+        assert not group.fenced()
+        await anyio.sleep(2)
+        assert group.fenced()
+
+    run(main())
+
+
+def test_a_heartbeat_that_cannot_be_written_is_given_up_within_the_renew_interval() -> None:
+    async def main() -> None:
+        site = Site(1)
+        group = site.group("a")
+        site.backend.outage(100)
+        start = now()
+        with pytest.raises(StoreUnavailable, match="no heartbeat written within 13 s"):
+            await group.renew({})
+        assert now() - start <= 13
+        assert group.fenced()
+
+    run(main())
+
+
+def test_a_heartbeat_says_who_it_is_and_differs_each_time() -> None:
+    async def main() -> None:
+        site = Site(1)
+        group = site.group("a")
+        await group.renew({"partitions": 3})
+        await group.renew({"partitions": 3})
+        [(heartbeat, age)] = await read_heartbeats(site.reader(), site.layout)
+        assert (heartbeat.host, heartbeat.incarnation, heartbeat.beat) == ("a", group.incarnation, 2)
+        assert heartbeat.statistics == {"partitions": 3}
+        assert heartbeat.pid == os.getpid()
+        assert 0 <= age < 1
+        await anyio.sleep(10)
+        [(heartbeat, age)] = await read_heartbeats(site.reader(), site.layout)
+        assert 10 <= age < 11
+        await site.truth.put(site.layout.host("x", "1"), b"{}")
+        with pytest.raises(CorruptObject, match=r"x~1\.json: is no heartbeat"):
+            await read_heartbeats(site.reader(), site.layout)
+
+    run(main())
+
+
+def test_a_heartbeat_of_an_earlier_incarnation_that_is_written_late_is_worth_nothing_to_the_next() -> None:
+    async def main() -> None:
+        slow = Faults(latency=(5, 5), slow=0, lost_request=0, lost_reply=0, late_write=0, busy=0)
+        group = Site(1, faults=slow).group("a")
+        await group.renew({})
+        assert not group.fenced()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(group.renew, {})
+            await anyio.sleep(1)
+            group.rejoin()
+            assert group.fenced(), "no store has a heartbeat of this one"
+        assert group.fenced()
+        await group.renew({})
+        assert not group.fenced()
+
+    run(main())
+
+
+def test_a_heartbeat_that_is_on_its_way_as_its_host_leaves_is_not_written_after_that() -> None:
+    class Slow(Memory):
+        async def put(self, key: str, body: bytes) -> str:
+            await anyio.sleep(5)
+            return await super().put(key, body)
+
+    async def main() -> None:
+        site, clock = Site(1), VirtualClock("a")
+        store = Store(Slow(clock=clock), clock=clock)
+        group = Group(store, site.layout, "a", site.settings, clock=clock)
+        await group.renew({})
+        await group.look(site.partitions)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(group.renew, {})
+            await anyio.sleep(1)
+            await group.leave()
+        await anyio.sleep(30)
+        assert await read_heartbeats(store, site.layout) == []
+
+    run(main())
+
+
+def test_a_heartbeat_that_goes_while_all_are_read_is_passed_over() -> None:
+    class Goes(Memory):
+        async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
+            if "gone" in key:
+                return None
+            return await super().get(key, unless=unless, tail=tail)
+
+    async def main() -> None:
+        site, clock = Site(1), VirtualClock("a")
+        store = Store(Goes(clock=clock), clock=clock)
+        for host in ("gone", "here"):
+            await Group(store, site.layout, host, site.settings, clock=VirtualClock(host)).renew({})
+        assert [beat.host for beat, _ in await read_heartbeats(store, site.layout)] == ["here"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("silence", ["inf", "nan", "0", "soon", ""])
+def test_an_incarnation_that_names_no_time_after_which_it_is_dead_is_so_after_ones_own(silence: str) -> None:
+    assert expiration_of(("a", f"1f0c-{silence}s"), 60) == 60
+    assert expiration_of(("a", "7"), 60) == 60
+    assert expiration_of(("a", "1f0c-9.5s"), 60) == 9.5

@@ -1,0 +1,117 @@
+"""Several incarnations of one host name: which of them stays, and what the others may not do to it."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from actorproc.errors import Fenced, WrittenOut
+from actorproc.testing.loop import run
+
+from .site import Site
+
+# A host may crash between starting a task and its first step. That is no fault of the task.
+pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
+
+
+def test_a_host_that_is_started_again_takes_its_leases_back_at_once() -> None:
+    async def main() -> None:
+        site = Site(6)
+        site.start("a")
+        b = site.start("b")
+        await site.until_even("a", "b", within=60)
+        had = {p: site.leases[p].epoch for p in site.of("b")}
+        b.host.crash()
+        await anyio.sleep(5)
+        again = site.start("b again", name="b")
+        await site.until(lambda: len(again.holds()) == 3, 1, "holds its leases again")
+        assert again.holds() == {p: epoch + 1 for p, epoch in had.items()}
+        await anyio.sleep(1)
+        assert (await site.heartbeats()).count("b") == 1
+        site.check_steps()
+
+    run(main())
+
+
+def test_of_two_hosts_with_one_name_the_later_stays_and_the_earlier_is_told() -> None:
+    async def main() -> None:
+        site = Site(6)
+        earlier = site.start("a")
+        site.start("b")
+        await site.until_even("a", "b", within=60)
+        await anyio.sleep(60)
+        later = site.start("the other a", name="a")
+        await site.until(lambda: earlier.error is not None, 1, "the earlier one stops")
+        assert isinstance(earlier.error, Fenced)
+        assert "another host named 'a'" in str(earlier.error)
+        assert "name of its own" in str(earlier.error)
+        await anyio.sleep(100)
+        assert later.error is None
+        assert len(later.holds()) == 3
+        assert site.is_even("a", "b")
+
+    run(main())
+
+
+def test_a_host_that_was_replaced_while_it_was_written_out_does_not_push_its_successor_out() -> None:
+    async def main() -> None:
+        site = Site(6)
+        earlier = site.start("a")
+        site.start("b")
+        await site.until_even("a", "b", within=60)
+        earlier.host.pause()
+        await site.until_even("b", within=90)
+        later = site.start("the other a", name="a")
+        await site.until_even("a", "b", within=30)
+        earlier.host.resume()
+        await site.until(lambda: earlier.error is not None, 30, "the earlier one stops")
+        assert later.error is None
+
+    run(main())
+
+
+def test_a_host_that_saw_itself_written_out_does_not_push_its_successor_out_either() -> None:
+    async def main() -> None:
+        site = Site(2)
+        earlier, later = site.group("a"), site.group("a")
+        await earlier.renew({})
+        await earlier.look(site.partitions)
+        other = site.group("b")
+        for _ in range(10):
+            await other.renew({})
+            await other.look(site.partitions)
+            await anyio.sleep(13)
+        await earlier.renew({})
+        with pytest.raises(WrittenOut, match="took host a for dead"):
+            await earlier.look(site.partitions)
+        earlier.rejoin()
+        await earlier.renew({})
+        await later.renew({})
+        await later.look(site.partitions)
+        with pytest.raises(Fenced):
+            await earlier.look(site.partitions)
+
+    run(main())
+
+
+def test_a_host_that_was_written_in_and_out_again_before_its_first_look_joins_as_another_incarnation() -> None:
+    async def main() -> None:
+        site = Site(2)
+        a, b = site.group("a"), site.group("b")
+        await a.renew({})
+        first = a.incarnation
+        for _ in range(10):
+            await b.renew({})
+            await b.look(site.partitions)
+            await anyio.sleep(13)
+        assert ("a", first) in site.versions[-1].document.out
+        await a.renew({})
+        with pytest.raises(WrittenOut):
+            await a.look(site.partitions)
+        a.rejoin()
+        await a.renew({})
+        await a.look(site.partitions)
+        assert site.members == {"a", "b"}
+        assert a.incarnation != first
+
+    run(main())

@@ -1,0 +1,218 @@
+"""Leases move: when, how many, and what the log and their owners are told."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import anyio
+import pytest
+import structlog
+
+from actorproc.group.assignment import Lease
+from actorproc.testing.loop import run
+from tests.group.site import now
+
+from .site import Site
+
+# A host may crash between starting a task and its first step. That is no fault of the task.
+pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
+
+
+def test_a_second_host_takes_its_half_within_two_seconds_after_the_rebalance_delay() -> None:
+    async def main() -> None:
+        site = Site(256)
+        first = site.start("a", drain=0.1)
+        await site.until_even("a", within=2)
+        await anyio.sleep(20)
+        site.start("b")
+        joined = now()
+        await site.until(lambda: "b" in site.members, 1, "joined")
+        took = await site.until_even("a", "b", within=10)
+        assert 5 <= took <= 5 + 2
+        for version in site.versions:
+            if version.at < joined + 5:
+                assert all(lease.owner == "a" and not lease.next for lease in version.document.leases.values())
+        stayed = [lease.epoch for p, lease in site.leases.items() if lease.owner == "a"]
+        moved = [lease.epoch for p, lease in site.leases.items() if lease.owner == "b"]
+        assert Counter(stayed) == {1: 128}
+        assert Counter(moved) == {2: 128}
+        await anyio.sleep(1)
+        assert set(first.holds()) == site.of("a")
+        site.check_steps()
+
+    run(main())
+
+
+def test_the_owner_is_told_why_a_lease_moves() -> None:
+    async def main() -> None:
+        site = Site(4, nudging=False)
+        seen: set[str] = set()
+        site.start("a")
+        await site.until_even("a", within=2)
+        site.start("b")
+        while not site.is_even("a", "b"):
+            await anyio.sleep(0.01)
+            for node in site.nodes.values():
+                seen |= {move.reason for move in node.view.moves} if node.view else set()
+        assert seen >= {"it has no owner", "a holds 4, b holds 0"}
+
+    run(main())
+
+
+def test_the_log_tells_why_leases_move_in_a_line_for_all_of_them() -> None:
+    async def main() -> None:
+        site = Site(256)
+        site.start("a")
+        await site.until_even("a", within=2)
+        site.start("b")
+        await site.until_even("a", "b", within=10)
+
+    with structlog.testing.capture_logs() as logs:
+        run(main())
+    told = [log for log in logs if log["log_level"] != "debug"]
+    assert [(log["event"], log["moves"], log["why"]) for log in told] == [
+        ("group.written", 256, {"it has no owner": 256}),
+        ("group.written", 0, {}),  # b is in
+        ("group.written", 128, {"a holds 256, b holds 0": 128}),
+        ("group.written", 128, {"a handed it over": 128}),
+    ]
+
+
+def test_a_retiring_host_may_hand_over_before_anybody_has_marked_its_leases() -> None:
+    async def main() -> None:
+        site = Site(4)
+        a, b = site.group("a"), site.group("b")
+        for group in (a, b):
+            await group.renew({})
+        await a.look(site.partitions)
+        assert site.of("a") == {"0000", "0002"}
+        a.retire()
+        await a.hand_over(["0000"])
+        assert site.leases["0000"] == Lease("b", 2)
+        assert site.leases["0002"] == Lease("a", 1, "b")
+        assert site.versions[-1].document.members["a"].leaving
+
+    run(main())
+
+
+def test_leases_of_others_and_leases_that_shall_stay_are_not_handed_over() -> None:
+    async def main() -> None:
+        site = Site(4)
+        a, b = site.group("a"), site.group("b")
+        for group in (a, b):
+            await group.renew({})
+        await a.look(site.partitions)
+        versions = len(site.versions)
+        await a.hand_over(site.partitions)
+        await b.hand_over(site.partitions)  # it has never looked
+        assert len(site.versions) == versions
+
+    run(main())
+
+
+def test_a_lease_that_is_not_handed_over_is_taken_by_force_in_time_and_not_before() -> None:
+    async def main() -> None:
+        site = Site(4)
+        site.start("a", drain=None)
+        await site.until_even("a", within=2)
+        site.start("b")
+        await site.until(lambda: any(lease.next for lease in site.leases.values()), 10, "marked")
+        marked = now()
+        await site.until_even("a", "b", within=30 + 17 + 17 * 1.1 + 1)
+        assert now() - marked > 30 + 17
+        assert {lease.epoch for lease in site.leases.values() if lease.owner == "b"} == {2}
+        site.check_steps()
+
+    run(main())
+
+
+def test_a_document_that_changes_for_other_reasons_gives_no_more_time_to_hand_over() -> None:
+    async def main() -> None:
+        site = Site(4)
+        site.start("a", drain=None)
+        await site.until_even("a", within=2)
+        site.start("b")
+        await site.until(lambda: any(lease.next for lease in site.leases.values()), 10, "marked")
+        marked = {p for p, lease in site.leases.items() if lease.next}
+
+        async def grow() -> None:
+            for number in range(6):
+                await anyio.sleep(12)
+                site.partitions.append(f"more {number}")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(grow)
+            await site.until(lambda: marked <= site.of("b"), 30 + 17 + 17 * 1.1 + 1, "taken by force")
+
+    run(main())
+
+
+def test_leases_do_not_move_before_the_membership_was_quiet_however_often_one_looks() -> None:
+    async def main() -> None:
+        site = Site(4)
+        a, b = site.group("a"), site.group("b")
+        await a.renew({})
+        assert (await a.look(site.partitions)).look_again_in is None
+        await anyio.sleep(20)
+        await b.renew({})
+        await b.look(site.partitions)
+        joined = now()
+        while now() - joined < 4.9:
+            for group in (a, b):
+                view = await group.look(site.partitions)
+                assert not any(lease.next for lease in view.leases.values())
+                assert view.look_again_in is not None
+                assert 0 <= view.look_again_in - (5 - (now() - joined)) <= 0.5 + 0.3
+            await anyio.sleep(0.3)
+        await anyio.sleep(0.5)
+        view = await a.look(site.partitions)
+        assert [lease.next for lease in view.leases.values()] == [None, None, "b", "b"]
+        assert view.look_again_in is None
+
+    run(main())
+
+
+def test_marks_for_a_host_that_dies_are_called_off() -> None:
+    async def main() -> None:
+        site = Site(4, max_handoff_time=300)
+        a = site.start("a", drain=None)
+        await site.until_even("a", within=2)
+        b = site.start("b")
+        await site.until(lambda: any(lease.next for lease in site.leases.values()), 10, "marked")
+        b.host.crash()
+        await site.until_even("a", within=60 + 20)
+        assert site.leases == {p: Lease("a", 1) for p in site.partitions}
+        assert set(a.holds()) == set(site.partitions)
+
+    run(main())
+
+
+def test_a_rolling_restart_moves_each_lease_only_because_its_own_host_stops() -> None:
+    async def main() -> None:
+        site = Site(12)
+        nodes = {name: site.start(name) for name in "abc"}
+        await site.until_even(*"abc", within=60)
+        before = {p: lease.epoch for p, lease in site.leases.items()}
+        for name in "abc":
+            await nodes[name].stop()
+            site.start(f"{name} again", name=name)
+            await anyio.sleep(15)
+        assert site.is_even(*"abc")
+        moves = sum(lease.epoch - before[p] for p, lease in site.leases.items())
+        assert moves <= 2 * 12 + 4, "away and back, with little that was not needed"
+        site.check_steps()
+
+    run(main())
+
+
+def test_new_partitions_are_given_away_at_once() -> None:
+    async def main() -> None:
+        site = Site(4)
+        site.start("a")
+        site.start("b")
+        await site.until_even("a", "b", within=60)
+        site.partitions += ["more", "and more"]
+        await site.until_even("a", "b", within=20)
+        site.check_steps()
+
+    run(main())

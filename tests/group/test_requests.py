@@ -1,0 +1,85 @@
+"""What a group asks of its store: how many requests, and how few writes when many come at once."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import anyio
+import pytest
+
+from actorproc.group.assignment import Plan, plan
+from actorproc.testing.loop import run
+
+from .site import Site
+
+# A host may crash between starting a task and its first step. That is no fault of the task.
+pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
+
+
+def test_the_first_host_takes_everything_at_once_with_four_requests() -> None:
+    async def main() -> None:
+        site = Site(8)
+        node = site.start("a")
+        took = await site.until_even("a", within=2)
+        assert took < 0.5
+        await anyio.sleep(0.2)
+        assert node.store.requests == {"put": 1, "get": 1, "list": 1, "put_if_absent": 1}
+        assert node.holds() == dict.fromkeys(site.partitions, 1)
+
+    run(main())
+
+
+@pytest.mark.parametrize("partitions", [8, 2_000])
+def test_an_idle_group_costs_one_put_one_list_one_get_whatever_the_number_of_partitions(
+    partitions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = 0
+
+    def counted(*args: Any, **options: Any) -> Plan:
+        nonlocal planned
+        planned += 1
+        return plan(*args, **options)
+
+    monkeypatch.setattr("actorproc.group.group.plan", counted)
+
+    async def main() -> None:
+        nonlocal planned
+        site = Site(partitions)
+        nodes = [site.start(name) for name in "abc"]
+        await site.until_even(*"abc", within=60)
+        await anyio.sleep(30)
+        assert planned > 0
+        planned = 0
+        versions, before = len(site.versions), [node.store.requests.copy() for node in nodes]
+        await anyio.sleep(1_000)
+        assert len(site.versions) == versions, "an idle group writes nothing"
+        assert planned == 0, "nor does it think again"
+        for node, requests in zip(nodes, before, strict=True):
+            spent = node.store.requests - requests
+            assert spent["put"] <= 1_000 / 13 + 1
+            assert spent["list"] == spent["get"] <= 1_000 / (17 * 0.9) + 1
+            assert sum(spent.values()) == spent["put"] + spent["list"] + spent["get"]
+
+    run(main())
+
+
+def test_two_hundred_hosts_that_start_at_once_need_few_writes() -> None:
+    async def main() -> None:
+        site = Site(400)
+        random = Random(1)
+        names = [f"h{i:03}" for i in range(200)]
+        for name in names:
+            site.start(name, offset=random.uniform(-300, 300), rate=random.uniform(0.98, 1.02))
+            await anyio.sleep(random.uniform(0, 0.02))
+        took = await site.until_even(*names, within=60)
+        tries = sum(
+            node.store.requests[verb] for node in site.nodes.values() for verb in ("put_if_absent", "put_if_match")
+        )
+        print(f"even after {took:.1f} s, {len(site.versions)} writes, {tries} tries, {site.nudges} nudges")
+        assert took < 20
+        assert len(site.versions) < 100
+        assert tries < 2_000
+        site.check_steps()
+
+    run(main())

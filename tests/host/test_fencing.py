@@ -1,0 +1,287 @@
+"""A host that cannot say that it lives, is taken for dead, or leaves a store that hangs: in virtual time, through `Processor`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, ClassVar
+
+import anyio
+import pytest
+import structlog
+
+from actorproc import Batch, PartitionContext, PartitionHandler, Processor
+from actorproc.context import Site
+from actorproc.errors import StoreError, StoreRefused, StoreUnavailable
+from actorproc.group.membership import GroupDocument, read_group
+from actorproc.group.nudge import NoNudges
+from actorproc.handler import CloseReason
+from actorproc.layout import ProcessorLayout
+from actorproc.store import Store, Stored
+from actorproc.stores.memory import Memory
+from actorproc.testing.clock import VirtualClock
+from actorproc.testing.loop import run
+from actorproc.testing.source import MemorySource
+
+LAYOUT = ProcessorLayout("n")
+
+
+class Handler(PartitionHandler):
+    """Notes what is opened and closed."""
+
+    opened_at: ClassVar[list[float]]
+    closed: ClassVar[list[CloseReason]]
+
+    async def opened(self, ctx: Site) -> None:
+        self.opened_at.append(anyio.current_time())
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        for record in batch:
+            await anyio.sleep(record.json())
+
+    async def closing(self, ctx: Site, reason: CloseReason) -> None:
+        self.closed.append(reason)
+
+
+class Trouble(Memory):
+    """Takes no heartbeat while there is an error to `refuse` it with; gives no group document while it is `silent`."""
+
+    refuse: StoreError | None = None
+    silent: anyio.Event | None = None
+    heartbeats: int = 0
+
+    async def put(self, key: str, body: bytes) -> str:
+        if "/hosts/" in key:
+            if self.refuse is not None:
+                raise self.refuse
+            self.heartbeats += 1
+        return await super().put(key, body)
+
+    async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
+        if key == LAYOUT.group and self.silent is not None:
+            await self.silent.wait()
+        return await super().get(key, unless=unless, tail=tail)
+
+
+UNAVAILABLE = StoreUnavailable("no heartbeat is taken")
+
+
+class Host:
+    """One that runs a partition."""
+
+    def __init__(self, processor: Processor, backend: Trouble, clock: VirtualClock, logs: Sequence[Any]) -> None:
+        self.processor, self.backend, self.clock, self._logs = processor, backend, clock, logs
+        self.store = Store(backend, clock=clock)
+
+    def told(self, event: str) -> int:
+        """How often the log has told of it."""
+        return sum(log["event"] == event for log in self._logs)
+
+    async def until_told(self, event: str) -> None:
+        before = self.told(event)
+        await until(lambda: self.told(event) > before)
+
+    def runs(self) -> int:
+        supervisor = self.processor.statistics().supervisor
+        return len(supervisor.partitions) if supervisor else 0
+
+    async def leases(self) -> GroupDocument:
+        group = await read_group(self.store, LAYOUT)
+        assert group is not None
+        return group
+
+
+@asynccontextmanager
+async def host(source: MemorySource | None = None, **settings: Any) -> AsyncIterator[Host]:
+    Handler.opened_at, Handler.closed = [], []
+    clock = VirtualClock("a")
+    backend = Trouble(clock=clock)
+    with structlog.testing.capture_logs() as logs:
+        async with Processor(
+            Handler, name="n", source=source or MemorySource(1), container=Store(backend, clock=clock), host="a", clock=clock,
+            nudges=NoNudges(), **settings,
+        ) as processor:  # fmt: skip
+            found = Host(processor, backend, clock, logs)
+            await until(lambda: len(Handler.opened_at) == 1)
+            yield found
+
+
+async def until(condition: Callable[[], bool], within: float = 300.0) -> None:
+    with anyio.fail_after(within):
+        while not condition():
+            await anyio.sleep(0.01)
+
+
+def test_a_heartbeat_that_failed_is_tried_again_soon_and_after_it_they_come_as_seldom_as_before() -> None:
+    async def main() -> None:
+        async with host() as a:
+            a.backend.refuse = UNAVAILABLE
+            await a.until_told("supervisor.renew_failed")
+            a.backend.refuse, before = None, a.backend.heartbeats
+            await until(lambda: a.backend.heartbeats > before, within=13 / 4 + 0.1)
+            before = a.backend.heartbeats
+            await anyio.sleep(130)
+            assert 9 <= a.backend.heartbeats - before <= 10
+
+    run(main())
+
+
+def test_a_heartbeat_that_is_refused_for_a_while_ends_no_host() -> None:
+    """As while credentials are renewed."""
+
+    async def main() -> None:
+        async with host() as a:
+            a.backend.refuse = StoreRefused("no heartbeat is taken")
+            await a.until_told("supervisor.renew_failed")
+            a.backend.refuse, before = None, a.backend.heartbeats
+            await until(lambda: a.backend.heartbeats > before, within=13 / 4 + 0.1)
+            assert a.runs() == len(Handler.opened_at) == 1
+
+    run(main())
+
+
+def test_a_host_that_has_fenced_itself_starts_nothing_until_it_has_renewed_and_then_at_once() -> None:
+    async def main() -> None:
+        async with host() as a:
+            for _ in range(3):
+                before = len(Handler.opened_at)
+                a.backend.refuse = UNAVAILABLE
+                await a.until_told("supervisor.fenced_itself")
+                await anyio.sleep(100)
+                assert len(Handler.opened_at) == before, "though looks still show its lease"
+                assert a.runs() == 0
+                a.backend.refuse = None
+                await a.until_told("supervisor.renewed")
+                await until(lambda: len(Handler.opened_at) == before + 1, within=0.5)  # noqa: B023
+
+    run(main())
+
+
+def test_a_look_that_a_fencing_has_overtaken_starts_nothing() -> None:
+    async def main() -> None:
+        async with host(lease_acquire_interval=5) as a:
+            a.backend.refuse = UNAVAILABLE
+            await anyio.sleep(25)
+            a.backend.silent = anyio.Event()  # a look that begins now, before the fencing, ends after it
+            await a.until_told("supervisor.fenced_itself")
+            a.backend.silent.set()
+            await anyio.sleep(30)
+            assert len(Handler.opened_at) == 1
+            a.backend.refuse = None
+            await until(lambda: len(Handler.opened_at) == 2)
+
+    run(main())
+
+
+def test_a_host_that_was_written_out_ends_its_partitions_at_once_though_it_cannot_say_that_it_lives() -> None:
+    async def main() -> None:
+        async with host() as a:
+            group = await a.leases()
+            leases = {partition: lease._replace(owner=None) for partition, lease in group.leases.items()}
+            before = a.backend.heartbeats
+            await until(lambda: a.backend.heartbeats > before)  # so that a fencing is far
+            a.backend.refuse = UNAVAILABLE
+            await a.store.put(LAYOUT.group, GroupDocument({}, leases, "another host").to_json())
+            await a.until_told("supervisor.written_out")
+            await until(lambda: Handler.closed == [CloseReason.LOST], within=0.5)
+            assert a.runs() == 0
+            assert a.told("supervisor.fenced_itself") == 0
+            a.backend.refuse = None
+            await until(lambda: len(Handler.opened_at) == 2)
+
+    run(main())
+
+
+def test_a_lease_that_has_gone_and_come_back_between_two_looks_starts_its_partition_anew() -> None:
+    async def main() -> None:
+        async with host() as a:
+            group = await a.leases()
+            leases = {partition: lease._replace(epoch=lease.epoch + 2) for partition, lease in group.leases.items()}
+            await a.store.put(LAYOUT.group, GroupDocument(group.members, leases, "to b and back").to_json())
+            await until(lambda: len(Handler.opened_at) == 2, within=20)
+            assert Handler.closed == [CloseReason.LOST]
+            supervisor = a.processor.statistics().supervisor
+            assert supervisor is not None
+            assert [p.epoch for p in supervisor.partitions] == [lease.epoch for lease in leases.values()]
+
+    run(main())
+
+
+def test_the_source_is_asked_for_its_partitions_once_in_a_refresh_interval() -> None:
+    class Counts(MemorySource):
+        asked = 0
+
+        async def partitions(self) -> Sequence[str]:
+            Counts.asked += 1
+            return await super().partitions()
+
+    async def main() -> None:
+        async with host(Counts(1)) as a:
+            before = Counts.asked
+            await anyio.sleep(1_000)
+            assert 2 <= Counts.asked - before <= 4
+            assert a.runs() == 1
+
+    run(main())
+
+
+def test_a_source_without_partitions_is_warned_of_once() -> None:
+    async def main() -> None:
+        clock = VirtualClock("a")
+        with structlog.testing.capture_logs() as logs:
+            async with Processor(
+                Handler, name="n", source=MemorySource(0), container=Store(Memory(clock=clock), clock=clock), clock=clock,
+                nudges=NoNudges(),
+            ):  # fmt: skip
+                await anyio.sleep(1_000)
+        assert [log["event"] for log in logs].count("processor.no_partitions") == 1
+
+    run(main())
+
+
+def test_a_host_leaves_in_time_though_the_group_cannot_be_read_any_more() -> None:
+    async def main() -> None:
+        async with host() as a:
+            a.backend.silent = anyio.Event()
+            stopped = anyio.current_time()
+        assert anyio.current_time() - stopped <= 30 + 5 + 5 + 1, "max_handoff_time, and what leaving takes"
+        assert Handler.closed == [CloseReason.STOPPING]
+
+    run(main())
+
+
+@pytest.mark.parametrize(("takes", "finishes"), [(25, True), (100, False)])
+def test_a_host_that_stops_lets_a_handler_finish_its_batch_within_the_handoff_time(takes: int, finishes: bool) -> None:
+    async def main() -> None:
+        source = MemorySource(1)
+        async with host(source) as a:
+            source.append("0", [str(takes).encode()])
+            await anyio.sleep(2)
+            stopped = anyio.current_time()
+        assert anyio.current_time() - stopped == pytest.approx(23 if finishes else 30, abs=1.5)
+        assert Handler.closed == [CloseReason.STOPPING if finishes else CloseReason.LOST]
+        assert a.told("partition.drain_timed_out") == (0 if finishes else 1)
+        supervisor = a.processor.statistics().supervisor
+        assert supervisor is not None
+        assert supervisor.done.records == (1 if finishes else 0)
+
+    run(main())
+
+
+def test_a_handler_that_hangs_is_cancelled_after_its_time_and_not_while_it_gets_on() -> None:
+    async def main() -> None:
+        source = MemorySource(1)
+        async with host(source, max_process_time=100) as a:
+            source.append("0", [b"90"])
+            await anyio.sleep(1)
+            source.append("0", [b"90"])
+            await anyio.sleep(200)
+            assert a.told("partition.stuck") == 0
+            source.append("0", [b"10000"])
+            await anyio.sleep(95)
+            assert a.told("partition.stuck") == 0
+            await anyio.sleep(100 / 4 + 10)
+            assert a.told("partition.stuck") == 1
+            await until(lambda: len(Handler.opened_at) == 2)
+
+    run(main())

@@ -1,0 +1,182 @@
+"""The bad records of a batch are found, whatever way the handler fails at them, and all others are processed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import anyio
+import orjson
+import pytest
+
+from actorproc.context import PartitionContext
+from actorproc.handler import PartitionHandler
+from actorproc.records import Batch
+from tests.partition.running import QUICK, Doubler, Run, column, letters, numbers
+
+
+async def test_records_that_fail_alone_become_dead_letters_and_all_others_are_processed_in_order() -> None:
+    class Handler(Doubler):
+        bad = frozenset({3, 4, 9})
+
+    outcome = await Run(Handler())(numbers(*range(20)))
+    assert column(outcome, "n") == [n for n in range(20) if n not in Handler.bad]
+    assert {s: (x["value"], x["error"]["type"], x["error"]["message"]) for s, x in letters(outcome).items()} == {
+        100 + n: (str(n), "ValueError", f"{n} is bad") for n in Handler.bad
+    }
+    assert "is bad" in letters(outcome)[103]["error"]["traceback"]
+
+
+async def test_a_handler_that_does_not_iterate_is_bisected() -> None:
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            self.seen.append(batch.sequences)
+            documents = [orjson.loads(value or b"") for value in batch.values]
+            if 13 in documents:
+                raise RuntimeError("unlucky")
+            for index, number in enumerate(documents):
+                ctx.emit(batch[index], {"n": number})
+
+    handler = Handler()
+    outcome = await Run(handler)(numbers(*range(64)))
+    assert column(outcome, "n") == [n for n in range(64) if n != 13]
+    assert list(outcome.letters) == [113]
+    assert len(handler.seen) <= QUICK.max_attempts + 2 * 6 + 1  # two halves for each power of two
+
+
+@pytest.mark.parametrize("stop_at", [1, 40, 63])
+async def test_a_handler_that_fails_after_its_loop_or_leaves_it_early_is_bisected_all_the_same(stop_at: int) -> None:
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            self.seen.append(batch.sequences)
+            for record in batch:
+                if record.sequence - batch.first >= stop_at:
+                    break
+            if b"13" in batch.values:
+                raise RuntimeError("unlucky")
+            for record in batch:
+                ctx.emit(record, {"n": record.json()})
+
+    handler = Handler()
+    outcome = await Run(handler)(numbers(*range(64)))
+    assert column(outcome, "n") == [n for n in range(64) if n != 13]
+    assert list(outcome.letters) == [113]
+    assert len(handler.seen) <= QUICK.max_attempts + 3 * 3 + 2 * 6 + 1
+
+
+async def test_a_row_that_does_not_fit_is_the_failure_of_its_record_alone() -> None:
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                ctx.emit(record, {"n": record.json()})
+
+    outcome = await Run(Handler())(numbers(1, b'"two"', 3))
+    assert column(outcome, "n") == [1, 3]
+    assert "n" in letters(outcome)[101]["error"]["message"]
+
+
+async def test_an_unknown_column_is_a_failure_not_a_null() -> None:
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                ctx.emit(record, {"n": 1} if record.json() else {"number": 1})
+
+    outcome = await Run(Handler())(numbers(1, 0))
+    assert column(outcome, "n") == [1]
+    assert "number" in letters(outcome)[101]["error"]["message"]
+
+
+async def test_good_records_behind_a_bad_one_survive_an_outage_that_comes_while_it_is_sought() -> None:
+    class Outage(Doubler):
+        bad = frozenset({3})
+        away = 2
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            if batch.first > 103 and self.away:
+                self.away -= 1
+                raise ConnectionError("the service is away")
+            await super().process(batch, ctx)
+
+    outcome = await Run(Outage())(numbers(*range(40)))
+    assert list(outcome.letters) == [103]
+    assert column(outcome, "n") == [n for n in range(40) if n != 3]
+
+
+async def test_records_that_fail_alone_behind_a_bad_one_are_tried_again() -> None:
+    class Outage(Doubler):
+        bad = frozenset({3})
+        away = True
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            if batch.first > 103 and self.away:
+                self.away = False
+                for record in batch:
+                    ctx.fail(record, ConnectionError("the service is away"))
+                return
+            await super().process(batch, ctx)
+
+    outcome = await Run(Outage())(numbers(*range(40)))
+    assert list(outcome.letters) == [103]
+    assert column(outcome, "n") == [n for n in range(40) if n != 3]
+
+
+async def test_an_error_that_was_tried_often_enough_is_not_tried_again_for_each_bad_record() -> None:
+    class Handler(Doubler):
+        bad = frozenset(range(0, 40, 2))
+
+    handler = Handler()
+    outcome = await Run(handler)(numbers(*range(40)))
+    assert len(outcome.letters) == 20
+    assert len(handler.seen) <= QUICK.max_attempts + 3 * 20, "each is found at its first failure, and tried once alone"
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+async def test_a_handler_that_cancels_its_own_task_fails_at_that_record_alone(awaited: bool) -> None:
+    class Cancelling(PartitionHandler):
+        output_schema = "n long"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                if record.json() == 2:
+                    task = asyncio.current_task()
+                    assert task is not None
+                    task.cancel()
+                    if awaited:
+                        await anyio.sleep(1)
+                ctx.emit(record, {"n": record.json()})
+            await anyio.sleep(0)
+
+    async with anyio.create_task_group() as tasks:  # as partitions run
+
+        async def run() -> None:
+            outcome = await Run(Cancelling())(numbers(0, 1, 2, 3))
+            assert column(outcome, "n") == [0, 1, 3]
+            assert "cancelled from within" in letters(outcome)[102]["error"]["message"]
+            await anyio.sleep(0)  # nothing of it is left
+
+        tasks.start_soon(run)
+
+
+class Panic(BaseException):
+    """As the bindings of other languages raise."""
+
+
+@pytest.mark.parametrize(
+    ("raised", "threaded"), [(Panic, False), (Panic, True), (SystemExit, False), (KeyboardInterrupt, True)]
+)
+async def test_what_is_no_exception_is_its_records_failure_too(raised: type[BaseException], threaded: bool) -> None:
+    class InThread(PartitionHandler):
+        output_schema = "n long"
+
+        def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                if record.json() == 2:
+                    raise raised("here")
+                ctx.emit(record, {"n": record.json()})
+
+    class OnLoop(InThread):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:  # type: ignore[override]
+            super().process(batch, ctx)
+
+    outcome = await Run(InThread() if threaded else OnLoop())(numbers(0, 1, 2, 3))
+    assert column(outcome, "n") == [0, 1, 3]
+    assert raised.__name__ in letters(outcome)[102]["error"]["message"]

@@ -1,0 +1,117 @@
+"""How large batches are: within their limits, and as much work as the handler does in a moderate time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from actorproc.context import PartitionContext
+from actorproc.handler import PartitionHandler
+from actorproc.partition.partition import _fitting
+from actorproc.records import Batch
+from actorproc.testing.clock import VirtualClock
+from actorproc.testing.loop import run
+from tests.partition.world import World
+
+
+@pytest.mark.parametrize("column", ["value", "keys", "headers"])
+def test_a_batch_keeps_both_limits_whatever_its_bytes_are_in(column: str) -> None:
+    large: list[Any] = [b"x" * 200] * 1000
+    if column == "headers":
+        large = [[("h", content)] for content in large]
+    short: list[bytes | None] = [b"v"] * 1000
+    chunk = (
+        Batch.of("0", large, range(1000)) if column == "value" else Batch.of("0", short, range(1000), **{column: large})
+    )
+    cut = _fitting(chunk, 80, 10_000), _fitting(chunk, 30, 10_000), _fitting(chunk, 80, 10)
+    assert 35 < cut[0] < 50
+    assert chunk[: cut[0]].nbytes <= 10_000 < chunk[: cut[0] + 1].nbytes
+    assert cut[1:] == (30, 1)
+
+
+# The size of batches
+
+
+def sizes_of_batches(seconds: Callable[[int, int], float], records: int = 80_000, **settings: Any) -> list[int]:
+    """Of a backlog, where the batch with this number and size takes so many seconds, in virtual time."""
+    sizes: list[int] = []
+
+    class Works(PartitionHandler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            sizes.append(len(batch))
+            await anyio.sleep(seconds(len(sizes), len(batch)))
+
+    async def main() -> None:
+        world = World(Works, page=20_000, clock=VirtualClock, **settings)
+        world.feed(records)
+        async with world.running(1) as actor:
+            while actor.statistics.records < records:
+                await anyio.sleep(1)
+
+    run(main())
+    return sizes
+
+
+def test_the_first_batches_are_small_and_those_of_a_quick_handler_soon_as_large_as_may_be() -> None:
+    sizes = sizes_of_batches(lambda _, size: size * 1e-6)
+    assert sizes[0] == 100
+    assert max(sizes) == 10_000
+    assert len(sizes) < 12
+    assert max(sizes_of_batches(lambda _, size: size * 1e-6, max_batch_records=1000)) == 1000
+
+
+@pytest.mark.parametrize(("each", "most"), [(0.001, 5000), (0.03, 166), (1.0, 5)])
+def test_a_batch_is_no_more_than_some_seconds_of_work_for_a_handler_that_takes_its_time_for_each_record(
+    each: float, most: int
+) -> None:
+    sizes = sizes_of_batches(lambda _, size: size * each, records=20_000 if each < 1 else 1000)
+    assert 0.9 * most <= max(sizes[1:]) <= most  # of the first nothing is known
+
+
+def test_a_handler_that_takes_its_time_for_each_batch_gets_large_ones() -> None:
+    assert max(sizes_of_batches(lambda _, size: 6.0)) == 10_000
+    assert max(sizes_of_batches(lambda _, size: 6.0 + size * 0.0001)) == 10_000
+    assert 4000 < max(sizes_of_batches(lambda _, size: 6.0 + size * 0.001)) <= 5500
+
+
+def test_what_is_quick_in_small_pieces_does_not_come_as_one_large_batch() -> None:
+    """Calls, 32 at once: one takes as long as 32."""
+    sizes: list[int] = []
+
+    class Calls(PartitionHandler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            sizes.append(len(batch))
+            await ctx.map(batch, lambda _: anyio.sleep(0.1))
+
+    async def main() -> None:
+        world = World(Calls, page=20_000, clock=VirtualClock)
+        async with world.running(1) as actor:
+            for few in (3, 1, 6, 2, 9):
+                world.feed(few)
+                await anyio.sleep(5)
+            world.feed(20_000)
+            while actor.statistics.records < world.fed:
+                await anyio.sleep(1)
+
+    run(main())
+    assert sizes[:5] == [3, 1, 6, 2, 9]
+    assert max(sizes) / 32 * 0.1 < 6
+    assert max(sizes) > 1000
+
+
+@pytest.mark.parametrize("seconds", [4.9, 5.05, 5.2])
+def test_a_handler_of_which_each_batch_takes_just_as_long_as_may_be_gets_no_ever_smaller_ones(seconds: float) -> None:
+    sizes = sizes_of_batches(lambda _, size: seconds + size * 0.0001, 200_000)
+    assert max(sizes) > 1000
+
+
+def test_a_slow_beginning_is_forgotten_and_a_service_that_gets_slow_makes_batches_small_again() -> None:
+    def seconds(number: int, size: int) -> float:
+        return 3.0 if number == 1 else size * (0.0005 if number < 8 else 0.05)
+
+    sizes = sizes_of_batches(seconds, 120_000)
+    assert max(sizes[:8]) == 10_000
+    assert max(sizes[9:]) == 100, "one was on its way"

@@ -1,0 +1,257 @@
+"""`ctx.commit` from within a batch: what it saves, up to which record, and what is left to do after it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import ClassVar
+
+import anyio
+import pytest
+import structlog
+
+from actorproc.context import PartitionContext
+from actorproc.handler import PartitionHandler
+from actorproc.partition.outcome import Outcome
+from actorproc.records import Batch, Record
+from tests.partition.running import QUICK, Doubler, Run, column, numbers
+
+
+async def test_commit_within_a_batch_saves_up_to_the_record_and_a_later_failure_redoes_only_the_rest() -> None:
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            self.seen.append([r.json() for r in batch])
+            for record in batch:
+                if record.json() == 3 and ctx.attempt == 1:
+                    raise OSError("later")
+                ctx.emit(record, {"n": record.json()})
+                if record.json() == 2:
+                    await ctx.commit(record)
+
+    handler = Handler()
+    run = Run(handler)
+    outcome = await run(numbers(1, 2, 3, 4))
+    assert run.saved == [([1, 2], [], 101)]
+    assert column(outcome, "n") == [3, 4]
+    assert handler.seen == [[1, 2, 3, 4], [3, 4]]
+
+
+async def test_commit_stops_short_of_a_record_that_has_failed() -> None:
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                if record.json() == 2:
+                    ctx.fail(record, ValueError("no"))
+                else:
+                    ctx.emit(record, {"n": record.json()})
+            await ctx.commit()
+
+    run, batch = Run(Handler()), numbers(1, 2, 3)
+    outcome = await run(batch)
+    assert run.saved[0] == ([1], [], 100)
+    assert (column(outcome, "n"), list(outcome.letters)) == ([3], [101])
+    assert run.processor.asked_for(batch, settled=False) == 102
+
+
+async def test_a_commit_with_nothing_to_add_to_what_is_committed_saves_nothing() -> None:
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            ctx.fail(batch[0], ValueError("not yet"))
+            await ctx.commit()  # nothing before it is left
+            if ctx.attempt == 1:
+                return
+            for record in batch:
+                ctx.emit(record, {"n": record.json()})
+
+    run = Run(Handler(), QUICK.model_copy(update={"max_attempts": 2}))
+    await run(numbers(1))
+    assert run.saved == []
+
+    class InParts(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            self.seen.append(batch.sequences)
+            if len(self.seen) == 1:
+                ctx.emit(batch[0], {"n": 1})
+                await ctx.commit(batch[0])
+                raise OSError("away")
+            if ctx.attempt == 2:
+                ctx.fail(batch[0], ValueError("not yet"))
+                await ctx.commit()
+            for record in batch[1:]:
+                ctx.emit(record, {"n": record.json()})
+
+    run = Run(InParts())
+    await run(numbers(1, 2, 3))
+    assert run.saved == [([1], [], 100)]
+
+
+async def test_what_fails_after_it_was_committed_as_done_is_an_error_and_not_silent() -> None:
+    class Late(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                await ctx.commit(record)
+                ctx.dead_letter(record, "too late")
+
+    with structlog.testing.capture_logs() as logs:
+        await Run(Late(), QUICK.model_copy(update={"max_attempts": 1}))(numbers(7))
+    (told,) = (entry for entry in logs if entry["event"] == "partition.failed_after_commit")
+    assert "record 100 fails after ctx.commit() had committed it as done" in told["error"]
+
+
+@pytest.mark.parametrize("plain", [False, True])
+async def test_what_fails_after_all_of_the_batch_was_committed_is_an_error_and_not_silent(plain: bool) -> None:
+    class Late(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                ctx.emit(record, {"n": record.json()})
+            await ctx.commit()
+            raise ConnectionError("could not tell the other system")
+
+    class LateInThread(Doubler):
+        def process(self, batch: Batch, ctx: PartitionContext) -> None:  # type: ignore[override]
+            for record in batch:
+                ctx.emit(record, {"n": record.json()})
+            anyio.from_thread.run(ctx.commit)
+            raise ConnectionError("could not tell the other system")
+
+    run = Run(LateInThread() if plain else Late())
+    with structlog.testing.capture_logs() as logs:
+        await run(numbers(7, 8))
+    (told,) = (entry for entry in logs if entry["event"] == "partition.failed_after_commit")
+    assert "could not tell the other system" in told["error"]
+    assert run.saved == [([7, 8], [], 101)]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("shielded", [False, True])
+async def test_a_commit_that_the_handler_does_not_wait_for_neither_loses_nor_repeats_a_row(
+    shielded: bool, fails: bool
+) -> None:
+    class Hasty(PartitionHandler):
+        output_schema = "n long"
+        commits: ClassVar[list[asyncio.Task[None]]] = []
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                ctx.emit(record, {"n": record.json()})
+                if record.sequence == 101:
+                    self.commits.append(asyncio.create_task(ctx.commit(record)))
+                    if shielded:
+                        await anyio.sleep(0)
+            if fails and ctx.attempt == 1:
+                raise ValueError("fails once")
+
+    class Slow(Run):
+        async def save(self, batch: Batch, outcome: Outcome, upto: int) -> None:
+            for _ in range(20):
+                await anyio.sleep(0)
+            await super().save(batch, outcome, upto)
+
+    run = Slow(Hasty())
+    outcome = await run(numbers(0, 1, 2, 3))
+    await asyncio.gather(*Hasty.commits, return_exceptions=True)
+    saved = [n for rows, _, _ in run.saved for n in rows]
+    assert sorted(saved + column(outcome, "n")) == [0, 1, 2, 3]
+    assert bool(saved) == shielded
+
+
+async def test_a_handler_that_has_gone_through_the_batch_commits_all_of_it() -> None:
+    class Twice(PartitionHandler):
+        output_schema = "n long"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            total = sum(record.json() for record in batch)
+            for record in batch:
+                if record.json() < 2:
+                    ctx.emit(record, {"n": total})
+            await ctx.commit()
+
+    run = Run(Twice())
+    await run(numbers(0, 1, 2))
+    assert run.saved == [([3, 3], [], 102)]
+
+
+async def test_a_handler_that_makes_all_rows_in_a_loop_and_then_emits_them_commits_all_of_the_batch() -> None:
+    class Lists(PartitionHandler):
+        output_schema = "n long"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            rows = [{"n": record.json()} for record in batch]
+            ctx.emit_each(batch, rows)
+            await ctx.commit()
+
+    run = Run(Lists())
+    await run(numbers(0, 1, 2))
+    assert run.saved == [([0, 1, 2], [], 102)]
+
+
+async def test_a_record_given_up_at_the_end_needs_no_commit_of_the_handler_which_cannot_make_it() -> None:
+    class ByHand(Doubler):
+        bad = frozenset({3})
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                if record.json() in self.bad:
+                    raise ValueError("no")
+                ctx.emit(record, {"n": record.json()})
+                await ctx.commit(record)
+
+    run = Run(ByHand())
+    assert list((await run(batch := numbers(1, 2, 3))).letters) == [102]
+    assert run.processor.asked_for(batch, settled=True) == 102
+    await run(batch := numbers(3))
+    assert [run.processor.asked_for(batch, settled) for settled in (True, False)] == [100, -1]
+    await run(batch := numbers(3, 1))
+    assert run.processor.asked_for(batch, settled=True) == 101
+
+
+@pytest.mark.parametrize("first", ["loop", "list"])
+async def test_what_an_earlier_attempt_has_gone_through_does_not_keep_a_later_one_from_its_commit(first: str) -> None:
+    class Falls(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            if ctx.attempt == 1 and first == "loop":
+                for record in batch:
+                    if record.sequence == 102:
+                        raise ConnectionError("the service for many is away, and so is that for one")
+            if ctx.attempt == 1:
+                for record in list(batch):
+                    ctx.emit(record, {"n": 0})
+                raise ConnectionError("away")
+            for index, number in enumerate(batch.json()):
+                ctx.emit(batch[index], {"n": number})
+            await ctx.commit()
+
+    run = Run(Falls())
+    await run(numbers(1, 2, 3, 4))
+    assert run.saved == [([1, 2, 3, 4], [], 103)]
+
+
+async def test_a_plain_handler_that_does_not_wait_for_its_commit_neither_loses_nor_repeats_a_row() -> None:
+    class Hasty(PartitionHandler):
+        output_schema = "n long"
+
+        def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                ctx.emit(record, {"n": record.json()})
+            begun = threading.Event()
+
+            async def commit(upto: Record) -> None:
+                call = ctx.commit(upto)
+                begun.set()
+                await call
+
+            for upto in (batch[1], batch[2]):  # the second one while the first is made
+                begun.clear()
+                asyncio.run_coroutine_threadsafe(commit(upto), loop)
+                assert begun.wait(30)
+
+    class Slow(Run):
+        async def save(self, batch: Batch, outcome: Outcome, upto: int) -> None:
+            await anyio.sleep(0.05)
+            await super().save(batch, outcome, upto)
+
+    loop = asyncio.get_running_loop()
+    run = Slow(Hasty())
+    outcome = await run(numbers(0, 1, 2, 3))
+    assert run.saved == [([0, 1], [], 101), ([2], [], 102)]
+    assert column(outcome, "n") == [3]

@@ -1,0 +1,138 @@
+"""`ctx.commit` that would lose rows, or that cannot be meant as it is written, is refused, and nothing is saved."""
+
+from __future__ import annotations
+
+import pytest
+
+from actorproc import errors
+from actorproc.context import PartitionContext
+from actorproc.handler import PartitionHandler
+from actorproc.records import Batch
+from tests.partition.running import QUICK, Doubler, Run, numbers
+
+
+@pytest.mark.parametrize(
+    "other",
+    [Batch.of("1", [b"1"], [100]), Batch.of("0", [b"1"], [103])],
+    ids=["of another partition", "of a later batch"],
+)
+async def test_a_commit_up_to_a_record_that_is_not_of_the_batch_is_refused(other: Batch) -> None:
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            await ctx.commit(other[0])
+
+    run = Run(Handler())
+    with pytest.raises(
+        errors.HandlerMisuse, match=r"ctx\.commit\(Record\(.*not of the batch at hand, Batch\('0', 100\.\.102"
+    ):
+        await run(numbers(1, 2, 3))
+    assert not run.saved
+
+
+async def test_a_commit_up_to_something_that_is_no_record_is_refused() -> None:
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            await ctx.commit(batch.last)  # type: ignore[arg-type]
+
+    with pytest.raises(errors.HandlerMisuse, match="a int was given in place of a record"):
+        await Run(Handler())(numbers(1, 2, 3))
+
+
+class ForgetsCommit(Doubler):
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        await super().process(batch, ctx)
+        ctx.commit()  # type: ignore[unused-coroutine]
+
+
+class PlainCommit(PartitionHandler):
+    output_schema = "n long"
+
+    def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        ctx.commit()  # type: ignore[unused-coroutine]
+
+
+@pytest.mark.parametrize("handler", [ForgetsCommit, PlainCommit])
+async def test_a_commit_that_is_not_awaited_is_the_handlers_mistake(handler: type[PartitionHandler]) -> None:
+    with pytest.raises(errors.HandlerMisuse, match=r"ctx\.commit was called and not awaited, so nothing was committed"):
+        await Run(handler())(numbers(1, 2))
+
+
+async def test_a_commit_outside_of_a_loop_over_the_batch_is_refused_before_anything_is_lost() -> None:
+    class Listing(PartitionHandler):
+        output_schema = "n long"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in list(batch):
+                ctx.emit(record, {"n": record.json()})
+                await ctx.commit()
+
+    run = Run(Listing())
+    with pytest.raises(errors.HandlerMisuse, match=r"say up to which record all is done, ctx\.commit\(record\)"):
+        await run(numbers(0, 1, 2))
+    assert run.saved == []
+
+
+async def test_a_loop_over_a_part_of_the_batch_is_none_over_the_batch_though_it_be_all_of_it() -> None:
+    class LooksAround(PartitionHandler):
+        output_schema = "n long"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                ctx.emit(record, {"n": sum(int(other.text or 0) for other in batch[:])})
+                await ctx.commit()
+
+    run = Run(LooksAround())
+    with pytest.raises(errors.HandlerMisuse, match="amid its records"):
+        await run(numbers(1, 2))
+    assert run.saved == []
+
+    class Sums(PartitionHandler):
+        output_schema = "n long"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for start in range(0, len(batch), 3):
+                part = batch[start : start + 3]
+                total = sum(int(record.text or 0) for record in part)
+                ctx.emit(part[-1], {"n": total})
+            await ctx.commit()
+
+    for count in (2, 3, 7):
+        run = Run(Sums())
+        await run(numbers(*range(count)))
+        assert [upto for *_, upto in run.saved] == [100 + count - 1]
+
+
+async def test_a_commit_amid_a_loop_that_does_not_say_up_to_which_record_is_refused_before_anything_is_lost() -> None:
+    class LookingAhead(PartitionHandler):
+        output_schema = "n long"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            records = iter(batch)
+            ahead = next(records, None)
+            while ahead is not None:
+                record, ahead = ahead, next(records, None)
+                ctx.emit(record, {"n": sum(batch.json())})
+                await ctx.commit()
+
+    run = Run(LookingAhead())
+    with pytest.raises(errors.HandlerMisuse, match=r"amid its records, or .*all is done, ctx\.commit\(record\)"):
+        await run(numbers(1, 2))
+    assert run.saved == []
+
+
+async def test_letters_of_a_commit_that_is_refused_for_their_number_are_not_kept_for_another_attempt() -> None:
+    class Losing(PartitionHandler):
+        output_schema = "n long"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                if ctx.attempt == 1 and record.json() % 2:
+                    ctx.dead_letter(record, "a look-up took too long")
+                else:
+                    ctx.emit(record, {"n": record.json()})
+            await ctx.commit()
+
+    run = Run(Losing(), QUICK.model_copy(update={"dead_letter_limit": 0.1}))
+    with pytest.raises(errors.TooManyDeadLetters, match="no more of this batch is committed"):
+        await run(numbers(*range(100)))
+    assert run.saved == []

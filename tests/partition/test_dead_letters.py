@@ -1,0 +1,158 @@
+"""Dead letters: which records become one, what it tells of the error, and how many stop the partition."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pyarrow as pa
+import pytest
+
+from actorproc import errors
+from actorproc.context import PartitionContext
+from actorproc.handler import PartitionHandler
+from actorproc.partition.letter_limit import LetterLimit
+from actorproc.records import Batch, Record
+from actorproc.settings import Settings
+from tests.partition.running import QUICK, Doubler, Run, column, letters, numbers
+
+
+async def test_a_handler_may_dead_letter_a_record_itself() -> None:
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                ctx.emit(record, {"n": record.json()})
+            ctx.dead_letter(batch[1], "not today")
+
+    outcome = await Run(Handler())(numbers(1, 2, 3))
+    assert column(outcome, "n") == [1, 3]
+    assert letters(outcome)[101]["error"] == {"type": "DeadLetter", "message": "not today", "traceback": None}
+
+
+async def test_too_many_dead_letters_stop_the_partition() -> None:
+    class Handler(Doubler):
+        bad = frozenset(range(50, 100))
+
+    settings = QUICK.model_copy(update={"dead_letter_limit": 0.3, "dead_letter_window": 100})
+    with pytest.raises(errors.TooManyDeadLetters, match=r"31 of the latest 100.*dead_letter_limit = 0\.3"):
+        await Run(Handler(), settings)(numbers(*range(100)))
+
+
+async def test_dead_letters_that_came_back_and_die_again_do_not_count_towards_the_limit() -> None:
+    class Handler(Doubler):
+        bad = frozenset(range(100))
+
+    batch = Batch.of(
+        "0",
+        [str(n).encode() for n in range(100)],
+        range(100),
+        headers=[[("actorproc.dead_letter.error", b"KeyError")]] * 100,
+    )
+    settings = QUICK.model_copy(update={"dead_letter_limit": 0.0})
+    assert len((await Run(Handler(), settings)(batch)).letters) == 100
+
+
+async def test_an_error_whose_text_is_no_text_becomes_a_dead_letter_all_the_same() -> None:
+    class Half(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            raise ValueError("half a character: \ud800")
+
+    (letter,) = letters(await Run(Half())(numbers(7))).values()
+    assert letter["error"]["message"] == r"half a character: \ud800"
+
+
+@pytest.mark.parametrize("settings", [QUICK, QUICK.model_copy(update={"dead_letter_limit": 0.0})])
+async def test_an_error_that_cannot_be_shown_is_a_failure_like_any_other(settings: Settings) -> None:
+    class Mute(Exception):
+        def __repr__(self) -> str:
+            raise RuntimeError("no repr")
+
+        __str__ = __repr__
+
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                if record.json() == 7:
+                    raise Mute
+
+    run = Run(Handler(), settings)
+    if settings.dead_letter_limit == 0:
+        with pytest.raises(errors.TooManyDeadLetters, match="Mute has no text: RuntimeError in __str__"):
+            await run(numbers(6, 7, 8))
+    else:
+        (letter,) = letters(await run(numbers(6, 7, 8))).values()
+        assert letter["error"]["message"] == "(Mute has no text: RuntimeError in __str__)"
+
+
+def test_of_an_error_of_any_length_only_its_beginning_is_kept() -> None:
+    endless = ValueError("x" * 10**6)
+    assert len(errors.text_of(endless)) < 20_000 > len(errors.repr_of(endless))
+    assert errors.text_of(endless).endswith("... (1000000 characters)")
+
+
+async def test_a_time_that_no_datetime_can_hold_is_none_and_spoils_no_other_record() -> None:
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                assert record.timestamp is None or record.timestamp.year == 1970
+                raise ValueError("bad")
+
+    plain = numbers(1, 2, 3)
+    times = pa.array([0, 10**18, -(10**18)], pa.timestamp("us", "UTC"))
+    data = plain.data.set_column(plain.data.schema.get_field_index("timestamp"), "timestamp", times)
+    found = letters(await Run(Handler())(Batch("0", data, plain.sequence_array)))
+    assert [letter["timestamp"] for letter in found.values()] == ["1970-01-01T00:00:00Z", None, None]
+
+
+async def test_what_is_given_up_or_fails_must_be_a_record_of_the_batch_with_a_reason_of_the_right_kind() -> None:
+    stranger = Batch.of("0", [b"1"], [5])[0]
+
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                number = record.json()
+                if number == 1:
+                    ctx.dead_letter(stranger, "of another batch")
+                elif number == 2:
+                    ctx.dead_letter(record, ValueError("no text"))  # type: ignore[arg-type]
+                elif number == 3:
+                    ctx.fail(record, "no exception")  # type: ignore[arg-type]
+                elif number == 4:
+                    ctx.fail(stranger, ValueError("of another batch"))
+
+    found = letters(await Run(Handler())(numbers(*range(6))))
+    assert {s: letter["error"]["type"] for s, letter in found.items()} == {
+        101: "HandlerError", 102: "TypeError", 103: "TypeError", 104: "HandlerError",
+    }  # fmt: skip
+
+
+async def test_a_handler_that_fails_everything_is_stopped_on_a_short_stream_too_and_after_each_restart() -> None:
+    class Broken(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            raise ValueError("all of it")
+
+    settings = QUICK.model_copy(update={"max_attempts": 1})
+    limit = LetterLimit(settings)
+    for _ in range(3):
+        run = Run(Broken(), settings, limit)
+        with pytest.raises(errors.TooManyDeadLetters, match="51 of the latest 100 records failed"):
+            await run(numbers(*range(80)))
+
+
+@pytest.mark.parametrize("call", ["dead_letter", "fail"])
+async def test_a_record_that_is_not_at_hand_cannot_be_given_up(call: str) -> None:
+    class Late(PartitionHandler):
+        output_schema = "n long"
+        kept: ClassVar[list[Record]] = []
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            self.kept.extend(batch)
+            for record in batch:
+                ctx.emit(record, {"n": record.json()})
+            if self.kept[0].sequence != batch.first:
+                getattr(ctx, call)(self.kept[0], ValueError("late"))
+
+    run = Run(Late())
+    assert column(await run(numbers(0)), "n") == [0]
+    later = await run(Batch.of("0", [b"7"], [200]))
+    assert list(letters(later)) == [200]
+    assert "record 100 is not among those at hand (200 to 200)" in letters(later)[200]["error"]["message"]

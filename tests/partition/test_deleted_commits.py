@@ -1,0 +1,71 @@
+"""Commits and checkpoints that somebody deleted or changed are found again or noticed."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import anyio
+import pytest
+
+from actorproc import errors
+from tests.partition.world import World
+
+
+async def three_commits(world: World) -> bytes:
+    """The checkpoint as it was after the first."""
+    early = None
+    for epoch in range(1, 4):
+        world.feed(10)
+        await world.until_end(epoch)
+        early = early or await world.store.get(world.layout.checkpoint("0"))
+    assert early is not None
+    return early.body
+
+
+async def refusal(world: World, epoch: int) -> str:
+    """What keeps a new owner from processing anything."""
+    actor = world.actor(epoch)
+    with anyio.fail_after(60), closing(actor), pytest.raises(errors.CorruptObject) as raised:
+        await actor.run()
+    return str(raised.value)
+
+
+async def test_a_checkpoint_that_was_deleted_is_found_again_in_the_commits() -> None:
+    world = World()
+    await three_commits(world)
+    await world.store.delete(world.layout.checkpoint("0"))
+    world.feed(10)
+    await world.until_end(9)
+    await world.check()
+
+
+async def test_a_commit_and_the_checkpoint_that_were_deleted_are_not_made_anew_with_rows_that_later_commits_have() -> (
+    None
+):
+    world = World()
+    await three_commits(world)
+    await world.store.delete(world.layout.checkpoint("0"))
+    await world.store.delete(world.layout.output_file("0", 1))
+    for epoch in (9, 10):  # the first leaves a checkpoint
+        assert "00001.parquet: is not there, and p/output/partition=0/" in await refusal(world, epoch)
+    assert len(await world.rows()) == 10
+
+
+async def test_a_commit_that_was_deleted_is_noticed_though_the_checkpoint_was_not() -> None:
+    world = World(commit_rows=1)
+    early = await three_commits(world)
+    await world.store.put(world.layout.checkpoint("0"), early)
+    await world.store.delete(world.layout.output_file("0", 1))
+    for epoch in (5, 6):
+        assert "00001.parquet: is not there, and p/output/partition=0/" in await refusal(world, epoch)
+    assert len(await world.rows()) == 10
+
+
+async def test_a_commit_with_other_records_than_it_had_is_noticed() -> None:
+    world = World(commit_rows=1)
+    early = await three_commits(world)
+    await world.store.put(world.layout.checkpoint("0"), early)
+    other = await world.store.get(world.layout.output_file("0", 2))
+    assert other is not None
+    await world.store.put(world.layout.output_file("0", 1), other.body)
+    assert "00001.parquet: it goes on after record" in await refusal(world, 5)

@@ -1,0 +1,110 @@
+"""Rows as handlers emit them, one by one or as columns: each belongs to a record of the batch at hand."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from actorproc import errors
+from actorproc.context import PartitionContext
+from actorproc.handler import PartitionHandler
+from actorproc.records import Batch, Record
+from tests.partition.running import Doubler, Run, column, letters, numbers
+
+
+async def test_rows_carry_the_sequence_of_their_record() -> None:
+    outcome = await Run(Doubler())(numbers(7, 8))
+    assert column(outcome, "_sequence") == [100, 101]
+    assert column(outcome, "n") == [7, 8]
+
+
+@pytest.mark.parametrize("row", [{"n": 1}, {"n": "no number"}])
+async def test_a_row_of_another_batch_fails_the_attempt_whether_it_fits_or_not(row: dict[str, Any]) -> None:
+    other = numbers(1, 2, 3)
+
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            ctx.emit(other[2], row)
+
+    outcome = await Run(Handler())(numbers(1))
+    assert "a row belongs to a record of the batch" in letters(outcome)[100]["error"]["message"]
+
+
+async def test_columns_are_emitted_without_touching_records() -> None:
+    class Handler(PartitionHandler):
+        output_schema = "text string"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            table = batch.to_arrow()
+            ctx.emit_arrow(pa.table({"_sequence": table["_sequence"], "text": table["value"].cast(pa.string())}))
+
+    outcome = await Run(Handler())(numbers(1, 2))
+    assert column(outcome, "text") == ["1", "2"]
+    assert column(outcome, "_sequence") == [100, 101]
+
+
+async def test_columns_without_sequence_are_refused_clearly() -> None:
+    class Handler(PartitionHandler):
+        output_schema = "text string"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            ctx.emit_arrow(pa.table({"text": ["a"]}))
+
+    with pytest.raises(errors.HandlerMisuse, match="the table has no column _sequence"):
+        await Run(Handler())(numbers(1))
+
+
+async def test_a_row_that_is_none_says_where_it_may_come_from() -> None:
+    class Emits(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            ctx.emit(batch[0], None)  # type: ignore[arg-type]
+
+    outcome = await Run(Emits())(numbers(1))
+    assert "Of a record that failed ctx.map gives None: leave that out" in letters(outcome)[100]["error"]["message"]
+
+
+async def test_a_row_for_a_record_in_a_gap_of_the_batch_is_refused() -> None:
+    class Foreign(PartitionHandler):
+        output_schema = "n long"
+        kept: ClassVar[list[Record]] = []
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            self.kept.extend(batch)
+            for record in batch:
+                ctx.emit(self.kept[0] if record.json() == 9 else record, {"n": record.json()})
+
+    run = Run(Foreign())
+    await run(numbers(0))
+    later = await run(Batch.of("0", [b"1", b"9"], [99, 101]))
+    assert column(later, "n") == [1]
+    assert list(letters(later)) == [101]
+
+
+async def test_numpy_arrays_that_were_emitted_may_be_used_again() -> None:
+    class Reusing(PartitionHandler):
+        output_schema = "n long, pair array<double>"
+        sequences, numbers, pairs = np.zeros(9, np.int64), np.zeros(9, np.int64), np.zeros(18)
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for start in range(0, len(batch), 2):
+                part = batch[start : start + 2]
+                size = len(part)
+                self.sequences[:size], self.numbers[:size] = part.sequences, part.json()
+                self.pairs[: 2 * size] = part.json() * 2
+                pairs = pa.FixedSizeListArray.from_arrays(pa.array(self.pairs[: 2 * size]), 2)
+                ctx.emit_arrow(
+                    pa.table(
+                        {
+                            "_sequence": self.sequences[:size],
+                            "n": self.numbers[:size],
+                            "pair": pairs.cast(pa.list_(pa.float64())),
+                        }
+                    )
+                )
+
+    outcome = await Run(Reusing())(numbers(0, 1, 2, 3))
+    assert (column(outcome, "n"), column(outcome, "_sequence")) == ([0, 1, 2, 3], [100, 101, 102, 103])
+    assert column(outcome, "pair") == [[0, 1], [0, 1], [2, 3], [2, 3]]

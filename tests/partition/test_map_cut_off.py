@@ -1,0 +1,160 @@
+"""`ctx.map` that a handler gives only so much time: what becomes of the records it was cut off from."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import anyio
+import pyarrow as pa
+import pytest
+
+from actorproc.context import PartitionContext
+from actorproc.records import Batch, Record
+from tests.partition.running import QUICK, Doubler, Run, column, letters, numbers
+
+
+async def test_a_handler_may_give_a_map_only_so_much_time() -> None:
+    done: set[int] = set()
+
+    async def work(record: Record) -> None:
+        await anyio.sleep(0 if record.json() == 1 else 3600)
+        done.add(record.sequence)
+
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            with anyio.move_on_after(0.01):
+                await ctx.map(batch, work)
+            for record in batch:
+                if record.sequence not in done:
+                    ctx.dead_letter(record, "too slow")
+
+    outcome = await Run(Handler())(numbers(1, 2))
+    assert list(letters(outcome)) == [101]
+
+
+class CutOff(Doubler):
+    """Maps a batch, which is cut off while the calls for 3 and those behind it have emitted a row and wait for another."""
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        with anyio.CancelScope() as self.scope:
+            await ctx.map(batch, lambda record: self.work(record, ctx))
+        await self.then(batch, ctx)
+
+    async def work(self, record: Record, ctx: PartitionContext) -> None:
+        ctx.emit(record, {"n": record.json(), "attempt": ctx.attempt})
+        if record.json() >= 3:
+            self.scope.cancel()
+            await anyio.sleep_forever()
+
+    async def then(self, batch: Batch, ctx: PartitionContext) -> None: ...
+
+
+async def test_records_that_a_map_was_cut_off_from_have_failed_each_alone_and_what_was_emitted_for_them_is_dropped() -> (
+    None
+):
+    class Once(CutOff):
+        async def work(self, record: Record, ctx: PartitionContext) -> None:
+            if ctx.attempt == 1 or record.json() == 4:
+                await super().work(record, ctx)
+            else:
+                ctx.emit(record, {"n": 10 * record.json()})
+
+    outcome = await Run(Once())(numbers(1, 2, 3, 4, 5))
+    assert column(outcome, "n") == [1, 2, 30, 50]
+    assert list(letters(outcome)) == [103]
+    assert "ctx.map was cut off before its call for this record had ended" in letters(outcome)[103]["error"]["message"]
+
+
+async def test_a_time_limit_of_asyncio_that_the_handler_catches_cuts_a_map_off_likewise() -> None:
+    class Timed(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await ctx.map(batch, self.work)
+
+        async def work(self, record: Record) -> None:
+            if record.json() == 2:
+                await anyio.sleep_forever()
+
+    assert list(letters(await Run(Timed())(numbers(1, 2)))) == [101]
+
+
+@pytest.mark.parametrize("way", ["rows", "columns", "letters"])
+async def test_a_handler_may_say_what_becomes_of_the_records_that_a_map_was_cut_off_from_and_commit_them(
+    way: str,
+) -> None:
+    class Says(CutOff):
+        async def then(self, batch: Batch, ctx: PartitionContext) -> None:
+            late = batch[2:]
+            if way == "rows":
+                ctx.emit_each(late, [{"n": -1}] * len(late))
+            elif way == "columns":
+                ctx.emit_arrow(pa.table({"_sequence": late.sequence_array, "n": [-1] * len(late)}))
+            else:
+                for record in late:
+                    ctx.dead_letter(record, "late")
+            await ctx.commit(batch[-1])
+
+    run = Run(Says())
+    outcome = await run(numbers(1, 2, 3, 4))
+    rows, dead, upto = run.saved[0]
+    assert (sorted(rows), dead, upto) == (
+        ([1, 2], [102, 103], 103) if way == "letters" else ([-1, -1, 1, 2, 3, 4], [], 103)
+    )
+    assert (column(outcome, "n"), letters(outcome)) == ([], {})
+
+
+async def test_a_commit_stops_short_of_records_that_a_map_was_cut_off_from() -> None:
+    class Commits(CutOff):
+        async def then(self, batch: Batch, ctx: PartitionContext) -> None:
+            await ctx.commit(batch[-1])
+
+    run = Run(Commits(), QUICK.model_copy(update={"max_attempts": 1}))
+    outcome = await run(numbers(1, 2, 3, 4))
+    assert run.saved == [([1, 2], [], 101)]
+    assert list(letters(outcome)) == [102, 103]
+
+
+async def test_rows_emitted_before_a_map_that_is_cut_off_stand() -> None:
+    class Before(CutOff):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            ctx.emit_each(batch, [{"n": record.json()} for record in list(batch)])
+            await super().process(batch, ctx)
+
+        async def work(self, record: Record, ctx: PartitionContext) -> None:
+            self.scope.cancel()
+            await anyio.sleep_forever()
+
+    outcome = await Run(Before())(numbers(1, 2))
+    assert (column(outcome, "n"), letters(outcome)) == ([1, 2], {})
+
+
+@pytest.mark.parametrize("where", ["within the call", "again"])
+async def test_a_record_is_done_though_no_row_came_of_it_where_a_later_call_or_the_one_around_has_ended(
+    where: str,
+) -> None:
+    async def forever(record: Record) -> None:
+        await anyio.sleep_forever()
+
+    async def limited(record: Record, ctx: PartitionContext) -> None:
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await ctx.map([record], forever)
+
+    class Patient(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            async def work(record: Record) -> None:
+                if where == "within the call":
+                    await limited(record, ctx)
+
+            if where == "again":
+                for record in batch:
+                    await limited(record, ctx)
+            await ctx.map(batch, work)
+            await ctx.commit()
+
+    run = Run(Patient())
+    outcome = await run(numbers(1, 2))
+    assert run.saved == [([], [], 101)]
+    assert letters(outcome) == {}

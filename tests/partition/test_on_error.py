@@ -1,0 +1,135 @@
+"""`on_error` decides: skip, give up, try again or stop; what happens if it fails or says none of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import structlog
+
+from actorproc import errors
+from actorproc.context import PartitionContext
+from actorproc.handler import Decision
+from actorproc.records import Batch
+from tests.partition.running import QUICK, Doubler, Run, column, letters, numbers
+
+
+@pytest.mark.parametrize(("decision", "dead", "skipped"), [(Decision.SKIP, [], 1), (Decision.DEAD_LETTER, [101], 0)])
+async def test_on_error_may_skip_or_dead_letter_without_trying_again(
+    decision: Decision, dead: list[int], skipped: int
+) -> None:
+    class Handler(Doubler):
+        bad = frozenset({2})
+
+        def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
+            return decision
+
+    handler = Handler()
+    outcome = await Run(handler)(numbers(1, 2, 3))
+    assert (list(outcome.letters), outcome.skipped) == (dead, skipped)
+    assert column(outcome, "n") == [1, 3]
+    assert handler.seen == [[1, 2, 3], [1], [2], [3]]
+
+
+async def test_on_error_may_retry_for_ever() -> None:
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            if ctx.attempt < 9:
+                raise ConnectionError("the database is down")
+            await super().process(batch, ctx)
+
+        def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
+            return Decision.RETRY if isinstance(error, ConnectionError) else None
+
+    assert column(await Run(Handler())(numbers(1)), "attempt") == [9]
+
+
+async def test_on_error_may_stop_the_partition() -> None:
+    class Handler(Doubler):
+        bad = frozenset({1})
+
+        def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
+            return Decision.STOP
+
+    with pytest.raises(errors.HandlerError, match="1 is bad"):
+        await Run(Handler())(numbers(1))
+
+
+async def test_what_on_error_says_of_one_record_is_not_applied_to_another() -> None:
+    class Choosing(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                if record.json() == 3:
+                    raise ValueError("no record of mine")
+                if record.json() == 7:
+                    raise TypeError("a bug of mine")
+                ctx.emit(record, {"n": record.json()})
+
+        def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
+            return Decision.SKIP if isinstance(error, ValueError) else None
+
+    outcome = await Run(Choosing())(numbers(*range(10)))
+    assert [letter["error"]["type"] for letter in letters(outcome).values()] == ["TypeError"]
+    assert outcome.skipped == 1
+
+
+@pytest.mark.parametrize("verdict", ["skip", ZeroDivisionError("of on_error")])
+async def test_on_error_that_fails_or_says_nothing_sensible_stops_the_partition_by_name(verdict: Any) -> None:
+    class Handler(Doubler):
+        bad = frozenset({7})
+
+        def on_error(self, error: Exception, failed: Batch, attempt: int) -> Any:
+            if isinstance(verdict, Exception):
+                raise verdict
+            return verdict
+
+    with pytest.raises(errors.HandlerError, match=r"on_error (returned 'skip'|failed: ZeroDivisionError: of on_error)"):
+        await Run(Handler())(numbers(7))
+
+
+class Misspelt(Doubler):
+    bad = frozenset({2})
+
+    def on_error(self, error: Exception, failed: Batch, attempt: int) -> Any:
+        return "skip"
+
+
+async def test_an_on_error_that_returns_something_else_stops_the_partition_and_says_what_is_allowed() -> None:
+    with pytest.raises(errors.HandlerError, match=r"on_error returned 'skip'; allowed are Decision\.RETRY.*2 is bad"):
+        await Run(Misspelt())(numbers(1, 2, 3))
+
+
+async def test_an_on_error_that_returns_something_else_loses_nothing_at_most_once() -> None:
+    outcome = await Run(Misspelt(), QUICK.model_copy(update={"delivery": "at-most-once"}))(numbers(1, 2, 3))
+    assert sorted(outcome.letters) == [100, 101, 102]
+
+
+@pytest.mark.parametrize("stops", ["returns", "raises"])
+async def test_at_most_once_a_stop_would_lose_the_batch_so_its_records_become_dead_letters(stops: str) -> None:
+    class Stopping(Doubler):
+        bad = frozenset({2})
+
+        def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision:
+            if stops == "raises":
+                raise RuntimeError("no idea")
+            return Decision.STOP
+
+    with pytest.raises(errors.HandlerError):
+        await Run(Stopping())(numbers(1, 2, 3))
+    outcome = await Run(Stopping(), QUICK.model_copy(update={"delivery": "at-most-once"}))(numbers(1, 2, 3))
+    assert sorted(outcome.letters) == [100, 101, 102]
+
+
+async def test_many_skipped_records_are_told_now_and_then() -> None:
+    class Skipping(Doubler):
+        bad = frozenset(range(50))
+
+        def on_error(self, error: Exception, records: Batch, attempt: int) -> Decision:
+            records.values.clear()
+            return Decision.SKIP
+
+    with structlog.testing.capture_logs() as logs:
+        assert (await Run(Skipping())(numbers(*range(50)))).skipped == 50
+    told = [entry for entry in logs if entry["event"] == "partition.record_skipped"]
+    assert len(told) == 50
+    assert len([entry for entry in told if entry["log_level"] == "warning"]) == 1

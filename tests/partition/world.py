@@ -1,0 +1,147 @@
+"""One source, one store and a handler of numbers, on which partition actors come and go: what the tests of the partition actor share."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing
+from typing import Any, ClassVar
+
+import anyio
+import orjson
+import pyarrow.parquet as pq
+
+from actorproc.budget import ByteBudget, Tally
+from actorproc.clock import Clock
+from actorproc.context import PartitionContext, Site
+from actorproc.handler import CloseReason, PartitionHandler
+from actorproc.layout import ProcessorLayout
+from actorproc.output.chain import OutputChain
+from actorproc.output.checkpoints import Checkpoint
+from actorproc.partition.handler_threads import HandlerThreads
+from actorproc.partition.letter_news import LetterNews
+from actorproc.partition.partition import Common, PartitionActor
+from actorproc.records import Batch
+from actorproc.rows.schema import output_schema, parse_schema
+from actorproc.settings import Settings
+from actorproc.sources.protocol import End
+from actorproc.store import Store
+from actorproc.stores.memory import Memory
+from actorproc.testing.source import MemorySource
+
+
+class Numbers(PartitionHandler):
+    """A row for each even number, a failure for each that ends in 5, silence for the others."""
+
+    output_schema = "n long"
+    closed: ClassVar[list[CloseReason]] = []
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        for record in batch:
+            number = record.json()
+            if number % 10 == 5:
+                ctx.dead_letter(record, "a five")
+            elif number % 2 == 0:
+                ctx.emit(record, {"n": number})
+
+    async def closing(self, ctx: Site, reason: CloseReason) -> None:
+        self.closed.append(reason)
+
+
+class World:
+    """One source and one store, on which partition actors come and go."""
+
+    def __init__(
+        self,
+        handler: type[PartitionHandler] = Numbers,
+        page: int = 1000,
+        clock: Callable[[int], Clock] = Clock,
+        **settings: Any,
+    ) -> None:
+        self.clock = clock
+        self.source = MemorySource(1, page=page, step=3)
+        self.store = Store(Memory(), clock=clock(0))
+        self.layout = ProcessorLayout("p")
+        self.handler = handler
+        self.settings = Settings.load(**{"commit_interval": 1000, "idle_commit_interval": 1000, **settings})
+        self.budget = ByteBudget(self.settings.read_ahead_bytes)
+        self.waiting = Tally(self.settings.uncommitted_bytes)
+        self.fed = 0
+
+    def feed(self, count: int) -> None:
+        self.source.append("0", [str(n).encode() for n in range(self.fed, self.fed + count)])
+        self.fed += count
+
+    def actor(
+        self, epoch: int, end: End | None = None, reached: Callable[[str], None] = lambda _: None
+    ) -> PartitionActor:
+        common = Common(
+            "p", f"host-{epoch}", self.handler, output_schema(parse_schema(self.handler.output_schema)), self.source,
+            self.store, self.layout, self.settings, self.clock(epoch), "earliest", None, None,
+            self.budget, self.waiting, LetterNews(), HandlerThreads(1, self.clock(epoch)),
+        )  # fmt: skip
+        return PartitionActor("0", epoch, common, end=end, reached=reached)
+
+    async def until_end(self, epoch: int) -> PartitionActor:
+        """Run a new owner until everything there is now is committed, and drain it."""
+        done = anyio.Event()
+        actor = self.actor(epoch, await self.source.end("0"), lambda _: done.set())
+        with closing(actor):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(actor.run)
+                with anyio.fail_after(300):
+                    await done.wait()
+                actor.drain()
+        return actor
+
+    @asynccontextmanager
+    async def running(self, epoch: int) -> AsyncIterator[PartitionActor]:
+        actor = self.actor(epoch)
+        with closing(actor):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(actor.run)
+                yield actor
+                tasks.cancel_scope.cancel()
+
+    async def rows(self) -> list[int]:
+        found: list[int] = []
+        for entry in (await self.store.list(self.layout.output)).entries:
+            stored = await self.store.get(entry.key)
+            assert stored is not None
+            table = pq.read_table(io.BytesIO(stored.body))
+            assert [s // 3 for s in table["_sequence"].to_pylist()] == table["n"].to_pylist()
+            found += table["n"].to_pylist()
+        return found
+
+    async def letters(self) -> list[int]:
+        entries = (await self.store.list(self.layout.dead_letters)).entries
+        bodies = [await self.store.get(entry.key) for entry in entries]
+        return [int(orjson.loads(line)["value"]) for stored in bodies if stored for line in stored.body.splitlines()]
+
+    async def checkpoint(self) -> Checkpoint:
+        stored = await self.store.get(self.layout.checkpoint("0"))
+        assert stored is not None
+        return Checkpoint.from_json("c", stored.body)
+
+    async def check(self) -> None:
+        assert await self.rows() == [n for n in range(self.fed) if n % 2 == 0]
+        assert await self.letters() == [n for n in range(self.fed) if n % 10 == 5]
+        number, previous = 0, -1
+        chain = OutputChain(self.store, self.layout, "0")
+        while (commit := await chain.read(number)) is not None:
+            assert commit.first.sequence >= previous
+            number, previous = number + 1, commit.next.sequence
+
+
+async def eventually(what: Callable[[], Awaitable[object]]) -> None:
+    with anyio.fail_after(60):
+        while not await what():
+            await anyio.sleep(0.001)
+
+
+async def _is(what: bool) -> bool:
+    return what
+
+
+async def _at_least(count: int, least: int) -> bool:
+    return count >= least

@@ -1,0 +1,58 @@
+"""Arguments that cannot work are refused, before anything is touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actorproc import PartitionHandler, Processor, errors
+from actorproc.settings import Settings
+from actorproc.store import Store
+from actorproc.stores.memory import Memory
+from tests.processor.doubling import QUICK, Double, fed
+
+
+async def test_the_folder_of_a_processor_is_refused_as_a_container(tmp_path: Path) -> None:
+    await Processor(Double, source=fed(), container=str(tmp_path), **QUICK).run(until_end=True)
+    inside = Processor(Double, source=fed(), container=str(tmp_path / "Double"), **QUICK)
+    with pytest.raises(errors.UsageError, match=rf"processor 'Double' itself; its container is file://{tmp_path}$"):
+        await inside.run(until_end=True)
+    deeper = Processor(Double, source=fed(), container=str(tmp_path / "Double" / "output"), **QUICK)
+    with pytest.raises(
+        errors.UsageError, match=rf"inside what processor 'Double' keeps; its container is file://{tmp_path}$"
+    ):
+        await deeper.run(until_end=True)
+    assert not (tmp_path / "Double" / "Double").exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"handler": PartitionHandler}, "no process"),
+        ({"handler": Processor}, "must subclass"),
+        ({"name": "a/b"}, "processor name 'a/b'"),
+        ({"host": "a b"}, "host name 'a b'"),
+        ({"container": "ftp://x"}, "ftp"),
+        ({"name": 7}, "name = 7: a text, or None"),
+        ({"host": b"a"}, "host = b'a': a text, or None"),
+        ({"container": 3}, "container = 3: the URL of a store as text, such as 's3://bucket/state', a folder"),
+        ({"nme": "x"}, "nme = 'x': Processor has no such argument; did you mean name"),
+        ({"option": {}}, "did you mean options"),
+        ({"Keyword": 1}, "Keyword = 1: there is no such setting"),
+        ({"source": "kafka://x"}, "kafka"),
+        ({"commit_intervall": 1}, "commit_intervall = 1: there is no such setting; did you mean commit_interval"),
+        ({"options": {"x": 1}}, "no option x"),
+        ({"start": "yesterday"}, "start = 'yesterday'"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_is_touched(wrong: dict[str, Any], message: str) -> None:
+    arguments: dict[str, Any] = {"handler": Double, "source": "memory://s", "container": "memory://c", **wrong}
+    with pytest.raises(errors.UsageError, match=message):
+        Processor(arguments.pop("handler"), **arguments)
+
+
+def test_settings_and_a_file_of_settings_are_not_both_taken(tmp_path: Path) -> None:
+    with pytest.raises(errors.UsageError, match="give settings or config, not both"):
+        Processor(Double, source=fed(), container=Store(Memory()), settings=Settings(), config=tmp_path / "a.toml")

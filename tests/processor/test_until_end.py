@@ -1,0 +1,118 @@
+"""`run(until_end=True)` processes what there was at the start, and returns."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any, ClassVar
+
+import anyio
+import pytest
+
+from actorproc import Batch, Decision, PartitionContext, Processor
+from actorproc.host.ending import HOPELESS
+from actorproc.sources.protocol import Chunk, Start
+from actorproc.store import Store
+from actorproc.stores.memory import Memory
+from actorproc.testing.source import MemorySource
+from tests.processor.doubling import QUICK, Double, fed, rows
+
+
+async def test_until_end_processes_what_there_is_and_returns() -> None:
+    store = Store(Memory())
+    await Processor(Double, source=fed(), container=store, host="a", **QUICK).run(until_end=True)
+    assert await rows(store) == sorted(2 * n for n in range(10) for _ in range(4))
+    assert (await store.list("Double/hosts/")).entries == []
+
+
+async def test_until_end_is_there_where_an_earlier_run_began_at_the_end_in_the_sources_own_words() -> None:
+    class Named(MemorySource):
+        async def start(self, partition: str, at: Any) -> str:
+            return "$" if at == "latest" else await super().start(partition, at)
+
+        def sequence_before(self, partition: str, position: str) -> int | None:
+            return None
+
+        async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+            yield Chunk(Batch.of(partition, [], []), position)
+            await anyio.sleep_forever()
+
+    store, source = Store(Memory()), Named(1)
+    source.append("0", [b"%d" % n for n in range(10)])
+    for start in ("latest", "earliest"):  # the second has a checkpoint, and its start does not count
+        processor = Processor(Double, source=source, container=store, start=start, **QUICK)
+        with anyio.fail_after(60):
+            await processor.run(until_end=True)
+    assert await rows(store) == []
+
+
+async def test_until_end_is_there_although_the_newest_records_were_deleted_meanwhile() -> None:
+    class Shrinks(MemorySource):
+        async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+            del self._values[partition][7:]
+            async for chunk in super().read(partition, position):
+                yield chunk
+
+    store, source = Store(Memory()), Shrinks(1)
+    source.append("0", [b"%d" % n for n in range(10)])
+    with anyio.fail_after(60):
+        await Processor(Double, source=source, container=store, **QUICK).run(until_end=True)
+    assert await rows(store) == [2 * n for n in range(7)]
+
+
+async def test_until_end_from_the_latest_record_on_is_there_although_the_source_has_grown_meanwhile() -> None:
+    class Grows(MemorySource):
+        async def start(self, partition: str, at: Start) -> str:
+            if at == "latest":
+                self.append(partition, [b"1"] * 5)
+            return await super().start(partition, at)
+
+        def sequence_before(self, partition: str, position: str) -> int | None:
+            return None
+
+    source = Grows(1)
+    source.append("0", [b"%d" % n for n in range(10)])
+    store = Store(Memory())
+    with anyio.fail_after(60):
+        await Processor(Double, source=source, container=store, start="latest", **QUICK).run(until_end=True)
+    assert await rows(store) == []
+
+
+async def test_until_end_has_patience_with_a_partition_that_gets_on_between_its_failures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("actorproc.host.ending.END_POLL", 0.001)  # it looks between any two failures
+
+    class Stumbling(Double):
+        failures: ClassVar[int] = 0
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                if record.sequence and type(self).failures < record.sequence:
+                    type(self).failures += 1
+                    raise ValueError("once for each record")
+                ctx.emit(record, {"n": record.json()})
+                await ctx.commit(record)
+
+        def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
+            return Decision.STOP
+
+    store = Store(Memory())
+    with anyio.fail_after(60):
+        await Processor(Stumbling, name="Double", source=fed(1, HOPELESS + 2), container=store, **QUICK).run(
+            until_end=True
+        )
+    assert Stumbling.failures == HOPELESS + 1
+    assert await rows(store) == list(range(HOPELESS + 2))
+
+
+async def test_until_end_of_an_empty_stream_returns() -> None:
+    await Processor(Double, source=MemorySource(3), container=Store(Memory()), **QUICK).run(until_end=True)
+
+
+async def test_until_end_sees_what_an_ordinary_host_has_committed() -> None:
+    store, source = Store(Memory()), fed(4)
+    async with Processor(Double, source=source, container=store, host="a", **QUICK):
+        with anyio.fail_after(60):
+            while len(await rows(store)) < 40:
+                await anyio.sleep(0.01)
+            await Processor(Double, source=source, container=store, host="b", **QUICK).run(until_end=True)

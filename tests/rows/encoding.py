@@ -1,0 +1,38 @@
+"""Rows encoded by a schema given as text, two moments and two enums: what the tests of rows share."""
+
+from __future__ import annotations
+
+import enum
+import io
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from actorproc.rows.encoder import RowEncoder
+from actorproc.rows.schema import parse_schema
+
+NOON = datetime(2013, 1, 1, 12, 30, 15, 250, tzinfo=UTC)
+NAIVE = NOON.replace(tzinfo=None)
+
+
+def encoder(ddl: str) -> RowEncoder:
+    return RowEncoder(parse_schema(ddl))
+
+
+def encode(ddl: str, *rows: Any) -> tuple[list[dict[str, Any]], dict[int, str]]:
+    """What is stored (without `_sequence`) and the misfits' messages; records are numbered from 100."""
+    batch, misfits = encoder(ddl).encode(rows, range(100, 100 + len(rows)))
+    batch.validate(full=True)
+    pq.write_table(pa.Table.from_batches([batch]), io.BytesIO())  # which takes what it will take in a commit
+    stored = [{k: v for k, v in row.items() if k != "_sequence"} for row in batch.to_pylist()]
+    return stored, {sequence: str(misfit) for sequence, misfit in misfits.items()}
+
+
+class Colour(enum.StrEnum):
+    RED = "red"
+
+
+class Level(enum.IntEnum):
+    HIGH = 3
