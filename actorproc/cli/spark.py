@@ -129,7 +129,7 @@ def check(spark_option: str, words: Sequence[str]) -> None:
         asked.update(given)
 
     app = typer.Typer()
-    app.command()(note)
+    app.command(add_help_option=False)(note)
     try:
         get_command(app).main(list(words), "spark", standalone_mode=False)
     except Exception as error:  # UsageError: of click, or of the copy of it that newer Typers have

@@ -91,7 +91,7 @@ class Ask:
             **{field.name: given[field.name] for field in fields(cls) if field.name not in made},
             path=path,
             options=options,
-            columns=given["columns"].split(",") if given["columns"] else None,
+            columns=[name.strip() for name in given["columns"].split(",")] if given["columns"] else None,
             packages=given["package"] or [],
             conf=pairs("--conf", given["conf"]),
         )

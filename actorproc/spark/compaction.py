@@ -12,11 +12,12 @@ from functools import partial
 
 import orjson
 import pyarrow as pa
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from actorproc.boundary import RETENTION, Range
-from actorproc.errors import CorruptObject, SourceError, UsageError
+from actorproc.errors import CorruptObject, QueryFailed, SourceError, UsageError
 from actorproc.layout import ProcessorLayout
 from actorproc.output.compaction import FileGroup, PartitionPlan, merge, plan, sweep, switch
 from actorproc.output.dataset import partitions_with_state
@@ -25,7 +26,7 @@ from actorproc.places import missing_processor
 from actorproc.rows.schema import output_schema
 from actorproc.settings import Settings, count_of_bytes, duration
 from actorproc.spark.cores import cores
-from actorproc.spark.failure import explained
+from actorproc.spark.failure import explained, java_ended, text_of
 from actorproc.spark.place import Place, opened
 from actorproc.store import Store
 from actorproc.tasks import gather
@@ -88,7 +89,7 @@ def compact(
             least.
         dry_run: change nothing; tell what would be done.
         settings: how to reach the store; default: environment and `actorproc.toml`.
-        began: told what will be done. done: told of each group as readers are switched to its file.
+        began: told what will be done, or with `dry_run` would be. done: told of each group as readers are switched to its file.
 
     Raises:
         UsageError: there is no such processor; an argument is wrong; the session is of Spark Connect.
@@ -111,8 +112,8 @@ def compact(
         found.files_before = sum(group.files for group in found.groups)
         found.bytes_before = sum(group.size for group in found.groups)
         found.failed += [planned.lost for planned in plans if planned.lost is not None]
+        began(found)
         if not dry_run:
-            began(found)
             if found.groups:
                 work = _Work(place.store.url, settings, layout, schema)
                 _Job(spark if isinstance(spark, SparkSession) else spark(), place, work, found, done).run_all()
@@ -176,9 +177,17 @@ class _Job:
             ActorprocError: a task failed again and again.
         """
         groups = self._found.groups
-        at_once = cores(self._spark) * _GROUPS_PER_CORE
-        for start in range(0, len(groups), at_once):
-            self._run(groups[start : start + at_once])
+        try:
+            at_once = cores(self._spark) * _GROUPS_PER_CORE
+            for start in range(0, len(groups), at_once):
+                self._run(groups[start : start + at_once])
+        except (Py4JNetworkError, ConnectionError) as error:
+            then = "What was rewritten stays so; run it again"
+            raise QueryFailed(java_ended(error, "rewrites files", then)) from error
+        except (Py4JJavaError, PySparkException) as error:
+            raise explained(error, "rewriting files") from error
+        except Py4JError as error:
+            raise QueryFailed(f"rewriting files: {text_of(error)}") from error
 
     def _run(self, groups: Sequence[FileGroup]) -> None:
         """Rewrite some, and switch readers to what came of them."""
@@ -188,10 +197,7 @@ class _Job:
         frame = self._spark.range(0, len(groups), 1, len(groups)).mapInArrow(
             partial(self._work, groups), "group long, report binary"
         )
-        try:
-            reports = {row["group"]: orjson.loads(bytes(row["report"])) for row in frame.collect()}
-        except PySparkException as error:
-            raise explained(error, "rewriting files") from error
+        reports = {row["group"]: orjson.loads(bytes(row["report"])) for row in frame.collect()}
         for planned in self._found.plans:
             made = []
             for index, group in enumerate(groups):

@@ -64,6 +64,12 @@ def _is_refused(error: BaseException, text: str) -> bool:
     return known or _REFUSED.search(text.partition("\n\tat ")[0]) is not None
 
 
+def java_ended(error: BaseException, doing: str, then: str) -> str:
+    """That Spark's Java, which was `doing` something, is gone; `then`: what to do."""
+    why = f"has ended ({error or type(error).__name__}): killed, or out of memory (--conf spark.driver.memory=4g gives it more)"
+    return f"Spark's Java, which {doing}, {why}. {then}"
+
+
 def text_of(error: BaseException) -> str:
     """What it says; for that some of Spark's errors ask its Java, which may have ended."""
     try:

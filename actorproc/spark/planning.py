@@ -59,6 +59,10 @@ async def everything(request: Request, store: Store) -> list[Span]:
     start = await beginning(request, store)
     files = await request.dataset.files(store, start)
     stops = {partition: found[-1].next for partition, found in files.items() if found}
+    if not request.dataset.dense:  # what was made while that was listed is not seen by a gap
+        files = await _before(
+            request.dataset, store, {partition: start.get(partition, 0) for partition in stops}, stops
+        )
     return await _spans(request.dataset, store, start, stops, files)
 
 

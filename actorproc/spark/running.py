@@ -17,7 +17,7 @@ from actorproc.errors import ActorprocError, HandlerDefinitionError, QueryFailed
 from actorproc.logger import get_logger
 from actorproc.retry import Backoff
 from actorproc.spark.bounded import ends_within
-from actorproc.spark.failure import explained
+from actorproc.spark.failure import explained, java_ended
 from actorproc.spark.progress import Progress
 
 log = get_logger(__name__)
@@ -167,10 +167,8 @@ class RunningQuery:
         try:
             return await self._clock.offload(work, abandon=True)
         except (Py4JNetworkError, OSError) as error:
-            raise _Gone(
-                f"Spark's Java, which runs {self._what}, has ended ({error or type(error).__name__}): killed, or out of "
-                "memory (--conf spark.driver.memory=4g gives it more). Run it again: it goes on from its checkpoint"
-            ) from error
+            then = "Run it again: it goes on from its checkpoint"
+            raise _Gone(java_ended(error, f"runs {self._what}", then)) from error
         except (Py4JError, PySparkException) as error:
             raise explained(error, self._what) from error
 

@@ -26,6 +26,7 @@ from actorproc.log.partitioning import Router
 from actorproc.log.staging import Staged, encode_staged
 from actorproc.log.transactions import UNNAMED, Transactions, abandon, is_begun, is_done
 from actorproc.records import RECORD_SCHEMA
+from actorproc.spark.acknowledged import Acknowledged
 from actorproc.spark.called import called_by_spark
 from actorproc.spark.place import Place, opened
 from actorproc.spark.target import Target, checked_record_columns, to_records
@@ -49,7 +50,7 @@ class Message(WriterCommitMessage):
         self.staged = staged
 
 
-class _Writer:
+class _Writer(Acknowledged):
     """What both writers do. Made on the driver, pickled to the tasks, settings included."""
 
     def __init__(self, target: Target, schema: StructType, overwrite: bool) -> None:

@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from actorproc.errors import UsageError
 from actorproc.rows.schema import schema_to_ddl
+from actorproc.spark.acknowledged import Acknowledged
 from actorproc.spark.called import called_by_spark
 from actorproc.spark.dataset import nullable
 from actorproc.spark.place import opened
@@ -87,28 +88,31 @@ class ActorprocSource(DataSource):
         return StreamWriter(parse_target(self.options, stream=True), schema, overwrite)
 
 
-class ActorprocReader(DataSourceReader):
-    """Reads what was committed when the query was planned."""
+class _Reader(Acknowledged):
+    """What a task does, for a batch or a micro-batch."""
 
     def __init__(self, request: Request, schema: pa.Schema) -> None:
         self._request = request
         self._schema = schema
-
-    @called_by_spark
-    def partitions(self) -> list[InputPartition]:
-        return [InputPartition(part) for part in plan(self._request, self._schema)] or [InputPartition([])]
 
     @called_by_spark
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_spans(self._request, partition.value, self._schema)
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class ActorprocReader(_Reader, DataSourceReader):
+    """Reads what was committed when the query was planned."""
+
+    @called_by_spark
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(part) for part in plan(self._request, self._schema)] or [InputPartition([])]
+
+
+class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads what is new since the last offset. Its process lives as long as the query, and keeps its connection."""
 
     def __init__(self, request: Request, schema: pa.Schema) -> None:
-        self._request = request
-        self._schema = schema
+        super().__init__(request, schema)
         self._stream: Stream | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -145,10 +149,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @called_by_spark
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         return [InputPartition(part) for part in self._here.between(start, end)]
-
-    @called_by_spark
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_spans(self._request, partition.value, self._schema)
 
     def stop(self) -> None:
         if self._stream is not None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import anyio
+import orjson
 import pytest
 
 from actorproc.spark.compaction import Compaction
 from tests.cli.conftest import APP, Run, actorproc
+from tests.spark.committing import LAYOUT, Fleet
 
 SPARK_APP = """
 def counts(rows):
@@ -122,6 +125,7 @@ def test_spark_is_kept_out_of_what_the_processor_keeps(run: Run, state: Path, wh
         ),
         (["--spark", "queries_app:counts --remote foo", *CHECKPOINT], "SPARK_REMOTE) 'foo': write sc://HOST:PORT"),
         (["--spark", "--trigger 5s", *CHECKPOINT], "Missing argument 'MODULE:FUNCTION'"),
+        (["--spark", "queries_app:counts --help", *CHECKPOINT], "No such option: --help"),
     ],
 )
 def test_serve_says_what_is_wrong_with_its_query_before_a_host_begins(run: Run, options: list[str], says: str) -> None:
@@ -180,3 +184,20 @@ def test_without_pyspark_one_line_names_the_extra(folder: Path, state: Path, who
     ended = actorproc(*command, "--container", state / "state", cwd=folder, env=environment)
     assert ended.returncode == 2
     assert ended.stderr == ("error: actorproc.spark needs PySpark 4.1, 4.2 or 4.3: pip install 'actorproc[spark]'\n")
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_file_that_is_missing_does_not_hide_what_would_be_compacted_of_the_rest(
+    run: Run, tmp_path: Path, form: list[str]
+) -> None:
+    fleet = Fleet(str(tmp_path))
+    anyio.run(lambda: fleet.commit(p0=40, p1=30))
+    lost = tmp_path / LAYOUT.output_file("0", 1)
+    lost.unlink()
+    result = run("compact", "--name", "numbers", "--container", tmp_path, "--older-than", "0s", "--dry-run", *form)
+    assert result.exit_code == 1
+    assert lost.name in result.stderr
+    if form:
+        found = {p["partition"]: p["rewritten"] for p in orjson.loads(result.stdout)["partitions"]}
+        assert (found["0"], found["1"]) == (0, 2)  # the last one is beyond the checkpoint
+    assert "2 files" in result.stdout or form

@@ -380,3 +380,17 @@ def test_a_place_is_told_to_tasks_in_full_and_names_in_a_list_as_they_are(
     assert asked(path="state").url == f"file://{tmp_path}/state"
     assert asked(partitions='[" a", "b"]').partitions == frozenset({" a", "b"})
     assert asked(partitions=" a, b").partitions == frozenset({"a", "b"})
+
+
+async def test_a_batch_finds_dead_letters_that_were_published_while_they_were_listed(
+    store: Store, backend: Watched, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def passes_over_once(prefix: str, after: str = "", limit: int | None = None) -> Listing:
+        listing = await Watched.list(backend, prefix, after, limit)
+        if prefix == LAYOUT.dead_letter_dir("0"):
+            backend.unlisted.clear()
+        return listing
+
+    backend.unlisted.add(LAYOUT.dead_letter_file("0", 2))
+    monkeypatch.setattr(backend, "list", passes_over_once)
+    assert numbers(await everything(asked(kind="dead-letters"), store))["0"] == [0, 1, 2, 3, 4]
