@@ -17,15 +17,18 @@ def one_a_line(values: pa.Array) -> pa.Buffer | None:
     """
     if not len(values) or values.null_count:
         return None
+    bounds = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
+    starts, ends = bounds[:-1], bounds[1:]
+    if np.any(starts == ends):
+        return None
+    content = np.frombuffer(values.buffers()[2], np.uint8)
+    if np.any(content.take(starts) != _OPEN) or np.any(content.take(ends - 1) != _CLOSE):
+        return None
+    if np.any(content[bounds[0] : bounds[-1]] == _NEWLINE):
+        return None
     joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values), b"\n")
-    content = np.frombuffer(joined.buffers()[2], np.uint8)
-    ends = np.flatnonzero(content == _NEWLINE)
-    if len(ends) != len(values) - 1 or not len(content) or content[0] != _OPEN or content[-1] != _CLOSE:
-        return None
-    if not (np.all(content[ends - 1] == _CLOSE) and np.all(content[ends + 1] == _OPEN)):
-        return None
     try:
         joined.cast(pa.string())
     except pa.ArrowInvalid:
         return None
-    return joined[0].as_buffer()
+    return joined.buffers()[2]

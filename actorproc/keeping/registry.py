@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain, count
 from operator import index
 from typing import Any, Literal, Self, SupportsIndex
@@ -125,7 +125,7 @@ class Registry:
 def _reader(name: str, found: Mapping[str, Any]) -> Reader:
     """A reader as `_without_name` has left it. Raises ValueError or TypeError: that is none."""
     reader = Reader(name, **found)
-    check_types(asdict(reader), _TYPES)
+    check_types({field: getattr(reader, field) for field in _TYPES}, _TYPES)
     check_types(reader.positions, dict.fromkeys(reader.positions, (int,)))
     if reader.kind not in _WAY_OUT:
         raise ValueError(f"kind = {reader.kind!r}: {', '.join(_WAY_OUT)}")
@@ -171,9 +171,10 @@ def _place(what: str, given: str | os.PathLike[str]) -> str:
 
 
 def _without_name(reader: Reader) -> dict[str, Any]:
-    fields = {name: value for name, value in asdict(reader).items() if value}
-    del fields["name"]
-    return fields
+    return {field: value for field in _FIELDS if (value := getattr(reader, field))}
+
+
+_FIELDS = tuple(field.name for field in fields(Reader) if field.name != "name")
 
 
 async def read_registry(store: Store, key: str) -> Registry:
