@@ -80,6 +80,7 @@ class Group:
         self._joined = False  # this incarnation has been a member
         self._was_in = False  # this or an earlier one has
         self._retiring = False
+        self._left = False
 
         self._document = GroupDocument()
         self._tag: str | None = None
@@ -203,11 +204,16 @@ class Group:
         """
 
         def propose() -> Plan | None:
-            if not self._is_in():
+            if self._is_in():
+                return plan(*self._state(), gone={self.host: f"{self.host} left"}, may_move=False)
+            if self._joined or (self.host, self.incarnation) in self._document.out:
                 return None
-            return plan(*self._state(), gone={self.host: f"{self.host} left"}, may_move=False)
+            members, leases = self._state()
+            # Who has seen the heartbeat may be about to write this host in.
+            return Plan(dict(members), dict(leases), [], changed=True)
 
         self._pulse.end()
+        self._left = True
         async with self._lock:
             # First: nobody is to find the heartbeat of a host that is out. Should it stay, the document says so.
             await self._peers.remove([(self.host, self.incarnation), *self._remains()])
@@ -237,7 +243,7 @@ class Group:
         else:
             # Never written, or deleted under a running group: then all join anew, and epochs must not start over.
             leases = {partition: Lease(None, lease.epoch) for partition, lease in self._document.leases.items()}
-            document, self._tag = self._document.followed_by({}, leases, "", self._watch.listed), None
+            document, self._tag = self._document.followed_by({}, leases, "", listed=self._watch.listed), None
         self._note(document)
 
     def _note(self, document: GroupDocument) -> None:
@@ -360,7 +366,8 @@ class Group:
         """Swap the document, then tell those whom it concerns. False, after a pause: others were first."""
         before = self._document
         put_id = f"{self.host}/{self.incarnation}/{self._clock.nonce()}"
-        document = before.followed_by(proposal.members, proposal.leases, put_id, self._watch.listed)
+        left = [(self.host, self.incarnation)] if self._left else []
+        document = before.followed_by(proposal.members, proposal.leases, put_id, listed=self._watch.listed, left=left)
         body = document.to_json()
         try:
             self._tag = await self._store.write(self._layout.group, body, self._tag)

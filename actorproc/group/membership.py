@@ -19,7 +19,8 @@ _REMEMBERED = 64  # of those that are out; a heartbeat of theirs is taken for a 
 class GroupDocument:
     """`group.json`: who is in, and who runs what. Leases are stored by owner, so each costs its name and its epoch.
 
-    `out`: incarnations that were members, the latest last. None of them comes back: what is found of it is left over.
+    `out`: incarnations that were members, or left before they were, the latest last. None of them comes back: what is found of it
+    is left over.
     """
 
     members: Mapping[str, Member] = field(default_factory=dict)
@@ -32,12 +33,18 @@ class GroupDocument:
         return {(host, member.incarnation) for host, member in self.members.items()}
 
     def followed_by(
-        self, members: Mapping[str, Member], leases: Mapping[str, Lease], put_id: str, listed: Collection[Incarnation]
+        self,
+        members: Mapping[str, Member],
+        leases: Mapping[str, Lease],
+        put_id: str,
+        *,
+        listed: Collection[Incarnation],
+        left: Collection[Incarnation] = (),
     ) -> Self:
-        """The document after this one. Who is in it no more is `out`; the oldest of those are forgotten, unless their
-        heartbeat is still `listed`."""
+        """The document after this one. Who is in it no more, or has `left`, is `out`; the oldest of those are forgotten, unless
+        their heartbeat is still `listed`."""
         after = type(self)(members, leases, put_id)
-        out = [*self.out, *sorted(self.incarnations() - after.incarnations())]
+        out = [*self.out, *sorted(self.incarnations().union(left) - after.incarnations())]
         older = [who for who in out[:-_REMEMBERED] if who in listed]
         return replace(after, out=(*older, *out[-_REMEMBERED:]))
 

@@ -7,6 +7,7 @@ import pytest
 
 from actorproc.errors import WrittenOut
 from actorproc.group.heartbeat import read_heartbeats
+from actorproc.store import Listing
 from actorproc.testing.loop import run
 from tests.group.site import now
 
@@ -91,6 +92,29 @@ def test_a_host_that_left_is_not_written_in_again_by_a_heartbeat_that_lands_late
         assert site.members == {"a"}
         assert len(site.versions) == versions
         assert len(a.holds()) == 4
+
+    run(main())
+
+
+def test_a_host_that_leaves_before_it_was_in_is_not_written_in_by_one_that_has_just_seen_its_heartbeat() -> None:
+    async def main() -> None:
+        site = Site(4)
+        stays, leaves = site.group("a"), site.group("b")
+        await stays.renew({})
+        await stays.look(site.partitions)
+        await leaves.renew({})
+        listed = site.truth.list
+
+        async def leave_once_listed(prefix: str, after: str = "", limit: int | None = None) -> Listing:
+            found = await listed(prefix, after, limit)
+            site.truth.list = listed  # type: ignore[method-assign]
+            await leaves.leave()
+            return found
+
+        site.truth.list = leave_once_listed  # type: ignore[method-assign]
+        view = await stays.look(site.partitions)
+        assert view.members.keys() == {"a"}
+        assert all("b" not in version.document.members for version in site.versions)
 
     run(main())
 
