@@ -73,6 +73,8 @@ def show_all(
                 await print_table(columns, rows, empty=none if error is None else "", cut=columns[-3:])
                 if types.total() > 1 and error is None and limit is None:
                     console.print(f"{counted(types.total(), 'dead letter')}: {_kinds(types)}", markup=False)
+                if limit is not None and (types.total() if error is None else types[error]) > limit:
+                    console.print(f"there are more: these are the first {limit:,} (--limit)", markup=False)
             if error is not None and error not in types:
                 _say_which(types, error, which)
 

@@ -148,11 +148,13 @@ async def _warn_beyond(kept: Kept, reader: str, positions: Mapping[str, int]) ->
 
 
 async def _never_ran(reader: Reader, settings: Settings) -> str | None:
-    """Why a name may be a typing error; None for whatever is no processor."""
-    if reader.kind != "processor":
+    """Why a name, or a place, may be a typing error; None if there is something, or nobody but its owner can tell."""
+    if reader.kind == "position":
         return None
     async with open_store(reader.url, settings) as store:
-        return await missing_processor(store, reader.processor)
+        if reader.kind == "processor":
+            return await missing_processor(store, reader.processor)
+        return None if (await store.list("", limit=1)).entries else f"nothing is at {reader.url}"
 
 
 def _positions(at: Sequence[str], partitions: Sequence[str]) -> Mapping[str, int]:

@@ -38,6 +38,13 @@ def test_dead_letters_are_filtered_by_partition_error_and_limit(run: Run, place:
     assert found("--partition", partition) == [letter for letter in everything if letter["partition"] == partition]
 
 
+@pytest.mark.parametrize("options", [(), ("--error", "KeyError")])
+def test_a_list_that_a_limit_has_cut_says_so(run: Run, place: list[object], options: tuple[str, ...]) -> None:
+    more = "there are more: these are the first 19"
+    assert more in run("dead-letters", "list", *place, "--limit", "19", *options).stdout
+    assert "there are more" not in run("dead-letters", "list", *place, "--limit", "20", *options).stdout
+
+
 def test_a_dead_letter_is_shown_whole(run: Run, place: list[object]) -> None:
     letter = lines(run("dead-letters", "list", *place, "--json").stdout)[3]
     name = f"{letter['partition']}:{letter['sequence']}"

@@ -168,7 +168,8 @@ def test_a_processor_that_has_never_run_is_added_with_a_warning(run: Run, place:
 
 def test_how_far_behind_a_reader_is_counts_where_it_has_begun(run: Run, of: list[str]) -> None:
     run("readers", "add", "begun", "--at", "0=0", *of)
-    run("readers", "add", "new", "--spark", "nowhere", *of)
+    added = run("readers", "add", "new", "--spark", "nowhere", *of)
+    assert f"warning: nothing is at file://{Path.cwd()}/nowhere. It holds everything" in added.stderr
     begun, new = run("readers", "list", *of).stdout.split("new: Spark")
     assert "1 commit behind where it has begun" in begun
     assert "has not begun everywhere" in new
