@@ -188,7 +188,8 @@ class Settings(BaseSettings):
     # Committing
     auto_commit: bool = Field(True, description="Off: only `await ctx.commit()` commits.")
     commit_interval: Seconds = Field(
-        5, description="Rows are committed so often, between batches: a batch in hand is finished first."
+        5,
+        description="Rows are committed so often, between batches: one in hand, which may take as long, is finished first.",
     )
     idle_commit_interval: Seconds = Field(60, description="A position that moved without rows is committed so often.")
     commit_rows: Count = Field(1_000_000, description="Rows after which a commit is due at once.")

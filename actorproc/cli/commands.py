@@ -40,6 +40,7 @@ class OnBadLine(StrEnum):
     """What becomes of a line that has no key."""
 
     FAIL = "fail"
+    KEEP = "keep"
     SKIP = "skip"
 
 
@@ -65,7 +66,11 @@ def produce(
     ] = None,
     rate: Annotated[float | None, typer.Option(min=0.001, metavar="N", help="Events per second, at most.")] = None,
     on_bad_line: Annotated[
-        OnBadLine, typer.Option(metavar="fail|skip", help="For a line without the key field, or that is no JSON.")
+        OnBadLine,
+        typer.Option(
+            metavar="fail|keep|skip",
+            help="A line without the key field, or that is no JSON, ends it, goes without a key, or is left out.",
+        ),
     ] = OnBadLine.FAIL,
     config: Config = None,
     settings: Set = None,

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from actorproc.cli.common import counted, load_settings, run_async, shown_settings
-from actorproc.cli.produce_end import explained, interrupted
+from actorproc.cli.produce_end import BadLines, explained, interrupted
 from actorproc.cli.streams import conclude
 from actorproc.cli.workers import end_soon
 from actorproc.clock import SYSTEM
@@ -42,7 +42,8 @@ def run(
     account = Account()
     given_too = {"--key": key, "--rate": rate, "--config": config}
     more = [part for name, value in given_too.items() if value is not None for part in (name, str(value))]
-    more += [*(["--on-bad-line", "skip"] if on_bad_line == "skip" else []), *shown_settings(given or [])]
+    more += [*(["--on-bad-line", on_bad_line] if on_bad_line != "fail" else []), *shown_settings(given or [])]
+    bad_lines = BadLines(file)
 
     async def work() -> str | None:
         with _lines(file) as (lines, size), _progress(size) as progress:
@@ -65,7 +66,8 @@ def run(
                     try:
                         with reading:
                             produced = await produce_lines(
-                                producer, checked, key=key, rate=rate, on_bad_line=on_bad_line, progress=progress, account=account
+                                producer, checked, key=key, rate=rate, on_bad_line=on_bad_line, tell=bad_lines.add,
+                                progress=progress, account=account,
                             )  # fmt: skip
                     except ActorprocError:
                         with suppress(ActorprocError):  # of the same cause
@@ -78,7 +80,10 @@ def run(
         return _summary(produced, seconds, log, key)
 
     try:
-        summary = run_async(work)
+        try:
+            summary = run_async(work)
+        finally:
+            bad_lines.show()
     except (ActorprocError, ExceptionGroup) as errors:
         error = first_cause(errors)
         if not isinstance(error, ActorprocError):
@@ -176,8 +181,10 @@ def _summary(produced: Produced, seconds: float, log: str, key: str | None) -> s
     lines = [f"{counted(produced.records, 'event')} appended to {log} in {seconds:.1f} s, {rate:,.0f} per second"]
     counts = sorted(produced.partitions.items(), key=lambda item: int(item[0]))
     lines.append("by partition: " + (", ".join(f"{name}: {count:,}" for name, count in counts) or "none"))
-    if produced.unkeyed:
-        lines.append(f"{produced.unkeyed:,} without a key: {key!r} is null")
+    if null := produced.unkeyed - produced.kept:
+        lines.append(f"{null:,} without a key: {key!r} is null")
+    if produced.kept:
+        lines.append(f"{counted(produced.kept, 'bad line')} appended without a key, for the handler to judge")
     if produced.skipped:
         lines.append(f"{counted(produced.skipped, 'bad line')} skipped")
     return "\n".join(lines)

@@ -1,20 +1,46 @@
-"""What `actorproc produce` says where it ends early: what is in the log, and how to go on so that nothing is lost."""
+"""What `actorproc produce` says of bad lines, and where it ends early: what is in the log, and how to go on so that nothing is lost."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
 
+import typer
+
 from actorproc.cli.common import counted
 from actorproc.errors import ActorprocError, UsageError
 from actorproc.log.account import Appended
 from actorproc.log.producing import BadLine
 
+_WAYS = "give --on-bad-line keep (it goes without a key, for the handler to judge) or skip"
+_TOLD = 10  # bad lines
+
+
+class BadLines:
+    """Tells which lines of `file` were bad, on stderr: the first of them, once it is known what became of all."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._first: list[BadLine] = []
+        self._count = 0
+
+    def add(self, line: BadLine) -> None:
+        self._count += 1
+        if len(self._first) < _TOLD:
+            self._first.append(line)
+
+    def show(self) -> None:
+        for line in self._first:
+            typer.echo(f"{self._file}: line {line.number:,}: {line.why}", err=True)
+        if self._count > _TOLD:
+            typer.echo(f"... and {self._count - _TOLD:,} more bad lines", err=True)
+
 
 def explained(error: ActorprocError, done: Appended, file: str, log: str, more: Sequence[str]) -> ActorprocError:
     """The error, with what is known. `more`: options given, for the command that goes on."""
     if isinstance(error, BadLine):
-        why, mend = f"{file}: line {error.number}: {error.why}", "Mend the line, or give --on-bad-line skip"
+        why, mend = f"{file}: line {error.number}: {error.why}", f"Mend the line, or {_WAYS}"
+        more = [*more, "--on-bad-line", "keep"]  # so that it does not end at this line again
     else:
         why, mend = str(error), "Mend the cause"
     kind = UsageError if isinstance(error, UsageError) else ActorprocError
@@ -24,12 +50,11 @@ def explained(error: ActorprocError, done: Appended, file: str, log: str, more: 
         return error if isinstance(error, UsageError) else kind(f"{why}.\nNothing was appended")
     if error.is_json:
         return kind(
-            f"{why}.\nNothing was appended. Give the --key that the lines have, or none; or mend the line, or give --on-bad-line "
-            "skip"
+            f"{why}.\nNothing was appended. Give the --key that the lines have, or none; or mend the line, or {_WAYS}"
         )
     return kind(
         f"{why}.\nNothing was appended. If no line is JSON, leave out --key: they are appended as they are (in Python, `Producer` "
-        "takes any key). Else mend the line, or give --on-bad-line skip"
+        f"takes any key). Else mend the line, or {_WAYS}"
     )
 
 

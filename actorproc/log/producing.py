@@ -43,17 +43,19 @@ class LineReader(Protocol):
     def read1(self, size: int, /) -> bytes: ...
 
 
-OnBadLine = Literal["skip", "fail"]
-"""What becomes of a line out of which no key can be taken, as it is no JSON object or has no such field."""
+OnBadLine = Literal["fail", "keep", "skip"]
+"""What becomes of a line out of which no key can be taken, as it is no JSON object or has no such field: it ends the call, is sent
+without a key, for the handler to judge, or is passed over."""
 
 
 class Produced(NamedTuple):
-    """What has been sent. `unkeyed`: of the records, those without a key although a field was named for it.
-    `skipped`: bad lines that were passed over. `partitions`: records by partition."""
+    """What has been sent. `unkeyed`: of the records, those without a key although a field was named for it; `kept`: bad lines among
+    those. `skipped`: bad lines that were passed over. `partitions`: records by partition."""
 
     records: int
     bytes: int
     unkeyed: int
+    kept: int
     skipped: int
     partitions: Mapping[str, int]
 
@@ -65,6 +67,7 @@ async def produce_lines(
     key: str | None = None,
     rate: float | None = None,
     on_bad_line: OnBadLine = "fail",
+    tell: Callable[[BadLine], None] = lambda _: None,
     progress: Callable[[Produced], None] = lambda _: None,
     account: Account | None = None,
     clock: Clock = SYSTEM,
@@ -78,8 +81,9 @@ async def produce_lines(
         lines: read from where it stands to its end; a pipe is followed as it comes.
         key: field whose value is the key: text as it is, null for none, anything else as JSON.
         rate: records per second, at most.
-        on_bad_line: what becomes of a line out of which the key cannot be taken: it is skipped, or ends this call. What
-            was sent before stays sent.
+        on_bad_line: what becomes of a line out of which the key cannot be taken. If it ends this call, what was sent before stays
+            sent.
+        tell: called with each bad line that does not end it.
         progress: called after each block; with a rate, after each tenth of a second's worth.
         account: a new one; tells how far this came, however it ends.
 
@@ -90,7 +94,7 @@ async def produce_lines(
     """
     if rate is not None and not 0 < rate < math.inf:
         raise UsageError(f"rate = {rate!r}: more than 0 records per second, and finite")
-    sent = Produced(0, 0, 0, 0, {})
+    sent = Produced(0, 0, 0, 0, 0, {})
     counts: dict[str, int] = {}
     passed = 0  # lines
     began = clock.monotonic()
@@ -114,8 +118,13 @@ async def produce_lines(
         failed = min(bad) if bad and on_bad_line == "fail" else None
         bad_line = values[failed] if failed is not None else b""
         bad_number = numbers[failed] if failed is not None else 0
+        if failed is None and key is not None:
+            for index in sorted(bad):
+                tell(_bad_line(numbers[index], values[index], key))
         if failed is not None:
             values, keys, numbers = values[:failed], keys and keys[:failed], numbers[:failed]
+        elif bad and on_bad_line == "keep":
+            sent = sent._replace(kept=sent.kept + len(bad))
         elif bad:
             good = [index for index in range(len(values)) if index not in bad]
             values, keys = [values[index] for index in good], keys and [keys[index] for index in good]

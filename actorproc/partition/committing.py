@@ -63,7 +63,7 @@ class _Pending:
     bytes: int = 0
     letter_bytes: int = 0
     since: float | None = None
-    """When the oldest row or dead letter of it was processed."""
+    """When the batch of the oldest row or dead letter of it had begun."""
 
     def __bool__(self) -> bool:
         return bool(self.totals.rows or self.letters)
@@ -156,11 +156,15 @@ class Committer:
 
     # Processed
 
-    def processed(self, batch: Batch, upto: int, cursor: Cursor, outcome: Outcome) -> None:
-        """Take over what came of the records of `batch` up to sequence `upto`; it waits for a commit."""
+    def processed(self, batch: Batch, upto: int, cursor: Cursor, outcome: Outcome, begun: float) -> None:
+        """Take over what came of the records of `batch` up to sequence `upto`; it waits for a commit.
+
+        Args:
+            begun: when the handler got the batch, on the clock's `monotonic`: so long its rows have waited.
+        """
         records = len(batch.after(self._counted)) - len(batch.after(upto))
         self._counted = max(self._counted, upto)
-        self._add(outcome, records)
+        self._add(outcome, records, begun)
         self._statistics.records += records
         self.move(cursor)
 
@@ -171,7 +175,7 @@ class Committer:
             self._moved_at = self._moved_at or self._clock.monotonic()
         self.cursor = self._statistics.cursor = cursor
 
-    def _add(self, outcome: Outcome, records: int) -> None:
+    def _add(self, outcome: Outcome, records: int, begun: float) -> None:
         pending = self._pending
         rows = sum(table.num_rows for table in outcome.tables)
         size, letter_size = sum(table.nbytes for table in outcome.tables), sum(map(len, outcome.letters.values()))
@@ -182,7 +186,7 @@ class Committer:
         pending.bytes += size
         pending.letter_bytes += letter_size
         if pending and pending.since is None:
-            pending.since = self._clock.monotonic()
+            pending.since = begun
 
     # Due
 

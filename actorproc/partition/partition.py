@@ -314,6 +314,7 @@ class PartitionActor(Actor[Read | Exception]):
             return
         batch = await message.take(self._clock)
         settled = self._committer.committed.sequence == self._committer.cursor.sequence
+        begun = self._clock.monotonic()
         try:
             if self._settings.delivery == "at-most-once":
                 await self._committer.go_ahead(message.cursor)  # whatever becomes of it
@@ -325,7 +326,7 @@ class PartitionActor(Actor[Read | Exception]):
             raise
         finally:
             self._room.give_back(message.nbytes)
-        self._committer.processed(batch, batch.last, message.cursor, outcome)
+        self._committer.processed(batch, batch.last, message.cursor, outcome, begun)
         if not self._settings.auto_commit and processor.asked_for(batch, settled) >= batch.last:
             await self._committer.commit()  # asked for while records of the batch were still open
 
@@ -348,7 +349,8 @@ class PartitionActor(Actor[Read | Exception]):
 
     async def _save(self, batch: Batch, outcome: Outcome, upto: int) -> None:
         """`ctx.commit` within a batch: everything up to a record of it."""
-        self._committer.processed(batch, upto, Cursor(self._committer.cursor.position, upto), outcome)
+        cursor, now = Cursor(self._committer.cursor.position, upto), self._clock.monotonic()
+        self._committer.processed(batch, upto, cursor, outcome, now)  # which waits for nothing
         await self._committer.commit()
 
     async def _release(self) -> None:

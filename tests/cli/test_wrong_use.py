@@ -264,7 +264,8 @@ def test_produce_says_how_to_go_on_after_a_bad_line_without_appending_anything_t
     again = told.strip().rpartition(": ")[2]
     assert (
         again
-        == "tail -n +4 'bad lines' | actorproc produce --log events --key tail --rate 1000.0 --set s3_region=here -"
+        == "tail -n +4 'bad lines' | actorproc produce --log events --key tail --rate 1000.0 --set s3_region=here "
+        "--on-bad-line keep -"
     )
     rest = subprocess.run(["bash", "-c", again.partition(" | ")[0]], capture_output=True, check=True, cwd=folder).stdout
     (folder / "rest").write_bytes(rest)
@@ -280,6 +281,18 @@ def test_produce_skips_bad_lines_when_told_to(run: Run, folder: Path) -> None:
     assert "3 events appended to events" in result.stdout
     assert "2 bad lines skipped" in result.stdout
     assert "1 without a key" in result.stdout
+    assert result.stderr.splitlines()[0].startswith("bad.jsonl: line 2: no JSON (")
+    assert result.stderr.splitlines()[1] == "bad.jsonl: line 3: no field 'tail' in {\"x\":1}; there are: x"
+
+
+def test_produce_keeps_bad_lines_when_told_to_and_names_the_first_of_them(run: Run, folder: Path) -> None:
+    (folder / "bad.jsonl").write_bytes(b'{"tail":"a"}\n' + b"no json\n" * 12)
+    command = ["produce", "--log", "events", "--partitions", "2", "--key", "tail", "--on-bad-line", "keep", "bad.jsonl"]
+    result = run(*command)
+    assert "13 events appended to events" in result.stdout
+    assert "12 bad lines appended without a key" in result.stdout
+    assert result.stderr.count("bad.jsonl: line ") == 10
+    assert result.stderr.splitlines()[-1] == "... and 2 more bad lines"
 
 
 def test_produce_without_a_key_takes_any_line(run: Run, folder: Path) -> None:

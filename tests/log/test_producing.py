@@ -16,7 +16,7 @@ from actorproc.errors import StoreRefused, UsageError
 from actorproc.log.account import Account
 from actorproc.log.partitioning import partition_of_key
 from actorproc.log.producer import Producer
-from actorproc.log.producing import BLOCK, Produced, produce_lines
+from actorproc.log.producing import BLOCK, BadLine, Produced, produce_lines
 from actorproc.store import Store
 from actorproc.stores.memory import Memory
 from actorproc.testing.clock import VirtualClock
@@ -56,7 +56,7 @@ async def test_blank_lines_and_line_breaks_are_no_part_of_records(ending: bytes)
 async def test_nothing_gives_nothing() -> None:
     store = Store(Memory())
     async with Producer(store, partitions=1) as producer:
-        assert await produce_lines(producer, io.BytesIO(b"")) == (0, 0, 0, 0, {})
+        assert await produce_lines(producer, io.BytesIO(b"")) == (0, 0, 0, 0, 0, {})
 
 
 async def test_keys_are_text_or_json_and_null_is_none() -> None:
@@ -91,12 +91,21 @@ async def test_whole_numbers_are_keys_to_the_last_digit() -> None:
 BAD = b'{"k":"a"}\n\nnot json\n[1]\n{"other":1}\n{"k":"b"}\n'
 
 
-async def test_a_bad_line_is_skipped_or_ends_it_with_its_number() -> None:
+async def test_a_bad_line_is_skipped_or_kept_and_told_or_ends_it_with_its_number() -> None:
     store = Store(Memory())
+    told: list[BadLine] = []
     async with Producer(store, partitions=1) as producer:
-        produced = await produce_lines(producer, io.BytesIO(BAD), key="k", on_bad_line="skip")
-    assert produced[:4] == (2, produced.bytes, 0, 3)
+        produced = await produce_lines(producer, io.BytesIO(BAD), key="k", on_bad_line="skip", tell=told.append)
+    assert produced[:5] == (2, produced.bytes, 0, 0, 3)
     assert (await log_contents(store))["0"] == [b'{"k":"a"}', b'{"k":"b"}']
+    assert [line.number for line in told] == [3, 4, 5]
+    store = Store(Memory())
+    told.clear()
+    async with Producer(store, partitions=1) as producer:
+        produced = await produce_lines(producer, io.BytesIO(BAD), key="k", on_bad_line="keep", tell=told.append)
+    assert produced[:5] == (5, produced.bytes, 3, 3, 0)
+    assert (await log_contents(store))["0"] == [line for line in BAD.splitlines() if line]
+    assert [line.number for line in told] == [3, 4, 5]
     store = Store(Memory())
     with pytest.raises(UsageError, match=r"line 3: no JSON .*: not json; the lines before it are in the log"):
         async with Producer(store, partitions=1) as producer:

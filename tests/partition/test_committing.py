@@ -68,6 +68,25 @@ def test_rows_are_committed_when_they_have_waited_for_commit_interval_and_no_soo
     run(main())
 
 
+def test_a_batch_that_took_longer_than_commit_interval_is_committed_when_it_is_done() -> None:
+    class Slow(Numbers):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            await anyio.sleep(6)
+            await super().process(batch, ctx)
+
+    async def main() -> None:
+        world = World(Slow, clock=VirtualClock, page=5, commit_interval=5, idle_commit_interval=60)
+        world.feed(20)
+        async with world.running(1):
+            await anyio.sleep(6.5)
+            first = await world.rows()
+            assert first
+            await anyio.sleep(6)
+            assert len(await world.rows()) > len(first)
+
+    run(main())
+
+
 async def _moved(world: World) -> bool:
     try:
         return (await world.checkpoint()).cursor.sequence == 27

@@ -197,7 +197,7 @@ def test_forgetting_what_is_emitted_during_a_commit_is_found(monkeypatch: pytest
 
 def test_saying_that_is_committed_what_is_not_yet_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def only_note(self: PartitionActor, batch: Batch, outcome: Outcome, upto: int) -> None:
-        self._committer.processed(batch, upto, Cursor(self._committer.cursor.position, upto), outcome)
+        self._committer.processed(batch, upto, Cursor(self._committer.cursor.position, upto), outcome, 0)
 
     monkeypatch.setattr(PartitionActor, "_save", only_note)
     assert "ctx.commit said that" in first_broken("commits")
