@@ -67,7 +67,7 @@ class JsonParser:
         self._loads = _loads_exactly if exact else _loads
         self._is_rounded = _finder(pa.struct(list(read))) if not exact else None
 
-    def parse(self, values: pa.Array, sequences: pa.Int64Array) -> tuple[pa.Table, dict[int, str]]:
+    def parse(self, values: pa.Array, sequences: pa.Int64Array) -> tuple[pa.Table, dict[int, Exception]]:
         """Rows of the values that fit, and why the others do not.
 
         Args:
@@ -75,18 +75,18 @@ class JsonParser:
             sequences: int64, what names each value.
 
         Returns:
-            A table of the schema's columns and `_sequence`, and reasons by sequence.
+            A table of the schema's columns and `_sequence`, and errors by sequence: a Misfit, or ValueError: it is no JSON object.
         """
         table = self._parse_at_once(values, sequences)
-        reasons: dict[int, str] = {}
+        errors: dict[int, Exception] = {}
         if table is None:
-            table, reasons = self._parse_each(values, sequences)
+            table, errors = self._parse_each(values, sequences)
         fitting, unfit = fit_columns(table, self._schema)
         for index, (column, value, why) in unfit.items():
             if why.startswith("Failed to parse"):
                 why = _HINTS.get(self._schema.field(column).type, why)  # noqa: PLW2901
-            reasons[table.column(SEQUENCE.name)[index].as_py()] = str(Misfit(column, f"{value} does not fit: {why}"))
-        return fitting, reasons
+            errors[table.column(SEQUENCE.name)[index].as_py()] = Misfit(column, f"{value} does not fit: {why}")
+        return fitting, errors
 
     def _parse_at_once(self, values: pa.Array, sequences: pa.Int64Array) -> pa.Table | None:
         """All values in one go; None if one of them is against it."""
@@ -113,39 +113,48 @@ class JsonParser:
             parse_options=self._options,
         )
 
-    def _parse_each(self, values: pa.Array, sequences: pa.Int64Array) -> tuple[pa.Table, dict[int, str]]:
+    def _parse_each(self, values: pa.Array, sequences: pa.Int64Array) -> tuple[pa.Table, dict[int, Exception]]:
         rows, kept = [], []
-        reasons: dict[int, str] = {}
+        errors: dict[int, Exception] = {}
         for value, sequence in zip(values.to_pylist(), sequences.to_pylist(), strict=True):
             try:
                 document = self._loads(value) if value is not None else None
                 if self._is_rounded is not None and self._is_rounded(document) and _LONG.search(value):
                     document = _loads_exactly(value)
             except ArithmeticError:
-                reasons[sequence] = (
+                errors[sequence] = ValueError(
                     "the value is no JSON that can be read: a number in it has an exponent beyond all bounds"
                 )
                 continue
             except (ValueError, RecursionError) as error:
-                reasons[sequence] = f"the value is no JSON: {error}"
+                errors[sequence] = ValueError(f"the value is no JSON: {error}")
                 continue
             if isinstance(document, dict):
                 rows.append(self._pick(document))
                 kept.append(sequence)
             else:
                 what = "none (a tombstone)" if value is None else shown(document)
-                reasons[sequence] = f"the value is {what}, not a JSON object"
+                errors[sequence] = ValueError(f"the value is {what}, not a JSON object")
         batch, misfits = self._encoder.encode(rows, kept)
-        reasons |= {sequence: str(misfit) for sequence, misfit in misfits.items()}
+        errors |= {sequence: self._in_json(misfit) for sequence, misfit in misfits.items()}
         tables = [pa.Table.from_batches([batch])]
-        if self._at_once and reasons:
-            refused = pc.is_in(sequences, pa.array(list(reasons), pa.int64()))
+        if self._at_once and errors:
+            refused = pc.is_in(sequences, pa.array(list(errors), pa.int64()))
             again = pc.and_(refused, pc.starts_with(_trimmed(values), "{"))
             for table in self._search(values.filter(again), sequences.filter(again)):
                 tables.append(table)
                 for sequence in table.column(SEQUENCE.name).to_pylist():
-                    del reasons[sequence]
-        return pa.concat_tables(tables), reasons
+                    del errors[sequence]
+        return pa.concat_tables(tables), errors
+
+    def _in_json(self, misfit: Misfit) -> Misfit:
+        """The encoder's advice is for Python's types, which JSON has not."""
+        index = self._schema.get_field_index(misfit.column)
+        hint = _HINTS.get(self._schema.field(index).type) if index >= 0 else None
+        if hint is None and index >= 0 and pt.is_decimal(self._schema.field(index).type):
+            hint = 'a number is read, or one as text ("1.25")'
+        what, _, _ = str(misfit).removeprefix(f"column {misfit.column!r}: ").partition("; give ")
+        return Misfit(misfit.column, what if hint is None else f"{what}; {hint}")
 
     def _search(self, values: pa.Array, sequences: pa.Int64Array) -> list[pa.Table]:
         """What Arrow's parser takes: halves until what it refuses stands alone."""

@@ -56,7 +56,7 @@ class JsonRows(PartitionHandler):
         """Parse all values at once, and one by one where that fails."""
         if self._parser is None:
             self._parser = JsonParser(self.schema_for(ctx.options))
-        table, reasons = self._parser.parse(batch.data.column("value"), batch.sequence_array)
-        for sequence, reason in reasons.items():
-            ctx.dead_letter(batch[bisect_left(batch.sequences, sequence)], reason)
+        table, errors = self._parser.parse(batch.data.column("value"), batch.sequence_array)
+        for sequence, error in errors.items():
+            ctx.fail(batch[bisect_left(batch.sequences, sequence)], error, again=False)
         ctx.emit_arrow(table)

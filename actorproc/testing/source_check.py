@@ -190,7 +190,9 @@ class _Check:
         try:
             return await self._answer(f"start({str(at)!r})", self.source.start(name, at), name)
         except UsageError as error:
-            self.not_checked.append(f"start({str(at)!r}), which is refused: {error}")
+            refused = f"start({str(at)!r}), which is refused: {error}"
+            if refused not in self.not_checked:  # for another partition
+                self.not_checked.append(refused)
             return None
 
     async def _answer(self, what: str, answer: Awaitable[T], name: str | None = None) -> T:
@@ -223,6 +225,12 @@ class _Check:
         if end.sequence is not None and end.sequence < part.last:
             self.fail(
                 f"end() gave {end}, and read() has given sequence {part.last}: that of the last record", part.name
+            )
+        if (
+            end.sequence is not None and end.sequence > part.last
+        ):  # right, if records at the end are never given, or gone
+            self.not_checked.append(
+                f"whether end() of partition {part.name} is right: it gave sequence {end.sequence}, and the last record has {part.last}"
             )
         if not any(self.source.reached(cursors[-1], end) for end in ends):
             self.fail(

@@ -21,10 +21,10 @@ def parse(ddl: str, *values: bytes | None) -> tuple[list[dict[str, Any]], dict[i
     """Rows with their `_sequence`, and reasons; values are numbered from 0."""
     parser = JsonParser(parse_schema(ddl))
     sequences = pa.array(range(len(values)), pa.int64())
-    table, reasons = parser.parse(pa.array(values, pa.binary()), sequences)
+    table, errors = parser.parse(pa.array(values, pa.binary()), sequences)
     table.validate(full=True)
     rows = table.sort_by("_sequence").to_pylist()
-    return rows, reasons
+    return rows, {sequence: str(error) for sequence, error in errors.items()}
 
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
@@ -120,7 +120,8 @@ REFUSED = [
     ("decimal(10,2)", b'"1e99999999999999999999"', "(str) is no decimal(10,2)"),
     ("decimal(10,2)", b'" 1"', "' 1' (str) is no decimal(10,2)"),
     ("decimal(5,2)", b"1000", "out of range for decimal(5,2)"),
-    ("decimal(10,2)", b'"one"', "'one' (str) is no decimal(10,2)"),
+    ("decimal(10,2)", b'"one"', """'one' (str) is no decimal(10,2); a number is read, or one as text ("1.25")"""),
+    ("struct<a:decimal(10,2)>", b'{"a": "one"}', "column 'c': .a: 'one' (str) is no decimal(10,2)"),
     ("array<int>", b"1", "1 (int) is no array"),
     ("array<int>", b'[1, "x"]', "[1]: 'x' (str) is no int"),
     ("array<float>", b"[1e300]", "[1e+300] does not fit: out of range for float"),

@@ -47,6 +47,11 @@ async def test_failures_are_dead_letters_at_once_and_the_rest_are_rows() -> None
         103: "column 'carrier': None does not fit: it is NOT NULL",
         104: "the value is none (a tombstone), not a JSON object",
     }
+    assert [letter["error"]["type"] for _, letter in sorted(result.letters.items())] == [
+        "ValueError",
+        "Misfit",
+        "ValueError",
+    ]
     assert {letter["attempts"] for letter in result.letters.values()} == {1}
     assert result.letters[102]["value"] == "poison"
 

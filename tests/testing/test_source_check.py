@@ -50,7 +50,19 @@ async def test_a_source_need_not_know_times_or_the_latest_nor_the_sequences_of_i
             return None
 
     report = await checked(filled(Plain(3)))
-    assert report.not_checked.count("start('latest'), which is refused: earliest only") == 3
+    assert report.not_checked.count("start('latest'), which is refused: earliest only") == 1
+
+
+async def test_an_end_beyond_the_last_record_that_was_read_is_told() -> None:
+    class Beyond(MemorySource):
+        async def end(self, partition: str) -> End:
+            end = await super().end(partition)
+            return End(end.position, end.sequence and end.sequence + 1)
+
+    source = Beyond(1)
+    source.append("0", [b"a", b"b"])
+    report = await check_source(lambda: source)
+    assert "whether end() of partition 0 is right: it gave sequence 2, and the last record has 1" in report.not_checked
 
 
 async def test_a_source_may_pass_over_its_newest_records_and_lack_its_first() -> None:
