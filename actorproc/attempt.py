@@ -19,6 +19,8 @@ from actorproc.rows.emitted import Emitted
 
 T = TypeVar("T")
 
+_FEW = 16  # calls that it costs nothing to keep
+
 
 class Late:
     """Notes for which records rows were emitted after `process` had returned, by whatever thread. They are lost where the
@@ -83,10 +85,14 @@ class Attempt:
     late: Late | None = None
     """Where rows are noted that come after `process` has returned."""
     calls: list[tuple[str, Coroutine[Any, Any, object]]] = field(default_factory=list)
-    """Calls of `map` and `commit` that may not have ended, by name, awaited or not."""
+    """Calls of `map` and `commit`, awaited or not. Those that have ended go, now and then."""
+    _most_calls: int = _FEW
 
     def called(self, name: str, made: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        self.calls[:] = [*((other, call) for other, call in self.calls if not has_ended(call)), (name, made)]
+        if len(self.calls) >= self._most_calls:
+            self.calls[:] = [(other, call) for other, call in self.calls if not has_ended(call)]
+            self._most_calls = max(_FEW, 2 * len(self.calls))  # or thousands at once would each look at all
+        self.calls.append((name, made))
         return made
 
     @property

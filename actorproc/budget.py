@@ -49,7 +49,7 @@ class ByteBudget:
         self.used += size
 
     def _fits(self, size: int) -> bool:
-        return self.used == 0 or self.used + size <= self.size
+        return self.used <= 0 or self.used + size <= self.size  # below 0 while what was given back is lent as well
 
     def _wake(self) -> None:
         while self._waiting and self._fits(self._waiting[0][0]):

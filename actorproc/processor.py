@@ -362,7 +362,7 @@ class Processor:
                 processor=self.name, host=self.host, handler=self.handler, schema=output_schema(self.schema),
                 source=self._source, store=self._store, layout=self.layout, settings=settings, clock=clock,
                 start=self.start, options=self.options, shared=shared, budget=self._budget, held=Tally(settings.uncommitted_bytes), news=LetterNews(),
-                threads=HandlerThreads(settings.handler_threads, clock),
+                threads=HandlerThreads(settings.handler_threads, clock, settings.max_process_time),
             )  # fmt: skip
             group = Group(self._store.lane(), self.layout, self.host, settings, clock=clock, nudges=nudges)
             self._supervisor = Supervisor(group, common, await ending.find() if ending else None)

@@ -32,6 +32,7 @@ REACHED_END = 64
 """Exit code of a worker that has reached the end. Not 0, with which a handler can end the process at any record."""
 
 _FAILED, _WRONG_USE, _INTERRUPTED = 1, 2, 128 + signal.SIGINT
+_NOT_STARTED = 71  # as sysexits.h has it: the system did not start it
 _RESTARTS = RestartPolicy(Backoff(0.5, 30.0))
 
 log = get_logger(__name__)
@@ -81,7 +82,11 @@ class Workers:
         restarts, first = Restarts(_RESTARTS, self._clock), True
         while not self._stopping.is_set():
             born = self._clock.monotonic()
-            code = await self._run_once(host, alive)
+            try:
+                code = await self._run_once(host, alive)
+                cause = _exit(code)
+            except OSError as error:  # no memory or no process is left: no reason to end those that run
+                code, cause = _NOT_STARTED, str(error)
             if self._stopping.is_set():
                 # A signal that arrives before the worker listens for it ends it at once: nothing was begun.
                 early = code in (-signal.SIGTERM, -signal.SIGINT, _INTERRUPTED) and not self._until_end
@@ -101,7 +106,7 @@ class Workers:
                 return
             first = False
             delay = restarts.failed(self._clock.monotonic() - born)
-            log.error("worker.died", host=host, exit=_exit(code), again_in=round(delay, 3))
+            log.error("worker.died", host=host, exit=cause, again_in=round(delay, 3))
             with anyio.move_on_after(delay):
                 await self._stopping.wait()
         if self._until_end:

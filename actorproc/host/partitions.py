@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -179,7 +180,7 @@ class OwnPartitions:
 
         try:
             with running.scope:
-                async with self._turns[partition]:  # an earlier lease's actor may still be in its handler's `closing`
+                async with self._turn(running):
                     await self._warm.wait()
                     await keep_running(make, running.restarts, self._clock, failed=failed)
         except asyncio.CancelledError:  # the scope's own: see `left_as_found`
@@ -195,6 +196,25 @@ class OwnPartitions:
             self._running.pop(partition)
             if not self.fenced:  # no longer: the look right after the renewal still saw it as running, so look again
                 self._say_changed()
+
+    @asynccontextmanager
+    async def _turn(self, running: Running) -> AsyncIterator[None]:
+        """Of the actors of a partition: an earlier lease's may still be in its handler, in `closing` or for good."""
+        turn, most = self._turns[running.partition], self._settings.max_process_time
+        with anyio.move_on_after(most) as patience:
+            await turn.acquire()
+        if patience.cancelled_caught:
+            running.blocked = (
+                f"an earlier call of the handler or of the source has not ended for max_process_time = {most:g} s"
+            )
+            self._log.error("partition.stuck", partition=running.partition, epoch=running.epoch, error=running.blocked,
+                            why="until it ends, or this process does, the partition does not go on here")  # fmt: skip
+            await turn.acquire()
+            running.blocked = None
+        try:
+            yield
+        finally:
+            turn.release()
 
     def _let_go(self, running: Running) -> None:
         """The actor has ended; what it did stays counted."""

@@ -40,6 +40,8 @@ class Running:
     released: bool = False
     """Drained, committed, and not handed over yet."""
     error: str | None = None
+    blocked: str | None = None
+    """What has kept it from starting for long."""
     repeats: Repeats = field(default_factory=Repeats)
     """Of failures, for the log."""
     _failures: int = 0  # in a row, with nothing committed in between
@@ -51,8 +53,9 @@ class Running:
     def statistics(self) -> PartitionStatistics:
         """What the actor that runs now has done; where there is none, why."""
         if self.actor is None:
-            state: PartitionState = "released" if self.released else "opening" if self.error is None else "waiting"
-            return PartitionStatistics(self.partition, self.epoch, state, error=self.error)
+            error = self.blocked or self.error
+            state: PartitionState = "released" if self.released else "opening" if error is None else "waiting"
+            return PartitionStatistics(self.partition, self.epoch, state, error=error)
         return replace(self.actor.statistics, error=self.actor.trouble or self.error)
 
     def done(self) -> Done:
@@ -79,7 +82,9 @@ class Running:
 
     @property
     def open_error(self) -> str | None:
-        """Why it fails now; or why it failed, until an actor after that has got on."""
+        """Why it fails now, or does not start; or why it failed, until an actor after that has got on."""
+        if self.blocked is not None:
+            return self.blocked
         if self.actor is not None:
             if self.actor.aborted is not None:
                 return self.error  # it was told to end, and may never do so

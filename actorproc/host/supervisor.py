@@ -104,7 +104,7 @@ class Supervisor(Actor[Note]):
         self._renewed = anyio.Event()
         self._looking: anyio.CancelScope | None = None
         self._error: str | None = None  # of the latest look, if it failed
-        self._is_damaged = False  # the group's document
+        self._needs_mending = False  # the group's document
         self._failing_since = 0.0
         self._repeats = Repeats()
         self._told = 0  # dead letters that the log has told of
@@ -145,7 +145,7 @@ class Supervisor(Actor[Note]):
 
         Raises:
             Fenced: another host with the same name has taken over.
-            StoreRefused: the container may not be written.
+            StoreRefused: the container may not be used, from the beginning or for `lease_expiration_interval`.
             CorruptObject: the group's document is damaged, as this host begins.
             ActorprocError: one of its tasks was cancelled, and nobody had asked it to stop.
         """
@@ -268,16 +268,15 @@ class Supervisor(Actor[Note]):
                 if not await self._has_renewed():
                     return self._clock.jitter(self._settings.lease_renew_interval / 4)
             return 0.0
-        except StoreRefused:
-            raise
         except (*_NO_GROUP, SourceError) as error:
             locate(error, self._common.store.url)
-            self._is_damaged = isinstance(error, CorruptObject)
-            if self._is_damaged and not self._members:
-                raise  # nothing runs here yet; what does goes on until somebody mends the document
-            self._look_failed(str(error))
+            self._needs_mending = isinstance(error, CorruptObject | StoreRefused)
+            if self._needs_mending and not self._members:
+                raise  # nothing runs here yet; what does goes on until somebody mends the document, or renews the credentials
+            if self._look_failed(str(error)) and isinstance(error, StoreRefused):
+                raise
             return self._clock.jitter(self._settings.lease_acquire_interval / 4)
-        self._error, self._is_damaged = None, False
+        self._error, self._needs_mending = None, False
         self._members = sorted(view.members)
         if not fenced and fences == self._fences:
             # A view from before or during a fencing may be stale; a look follows the renewal.
@@ -286,17 +285,18 @@ class Supervisor(Actor[Note]):
         soon = view.look_again_in
         return self._clock.jitter(self._settings.lease_acquire_interval) if soon is None else soon
 
-    def _look_failed(self, error: str) -> None:
+    def _look_failed(self, error: str) -> bool:
+        """Whether it has failed for longer than the group has patience with a host."""
         now = self._clock.monotonic()
         if self._error is None:
             self._failing_since = now
         self._error = error
         lasted = now - self._failing_since
-        # The group has as much patience with a host: what is over sooner nobody need mind.
         too_long = lasted > self._settings.lease_expiration_interval
         if times := self._repeats.due((error, too_long), now):
             say = self._log.error if too_long else self._log.warning
             say("supervisor.look_failed", error=error, seconds=round(lasted, 3), times=times)
+        return too_long
 
     async def _known_partitions(self) -> Sequence[str]:
         now = self._clock.monotonic()
@@ -355,7 +355,7 @@ class Supervisor(Actor[Note]):
             while True:
                 if self._clock.monotonic() >= look_at:
                     look_at = self._clock.monotonic() + await self._look() / 4
-                if not len(self._own) or (self._is_damaged and not self._own.draining):
+                if not len(self._own) or (self._needs_mending and not self._own.draining):
                     break  # a damaged document waits for a person, not for a while
                 if await self.receive(look_at - self._clock.monotonic()) is Note.RELEASED:
                     await self._hand_over()

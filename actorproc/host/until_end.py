@@ -35,7 +35,7 @@ class UntilEnd:
 
     def note_reached(self, partition: str) -> None:
         self.reached.add(partition)
-        if not self.left:
+        if len(self.reached) >= len(self.ends) and not self.left:
             self.all_reached.set()
 
     def note_lost(self, partition: str, how: str) -> None:

@@ -100,18 +100,20 @@ async def produce_lines(
     began = clock.monotonic()
     account = account or Account()
     begun: list[bytes] = []  # pieces of a line whose end was not read yet
+    begun_bytes = 0
     while True:
         block = await clock.offload(lines.read1, BLOCK, abandon=True)
         head, found, tail = block.rpartition(b"\n")
         if block and not found:
             begun.append(block)
-            if len(begun) * BLOCK > VALUE_LIMIT + BLOCK and sum(map(len, begun)) > VALUE_LIMIT:
+            begun_bytes += len(block)
+            if begun_bytes > VALUE_LIMIT:
                 raise UsageError(
                     f"a line after record {sent.records} has more than {VALUE_LIMIT} bytes: is this a file of lines?"
                 )
             continue
         text = b"".join([*begun, head])
-        begun = [tail]
+        begun, begun_bytes = [tail], len(tail)
         values = _lines_of(text)
         numbers = _numbers_of(text, passed + 1, len(values))
         keys, bad = _keys_of(values, key) if key is not None else (None, set[int]())
@@ -179,9 +181,11 @@ async def first_checked(lines: LineReader, key: str, *, clock: Clock = SYSTEM) -
         BadLine: no key can be taken out of it.
     """
     read: list[bytes] = []
-    while len(read) * BLOCK <= VALUE_LIMIT:  # a line that is longer is refused as it is sent
+    size = 0
+    while size <= VALUE_LIMIT:  # a line that is longer is refused as it is sent
         block = await clock.offload(lines.read1, BLOCK, abandon=True)
         read.append(block)
+        size += len(block)
         if block and b"\n" not in block:
             continue
         text = b"".join(read)

@@ -106,7 +106,9 @@ class BatchRun:
         try:
             if place.threaded:
                 begun = partial(self._begin, attempt)
-                encoded = await place.threads.run(place.site.partition, begun, self._in_thread, ctx, attempt)
+                encoded = await place.threads.run(
+                    place.site.partition, begun, self._in_thread, ctx, attempt, starved=place.retrying.starved
+                )
             else:
                 self._begin(attempt)
                 with left_as_found():
@@ -154,6 +156,7 @@ class BatchRun:
         """The handler is at work from now on; while it waits for a thread it is not stuck."""
         self._current = attempt
         self._attempts += 1
+        self._place.retrying.fed()
 
     def _in_thread(self, ctx: PartitionContext, attempt: Attempt) -> Encoded | None:
         try:

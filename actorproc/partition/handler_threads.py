@@ -14,6 +14,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from typing import TypeVar
 
 import anyio
@@ -31,9 +32,12 @@ class HandlerThreads:
 
     Args:
         most: threads at work at once.
+        patience: seconds after which a caller who waits for one is told so.
     """
 
-    def __init__(self, most: int, clock: Clock) -> None:
+    def __init__(self, most: int, clock: Clock, patience: float = inf) -> None:
+        self._most = most
+        self._patience = patience
         self._slots = anyio.CapacityLimiter(most)
         self._threads = anyio.CapacityLimiter(float("inf"))
         self._computing = 1.0  # share of its time in which the handler computes, as it was measured in turns
@@ -41,15 +45,27 @@ class HandlerThreads:
         self._clock = clock
         self._ended: dict[str, anyio.Event] = {}  # partition -> set when its thread has ended
 
-    async def run(self, partition: str, begun: Callable[[], None], work: Callable[..., T], *args: object) -> T:
+    async def run(
+        self,
+        partition: str,
+        begun: Callable[[], None],
+        work: Callable[..., T],
+        *args: object,
+        starved: Callable[[str], None] = lambda _: None,
+    ) -> T:
         """Run `work` in a thread, when there is a slot and the partition's earlier thread has ended.
 
         Args:
             begun: called on the event loop when it is `work`'s turn.
+            starved: told why, if it has waited for a slot for long; it goes on waiting.
         """
         slot = object()
         await self.ended(partition)
-        await self._slots.acquire_on_behalf_of(slot)
+        with anyio.move_on_after(self._patience) as waiting:
+            await self._slots.acquire_on_behalf_of(slot)
+        if waiting.cancelled_caught:
+            starved(f"waits for a thread: all {self._most} (handler_threads) are in calls that do not end")
+            await self._slots.acquire_on_behalf_of(slot)
         try:
             turn = await self._take_turn()
         except BaseException:

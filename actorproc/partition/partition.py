@@ -23,7 +23,7 @@ from actorproc.actor import Actor
 from actorproc.budget import ByteBudget, Room, Tally
 from actorproc.clock import Clock
 from actorproc.context import Site
-from actorproc.errors import ActorprocError, Fenced, HandlerError, PartitionStuck, SourceError, failure_of
+from actorproc.errors import Fenced, HandlerError, PartitionStuck, SourceError, failure_of, text_of
 from actorproc.handler import CloseReason, PartitionHandler
 from actorproc.layout import ProcessorLayout
 from actorproc.logger import get_logger
@@ -121,7 +121,7 @@ class PartitionActor(Actor[Read | Exception]):
 
     @property
     def trouble(self) -> str | None:
-        """Why the batch at hand is tried again, if it is."""
+        """Why the batch at hand does not begin, or is tried again, if so."""
         return self._processing.trouble if self._processing else None
 
     async def run(self) -> None:
@@ -343,8 +343,8 @@ class PartitionActor(Actor[Read | Exception]):
             try:
                 await self._committer.commit()
                 return
-            except ActorprocError as error:
-                why = str(error)
+            except Exception as error:  # noqa: BLE001  # whatever it is, what follows an abort follows
+                why = text_of(error)
         self._log.warning("partition.not_kept", error=why)
 
     async def _save(self, batch: Batch, outcome: Outcome, upto: int) -> None:

@@ -92,5 +92,5 @@ class BatchProcessor:
 
     @property
     def trouble(self) -> str | None:
-        """Why the batch at hand is tried again, if it is."""
+        """Why the batch at hand does not begin, or is tried again, if so."""
         return self._retrying.trouble

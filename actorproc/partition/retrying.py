@@ -46,13 +46,13 @@ class Retrying:
         self._aside = aside
         self._sat_out = 0.0  # seconds of pauses since a drain came
         self._repeats, self._skips = Repeats(), Repeats()
-        self.trouble: str | None = None
-        """Why the batch at hand is tried again, if it is."""
+        self._again: str | None = None
+        self._starved: str | None = None
 
     def tell(self, attempt: int, failed: Sequence[int], error: Exception) -> None:
         """Say that these records failed and are tried again; in the log not every time, where it goes on."""
         records = f"record {failed[0]}" if len(failed) == 1 else f"{len(failed):,} records from {failed[0]} on"
-        self.trouble = f"tries {records} again, after attempt {attempt}: {told(error)}"
+        self._again = f"tries {records} again, after attempt {attempt}: {told(error)}"
         say = self._log.warning if self._repeats.due("", self._clock.monotonic()) else self._log.debug
         say("partition.attempt_failed", attempt=attempt, records=len(failed), first=failed[0], error=told(error))
 
@@ -65,7 +65,21 @@ class Retrying:
 
     def over(self) -> None:
         """The batch is processed."""
-        self.trouble = None
+        self._again = None
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the batch at hand does not begin, or is tried again, if so."""
+        return self._starved or self._again
+
+    def starved(self, why: str) -> None:
+        """The handler cannot be called, for long."""
+        self._starved = why
+        self._log.error("partition.starved", why=why)
+
+    def fed(self) -> None:
+        """It is called."""
+        self._starved = None
 
     async def pause(self, attempt: int, records: int) -> None:
         """After attempt number `attempt` at a batch of `records`.
@@ -77,7 +91,8 @@ class Retrying:
         async with self._aside():
             if self._sat_out + delay <= _SHORT:
                 await self._clock.sleep(delay)
-                self._sat_out += delay * self._draining.is_set()
+                if self._draining.is_set():
+                    self._sat_out += delay
                 return
             with anyio.move_on_after(delay):
                 await self._draining.wait()

@@ -69,10 +69,10 @@ def _numbers(offset: object) -> Numbers:
 
 
 def _least(found: list[Numbers]) -> Numbers | None:
-    """Over all readings of the output in one query: where the last of them is."""
+    """Over all readings of the output in one query: where the last of them is, of those that read the partition."""
     if not found:
         return None
-    return {partition: min(numbers.get(partition, 0) for numbers in found) for partition in set().union(*found)}
+    return {p: min(numbers[p] for numbers in found if p in numbers) for p in set().union(*found)}
 
 
 class Lag(NamedTuple):
