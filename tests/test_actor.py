@@ -214,3 +214,25 @@ async def test_what_a_source_has_made_room_for_is_handed_over_without_waiting_an
     assert budget.used == 60 + 30 + 25 + 7
     room.close()
     assert budget.used == 60
+
+
+async def test_who_waits_for_more_than_the_budget_gets_it_when_what_is_lent_was_given_back_for_good() -> None:
+    budget = ByteBudget(100)
+    lender = Room(budget)
+    await lender.reserve(40)
+    served = anyio.Event()
+
+    async def wait() -> None:
+        await budget.take(200)
+        served.set()
+
+    async with anyio.create_task_group() as tasks:
+        with anyio.fail_after(10):
+            other = Room(budget)
+            await other.reserve(30)
+            tasks.start_soon(wait)
+            await anyio.wait_all_tasks_blocked()
+            with lender.lent():
+                lender.resize(0)
+                other.resize(0)
+            await served.wait()

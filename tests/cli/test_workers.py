@@ -169,3 +169,24 @@ async def test_a_worker_that_is_just_being_started_hears_of_the_stop_too(monkeyp
                 await anyio.sleep(0.001)
             draining.end()
     assert draining.heard == [signal.SIGINT]
+
+
+async def test_a_worker_that_the_system_does_not_start_is_tried_again_and_ends_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    draining, tries = Draining(), list[str]()
+
+    async def open_process(command: list[str], **_: Any) -> Process:
+        if command == ["busy"]:
+            return draining
+        tries.append(*command)
+        if len(tries) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+            draining.end()
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(anyio, "open_process", open_process)
+    monkeypatch.setattr("actorproc.cli.workers._RESTARTS", RestartPolicy(Backoff(0.001, 0.001)))
+    with anyio.fail_after(60):
+        assert await Workers({"busy": ["busy"], "new": ["new"]}, until_end=False).run() == 0
+    assert len(tries) == 3

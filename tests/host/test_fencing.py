@@ -17,7 +17,7 @@ from actorproc.group.membership import GroupDocument, read_group
 from actorproc.group.nudge import NoNudges
 from actorproc.handler import CloseReason
 from actorproc.layout import ProcessorLayout
-from actorproc.store import Store, Stored
+from actorproc.store import Listing, Store, Stored
 from actorproc.stores.memory import Memory
 from actorproc.testing.clock import VirtualClock
 from actorproc.testing.loop import run
@@ -44,10 +44,12 @@ class Handler(PartitionHandler):
 
 
 class Trouble(Memory):
-    """Takes no heartbeat while there is an error to `refuse` it with; gives no group document while it is `silent`."""
+    """Takes no heartbeat while there is an error to `refuse` it with, lists none while there is one to `hide` them with; gives no group
+    document while it is `silent`."""
 
     refuse: StoreError | None = None
     silent: anyio.Event | None = None
+    hide: StoreError | None = None
     heartbeats: int = 0
 
     async def put(self, key: str, body: bytes) -> str:
@@ -56,6 +58,11 @@ class Trouble(Memory):
                 raise self.refuse
             self.heartbeats += 1
         return await super().put(key, body)
+
+    async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Listing:
+        if "/hosts/" in prefix and self.hide is not None:
+            raise self.hide
+        return await super().list(prefix, after, limit)
 
     async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
         if key == LAYOUT.group and self.silent is not None:
@@ -283,5 +290,46 @@ def test_a_handler_that_hangs_is_cancelled_after_its_time_and_not_while_it_gets_
             await anyio.sleep(100 / 4 + 10)
             assert a.told("partition.stuck") == 1
             await until(lambda: len(Handler.opened_at) == 2)
+
+    run(main())
+
+
+def test_a_look_that_is_refused_for_a_while_ends_no_host() -> None:
+    """As while credentials are renewed."""
+
+    async def main() -> None:
+        async with host() as a:
+            a.backend.hide = StoreRefused("the token has expired")
+            await a.until_told("supervisor.look_failed")
+            await anyio.sleep(40)
+            a.backend.hide = None
+            await anyio.sleep(60)
+            did = a.processor.statistics().supervisor
+            assert did is not None
+            assert did.error is None
+            assert a.runs() == len(Handler.opened_at) == 1
+
+    run(main())
+
+
+def test_a_look_that_is_refused_for_longer_than_the_group_has_patience_ends_the_host() -> None:
+    async def main() -> None:
+        began = anyio.current_time()
+        with pytest.raises(StoreRefused, match="the token has expired"):
+            async with host() as a:
+                a.backend.hide = StoreRefused("the token has expired")
+                await anyio.sleep(1000)
+        assert 60 < anyio.current_time() - began < 100
+
+    run(main())
+
+
+def test_a_host_that_is_told_to_stop_while_looks_are_refused_does_not_wait_for_who_mends_that() -> None:
+    async def main() -> None:
+        async with host() as a:
+            a.backend.hide = StoreRefused("the token has expired")
+            stopped = anyio.current_time()
+        assert anyio.current_time() - stopped < 20
+        assert Handler.closed == [CloseReason.STOPPING]
 
     run(main())

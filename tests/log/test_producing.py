@@ -16,7 +16,7 @@ from actorproc.errors import StoreRefused, UsageError
 from actorproc.log.account import Account
 from actorproc.log.partitioning import partition_of_key
 from actorproc.log.producer import Producer
-from actorproc.log.producing import BLOCK, BadLine, Produced, produce_lines
+from actorproc.log.producing import BLOCK, BadLine, Produced, first_checked, produce_lines
 from actorproc.store import Store
 from actorproc.stores.memory import Memory
 from actorproc.testing.clock import VirtualClock
@@ -195,3 +195,12 @@ async def test_a_rate_that_is_none_is_refused(rate: float) -> None:
     async with Producer(Store(Memory()), partitions=1) as producer:
         with pytest.raises(UsageError, match=f"rate = {rate}: more than 0 records per second, and finite"):
             await produce_lines(producer, io.BytesIO(b"x\n"), rate=rate)
+
+
+async def test_a_long_first_line_that_comes_in_small_pieces_is_looked_at_as_a_whole() -> None:
+    class Pieces(io.BytesIO):
+        def read1(self, size: int | None = -1, /) -> bytes:
+            return super().read1(16)
+
+    with pytest.raises(BadLine, match="no field 'k'"):
+        await first_checked(Pieces(b'{"other": "' + b"x" * 20_000 + b'"}\n'), "k")

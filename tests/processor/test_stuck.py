@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import suppress
 
 import anyio
+import pytest
 import structlog
 
-from actorproc import Batch, PartitionContext, Processor, Site
+from actorproc import Batch, CloseReason, PartitionContext, Processor, Site
 from actorproc.group.heartbeat import read_heartbeats
+from actorproc.group.membership import GroupDocument, read_group
 from actorproc.layout import ProcessorLayout
+from actorproc.partition.committing import Committer
 from actorproc.store import Store
 from actorproc.stores.memory import Memory
-from tests.processor.doubling import QUICK, Double, fed, rows
+from tests.processor.doubling import QUICK, Double, _partitions, fed, rows
 
 
 async def test_a_stuck_handler_is_cancelled_and_its_partition_started_again() -> None:
@@ -100,3 +104,99 @@ async def test_a_stuck_handler_that_swallows_its_cancellation_is_reported_all_th
     assert supervisor is not None
     assert [partition.error for partition in supervisor.partitions] == [stuck]
     assert stuck in [entry["error"] for entry in logs if entry["event"] == "partition.stuck"]
+
+
+async def test_a_partition_behind_an_earlier_call_that_does_not_end_says_so_and_goes_on_once_it_has() -> None:
+    class Stubborn(Double):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            while not (ended.is_set() or ctx.epoch > 1):
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0.01)
+            await super().process(batch, ctx)
+
+    ended, store, layout = anyio.Event(), Store(Memory()), ProcessorLayout("Double")
+    settings = {**QUICK, "max_process_time": 0.1}
+    with structlog.testing.capture_logs() as logs:
+        async with Processor(Stubborn, name="Double", source=fed(1), container=store, **settings) as processor:
+
+            async def until_error(text: str | None) -> None:
+                with anyio.fail_after(60):
+                    while not (found := _partitions(processor)) or (found[0].error or "")[: len(text or "") or 1] != (
+                        text or ""
+                    ):
+                        await anyio.sleep(0.01)
+
+            try:
+                await until_error("PartitionStuck")
+                group = await read_group(store, layout)
+                assert group is not None
+                leases = {partition: lease._replace(epoch=lease.epoch + 1) for partition, lease in group.leases.items()}
+                await store.put(layout.group, GroupDocument(group.members, leases, "another host").to_json())
+                await until_error("an earlier call of the handler")
+                assert [partition.state for partition in _partitions(processor)] == ["waiting"]
+                assert any("an earlier call" in log["error"] for log in logs if log["event"] == "partition.stuck")
+            finally:
+                ended.set()
+            with anyio.fail_after(60):
+                while len(await rows(store)) < 10:
+                    await anyio.sleep(0.01)
+
+
+async def test_a_partition_that_waits_for_a_thread_because_all_are_in_calls_that_do_not_end_says_so() -> None:
+    go_on = threading.Event()
+
+    class Hangs(Double):
+        def process(self, batch: Batch, ctx: PartitionContext) -> None:  # type: ignore[override]
+            go_on.wait(60)
+            for record in batch:
+                ctx.emit(record, {"n": 2 * record.json()})
+
+    store = Store(Memory())
+    settings = {**QUICK, "max_process_time": 0.1, "handler_threads": 1}
+    with structlog.testing.capture_logs() as logs:
+        async with Processor(Hangs, name="Double", source=fed(2), container=store, **settings) as processor:
+            try:
+                with anyio.fail_after(60):
+                    while not any("waits for a thread" in (p.error or "") for p in _partitions(processor)):
+                        await anyio.sleep(0.01)
+                assert "partition.starved" in [log["event"] for log in logs]
+            finally:
+                go_on.set()
+            with anyio.fail_after(60):
+                while len(await rows(store)) < 20 or any(p.error for p in _partitions(processor)):
+                    await anyio.sleep(0.01)
+
+
+async def test_at_most_once_whatever_keeps_the_commit_after_a_stuck_call_from_being_made_its_partition_starts_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls, closed = 0, list[CloseReason]()
+
+    class Stuck(Double):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 2:
+                monkeypatch.setattr(Committer, "commit", cannot)
+                await anyio.sleep_forever()
+            await super().process(batch, ctx)
+
+        async def closing(self, ctx: Site, reason: CloseReason) -> None:
+            monkeypatch.setattr(Committer, "commit", commit)
+            closed.append(reason)
+
+    async def cannot(_: Committer) -> None:
+        raise MemoryError("no room for a commit")
+
+    commit, store = Committer.commit, Store(Memory())
+    settings = {
+        **QUICK, "max_process_time": 0.1, "max_batch_records": 4, "delivery": "at-most-once", "commit_interval": 1000
+    }  # fmt: skip
+    processor = Processor(Stuck, name="Double", source=fed(1), container=store, **settings)
+    with structlog.testing.capture_logs() as logs, anyio.fail_after(60):
+        await processor.run(until_end=True)
+    assert await rows(store) == [2 * n for n in (8, 9)]
+    assert closed[0] is CloseReason.FAILED
+    assert [log["error"] for log in logs if log["event"] == "partition.not_kept"] == [
+        "MemoryError: no room for a commit"
+    ]
