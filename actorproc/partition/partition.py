@@ -23,7 +23,7 @@ from actorproc.actor import Actor
 from actorproc.budget import ByteBudget, Room, Tally
 from actorproc.clock import Clock
 from actorproc.context import Site
-from actorproc.errors import Fenced, HandlerError, PartitionStuck, SourceError, described, failure_of
+from actorproc.errors import Fenced, HandlerError, PartitionStuck, SourceError, failure_of, told
 from actorproc.handler import CloseReason, PartitionHandler
 from actorproc.layout import ProcessorLayout
 from actorproc.logger import get_logger
@@ -344,7 +344,7 @@ class PartitionActor(Actor[Read | Exception]):
                 await self._committer.commit()
                 return
             except Exception as error:  # noqa: BLE001  # whatever it is, what follows an abort follows
-                why = described(error)
+                why = told(error)
         self._log.warning("partition.not_kept", error=why)
 
     async def _save(self, batch: Batch, outcome: Outcome, upto: int) -> None:
