@@ -77,7 +77,9 @@ def default_host() -> str:
     return f"{name}-{os.getpid()}" if number == 1 else f"{name}-{os.getpid()}-{number}"
 
 
-def _check_arguments(unsure: Mapping[str, object], *, name: object, host: object, container: object) -> None:
+def _check_arguments(
+    unsure: Mapping[str, object], *, name: object, host: object, container: object, settings: object
+) -> None:
     """Types of what is given, and names: what is `unsure` should be settings, or is one of our own arguments misspelt.
 
     Raises:
@@ -89,6 +91,10 @@ def _check_arguments(unsure: Mapping[str, object], *, name: object, host: object
     if not isinstance(container, str | os.PathLike | Store):
         raise UsageError(
             f"container = {container!r}: the URL of a store as text, such as 's3://bucket/state', a folder, or an opened Store"
+        )
+    if not isinstance(settings, Settings | None):
+        raise UsageError(
+            f"settings = {settings!r:.80}: Settings(...), or none, and each as a keyword: commit_interval='1s'"
         )
     own = inspect.signature(Processor).parameters.keys() - {"keywords"}
     for given, value in unsure.items():
@@ -133,7 +139,7 @@ class Processor:
         **keywords: Any,
     ) -> None:
         self.handler = checked_handler(handler)
-        _check_arguments(keywords, name=name, host=host, container=container)
+        _check_arguments(keywords, name=name, host=host, container=container, settings=settings)
         self.settings = settings if settings is not None and not keywords else Settings.load(config, **keywords)
         if settings is not None and (also := [*keywords, *(["config"] if config else [])]):
             raise UsageError(f"give settings or {', '.join(also)}, not both")

@@ -21,6 +21,7 @@ from actorproc.handler_checks import checked_handler
 from actorproc.sources.protocol import Source
 
 _OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_NOT_THEIRS = {"actorproc", "importlib", "abc"}  # modules through which their code comes to raise
 _FRAMES = 3  # of the user's traceback that are shown
 
 
@@ -161,8 +162,18 @@ def _import(name: str) -> ModuleType:
             where = f"{os.getcwd()} or on the Python path"  # noqa: PTH109
             raise HandlerDefinitionError(f"there is no module {error.name!r} in {where}") from None
         raise HandlerDefinitionError(_failed(name, error)) from error
+    except HandlerDefinitionError as error:  # by the class statement of a handler
+        raise HandlerDefinitionError(f"{_statement(error)}: {error}") from error
     except (Exception, SystemExit) as error:  # the user's code: whatever it raises
         raise HandlerDefinitionError(_failed(name, error)) from error
+
+
+def _statement(error: BaseException) -> str:
+    """File and line of the user's statement out of which it came."""
+    steps = traceback.walk_tb(error.__traceback__)
+    theirs = [step for step in steps if step[0].f_globals.get("__name__", "").partition(".")[0] not in _NOT_THEIRS]
+    frame, line = theirs[-1]
+    return f"{frame.f_code.co_filename}, line {line}"
 
 
 def _failed(name: str, error: BaseException) -> str:

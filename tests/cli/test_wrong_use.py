@@ -71,6 +71,18 @@ def test_an_error_in_the_users_module_shows_the_end_of_its_own_traceback(run: Ru
     assert "loading.py" not in result.stderr
 
 
+def test_a_handler_that_is_wrong_as_it_is_defined_is_named_by_its_line(run: Run, folder: Path) -> None:
+    (folder / "eager_app.py").write_text(
+        "from actorproc.handlers import RecordHandler\n\nclass Eager(RecordHandler):\n    concurrency = 8\n"
+        "    def process_record(self, record, ctx): ...\n"
+    )
+    said = "error: .*/eager_app.py, line 3: Eager.concurrency = 8: only calls of an `async def process_record` can wait"
+    result = run("serve", "eager_app:Eager", *HERE)
+    assert result.exit_code == 2
+    assert re.match(said, result.stderr), result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -38,6 +38,7 @@ async def test_the_folder_of_a_processor_is_refused_as_a_container(tmp_path: Pat
         ({"name": 7}, "name = 7: a text, or None"),
         ({"host": b"a"}, "host = b'a': a text, or None"),
         ({"container": 3}, "container = 3: the URL of a store as text, such as 's3://bucket/state', a folder"),
+        ({"settings": {"commit_interval": 1}}, r"settings = {'commit_interval': 1}: Settings\(\.\.\.\), or none"),
         ({"nme": "x"}, "nme = 'x': Processor has no such argument; did you mean name"),
         ({"option": {}}, "did you mean options"),
         ({"Keyword": 1}, "Keyword = 1: there is no such setting"),
