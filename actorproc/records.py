@@ -99,6 +99,11 @@ class Cursor(NamedTuple):
     sequence: int = -1
 
 
+# Not `pa.array([])`, which imports pandas.
+_NO_RECORDS = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in RECORD_SCHEMA], schema=RECORD_SCHEMA)
+_NO_SEQUENCES = pa.nulls(0, pa.int64())
+
+
 class Batch:
     """Records of one partition, in order; a sequence of `Record`, and columns.
 
@@ -148,6 +153,11 @@ class Batch:
             schema=RECORD_SCHEMA,
         )
         return cls(partition, data, pa.array(sequences, pa.int64()))
+
+    @classmethod
+    def empty(cls, partition: str) -> Batch:
+        """Of no records."""
+        return cls(partition, _NO_RECORDS, _NO_SEQUENCES)
 
     @classmethod
     def joined(cls, batches: Sequence[Batch]) -> Batch:

@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 
 import anyio
-import pyarrow as pa
 
 from actorproc.boundary import read_boundary
 from actorproc.budget import ByteBudget, Room
@@ -24,7 +23,7 @@ from actorproc.log.files import HOW_TO_CREATE, ROW_GROUP_BYTES, LogFile, end_of,
 from actorproc.log.heads import HeadWatch
 from actorproc.logger import get_logger
 from actorproc.parquet import read_footer
-from actorproc.records import RECORD_SCHEMA, Batch
+from actorproc.records import Batch
 from actorproc.settings import Settings
 from actorproc.sources.protocol import Chunk, End, Source, Start
 from actorproc.store import Store
@@ -153,7 +152,7 @@ class LogSource(Source):
                         await self._check_is_end(partition, base, skip)
                         known = True
                     await self._check_not_deleted(partition, base)
-                    yield Chunk(Batch(partition, _NO_RECORDS, _NO_SEQUENCES), _position(base, skip))
+                    yield Chunk(Batch.empty(partition), _position(base, skip))
                     await self._heads.news(partition, base)
                     continue
                 size = len(body)
@@ -299,8 +298,3 @@ def _parsed(partition: str, position: str) -> tuple[int, int]:
         raise SourceError(
             f"{position!r} is no position in partition {partition} of a log: was the checkpoint made with another source?"
         ) from None
-
-
-# Not `pa.array([])`, which imports pandas.
-_NO_RECORDS = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in RECORD_SCHEMA], schema=RECORD_SCHEMA)
-_NO_SEQUENCES = pa.nulls(0, pa.int64())

@@ -160,7 +160,7 @@ class OutputSource(Source):
                 file = await following.file(place.number, room.reserve)
                 if file is None:
                     room.resize(0)
-                    yield Chunk(Batch(partition, _NO_ROWS, _NO_SEQUENCES), _position(place))
+                    yield Chunk(Batch.empty(partition), _position(place))
                     await self._clock.sleep(self._clock.jitter(pause))
                     pause = min(pause * _SLOWER, SLOWEST * self._settings.poll_interval)
                     continue
@@ -227,8 +227,3 @@ def _parsed(partition: str, position: str) -> Spot:
         raise SourceError(
             f"{position!r} is no position in partition {partition} of an output: was the checkpoint made with another source?"
         ) from None
-
-
-# Not `pa.array([])`, which imports pandas.
-_NO_ROWS = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in RECORD_SCHEMA], schema=RECORD_SCHEMA)
-_NO_SEQUENCES = pa.nulls(0, pa.int64())
