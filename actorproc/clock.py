@@ -162,7 +162,12 @@ class Clock:
         self, work: Callable[..., T], *args: object, abandon: bool, limiter: anyio.CapacityLimiter | None
     ) -> T:
         limiter = limiter or _of_loop(_threads, _THREADS)
-        return await anyio.to_thread.run_sync(work, *args, abandon_on_cancel=abandon, limiter=limiter)
+        if not abandon:
+            return await anyio.to_thread.run_sync(work, *args, limiter=limiter)
+        # In a task of its own, outside of the caller's scopes: what a thread that was given up awaits on the loop
+        # (`anyio.from_thread`) would else be in a scope that is cancelled and left, in which every checkpoint spins for ever.
+        alone = asyncio.create_task(anyio.to_thread.run_sync(work, *args, limiter=limiter))
+        return await asyncio.shield(alone)
 
 
 @lru_cache

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 
 import anyio
+import anyio.from_thread
 import pytest
 import structlog
 
-from actorproc import Batch, CloseReason, PartitionContext, Processor, Site
+from actorproc import Batch, CloseReason, PartitionContext, Processor, Site, errors
 from actorproc.group.heartbeat import read_heartbeats
 from actorproc.group.membership import GroupDocument, read_group
 from actorproc.layout import ProcessorLayout
@@ -200,3 +202,70 @@ async def test_at_most_once_whatever_keeps_the_commit_after_a_stuck_call_from_be
     assert [log["error"] for log in logs if log["event"] == "partition.not_kept"] == [
         "MemoryError: no room for a commit"
     ]
+
+
+async def test_a_plain_handler_that_is_given_up_may_still_await_and_is_refused_its_commit_so_its_partition_goes_on() -> (
+    None
+):
+    given_up, refused, calls = threading.Event(), list[str](), 0
+
+    class Late(Double):
+        def process(self, batch: Batch, ctx: PartitionContext) -> None:  # type: ignore[override]
+            nonlocal calls
+            calls += 1
+            for record in batch:
+                ctx.emit(record, {"n": 2 * record.json()})
+                if calls == 1:
+                    given_up.wait(60)
+                    anyio.from_thread.run(anyio.sleep, 0.01)
+                    try:
+                        anyio.from_thread.run(ctx.commit, record)
+                    except errors.HandlerError as error:
+                        refused.append(str(error))
+                        raise
+
+    store = Store(Memory())
+    processor = Processor(Late, name="Double", source=fed(1), container=store, **{**QUICK, "max_process_time": 0.1})
+    await _run_and_call_once_stuck(processor, given_up.set)
+    assert await rows(store) == [2 * n for n in range(10)]
+    assert len(refused) == 1
+
+
+async def test_a_plain_handler_that_is_given_up_amid_a_commit_ends_and_its_partition_goes_on() -> None:
+    class Slow(Memory):
+        """The first commit takes its time."""
+
+        async def put_if_absent(self, key: str, body: bytes) -> str:
+            if key.endswith("0.parquet") and not under_way.is_set():
+                under_way.set()
+                await go_on.wait()
+            return await super().put_if_absent(key, body)
+
+    class Commits(Double):
+        def process(self, batch: Batch, ctx: PartitionContext) -> None:  # type: ignore[override]
+            for record in batch:
+                ctx.emit(record, {"n": 2 * record.json()})
+                if record.json() == 4:
+                    anyio.from_thread.run(ctx.commit, record)
+
+    under_way, go_on, store = anyio.Event(), anyio.Event(), Store(Slow())
+    processor = Processor(Commits, name="Double", source=fed(1), container=store, **{**QUICK, "max_process_time": 0.1})
+    await _run_and_call_once_stuck(processor, go_on.set)
+    assert under_way.is_set()
+    assert await rows(store) == [2 * n for n in range(10)]
+
+
+async def _run_and_call_once_stuck(processor: Processor, call: Callable[[], object]) -> None:
+    with structlog.testing.capture_logs() as logs, anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+
+            async def run() -> None:
+                await processor.run(until_end=True)
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(run)
+            while not any(log["event"] == "partition.stuck" for log in logs):
+                await anyio.sleep(0.01)
+            await anyio.sleep(0.05)  # its handler was cancelled meanwhile
+            call()
+            await anyio.sleep_forever()
