@@ -67,6 +67,9 @@ class PartitionHandler:
     }
     """What the methods that a subclass may write are called with."""
 
+    _quick = False
+    """Of handlers that come with actorproc: the next call of a plain `process` only computes, and not for long."""
+
     @classmethod
     def schema_for(cls, options: Any) -> str | pa.Schema | None:
         """The output schema, where it depends on the options. Asked once, before anything is opened."""

@@ -59,7 +59,8 @@ class JsonParser:
             _check(field.type, field.name)
         self._schema = output_schema(schema)
         read = pa.schema([pa.field(field.name, _as_read(field.type)) for field in schema])
-        self._at_once = all(_arrow_reads(field.type) for field in read)
+        self.at_once = all(_arrow_reads(field.type) for field in read)
+        """All values are parsed in one go, unless one is against it."""
         self._options = pyarrow.json.ParseOptions(explicit_schema=read, unexpected_field_behavior="ignore")
         self._encoder = RowEncoder(read)
         self._pick = _picker(pa.struct(list(read)))
@@ -90,7 +91,7 @@ class JsonParser:
 
     def _parse_at_once(self, values: pa.Array, sequences: pa.Int64Array) -> pa.Table | None:
         """All values in one go; None if one of them is against it."""
-        if not self._at_once:
+        if not self.at_once:
             return None
         joined = one_a_line(values) or one_a_line(_trimmed(values))
         if joined is None:
@@ -138,7 +139,7 @@ class JsonParser:
         batch, misfits = self._encoder.encode(rows, kept)
         errors |= {sequence: self._in_json(misfit) for sequence, misfit in misfits.items()}
         tables = [pa.Table.from_batches([batch])]
-        if self._at_once and errors:
+        if self.at_once and errors:
             refused = pc.is_in(sequences, pa.array(list(errors), pa.int64()))
             again = pc.and_(refused, pc.starts_with(_trimmed(values), "{"))
             for table in self._search(values.filter(again), sequences.filter(again)):

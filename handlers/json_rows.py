@@ -52,7 +52,7 @@ class JsonRows(PartitionHandler):
         JsonParser(schema)
         return schema
 
-    def process(self, batch: Batch, ctx: PartitionContext) -> None:  # runs in a worker thread
+    def process(self, batch: Batch, ctx: PartitionContext) -> None:  # runs in a worker thread, mostly
         """Parse all values at once, and one by one where that fails."""
         if self._parser is None:
             self._parser = JsonParser(self.schema_for(ctx.options))
@@ -60,3 +60,5 @@ class JsonRows(PartitionHandler):
         for sequence, error in errors.items():
             ctx.fail(batch[bisect_left(batch.sequences, sequence)], error, again=False)
         ctx.emit_arrow(table)
+        # One by one they take long. And what a subclass does may block.
+        self._quick = self._parser.at_once and not errors and type(self).process is JsonRows.process

@@ -28,6 +28,8 @@ from actorproc.rows.sequenced import joined, rows_after, rows_upto
 from actorproc.settings import Settings
 from actorproc.tasks import is_stray, left_as_found
 
+_SHORT = 4 * 2**20  # bytes of a batch that a quick handler gets through in some ten milliseconds
+
 
 @dataclass(frozen=True, slots=True)
 class Workplace:
@@ -104,7 +106,10 @@ class BatchRun:
         error: Exception | None = None
         encoded: Encoded | None = None
         try:
-            if place.threaded:
+            if place.threaded and self._needs_no_thread(batch):
+                self._begin(attempt)
+                encoded = self._in_thread(ctx, attempt)
+            elif place.threaded:
                 begun = partial(self._begin, attempt)
                 encoded = await place.threads.run(
                     place.site.partition, begun, self._in_thread, ctx, attempt, starved=place.retrying.starved
@@ -151,6 +156,11 @@ class BatchRun:
             await self._failed_alone(part, failures, attempt, others=False)
         else:
             self._parts.succeeded(part)
+
+    def _needs_no_thread(self, batch: Batch) -> bool:
+        """On one core a thread would only cost: all wait for it."""
+        place = self._place
+        return place.handler._quick and place.clock.cores == 1 and batch.nbytes <= _SHORT
 
     def _begin(self, attempt: Attempt) -> None:
         """The handler is at work from now on; while it waits for a thread it is not stuck."""

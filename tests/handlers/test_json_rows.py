@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import orjson
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from actorproc import Settings
+from actorproc.clock import Clock
 from actorproc.errors import HandlerDefinitionError, SchemaError, SettingsError
 from actorproc.handlers import JsonRows
+from actorproc.handlers.json_parsing import JsonParser
 from actorproc.options import load_options
 from actorproc.processor import Processor
+from actorproc.testing import run_handler
 from actorproc.testing.source import MemorySource
 from tests.handlers.running import run
 
@@ -126,3 +132,27 @@ def test_a_type_that_json_has_not_is_refused_at_the_start(ddl: str, message: str
 
     with pytest.raises(SchemaError, match=message):
         Handler.schema_for(load_options(Handler, environment={}))
+
+
+@pytest.mark.parametrize(("cores", "on_the_loop"), [(1, {2, 3, 5, 6}), (2, set[int]())])
+async def test_on_one_core_good_batches_are_parsed_without_a_thread_and_those_after_a_bad_one_in_one(
+    cores: int, on_the_loop: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parse, seen = JsonParser.parse, list[bool]()
+
+    def noting(self: JsonParser, values: pa.Array, sequences: pa.Int64Array) -> Any:
+        seen.append(threading.current_thread() is threading.main_thread())
+        return parse(self, values, sequences)
+
+    monkeypatch.setattr(JsonParser, "parse", noting)
+    monkeypatch.setattr(Clock, "cores", cores)
+    good, bad = b'{"n": 1}', b"poison"
+    values = [good, good, bad, good, good, good]
+    result = await run_handler(Counts, values, settings=Settings(max_batch_records=1))
+    assert (len(result.rows), len(result.dead_letters)) == (5, 1)
+    # The first, and the one after the bad one, show how quick they are.
+    assert {number for number, there in enumerate(seen, 1) if there} == on_the_loop
+
+
+class Counts(JsonRows):
+    output_schema = "n bigint"
