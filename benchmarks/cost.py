@@ -86,7 +86,7 @@ async def _measure(partitions: int, hosts: int, intervals: int) -> Idle:
         Store(log, clock=world), partitions=partitions, partitioner="round-robin", clock=world
     ) as producer:
         await producer.send_many([b"{}"] * (3 * partitions))
-    board, processors, stores = Switchboard(), [], []
+    board, processors, tasks, stores = Switchboard(), [], [], []
     for index in range(hosts):
         clock = VirtualClock(index)
         stores.append((Store(container, clock=clock), Store(log, clock=clock)))
@@ -95,18 +95,23 @@ async def _measure(partitions: int, hosts: int, intervals: int) -> Idle:
             settings=settings, clock=clock, nudges=board.connect(),
         )  # fmt: skip
         processors.append(processor)
-        current_loop().host(processor.host).start(processor.run())
+        tasks.append(current_loop().host(processor.host).start(processor.run()))
     await anyio.sleep(SETTLING)
     before = [(store.requests.copy(), source.requests.copy()) for store, source in stores]
     seconds = intervals * settings.lease_renew_interval
     await anyio.sleep(seconds)
     states = [p.state for processor in processors if (s := processor.statistics().supervisor) for p in s.partitions]
-    return Idle(
+    idle = Idle(
         hosts, seconds, states.count("running"), len((await container.list("cost/output/")).entries),
         sum((store.requests - was[0] for (store, _), was in zip(stores, before, strict=True)), Counter()),
         sum((source.requests - was[1] for (_, source), was in zip(stores, before, strict=True)), Counter()),
         settings,
     )  # fmt: skip
+    for processor in processors:  # else each would be cancelled, and say so
+        processor.stop()
+    for task in tasks:
+        await task
+    return idle
 
 
 def run(intervals: int = 200) -> None:
