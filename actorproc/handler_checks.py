@@ -51,6 +51,11 @@ def checked_handler(handler: object) -> type[PartitionHandler]:
     return handler
 
 
+def is_ready_made(handler: type[PartitionHandler]) -> bool:
+    """Whether its `process` is one of those that we ship, none of which commits."""
+    return str(getattr(handler.process, "__module__", "")).startswith("actorproc.handlers.")
+
+
 def _check_spelling(handler: type[PartitionHandler]) -> None:
     """A name that is ours but for case or underscores, as outputSchema is, would not be looked at."""
     ours = {name for name in dir(PartitionHandler) if not name.startswith("_")}

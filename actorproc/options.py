@@ -39,6 +39,8 @@ def load_options(
     Raises:
         SettingsError: names each option that is unknown or wrong, its value, and what is allowed.
     """
+    if not isinstance(given, Mapping | None):
+        raise SettingsError(f"options = {given!r:.80}: values by name, such as {{'name': value}}")
     model = handler.Options
     fields = model.model_fields
     values: dict[str, Any] = {}

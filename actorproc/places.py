@@ -56,6 +56,15 @@ async def wrong_container(store: Store) -> str | None:
     return f"{store.url} is the folder of the processor {name!r} itself; its container is {container}"
 
 
+async def log_in_the_way(store: Store, processor: str) -> str | None:
+    """Why `processor` cannot live in this container: a log is there. Some names are the same in both, so each would take what
+    the other keeps, and who reads it, for its own. None if there is none."""
+    for place, url in (("", store.url), (f"{processor}/", f"{store.url.rstrip('/')}/{processor}")):
+        if await store.get(place + LOG_META, tail=1):
+            return f"{processor} would keep what it owns at {store.url.rstrip('/')}/{processor}, and {url} is a log: give another container"
+    return None
+
+
 class Processors(NamedTuple):
     """What of processors is at a place. `processor`: the one that is meant; in a container, the word for any."""
 

@@ -24,7 +24,7 @@ from actorproc.errors import HandlerDefinitionError, HandlerError, SchemaError, 
 from actorproc.group.group import Group
 from actorproc.group.nudge import Nudges, UdpNudges
 from actorproc.handler import PartitionHandler
-from actorproc.handler_checks import checked_handler
+from actorproc.handler_checks import checked_handler, is_ready_made
 from actorproc.host.ending import Ending
 from actorproc.host.supervisor import Supervisor, SupervisorStatistics
 from actorproc.layout import ProcessorLayout, checked_name
@@ -35,7 +35,7 @@ from actorproc.output.schema import agree_on_schema
 from actorproc.partition.handler_threads import HandlerThreads
 from actorproc.partition.letter_news import LetterNews
 from actorproc.partition.partition import Common
-from actorproc.places import wrong_container
+from actorproc.places import log_in_the_way, wrong_container
 from actorproc.probe import ensure_safe
 from actorproc.rows.schema import output_schema, parse_schema
 from actorproc.settings import Settings
@@ -143,6 +143,11 @@ class Processor:
         self.settings = settings if settings is not None and not keywords else Settings.load(config, **keywords)
         if settings is not None and (also := [*keywords, *(["config"] if config else [])]):
             raise UsageError(f"give settings or {', '.join(also)}, not both")
+        if not self.settings.auto_commit and is_ready_made(self.handler):
+            raise UsageError(
+                f"auto_commit = false cannot go with {self.handler.__name__}: with it only the handler commits, by ctx.commit() in its "
+                "process, and this one's is ready-made and never does. Leave it on, or write a PartitionHandler"
+            )
         self.options = load_options(self.handler, options, config, alone=settings is not None)
         with blamed(f"{self.handler.__name__}.schema_for", HandlerDefinitionError):
             declared = self.handler.schema_for(self.options)
@@ -347,7 +352,8 @@ class Processor:
             stack.enter_context(self._not_twice())
             if self._owns_store:
                 await stack.enter_async_context(self._store)
-            if (wrong := await wrong_container(self._store)) is not None:
+            wrong = await wrong_container(self._store) or await log_in_the_way(self._store, self.name)
+            if wrong is not None:
                 raise UsageError(wrong)
             await self._source.open()
             stack.push_async_callback(self._source.close)

@@ -125,7 +125,8 @@ class Settings(BaseSettings):
         description="Live leases move only after the membership has been quiet for so long: a rolling restart settles first.",
     )
     max_handoff_time: Seconds = Field(
-        30, description="How long an owner may finish its batch before a lease that should move is taken from it."
+        30,
+        description="How long an owner may finish its batch before a lease that should move is taken from it. Batches are made to take half of it at most.",
     )
     nudge_host: str | None = Field(
         None,
@@ -174,12 +175,15 @@ class Settings(BaseSettings):
     )
     max_process_time: Seconds = Field(
         300,
-        description="A handler that makes no progress for so long is reported as stuck, cancelled and restarted; a plain `def`, which cannot be cancelled, once its thread has ended. Its `opened` may take as long.",
+        description="A handler that makes no progress for so long is reported as stuck, cancelled and restarted; a plain `def`, which cannot be cancelled, once its thread has ended. Its `opened` may take as long. Batches are made to take a quarter of it at most.",
     )
     restart_backoff: Seconds = Field(
         0.5, description="Wait before a failed partition, or Spark query, is started again; doubled each time."
     )
-    restart_backoff_max: Seconds = Field(60, description="Longest wait before one that failed is started again.")
+    restart_backoff_max: Seconds = Field(
+        60,
+        description="Longest wait before one that failed is started again: at once after ten failures within ten minutes.",
+    )
     loop_block_warning: Seconds = Field(1, description="An event loop blocked for so long is logged with its stack.")
     handler_threads: Count = Field(
         16, description="Threads for plain `def process` handlers, per host; one that is stuck counts until it ends."

@@ -209,7 +209,8 @@ def _members(
         status = MemberStatus(host, member.incarnation, alive, leases[host], in_group=True, leaving=member.leaving)
         members.append(_with_heartbeat(status, beat, age))
     for (host, incarnation), (beat, age) in found.items():
-        if age < expiration_of((host, incarnation), expiration):  # else a crash left it
+        # Else a crash left it, or it stayed when its host left.
+        if (host, incarnation) not in group.out and age < expiration_of((host, incarnation), expiration):
             status = MemberStatus(host, incarnation, alive=True, leases=0, in_group=False, leaving=False)
             members.append(_with_heartbeat(status, beat, age))
     return sorted(members, key=lambda member: (member.host, member.incarnation))
@@ -241,6 +242,6 @@ async def next_plan(store: Store, layout: ProcessorLayout, *, expiration: float,
         group.members,
         group.leases,
         partitions=await source.partitions() if source is not None else (),
-        joining=watch.newcomers(group.members),
+        joining=group.may_join(watch.newcomers(group.members)),
         gone=gone,
     )

@@ -41,7 +41,8 @@ naming the field, the value and what is allowed. So are contradictions, naming b
 
 - `lease_expiration_interval` must be more than twice `lease_renew_interval`.
 - At most as large as the other one: {ordered}.
-- `auto_commit = false` does not go with `delivery = "at-most-once"`.
+- `auto_commit = false` does not go with `delivery = "at-most-once"`, nor with ready-made handlers (`RecordHandler`, `JsonRows`,
+  `Capture`), which never commit themselves.
 - `s3_access_key` and `s3_secret_key` come together or not at all.
 
 | setting | default | what for |

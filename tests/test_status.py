@@ -87,6 +87,16 @@ async def test_members_are_alive_silent_joining_or_leaving() -> None:
     ]
 
 
+async def test_a_heartbeat_that_stayed_when_its_host_left_joins_nobody() -> None:
+    store = Store(Memory())
+    await beat(store, "a")
+    await beat(store, "b")
+    document = GroupDocument({"a": Member("1")}, {p: Lease("a", 1) for p in ("0", "1")}, "put", out=(("b", "1"),))
+    await store.put(LAYOUT.group, document.to_json())
+    assert [member.host for member in (await status_of(store)).members] == ["a"]
+    assert not (await next_plan(store, LAYOUT, expiration=EXPIRATION)).changed
+
+
 async def test_a_heartbeat_of_an_earlier_life_does_not_make_a_member_alive() -> None:
     store = Store(Memory())
     await put_group(store, {"a": Member("2")}, {})

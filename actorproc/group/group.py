@@ -299,11 +299,8 @@ class Group:
             for host, member in members.items()
             if host != self.host and (why := self._watch.why_dead((host, member.incarnation)))
         }
-        joining = {
-            host: incarnation
-            for host, incarnation in self._watch.newcomers(members).items()
-            if host != self.host and (host, incarnation) not in self._document.out
-        }
+        joining = self._document.may_join(self._watch.newcomers(members))
+        joining.pop(self.host, None)
         if not (self._is_in() or self._retiring or self.fenced()):
             joining[self.host] = self.incarnation  # an older incarnation of this name is replaced by the newer alone
         patience = self._settings.max_handoff_time + self._settings.lease_acquire_interval

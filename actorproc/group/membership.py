@@ -32,6 +32,10 @@ class GroupDocument:
         """Of the members."""
         return {(host, member.incarnation) for host, member in self.members.items()}
 
+    def may_join(self, newcomers: Mapping[str, str]) -> dict[str, str]:
+        """Those hosts, with their incarnation, that are not out."""
+        return {host: incarnation for host, incarnation in newcomers.items() if (host, incarnation) not in self.out}
+
     def followed_by(
         self,
         members: Mapping[str, Member],

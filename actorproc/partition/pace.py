@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from actorproc.clock import Clock
+from actorproc.settings import Settings
 
 FIRST_BATCH = 100
 """Records in the first batch."""
@@ -20,7 +21,7 @@ FAR = 100
 
 WORK = 5.0
 """Seconds of work for the handler in a batch, at most, as far as its size decides: commits, a stop or a move of the partition
-wait for it."""
+wait for it. Less, where `max_handoff_time` or `max_process_time` leave less."""
 
 SHARED_WORK = 1.0
 """Seconds of work in a batch of several pieces, at most: more than the pauses that they share by default, and little."""
@@ -32,8 +33,10 @@ class Pace:
     The time in which it pauses does not count, and records that fail do not count as done.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, settings: Settings) -> None:
         self._clock = clock
+        # A drain waits for the batch at hand, and one that takes too long is given up: neither is to happen by its size.
+        self._work = min(WORK, settings.max_handoff_time / 2, settings.max_process_time / 4)
         self._begun = self._paused = 0.0
         self._compared: tuple[int, float] | None = None  # an earlier batch: its good records, and seconds
         self._each = 0.0  # seconds for a record
@@ -62,8 +65,8 @@ class Pace:
             self._each = max(self._each, seconds / size)
         each = max(self._each, 1e-9)
         most = self.records * (GROWTH if 2 * size >= self.records else 1)
-        quick = min((QUICK - self._once) / each, FAR * size)
-        self.records = int(max(1, min(most, WORK / each), quick))
+        quick = min((min(QUICK, self._work) - self._once) / each, FAR * size)
+        self.records = int(max(1, min(most, self._work / each), quick))
 
     def _learn(self, good: int, seconds: float) -> None:
         records, before = self._compared or (good, seconds)
@@ -78,4 +81,4 @@ class Pace:
 
     def allows(self, records: int) -> bool:
         """Whether so many are done at once. Not as long as nothing is known."""
-        return self._compared is not None and self._once + self._each * records <= SHARED_WORK
+        return self._compared is not None and self._once + self._each * records <= min(SHARED_WORK, self._work)

@@ -96,7 +96,7 @@ class PartitionActor(Actor[Read | Exception]):
         self.statistics = PartitionStatistics(partition, epoch)
         self._log = log.bind(processor=common.processor, host=common.host, partition=partition, epoch=epoch)
         self._site = Site(common.processor, common.host, partition, epoch, common.options, common.shared, self._log)
-        self._pace = Pace(common.clock)
+        self._pace = Pace(common.clock, common.settings)
         self._gathered: deque[Read | Exception] = deque()  # taken out of the mailbox, for `_next`
         self._draining = anyio.Event()
         self._waiting: anyio.CancelScope | None = None

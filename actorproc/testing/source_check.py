@@ -74,7 +74,7 @@ async def check_source(
         source: it; or, better, what makes one over the same stream (its class, a lambda): then a new instance must be able
             to go on at the positions of another, too.
         add: appends a record to the stream, to any partition. It must be seen by who waits at the end. Called once.
-        most_records: read of a partition, from its beginning. If it has more, its `end` is not compared with them.
+        most_records: read of a partition, from its beginning (and a chunk, to see whether there are more). If it has more, its `end` is not compared with them.
         patience: seconds to wait for a chunk, an answer, or a reader that is cancelled: longer than the source ever pauses.
             (Opening and closing are not timed.)
 
@@ -142,7 +142,7 @@ class _Check:
                 for part in left:
                     part.take(facts := await part.reading.next())
                     part.whole = not facts
-                left = [part for part in left if not part.whole and len(part.facts) < most_records]
+                left = [part for part in left if not part.whole and len(part.facts) <= most_records]
             if add is None and not any(part.facts for part in partitions):
                 raise UsageError(f"{self.name} has no records, which proves nothing: give it some, or give `add`")
             for part in partitions:

@@ -51,6 +51,8 @@ async def run_handler(
         EndNotReached: the handler does not get to the end; says why.
         UsageError, HandlerDefinitionError: handler, options or records are wrong; nothing was run.
     """
+    if not isinstance(settings, Settings | None):
+        raise UsageError(f"settings = {settings!r:.80}: Settings(...), such as Settings(max_attempts=1)")
     settings = settings or Settings()
     pauses = {name: 0.001 for name in _PAUSES if name not in settings.model_fields_set}
     store, source = Store(Memory()), _source(records)

@@ -55,6 +55,15 @@ def sizes_of_batches(seconds: Callable[[int, int], float], records: int = 80_000
     return sizes
 
 
+@pytest.mark.parametrize("settings", [{"max_process_time": 2.0}, {"max_handoff_time": 1.0}])
+def test_a_batch_takes_no_longer_than_what_waits_for_it_has_patience(settings: dict[str, float]) -> None:
+    sizes = sizes_of_batches(lambda _, size: size * 1e-3, records=20_000, **settings)
+    assert 250 < max(sizes) <= 500, (
+        "half a second of work: it was five, so that the batch was given up, again and again"
+    )
+    assert sum(sizes) == 20_000, "each record was handled once"
+
+
 def test_the_first_batches_are_small_and_those_of_a_quick_handler_soon_as_large_as_may_be() -> None:
     sizes = sizes_of_batches(lambda _, size: size * 1e-6)
     assert sizes[0] == 100

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from actorproc import PartitionHandler, Processor, errors
+from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer, Record, errors
+from actorproc.handlers import Capture, JsonRows, RecordHandler
 from actorproc.settings import Settings
 from actorproc.store import Store
 from actorproc.stores.memory import Memory
 from tests.processor.doubling import QUICK, Double, fed
+
+
+class Numbers(RecordHandler):
+    output_schema = "n long"
+
+    def process_record(self, record: Record, ctx: PartitionContext) -> dict[str, object]:
+        return {"n": record.json()}
 
 
 async def test_the_folder_of_a_processor_is_refused_as_a_container(tmp_path: Path) -> None:
@@ -25,6 +34,33 @@ async def test_the_folder_of_a_processor_is_refused_as_a_container(tmp_path: Pat
     ):
         await deeper.run(until_end=True)
     assert not (tmp_path / "Double" / "Double").exists()
+
+
+@pytest.mark.parametrize("log", ["Double", ""])
+async def test_a_processor_does_not_begin_where_a_log_is(tmp_path: Path, log: str) -> None:
+    async with Producer(str(tmp_path / log), partitions=1):
+        pass
+    before = sorted(tmp_path.rglob("*"))
+    processor = Processor(Double, source=fed(), container=str(tmp_path), **QUICK)
+    where = re.escape(f"file://{tmp_path / log}")
+    with pytest.raises(errors.UsageError, match=f"and {where} is a log: give another container"):
+        await processor.run(until_end=True)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("handler", [JsonRows, Capture, Numbers])
+def test_ready_made_handlers_are_refused_where_only_the_handler_may_commit(handler: type[PartitionHandler]) -> None:
+    options = {"output_schema": "n long"} if handler is JsonRows else {}
+    with pytest.raises(errors.UsageError, match=f"auto_commit = false cannot go with {handler.__name__}"):
+        Processor(handler, source=fed(), container="memory://c", options=options, auto_commit=False)
+
+
+def test_a_ready_made_handler_with_a_process_of_its_own_may_commit_itself() -> None:
+    class Own(Capture):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            await ctx.commit()
+
+    Processor(Own, source=fed(), container="memory://c", auto_commit=False)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +81,7 @@ async def test_the_folder_of_a_processor_is_refused_as_a_container(tmp_path: Pat
         ({"source": "kafka://x"}, "kafka"),
         ({"commit_intervall": 1}, "commit_intervall = 1: there is no such setting; did you mean commit_interval"),
         ({"options": {"x": 1}}, "no option x"),
+        ({"options": ["x=1"]}, r"options = \['x=1'\]: values by name, such as {'name': value}"),
         ({"start": "yesterday"}, "start = 'yesterday'"),
     ],
 )

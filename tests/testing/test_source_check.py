@@ -20,7 +20,7 @@ from actorproc.records import RECORD_SCHEMA
 from actorproc.sources import LogSource, OutputSource, Start
 from actorproc.store import Store
 from actorproc.stores.memory import Memory
-from actorproc.testing import CheckedSource, MemorySource, UnsteadySource, check_source, run
+from actorproc.testing import CheckedSource, MemorySource, UnsteadySource, WrongSource, check_source, run
 from tests.spark.committing import Fleet
 from tests.testing.sources import NOON, Pages, checked, filled
 
@@ -51,6 +51,17 @@ async def test_a_source_need_not_know_times_or_the_latest_nor_the_sequences_of_i
 
     report = await checked(filled(Plain(3)))
     assert report.not_checked.count("start('latest'), which is refused: earliest only") == 1
+
+
+async def test_of_a_partition_with_just_as_many_records_as_are_read_the_end_is_checked() -> None:
+    class Wrong(MemorySource):
+        async def end(self, partition: str) -> End:
+            return End("0", 5)
+
+    source = Wrong(1)
+    source.append("0", [b"1"] * 8)
+    with pytest.raises(WrongSource):
+        await check_source(source, most_records=8)
 
 
 async def test_an_end_beyond_the_last_record_that_was_read_is_told() -> None:
@@ -94,9 +105,9 @@ async def test_pages_may_be_of_other_column_types_and_records_without_key_time_o
 
 async def test_of_a_long_partition_the_first_records_and_the_end_are_looked_at() -> None:
     report = await checked(filled(MemorySource(3, page=3), 100), most_records=60)
-    assert report.records == {"0": 60, "1": 60, "2": 0}
+    assert report.records == {"0": 63, "1": 63, "2": 0}
     assert report.not_checked == [f"where partition {name} ends: it has more than 60 records" for name in "01"]
-    assert (len(report.positions["0"]), report.positions["0"][:4]) == (21, ["0", "30", "3", "6"])
+    assert (len(report.positions["0"]), report.positions["0"][:4]) == (22, ["0", "31", "3", "6"])
 
 
 async def test_a_partition_that_goes_on_for_ever_is_left_at_some_record() -> None:
@@ -112,7 +123,7 @@ async def test_a_partition_that_goes_on_for_ever_is_left_at_some_record() -> Non
             return End("1000", 999)
 
     report = await check_source(Endless(1), most_records=50)
-    assert report.records == {"0": 50}
+    assert report.records == {"0": 51}
 
 
 async def test_a_source_is_checked_as_it_is_and_what_cannot_be_is_told() -> None:
