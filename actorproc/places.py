@@ -57,12 +57,12 @@ async def wrong_container(store: Store) -> str | None:
 
 
 async def log_in_the_way(store: Store, processor: str) -> str | None:
-    """Why `processor` cannot live in this container: a log is there. Some names are the same in both, so each would take what
-    the other keeps, and who reads it, for its own. None if there is none."""
-    for place, url in (("", store.url), (f"{processor}/", f"{store.url.rstrip('/')}/{processor}")):
-        if await store.get(place + LOG_META, tail=1):
-            return f"{processor} would keep what it owns at {store.url.rstrip('/')}/{processor}, and {url} is a log: give another container"
-    return None
+    """Why `processor` cannot live in this container: a log is where it would. Some names are the same in both, so each would take
+    what the other keeps, and who reads it, for its own. None if there is none."""
+    if not await store.get(f"{processor}/{LOG_META}", tail=1):
+        return None
+    place = f"{store.url.rstrip('/')}/{processor}"
+    return f"{processor} would keep what it owns at {place}, and that is a log: give another name or container"
 
 
 class Processors(NamedTuple):

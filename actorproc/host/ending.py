@@ -37,6 +37,7 @@ class Ending:
         self._layout = layout
         self._log = log
         self._hopeless: dict[str, str] = {}
+        self._later: dict[str, End] = {}  # of partitions that were empty at first
         self._endless: dict[str, str] = {}  # partition -> why it cannot be told where it ends
 
     async def find(self) -> UntilEnd:
@@ -85,10 +86,20 @@ class Ending:
         end = ends[partition]
         try:
             cursor = await read_cursor(self._store, self._layout, partition)
-            if cursor is None or not self._source.reached(cursor, end):
+            if cursor is None:
+                return False
+            if end.sequence is None and not self._source.reached(cursor, end):
+                # It was empty, and a position cannot be compared: whoever is at a later end has passed that one.
+                end = self._later.get(partition) or await self._source.end(partition)
+                if end.sequence is not None:
+                    self._later[partition] = end
+            if not self._source.reached(cursor, end):
                 return False
             if not is_beyond_doubt(self._source, partition, cursor, end):
-                return self._source.sequence_before(partition, cursor.position) is None  # then there is no better sign
+                if self._source.sequence_before(partition, cursor.position) is not None or cursor.sequence >= 0:
+                    return False
+                # Nothing was processed: either it began at the end, or it is about to begin.
+                return cursor.position != await self._source.start(partition, "earliest")
             if end.sequence is None or cursor.sequence <= end.sequence:
                 return True
             now = await self._source.end(partition)  # it has grown, or it has lost what was read

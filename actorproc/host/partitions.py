@@ -238,7 +238,8 @@ class OwnPartitions:
                 "partition.drain_timed_out", partition=running.partition, epoch=running.epoch,
                 after=self._settings.max_handoff_time,
                 why=_UNFINISHED.get(running.actor.statistics.state, "the handler did not finish its batch within max_handoff_time: "
-                                    "the next owner processes it again"),
+                                    + ("the next owner processes it again" if self._settings.delivery == "at-least-once" else
+                                       "at most once what is left of it is lost")),
             )  # fmt: skip
             running.scope.cancel()
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from actorproc.boundary import read_boundary
 from actorproc.document import document, to_document
-from actorproc.errors import CorruptObject, StoreError, UsageError
+from actorproc.errors import CorruptObject, SourceError, StoreError, UsageError
 from actorproc.layout import LOG_STAGED, batch_of_staged, folder_of, log_boundary, log_transaction
 from actorproc.log.files import Notes, encode_file, first_base, open_log
 from actorproc.log.heads import HeadWriter
@@ -112,15 +112,17 @@ class Transactions:
         async with hinting(store) as heads:
             yield cls(store, heads)
 
-    async def commit(self, name: str, batch: int, staged: Sequence[Staged]) -> None:
+    async def commit(self, name: str, batch: int, staged: Sequence[Staged], *, in_turn: bool = False) -> None:
         """On return `batch` is in the log, once: these records, or those with which it was begun before.
 
         Args:
             batch: greater than the one before; one that is not, is in the log already, and nothing is done.
             staged: in the order in which the records are to be appended.
+            in_turn: batches are only done again one at a time, the latest. An earlier one has other records by now.
 
         Raises:
             UsageError: what was staged is somewhere else.
+            SourceError: `in_turn`, and a later batch is there: whoever asks for this one has gone back in time.
         """
         key = log_transaction(name)
         stored = await self._store.get(key)
@@ -134,6 +136,12 @@ class Transactions:
                 if ours:
                     log.info("log.transaction_done", transaction=name, batch=found.batch)
             elif found is not None and found.batch >= batch:
+                if in_turn and found.batch > batch:
+                    raise SourceError(
+                        f"micro-batch {batch} is to be appended to {self._store.url}, and {found.batch} of the same query is there already: "
+                        "its checkpoint was restored from an older copy, or the query runs somewhere else, too. Under these numbers are "
+                        "other rows by now. Restore the newest checkpoint, or begin with a new checkpointLocation"
+                    )
                 break
             elif unseen := await self._unseen(staged):
                 before, stored = stored, await self._store.get(key)

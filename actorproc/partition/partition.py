@@ -159,8 +159,10 @@ class PartitionActor(Actor[Read | Exception]):
         finally:
             if self.aborted is not None:
                 reason = CloseReason.FAILED
-                if self._settings.delivery == "at-most-once" and handler is not None:
-                    await self._commit_after_abort()
+            # Also by a drain that waited for long enough.
+            cut_off = self.aborted is not None or (self._draining.is_set() and self.statistics.state == "running")
+            if cut_off and self._settings.delivery == "at-most-once" and handler is not None:
+                await self._commit_after_abort()
             self.statistics.state = "closing"
             self._room.close()
             self._committer.close()
@@ -337,7 +339,7 @@ class PartitionActor(Actor[Read | Exception]):
             await self._committer.commit()
 
     async def _commit_after_abort(self) -> None:
-        """At most once earlier batches are done for good, though the handler hangs in this one."""
+        """At most once earlier batches are done for good, though the handler hangs in this one, or takes too long."""
         why = f"not committed within {CLOSING_TIME:g} s"
         with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSING_TIME):
             try:

@@ -89,14 +89,14 @@ class _Writer(Acknowledged):
                 staged.append(_put(place, waiting, size, transaction, batch))
         return Message(transaction, staged)
 
-    def _commit(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
-        """What the driver does, once all tasks are done."""
+    def _commit(self, messages: Sequence[WriterCommitMessage | None], batch: int, *, in_turn: bool = False) -> None:
+        """What the driver does, once all tasks are done. `in_turn`: see `Transactions.commit`."""
         given = [message for message in messages if isinstance(message, Message)]
         if not given:
             return
         staged = [one for message in given for one in message.staged]
         with self._open() as place:
-            place.call(_append, place.store, given[0].transaction, batch, staged)
+            place.call(_append, place.store, given[0].transaction, batch, staged, in_turn)
 
 
 def _put(place: Place, rows: Sequence[Rows], size: int, transaction: str, batch: int) -> Staged:
@@ -106,12 +106,12 @@ def _put(place: Place, rows: Sequence[Rows], size: int, transaction: str, batch:
     return Staged(key, size, partitions)
 
 
-async def _append(store: Store, transaction: str, batch: int, staged: Sequence[Staged]) -> None:
+async def _append(store: Store, transaction: str, batch: int, staged: Sequence[Staged], in_turn: bool) -> None:
     # One that was begun is finished, though it may find no rows this time.
     if not staged and not await is_begun(store, transaction, batch):
         return
     async with Transactions.opened(store) as transactions:
-        await transactions.commit(transaction, batch, staged)
+        await transactions.commit(transaction, batch, staged, in_turn=in_turn)
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
@@ -192,7 +192,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         if not self._found:
             with self._open() as place:
                 place.call(create_log, place.store, self._partitions)
-        self._commit(messages, batchId)
+        self._commit(messages, batchId, in_turn=True)
 
     @called_by_spark
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 import anyio
+import pytest
 
 from actorproc.host.ending import Ending
 from actorproc.host.supervisor import Supervisor
@@ -13,6 +14,7 @@ from actorproc.layout import ProcessorLayout
 from actorproc.logger import get_logger
 from actorproc.output.checkpoints import Checkpoint
 from actorproc.records import Cursor
+from actorproc.sources.protocol import End
 from actorproc.store import Store
 from actorproc.stores.memory import Memory
 from actorproc.testing.clock import VirtualClock
@@ -76,6 +78,53 @@ def test_a_partition_that_fails_beyond_its_end_keeps_nobody_from_waiting_for_tho
             assert not supervisor.stopped
             await store.create(LAYOUT.checkpoint("1"), Checkpoint(1, 0, Cursor("0")).to_json())
         ending.check(cast(Supervisor, supervisor))
+
+    run(main())
+
+
+def test_a_partition_that_was_empty_and_has_grown_since_is_not_waited_for_for_ever() -> None:
+    async def main() -> None:
+        clock, source = VirtualClock("a"), MemorySource(1)
+        store = Store(Memory(clock=clock), clock=clock)
+        ending = Ending(source, store, LAYOUT, get_logger(__name__))
+        supervisor = Elsewhere(await ending.find())
+        assert supervisor.until_end.ends["0"].sequence is None
+        source.append("0", [b"1", b"2"])
+        await store.put(LAYOUT.checkpoint("0"), Checkpoint(1, 0, Cursor("1", 0)).to_json())
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ending.watch, cast(Supervisor, supervisor))
+            await clock.sleep(8)
+            assert not supervisor.stopped, "the second record had come by the first look"
+            source.append("0", [b"3"])
+            await store.put(LAYOUT.checkpoint("0"), Checkpoint(1, 0, Cursor("2", 1)).to_json())
+        assert supervisor.stopped
+
+    run(main())
+
+
+@pytest.mark.parametrize("cursor", [Cursor("0", 29), Cursor("0")])
+def test_a_coarse_position_alone_is_no_sign_that_another_host_is_at_the_end(cursor: Cursor) -> None:
+    class OnePage(MemorySource):
+        """All that is there is in the page that is still growing."""
+
+        async def end(self, partition: str) -> End:
+            return End("0", 79)
+
+        def sequence_before(self, partition: str, position: str) -> int | None:
+            return None
+
+    async def main() -> None:
+        clock, source = VirtualClock("a"), OnePage(1)
+        store = Store(Memory(clock=clock), clock=clock)
+        ending = Ending(source, store, LAYOUT, get_logger(__name__))
+        supervisor = Elsewhere(await ending.find())
+        await store.put(LAYOUT.checkpoint("0"), Checkpoint(1, 0, cursor).to_json())
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ending.watch, cast(Supervisor, supervisor))
+            await clock.sleep(8)
+            assert not supervisor.stopped
+            await store.put(LAYOUT.checkpoint("0"), Checkpoint(1, 0, Cursor("0", 79)).to_json())
+        assert supervisor.stopped
 
     run(main())
 

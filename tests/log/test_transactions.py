@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from actorproc.boundary import raise_boundary
-from actorproc.errors import CorruptObject, StoreUnavailable, UsageError
+from actorproc.errors import CorruptObject, SourceError, StoreUnavailable, UsageError
 from actorproc.layout import LOG_STAGED, log_boundary, log_file, log_staged, log_transaction
 from actorproc.log import transactions
 from actorproc.log.files import create_log, end_of
@@ -74,13 +74,20 @@ class World:
         return staged
 
     async def commit(
-        self, batch: int, values: Sequence[str], fate: Fate | None = None, store: Store | None = None, name: str = "t"
+        self,
+        batch: int,
+        values: Sequence[str],
+        fate: Fate | None = None,
+        store: Store | None = None,
+        name: str = "t",
+        *,
+        in_turn: bool = False,
     ) -> None:
         """What a driver does: stage, then commit."""
         store = store or Store(Driver(self.truth, fate or Fate()), limits=StoreLimits(patience=0))
         staged = await self.stage(store, batch, values)
         async with Transactions.opened(store) as opened:
-            await opened.commit(name, batch, staged)
+            await opened.commit(name, batch, staged, in_turn=in_turn)
 
     async def commit_elsewhere(self, batch: int, values: Sequence[str]) -> None:
         """Its tasks have staged where the driver does not look."""
@@ -136,6 +143,16 @@ async def test_a_batch_that_is_done_again_is_not_appended_again_and_a_later_one_
     await world.commit(4, ["x", "y"])
     assert await world.values() == {"0": [b"a", b"d", b"x"], "1": [b"b"], "2": [b"c", b"e", b"y"]}
     assert await world.staged() == []
+
+
+async def test_a_batch_before_the_latest_is_refused_where_only_that_one_can_be_done_again(world: World) -> None:
+    await world.commit(3, BATCH, in_turn=True)
+    await world.commit(3, BATCH, in_turn=True)
+    with pytest.raises(
+        SourceError, match="micro-batch 2 is to be appended to memory://, and 3 of the same query is there"
+    ):
+        await world.commit(2, ["other", "records"], in_turn=True)
+    assert await world.values() == EXPECTED
 
 
 async def test_what_is_staged_for_a_later_batch_stays_when_one_is_done(world: World) -> None:

@@ -61,6 +61,26 @@ async def test_at_most_once_what_was_done_before_a_handler_got_stuck_is_kept() -
     assert await rows(store) == [2 * n for n in (0, 1, 2, 3, 8, 9)]
 
 
+async def test_at_most_once_what_was_done_before_a_batch_that_outlasts_a_stop_is_kept() -> None:
+    reached = anyio.Event()
+
+    class Slow(Double):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            if batch.first >= 4:
+                reached.set()
+                await anyio.sleep_forever()
+            await super().process(batch, ctx)
+
+    store = Store(Memory())
+    settings = {
+        **QUICK, "max_handoff_time": 0.2, "max_batch_records": 4, "delivery": "at-most-once", "commit_interval": 1000
+    }  # fmt: skip
+    with anyio.fail_after(60):
+        async with Processor(Slow, name="Double", source=fed(1), container=store, **settings):
+            await reached.wait()
+    assert await rows(store) == [2 * n for n in range(4)]
+
+
 async def test_a_handler_that_does_not_get_through_opened_is_cancelled_and_its_partition_started_again() -> None:
     starts: list[str] = []
 
