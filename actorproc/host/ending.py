@@ -26,6 +26,10 @@ HOPELESS = 5
 """Failures in a row, with nothing committed in between, after which a partition is not waited for."""
 
 _NAMED = 5  # partitions that a message names
+_TOLD_EVERY = 10.0  # seconds between two lines of the log on what is waited for
+
+
+_ELSEWHERE = "they do not run here: actorproc status tells who has them, how far they are, and what fails"
 
 
 class Ending:
@@ -66,7 +70,8 @@ class Ending:
         Or when all that is left here fails again and again, or by a mistake in the handler itself. Then it does not wait for
         other hosts, which may be waiting for this one: its leases go to them, and they have another try.
         """
-        run = supervisor.until_end
+        run, clock = supervisor.until_end, self._store.clock
+        told_at = clock.monotonic()
         while left := run.left:
             self._hopeless = supervisor.hopeless(HOPELESS)
             here = left & supervisor.partitions  # of what it runs, one that fails now may have got there before
@@ -78,6 +83,10 @@ class Ending:
             for partition, reached in (await gather(elsewhere, partial(self._has_reached, run.ends))).items():
                 if reached:
                     run.note_reached(partition)
+            others = sorted(run.left - supervisor.partitions, key=natural)
+            if others and clock.monotonic() - told_at >= _TOLD_EVERY:
+                told_at = clock.monotonic()
+                self._log.info("processor.waiting_for_end", waiting_for=named_partitions(others), why=_ELSEWHERE)
         else:
             self._log.info("processor.reached_end", partitions=len(run.ends))
         supervisor.stop()

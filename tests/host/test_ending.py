@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import anyio
 import pytest
+import structlog
 
 from actorproc.host.ending import Ending
 from actorproc.host.supervisor import Supervisor
@@ -80,6 +81,21 @@ def test_a_partition_that_fails_beyond_its_end_keeps_nobody_from_waiting_for_tho
         ending.check(cast(Supervisor, supervisor))
 
     run(main())
+
+
+def test_what_is_waited_for_elsewhere_is_told_now_and_then() -> None:
+    async def main() -> list[Any]:
+        clock, source = VirtualClock("a"), MemorySource(3)
+        store = Store(Memory(clock=clock), clock=clock)
+        with structlog.testing.capture_logs() as logs:
+            ending = Ending(source, store, LAYOUT, structlog.get_logger())
+            supervisor = Elsewhere(await ending.find())
+            await store.put(LAYOUT.checkpoint("1"), Checkpoint(1, 0, Cursor("0")).to_json())
+            with anyio.move_on_after(34):
+                await ending.watch(cast(Supervisor, supervisor))
+        return [entry["waiting_for"] for entry in logs if entry["event"] == "processor.waiting_for_end"]
+
+    assert run(main()) == ["partitions 0, 2"] * 3
 
 
 def test_a_partition_that_was_empty_and_has_grown_since_is_not_waited_for_for_ever() -> None:
