@@ -28,7 +28,6 @@ HOPELESS = 5
 _NAMED = 5  # partitions that a message names
 _TOLD_EVERY = 10.0  # seconds between two lines of the log on what is waited for
 
-
 _ELSEWHERE = "they do not run here: actorproc status tells who has them, how far they are, and what fails"
 
 
@@ -98,10 +97,7 @@ class Ending:
             if cursor is None:
                 return False
             if end.sequence is None and not self._source.reached(cursor, end):
-                # It was empty, and a position cannot be compared: whoever is at a later end has passed that one.
-                end = self._later.get(partition) or await self._source.end(partition)
-                if end.sequence is not None:
-                    self._later[partition] = end
+                end = await self._later_end(partition)
             if not self._source.reached(cursor, end):
                 return False
             if not is_beyond_doubt(self._source, partition, cursor, end):
@@ -116,6 +112,14 @@ class Ending:
             self._log.warning("processor.end_unknown", partition=partition, error=str(error))
             return False
         return now.sequence is None or cursor.sequence <= now.sequence
+
+    async def _later_end(self, partition: str) -> End:
+        """Of one that was empty: a position cannot be compared, but whoever is at a later end has passed the first one. Once
+        there is a record it stays as it is, or a stream that grows would be followed for ever."""
+        end = self._later.get(partition) or await self._source.end(partition)
+        if end.sequence is not None:
+            self._later[partition] = end
+        return end
 
     def check(self, supervisor: Supervisor | None) -> None:
         """After the run.
