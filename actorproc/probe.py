@@ -128,6 +128,24 @@ class _Bench:
     async def swap(self, key: str, body: bytes, tag: str) -> str:
         return await self._once("put_if_match", self.store.backend.put_if_match(key, body, tag))
 
+    async def accepted(self, key: str, body: bytes, write: Awaitable[str]) -> str:
+        """The tag of a conditional write of `body` that nobody else is in the way of."""
+        try:
+            return await write
+        except ConditionFailed:
+            stored = await self.get(key)
+            if stored is not None and stored.body == body:
+                raise self.sent_twice() from None
+            raise _Broken(
+                f"the write was refused although nobody else had written; {_shown(stored)} is there"
+            ) from None
+
+    def sent_twice(self) -> StoreUnavailable:
+        """Our own write was in the way, as a proxy makes it that repeats a request: it proves nothing."""
+        return StoreUnavailable(
+            f"{self.store.url}: a write was refused, and is there all the same: something on the way sends requests twice"
+        )
+
     async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
         return await self._once("get", self.store.backend.get(key, unless=unless, tail=tail))
 
@@ -171,7 +189,7 @@ class _Check(NamedTuple):
 
 
 async def _try(check: _Check, bench: _Bench) -> Property:
-    """Run a check, on fresh keys again where the store was unavailable: a lost reply proves nothing."""
+    """Run a check, on fresh keys again where the store was unavailable: a lost reply proves nothing, nor does a doubled write."""
     clock, limits = bench.store.clock, bench.store.limits
     give_up = clock.monotonic() + limits.patience
     attempt = 0
@@ -202,7 +220,7 @@ async def _read_your_write(bench: _Bench) -> str:
 
 async def _create_if_absent(bench: _Bench) -> str:
     key = bench.key()
-    await bench.create(key, b"first")
+    await bench.accepted(key, b"first", bench.create(key, b"first"))
     try:
         await bench.create(key, b"second")
     except ConditionFailed:
@@ -214,11 +232,8 @@ async def _create_if_absent(bench: _Bench) -> str:
 
 async def _match(bench: _Bench) -> str:
     key = bench.key()
-    tag = await bench.create(key, b"old")
-    try:
-        await bench.swap(key, b"new", tag)
-    except ConditionFailed:
-        raise _Broken("the write was refused although nobody else had written") from None
+    tag = await bench.accepted(key, b"old", bench.create(key, b"old"))
+    await bench.accepted(key, b"new", bench.swap(key, b"new", tag))
     await bench.expect(key, b"new", "after the accepted write")
     return "the write was accepted"
 
@@ -263,6 +278,7 @@ async def _swap_to(bench: _Bench, key: str, tag: str, body: bytes) -> str:
 
 
 async def _race(bench: _Bench, key: str, write: Callable[[bytes], Awaitable[str]]) -> str:
+    bodies = [b"racer %d" % number for number in range(RACERS)]
     won: list[bytes] = []
     unknown: dict[bytes, StoreUnavailable] = {}
     refused: list[StoreRefused] = []
@@ -279,8 +295,8 @@ async def _race(bench: _Bench, key: str, write: Callable[[bytes], Awaitable[str]
             refused.append(error)
 
     async with anyio.create_task_group() as tasks:
-        for number in range(RACERS):
-            tasks.start_soon(run, b"racer %d" % number)
+        for body in bodies:
+            tasks.start_soon(run, body)
     stored = await bench.get(key)
     if len(won) > 1:
         raise _Broken(f"{len(won)} of them were told that they had won; {_shown(stored)} is there")
@@ -289,6 +305,8 @@ async def _race(bench: _Bench, key: str, write: Callable[[bytes], Awaitable[str]
     if won and (stored is None or stored.body != won[0]):
         raise _Broken(f"{_quoted(won[0])} was told that it had won, but {_shown(stored)} is there")
     if not won and not unknown:
+        if stored is not None and stored.body in bodies:
+            raise bench.sent_twice()
         raise _Broken(f"all were refused; {_shown(stored)} is there")
     if not won and (stored is None or stored.body not in unknown):
         raise next(iter(unknown.values()))
@@ -339,7 +357,7 @@ async def _delete(bench: _Bench) -> str:
     if await bench.list(key):
         raise _Broken("it was still listed")
     await bench.delete(key)
-    await bench.create(key, b"again")
+    await bench.accepted(key, b"again", bench.create(key, b"again"))
     return "it was gone from reads and listings; its key could be used again"
 
 

@@ -182,8 +182,13 @@ class Settings(BaseSettings):
     )
     restart_backoff_max: Seconds = Field(
         60,
-        description="Longest wait before one that failed is started again: at once after ten failures within ten minutes.",
+        description="Longest wait before one that failed is started again.",
     )
+    restart_intensity: Count = Field(
+        10,
+        description="After so many failures of a partition within `restart_period` it waits the longest at once: one that lives a while each time would not get there.",
+    )
+    restart_period: Seconds = Field(600, description="How long a failure counts towards `restart_intensity`.")
     loop_block_warning: Seconds = Field(1, description="An event loop blocked for so long is logged with its stack.")
     handler_threads: Count = Field(
         16, description="Threads for plain `def process` handlers, per host; one that is stuck counts until it ends."

@@ -118,17 +118,8 @@ async def read_status(
 
 def _failing(group: GroupDocument, heartbeats: Iterable[tuple[Heartbeat, float]]) -> dict[str, str]:
     """Partition -> why it fails, as the heartbeat of its owner says."""
-    found: dict[str, str] = {}
-    members = group.incarnations()
-    for beat, _ in heartbeats:
-        if (beat.host, beat.incarnation) not in members:
-            continue  # of an earlier life of the host, which nobody has removed yet
-        failing = beat.statistics.get("failing")
-        for partition, why in failing.items() if isinstance(failing, dict) else ():
-            lease = group.leases.get(partition)
-            if lease is not None and lease.owner == beat.host:
-                found[partition] = f"on {beat.host}: {why}"
-    return found
+    said = group.said_by_owners((beat for beat, _ in heartbeats), "failing")
+    return {partition: f"on {beat.host}: {beat.failure(partition)}" for partition, beat in said.items()}
 
 
 async def _read_partition(

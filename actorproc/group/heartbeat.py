@@ -41,6 +41,11 @@ class Heartbeat:
     """Grows with each renewal, so that no two have the same content and with it the same tag."""
     statistics: Mapping[str, object]
 
+    def failure(self, partition: str) -> str | None:
+        """Why the partition fails there, as far as it says so."""
+        failing = self.statistics.get("failing")
+        return failing.get(partition) if isinstance(failing, dict) else None
+
     def to_json(self) -> bytes:
         return to_document(asdict(self))
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
 from actorproc.document import document, to_document
 from actorproc.group.assignment import Lease, Member
-from actorproc.group.heartbeat import Incarnation
+from actorproc.group.heartbeat import Heartbeat, Incarnation
 from actorproc.layout import ProcessorLayout
 from actorproc.store import Store
 
@@ -31,6 +31,16 @@ class GroupDocument:
     def incarnations(self) -> set[Incarnation]:
         """Of the members."""
         return {(host, member.incarnation) for host, member in self.members.items()}
+
+    def said_by_owners(self, heartbeats: Iterable[Heartbeat], what: str) -> dict[str, Heartbeat]:
+        """Partitions that are in the statistic `what`, a collection, of the heartbeat of their owner, by that."""
+        members = self.incarnations()  # else it is of an earlier life of the host, and nobody has removed it yet
+        found: dict[str, Heartbeat] = {}
+        for beat in heartbeats:
+            named = beat.statistics.get(what)
+            if (beat.host, beat.incarnation) in members and isinstance(named, Collection):
+                found.update((p, beat) for p in named if p in self.leases and self.leases[p].owner == beat.host)
+        return found
 
     def may_join(self, newcomers: Mapping[str, str]) -> dict[str, str]:
         """Those hosts, with their incarnation, that are not out."""

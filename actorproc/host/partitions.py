@@ -71,7 +71,11 @@ class OwnPartitions:
         self._turns: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)  # partition -> held by who runs it
         self._warm = anyio.Event()
         self._done = Done()  # by actors that have ended
-        self._policy = RestartPolicy(Backoff(self._settings.restart_backoff, self._settings.restart_backoff_max))
+        self._policy = RestartPolicy(
+            Backoff(self._settings.restart_backoff, self._settings.restart_backoff_max),
+            self._settings.restart_intensity,
+            self._settings.restart_period,
+        )
         self.fenced = False
         """Others may take this host for dead: nothing may run."""
         self.closing = False
@@ -116,9 +120,9 @@ class OwnPartitions:
         """Partitions that failed and have not got on since -> why."""
         return {running.partition: error for running in self._running.values() if (error := running.open_error)}
 
-    def hopeless(self, after: int) -> dict[str, str]:
+    def hopeless(self) -> dict[str, str]:
         """Partitions here that need not be waited for -> why: see `Running.hopeless`."""
-        found = {partition: running.hopeless(after) for partition, running in self._running.items()}
+        found = {partition: running.hopeless() for partition, running in self._running.items()}
         return {partition: why for partition, why in found.items() if why is not None}
 
     def apply(self, leases: Mapping[str, Lease]) -> None:

@@ -13,6 +13,9 @@ from actorproc.partition.committing import PartitionState, PartitionStatistics
 from actorproc.partition.letter_limit import LetterLimit
 from actorproc.partition.partition import PartitionActor
 
+HOPELESS = 5
+"""Failures in a row, with nothing committed in between, after which a run until the end does not wait for a partition."""
+
 
 @dataclass(frozen=True, slots=True)
 class Done:
@@ -97,16 +100,16 @@ class Running:
         how = "fails and is started again and again" if self._failures > 1 else "failed, and was started again"
         return f"{how}: {self.error}"
 
-    def hopeless(self, after: int) -> str | None:
-        """Why it need not be waited for, if so: it failed at least `after` times in a row, or by a mistake in the handler, which
+    def hopeless(self) -> str | None:
+        """Why it need not be waited for, if so: it failed at least `HOPELESS` times in a row, or by a mistake in the handler, which
         would fail whatever the record; and has committed nothing since."""
         if self.actor is not None and self.actor.statistics.committed.sequence > self._got_to:
             return None
         if self._misused:
             return f"failed, and would again until the handler is mended: {self.error}"
         return (
-            f"failed at least {after} times in a row without getting on: {self.error}"
-            if self._failures >= after
+            f"failed at least {HOPELESS} times in a row without getting on: {self.error}"
+            if self._failures >= HOPELESS
             else None
         )
 

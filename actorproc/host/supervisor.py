@@ -131,9 +131,9 @@ class Supervisor(Actor[Note]):
             self._common.host, self._group.incarnation, own.fenced, list(self._members), own.statistics(), own.done(), self._error
         )  # fmt: skip
 
-    def hopeless(self, after: int) -> dict[str, str]:
+    def hopeless(self) -> dict[str, str]:
         """Partitions here that need not be waited for -> why: see `Running.hopeless`."""
-        return self._own.hopeless(after)
+        return self._own.hopeless()
 
     @property
     def partitions(self) -> set[str]:
@@ -184,7 +184,10 @@ class Supervisor(Actor[Note]):
     async def _renew(self) -> None:
         self._tell_of_letters()
         error = None if self._error is None else _cut(self._error)
-        await self._group.renew({"partitions": len(self._own), "failing": self._shown_failing(), "error": error})
+        failing, hopeless = self._shown_failing(), sorted(self._own.hopeless())
+        await self._group.renew(
+            {"partitions": len(self._own), "failing": failing, "hopeless": hopeless, "error": error}
+        )
         self._renewed.set()
         self._renewed = anyio.Event()
 

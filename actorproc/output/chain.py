@@ -109,6 +109,12 @@ class Tip:
         return newest.next if newest and newest.next.sequence >= known.sequence else known
 
     @property
+    def ahead(self) -> bool:
+        """Whether the cursor tells what will be committed, not what is: see `Checkpoint.ahead`."""
+        newest, known = self.newest, self.checkpoint
+        return known.ahead and not (newest and newest.next.sequence >= known.cursor.sequence)
+
+    @property
     def totals(self) -> Totals:
         return (self.newest or self.checkpoint).totals
 

@@ -20,6 +20,7 @@ _TYPES = {
     "host": (str,),
     "time": (float, int),
     "put_id": (str,),
+    "ahead": (bool,),
 }
 _TOTALS = dict.fromkeys(("records", "rows", "dead_letters", "skipped"), (int,))
 
@@ -55,6 +56,8 @@ class Checkpoint:
     """When it was last moved (a claim moves nothing): seconds since 1970 by the host's clock, but never before a commit that
     it has passed."""
     put_id: str = ""
+    ahead: bool = False
+    """At most once: `cursor` is the end of a batch that the handler is just getting; what comes of it is not committed."""
 
     def to_json(self) -> bytes:
         return to_document({**asdict(self), "cursor": list(self.cursor)})
@@ -62,6 +65,7 @@ class Checkpoint:
     @classmethod
     def from_json(cls, key: str, body: bytes) -> Self:
         with document(key, body, "checkpoint") as fields:
+            fields.setdefault("ahead", False)  # of a version that did not say it
             check_types(fields, _TYPES)
             check_types(fields["totals"], _TOTALS)
             position, sequence = fields.pop("cursor")
@@ -104,19 +108,20 @@ class CheckpointKeeper:
                         raise Outranked(
                             self._key, found.epoch, f"epoch {found.epoch} of {found.host} is past ours, {self._epoch}"
                         )
-                    self.current = self._signed(found)
+                    self.current = self._signed(replace(found, ahead=False))  # nobody is at that batch any more
                     self._tag = await self._store.swap(self._key, self.current.to_json(), stored.tag)
             except Conflict:
                 continue
             return self.current
 
-    async def advance(self, number: int, cursor: Cursor, totals: Totals, time: float) -> None:
-        """Write how far we are at `time`.
+    async def advance(self, number: int, cursor: Cursor, totals: Totals, time: float, *, ahead: bool = False) -> None:
+        """Write how far we are at `time`; or, `ahead`, how far we shall be.
 
         Raises:
             Fenced: somebody else wrote it since; this worker is not the owner any more.
         """
-        moved = self._signed(replace(self.current, number=number, cursor=cursor, totals=totals, time=time))
+        moved = replace(self.current, number=number, cursor=cursor, totals=totals, time=time, ahead=ahead)
+        moved = self._signed(moved)
         try:
             self._tag = await self._store.swap(self._key, moved.to_json(), self._tag)
         except Conflict as conflict:

@@ -272,7 +272,7 @@ class Committer:
             Fenced: another host runs this partition.
         """
         with self._settling():
-            await self._keeper.advance(self._number, cursor, self._totals, self._now())
+            await self._keeper.advance(self._number, cursor, self._totals, self._now(), ahead=True)
         self.cursor = cursor
 
     async def checkpoint(self) -> None:

@@ -35,7 +35,7 @@ class Elsewhere:
         self.until_end = until_end
         self.stopped = False
 
-    def hopeless(self, _: int) -> dict[str, str]:
+    def hopeless(self) -> dict[str, str]:
         return {}
 
     def stop(self) -> None:
@@ -64,7 +64,7 @@ def test_a_partition_that_fails_beyond_its_end_keeps_nobody_from_waiting_for_tho
     class Failing(Elsewhere):
         partitions = frozenset({"0"})
 
-        def hopeless(self, _: int) -> dict[str, str]:
+        def hopeless(self) -> dict[str, str]:
             return {"0": "failed 5 times"}
 
     async def main() -> None:

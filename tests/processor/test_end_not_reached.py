@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from actorproc import Batch, Decision, PartitionContext, PartitionHandler, Processor, Producer, Record, errors
-from actorproc.host.ending import HOPELESS
+from actorproc.host.running import HOPELESS
 from actorproc.layout import ProcessorLayout, log_file
 from actorproc.output.chain import read_cursor
 from actorproc.sources import LogSource

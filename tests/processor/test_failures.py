@@ -15,9 +15,12 @@ import pytest
 import structlog
 
 from actorproc import Batch, PartitionContext, Processor, Site, errors
+from actorproc.group.nudge import NoNudges
 from actorproc.output.chain import LETTERS_LIMIT
 from actorproc.store import Store
 from actorproc.stores.memory import Memory
+from actorproc.testing.clock import VirtualClock
+from actorproc.testing.loop import run
 from actorproc.testing.source import MemorySource
 from tests.processor.doubling import QUICK, Double, fed, rows
 
@@ -48,6 +51,28 @@ async def test_a_bug_in_one_partition_never_stops_the_others() -> None:
             while len(await rows(store)) < 20:
                 await anyio.sleep(0.01)
         assert processor.statistics().running
+
+
+def test_how_often_a_partition_may_fail_before_it_waits_the_longest_is_a_setting() -> None:
+    class Broken(Double):
+        failed_at: ClassVar[list[float]] = []
+
+        async def opened(self, ctx: Site) -> None:
+            self.failed_at.append(anyio.current_time())
+            raise RuntimeError("cannot open")
+
+    async def main() -> None:
+        clock = VirtualClock("a")
+        store = Store(Memory(clock=clock), clock=clock)
+        settings = QUICK | {"restart_intensity": 3, "restart_period": 3600, "restart_backoff_max": 1000}
+        async with Processor(Broken, source=fed(1), container=store, clock=clock, nudges=NoNudges(), **settings):
+            await anyio.sleep(900)
+            assert len(Broken.failed_at) == 3
+            assert Broken.failed_at[-1] - Broken.failed_at[0] < 1
+            await anyio.sleep(200)
+            assert len(Broken.failed_at) == 4
+
+    run(main())
 
 
 class Stray(Double):

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from actorproc import Batch, Decision, PartitionContext, Processor
-from actorproc.host.ending import HOPELESS
+from actorproc.host.running import HOPELESS
 from actorproc.sources.protocol import Chunk, Start
 from actorproc.store import Store
 from actorproc.stores.memory import Memory

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -242,3 +244,38 @@ async def test_a_store_that_refuses_at_the_first_contact_is_wrong_use_unless_cre
     with pytest.raises(StoreRefused, match="renew them") as expired:
         await contact(CredentialsExpired("renew them"))
     assert not isinstance(expired.value, UsageError)
+
+
+class SentTwice(Memory):
+    """Behind a proxy that repeats every third conditional write, and passes on what came back last."""
+
+    writes = 0
+
+    async def put_if_absent(self, key: str, body: bytes) -> str:
+        return await self._perhaps_twice(partial(super().put_if_absent, key, body))
+
+    async def put_if_match(self, key: str, body: bytes, tag: str) -> str:
+        return await self._perhaps_twice(partial(super().put_if_match, key, body, tag))
+
+    async def _perhaps_twice(self, write: Callable[[], Awaitable[str]]) -> str:
+        self.writes += 1
+        tag = await write()
+        return await write() if self.writes % 3 == 0 else tag
+
+
+async def test_a_store_behind_a_proxy_that_sends_requests_twice_now_and_then_is_not_called_unsafe() -> None:
+    limits = StoreLimits(backoff=Backoff(0.001, 0.001))
+    for _ in range(20):
+        store = Store(SentTwice(), limits=limits)
+        assert all(p.held for p in await probe(store, "probe/"))
+
+
+async def test_a_proxy_that_sends_every_request_twice_is_named_as_what_is_wrong() -> None:
+    class Always(SentTwice):
+        async def _perhaps_twice(self, write: Callable[[], Awaitable[str]]) -> str:
+            await write()
+            return await write()
+
+    store = Store(Always(), limits=StoreLimits(patience=0.05, backoff=Backoff(0.001, 0.001)))
+    with pytest.raises(StoreUnavailable, match="sends requests twice"):
+        await probe(store, "probe/")

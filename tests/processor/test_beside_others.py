@@ -1,0 +1,178 @@
+"""`run(until_end=True)` beside hosts that have the partitions it waits for: what they do, and what they say of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import anyio
+import pytest
+
+from actorproc import Batch, Decision, PartitionContext, Processor, errors
+from actorproc.group.nudge import NoNudges
+from actorproc.host.running import HOPELESS
+from actorproc.layout import ProcessorLayout
+from actorproc.output.checkpoints import Checkpoint
+from actorproc.records import Cursor
+from actorproc.sources.protocol import End
+from actorproc.store import Store
+from actorproc.stores.memory import Memory
+from actorproc.testing.clock import VirtualClock
+from actorproc.testing.loop import run
+from actorproc.testing.source import MemorySource
+from tests.processor.doubling import Double, _partitions, fed, rows
+
+
+def at_defaults(source: Any, **settings: Any) -> tuple[Store, dict[str, Any]]:
+    """A store, and what hosts with the default timers have in common, in virtual time."""
+    clock = VirtualClock("a")
+    store = Store(Memory(clock=clock), clock=clock)
+    return store, {"source": source, "container": store, "name": "Double", "nudges": NoNudges(), **settings}
+
+
+@pytest.mark.parametrize("emits", [True, False])
+def test_at_most_once_a_batch_that_another_host_is_still_at_is_waited_for(emits: bool) -> None:
+    class Slow(Double):
+        at_it: ClassVar[list[bool]] = []
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            self.at_it.append(True)
+            await anyio.sleep(100)
+            if emits:
+                await super().process(batch, ctx)
+            self.at_it.append(False)
+
+    async def main() -> None:
+        store, both = at_defaults(fed(1), delivery="at-most-once")
+        async with Processor(Slow, host="a", clock=VirtualClock("a"), **both):
+            while not Slow.at_it:
+                await anyio.sleep(0.1)
+            await Processor(Double, host="b", clock=VirtualClock("b"), **both).run(until_end=True)
+            assert Slow.at_it == [True, False]
+            assert await rows(store) == ([2 * n for n in range(10)] if emits else [])
+
+    run(main())
+
+
+class Stopping(Double):
+    """Cannot go on in partition 1."""
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        if ctx.partition == "1":
+            raise ValueError("poison")
+        await super().process(batch, ctx)
+
+    def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
+        return Decision.STOP
+
+
+def test_a_partition_that_fails_again_and_again_on_a_host_that_goes_on_is_given_up() -> None:
+    async def main() -> None:
+        store, both = at_defaults(fed(2), rebalance_delay=10_000.0)
+        async with Processor(Stopping, host="a", clock=VirtualClock("a"), **both) as service:
+            while len(_partitions(service)) < 2:
+                await anyio.sleep(0.1)
+            says = r"1 of 2 partitions has .*\npartition 1: on a: fails .* again and again: HandlerError: on_error said stop: ValueError: poison"
+            with pytest.raises(errors.EndNotReached, match=says):
+                await Processor(Double, host="b", clock=VirtualClock("b"), **both).run(until_end=True)
+            assert await rows(store) == [2 * n for n in range(10)]
+
+    run(main())
+
+
+def test_what_another_run_until_the_end_gives_up_is_tried_here_too() -> None:
+    async def main() -> None:
+        store, both = at_defaults(fed(2), rebalance_delay=10_000.0)
+        async with anyio.create_task_group() as tasks:
+
+            async def first() -> None:
+                with pytest.raises(errors.EndNotReached, match="poison"):
+                    await Processor(Stopping, host="a", clock=VirtualClock("a"), **both).run(until_end=True)
+
+            tasks.start_soon(first)
+            await anyio.sleep(1)
+            await Processor(Double, host="b", clock=VirtualClock("b"), **both).run(until_end=True)
+        assert await rows(store) == sorted([2 * n for n in range(10)] * 2)
+
+    run(main())
+
+
+def test_a_host_that_fails_a_while_and_gets_on_is_waited_for() -> None:
+    class Outage(Double):
+        failures: ClassVar[int] = 0
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            if type(self).failures <= HOPELESS:
+                type(self).failures += 1
+                raise ValueError("away")
+            await super().process(batch, ctx)
+
+        def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
+            return Decision.STOP
+
+    async def main() -> None:
+        store, both = at_defaults(fed(1), rebalance_delay=10_000.0)
+        async with Processor(Outage, host="a", clock=VirtualClock("a"), **both):
+            await anyio.sleep(1)
+            await Processor(Double, host="b", clock=VirtualClock("b"), **both).run(until_end=True)
+        assert Outage.failures > HOPELESS
+        assert await rows(store) == [2 * n for n in range(10)]
+
+    run(main())
+
+
+def test_at_most_once_a_batch_whose_host_has_died_is_not_waited_for() -> None:
+    async def main() -> None:
+        store, both = at_defaults(fed(1), delivery="at-most-once")
+        left_behind = Checkpoint(1, 0, Cursor("10", 9), ahead=True)
+        await store.put(ProcessorLayout("Double").checkpoint("0"), left_behind.to_json())
+        async with Processor(Double, host="a", clock=VirtualClock("a"), **both) as service:
+            while not _partitions(service):
+                await anyio.sleep(0.1)
+            with anyio.fail_after(100):
+                await Processor(Double, host="b", clock=VirtualClock("b"), **both).run(until_end=True)
+        assert await rows(store) == []
+
+    run(main())
+
+
+def test_a_partition_that_the_source_lists_no_more_is_given_up() -> None:
+    class Fewer(MemorySource):
+        looks = 0
+
+        async def partitions(self) -> Sequence[str]:
+            self.looks += 1
+            return ["0", "1"] if self.looks == 1 else ["0"]
+
+    async def main() -> None:
+        source = Fewer(2)
+        for partition in "01":
+            source.append(partition, [b"1"])
+        store, both = at_defaults(source)
+        with pytest.raises(errors.EndNotReached, match="partition 1: the source does not list it any more"):
+            await Processor(Double, clock=VirtualClock("a"), **both).run(until_end=True)
+        assert await rows(store) == [2]
+
+    run(main())
+
+
+def test_a_stream_that_ends_before_what_another_host_has_read_is_told_of() -> None:
+    class Restored(MemorySource):
+        lost = 0
+
+        async def end(self, partition: str) -> End:
+            return End(str(10 - self.lost), 9 - self.lost)
+
+    async def main() -> None:
+        source = Restored(1)
+        source.append("0", [b"1"] * 10)
+        store, both = at_defaults(source)
+        async with Processor(Double, host="a", clock=VirtualClock("a"), **both):
+            while len(await rows(store)) < 10:
+                await anyio.sleep(1)
+            source.lost = 4
+            says = "partition 0: its newest record is 5, and this processor has read up to 9"
+            with pytest.raises(errors.EndNotReached, match=says):
+                await Processor(Double, host="b", clock=VirtualClock("b"), **both).run(until_end=True)
+
+    run(main())
