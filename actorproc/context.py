@@ -142,6 +142,8 @@ class PartitionContext:
         NumPy arrays may be used again."""
         if isinstance(table, pa.RecordBatch):
             table = pa.Table.from_batches([table])
+        if not isinstance(table, pa.Table) and not isinstance(self._attempt, Closed):  # that refuses whatever it is
+            raise HandlerMisuse(f"emit_arrow takes a pyarrow Table or RecordBatch, not a {type(table).__name__}")
         self._attempt.tables.append(owned(table) if isinstance(table, pa.Table) else table)
 
     def dead_letter(self, record: Record, reason: str) -> None:
@@ -160,7 +162,7 @@ class PartitionContext:
         self._check_open(record)
         if not isinstance(error, Exception):
             raise TypeError(f"ctx.fail takes an exception, not {repr_of(error)}; a reason as text: ctx.dead_letter")
-        self._attempt.failures[record.sequence] = error
+        self._attempt.failures[record.sequence] = failure_of(error)
         if not again:
             self._attempt.hopeless.add(record.sequence)
 
@@ -190,8 +192,8 @@ class PartitionContext:
             None, and rows emitted for it are dropped. Where it is cut off from outside, as by a time limit, the records that it
             was not done with have failed likewise, unless the handler then emits rows for them or gives them up.
         """
-        if concurrency < 1:
-            raise ValueError(f"concurrency = {concurrency}: at least 1")
+        if type(concurrency) is not int or concurrency < 1:
+            raise HandlerMisuse(f"ctx.map: concurrency = {concurrency!r:.80}: a whole number, at least 1")
         if not callable(work):
             raise HandlerMisuse(
                 f"ctx.map takes the batch, then a function to call with each record, not a {type(work).__name__}: "
@@ -203,6 +205,9 @@ class PartitionContext:
         self, batch: Iterable[Record], work: Callable[[Record], Awaitable[T]], concurrency: int
     ) -> list[T | None]:
         records = list(batch)
+        for record in records:
+            if not isinstance(record, Record):
+                raise _no_record(record)
         self._attempt.batch.emitted_at_end = None  # which ones are worked on is known without
         results: list[T | None] = [None] * len(records)
         attempt, left = self._attempt, set(range(len(records)))

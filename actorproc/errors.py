@@ -215,6 +215,9 @@ class PartitionStuck(HandlerError):
 TEXT_LIMIT = 16 * 2**10
 """Characters of an error's text that are kept."""
 
+GROUP_LIMIT = 3
+"""Errors of a group that its text names."""
+
 _INSIDE = {"actorproc", "anyio", "asyncio", "contextlib"}
 
 
@@ -233,12 +236,20 @@ def storable(text: str) -> str:
 
 def text_of(error: BaseException) -> str:
     """Its message. The text is the user's code, too: it may raise itself, or be of any length."""
-    return _shown(error, str, "__str__")
+    return _shown(error, _group_text if isinstance(error, BaseExceptionGroup) else str, "__str__")
 
 
 def told(error: BaseException) -> str:
     """Its type and message: its `repr` may hold all that it was given, such as the headers of a request, and a token in them."""
     return f"{type(error).__name__}: {text_of(error)}".removesuffix(": ")
+
+
+def _group_text(group: object) -> str:
+    """The message of a group says only how many there are."""
+    assert isinstance(group, BaseExceptionGroup)
+    more = len(group.exceptions) - GROUP_LIMIT
+    shown = "; ".join(told(each) for each in group.exceptions[:GROUP_LIMIT])
+    return f"{group}: {shown}{f'; and {more} more' if more > 0 else ''}"
 
 
 def repr_of(error: object) -> str:
@@ -255,7 +266,10 @@ def _shown(error: object, show: Callable[[object], str], method: str) -> str:
 
 
 def failure_of(error: BaseException) -> Exception:
-    """What the user's code raised, as an error that does not end the host."""
+    """What the user's code raised, as an error that does not end the host. A group of one error, as task groups make it, is that
+    one: `on_error` and whoever reads of it ask for its type."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
     return error if isinstance(error, Exception) else HandlerError(f"the handler raised {told(error)}")
 
 

@@ -61,11 +61,11 @@ def load_options(
         raise _no_option(handler, named, unknown[0], in_file=given is None or unknown[0] not in given)
     texts = {name: text for name, text in outside.items() if isinstance(text, str)}
     try:
-        return model(**values)
+        return model.model_validate(values, by_alias=False, by_name=True)
     except ValidationError as error:
         values |= _from_json(error, texts)
     try:
-        return model(**values)
+        return model.model_validate(values, by_alias=False, by_name=True)
     except ValidationError as error:
         hints = _json_hints(error, {name: values[name] for name in texts})
         raise SettingsError(f"options of {handler.__name__}:\n{explain(error, model, _GIVE, where, hints)}") from None

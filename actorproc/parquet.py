@@ -76,9 +76,15 @@ def encoding_cost(table: pa.Table) -> int:
 
 def open_writer(sink: io.BytesIO, schema: pa.Schema, growing: Sequence[str], **options: Any) -> pq.ParquetWriter:
     """A writer with our encodings: `growing` columns as steps, others with a dictionary. `options` as in `write_parquet`."""
+    leaves = _leaves(schema)
+    paths = [path for path, _ in leaves]
+    growing = [path for path in growing if paths.count(path) == 1]  # `a.b` may be a column, and a field of the column a
     encodings = {
-        "use_dictionary": [path for path in options.pop("use_dictionary", _leaves(schema)) if path not in growing],
+        "use_dictionary": [path for path in options.pop("use_dictionary", paths) if path not in growing],
         "column_encoding": dict.fromkeys(growing, "DELTA_BINARY_PACKED"),
+        # Arrow's have the smallest and the largest of the numbers, and NaN is none. To Spark it is the largest: by them it
+        # would pass over the row groups in which it should find it.
+        "write_statistics": [path for path, kind in leaves if kind not in ("FLOAT", "DOUBLE")],
     }
     return pq.ParquetWriter(sink, schema, **{**_ALWAYS, **options, **encodings})
 
@@ -129,12 +135,13 @@ def _never_falls(column: pa.ChunkedArray) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _leaves(schema: pa.Schema) -> tuple[str, ...]:
-    """Paths of the Parquet columns that the schema becomes."""
+def _leaves(schema: pa.Schema) -> tuple[tuple[str, str], ...]:
+    """Path and physical type of the Parquet columns that the schema becomes."""
     sink = io.BytesIO()
     pq.write_table(schema.empty_table(), sink)
     leaves = pq.ParquetFile(sink).schema
-    return tuple(leaves.column(index).path for index in range(len(leaves.names)))
+    columns = (leaves.column(index) for index in range(len(leaves.names)))
+    return tuple((column.path, column.physical_type) for column in columns)
 
 
 def parse_footer(key: str, tail: bytes, *, tag: str, size: int) -> Footer | int:

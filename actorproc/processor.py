@@ -220,7 +220,7 @@ class Processor:
             tasks.start_soon(self._run_in_background, supervisor, ended)
             try:
                 yield
-            except Exception:  # it would cancel what is still being drained
+            except (Exception, SystemExit):  # it would cancel what is still being drained
                 self.stop()
                 await ended.wait()
                 raise
@@ -239,13 +239,13 @@ class Processor:
             return None
         try:
             return await background.__aexit__(kind, error, trace)
-        except ExceptionGroup as group:
-            cause = first_cause(group, error)
+        except BaseExceptionGroup as group:
+            cause = first_cause(group, error) if isinstance(group, ExceptionGroup) else error
+            if cause is None:
+                raise
             if cause is error:
                 return False  # the block's own goes on as it is
             raise cause from None
-        finally:
-            self._stop_asked = False
 
     async def run(
         self, *, until_end: bool = False, signals: bool = False, aborting: Callable[[], None] = lambda: None
@@ -284,8 +284,6 @@ class Processor:
                     tasks.cancel_scope.cancel()
         except ExceptionGroup as group:
             raise first_cause(group) from None
-        finally:
-            self._stop_asked = False
         if ending:
             ending.check(supervisor)
 
@@ -319,7 +317,7 @@ class Processor:
         try:
             yield
         finally:
-            self._in_use = False
+            self._in_use = self._stop_asked = False
 
     @asynccontextmanager
     async def _shared(self) -> AsyncIterator[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import anyio
 
 from actorproc.clock import Clock
-from actorproc.errors import Aborted
+from actorproc.errors import Aborted, UsageError
 from actorproc.logger import get_logger
 
 log = get_logger(__name__)
@@ -28,9 +29,16 @@ class Signals:
         aborting: called at the second signal, from the signal handler itself: an event loop that hangs hears nothing.
         who: drains, as the first part of the event's name.
         log: bound to what it is.
+
+    Raises:
+        UsageError: this is another thread.
     """
 
     def __init__(self, clock: Clock, aborting: Callable[[], None], who: str = "processor", *, log: Any = log) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            raise UsageError(
+                "signals=True: only Python's main thread hears signals; leave it out in another one, and call stop()"
+            )
         self._clock = clock
         self._drains = f"{who}.stopping"
         self._aborting = aborting

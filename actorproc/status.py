@@ -16,7 +16,7 @@ from actorproc.listing import documents
 from actorproc.output.chain import OutputChain, Tip
 from actorproc.output.checkpoints import Totals
 from actorproc.records import Cursor
-from actorproc.sources.protocol import End, Source
+from actorproc.sources.protocol import End, Source, beginning
 from actorproc.store import Store
 from actorproc.tasks import gather
 
@@ -181,7 +181,9 @@ async def _last_moved(chain: OutputChain, tip: Tip) -> float | None:
 async def _lag(source: Source, partition: str, cursor: Cursor | None, end: End) -> int | None:
     """From the first record on where nothing was ever committed."""
     if cursor is None:
-        cursor = Cursor(await source.start(partition, "earliest"))
+        if (begin := await beginning(source, partition)) is None:
+            return None
+        cursor = Cursor(begin)
     if source.reached(cursor, end):
         return 0
     done = cursor.sequence if cursor.sequence >= 0 else source.sequence_before(partition, cursor.position)

@@ -543,3 +543,22 @@ async def test_a_damaged_compacted_file_is_named(store: Store, fleet: Fleet) -> 
     await store.put(key, b"PAR1 nothing PAR1")
     with pytest.raises(CorruptObject, match=key):
         await rows(store)
+
+
+async def test_a_struct_with_a_not_null_field_that_came_later_is_null_in_what_is_older(
+    store: Store, fleet: Fleet
+) -> None:
+    class Structured(Numbers):
+        output_schema = "n long, s struct<x: int NOT NULL, deep: struct<y: array<struct<z: string NOT NULL>>>>"
+
+        def row(self, n: int) -> dict[str, Any]:
+            return super().row(n) | {"s": {"x": n, "deep": None}}
+
+    await fleet.commit(Structured, p0=20)
+    assert await compact(store)
+    found: dict[int, Any] = {}
+    async for piece in output_pieces(store, LAYOUT, ["0"]):
+        async for batch in read_rows(store, piece):
+            there = batch.schema.names
+            found |= {row["n"]: row["s"] if "s" in there else "no column" for row in batch.to_pylist()}
+    assert [found[0], found[49], found[50]] == [None, None, {"x": 50, "deep": None}]

@@ -151,3 +151,25 @@ def test_a_column_name_that_is_no_text_is_damage_too() -> None:
         footer_of("key", damaged)
     with pytest.raises(pa.ArrowInvalid):
         open_parquet(damaged)
+
+
+def test_numbers_that_may_be_nan_have_no_bounds_in_the_footer_and_others_do() -> None:
+    table = pa.table(
+        {
+            "x": pa.array([1.0, float("nan")]),
+            "f": pa.array([1.0, None], pa.float32()),
+            "s": pa.array([{"y": 0.5, "n": 1}] * 2),
+            "n": pa.array([1, 2]),
+            "t": pa.array(["a", "b"]),
+        }
+    )
+    group = pq.ParquetFile(pa.BufferReader(write_parquet(table, {}))).metadata.row_group(0)
+    columns = [group.column(index) for index in range(group.num_columns)]
+    bounded = {column.path_in_schema for column in columns if column.is_stats_set and column.statistics.has_min_max}
+    assert bounded == {"s.n", "n", "t"}
+
+
+def test_a_column_of_the_same_path_as_a_field_of_another_is_written_too() -> None:
+    columns = {"a.b": pa.array([1, 2]), "a": pa.array([{"b": "x"}, {"b": "y"}])}
+    table = pa.table(columns)
+    assert pq.read_table(io.BytesIO(write_parquet(table, {}))).equals(table)

@@ -219,6 +219,20 @@ def test_options_come_from_keywords_environment_and_file(tmp_path: Path) -> None
     assert load_options(WithOptions, {"limit": "3"}, file, {}) == WithOptions.Options(table="t", limit=3)
 
 
+def test_options_go_by_the_names_of_their_fields_whatever_aliases_these_have() -> None:
+    class Aliased(WithOptions):
+        class Options(BaseModel):
+            minutes: int = Field(alias="mins")
+            limit: int = Field(10, validation_alias="most")
+
+    options: Any = load_options(Aliased, {"minutes": "5", "limit": 6}, None, {})
+    assert (options.minutes, options.limit) == (5, 6)
+    with pytest.raises(SettingsError, match=r"minutes = 'x'"):
+        load_options(Aliased, {"minutes": "x"}, None, {})
+    with pytest.raises(SettingsError, match="minutes: is missing"):
+        load_options(Aliased, {}, None, {})
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

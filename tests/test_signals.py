@@ -10,6 +10,7 @@ import threading
 import anyio
 
 from actorproc.clock import SYSTEM
+from actorproc.errors import UsageError
 from actorproc.signals import Signals
 
 
@@ -82,3 +83,18 @@ async def test_of_several_runs_in_one_process_each_hears_whichever_of_them_ends_
             ends[1].set()
             ends[2].set()
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_another_thread_than_the_main_one_is_told_that_it_hears_no_signals() -> None:
+    found: list[str] = []
+
+    def run() -> None:
+        try:
+            Signals(SYSTEM, lambda: None)
+        except UsageError as error:
+            found.append(str(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert "only Python's main thread hears signals" in found[0]

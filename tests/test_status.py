@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor
-from actorproc.errors import CredentialsExpired, PlaceRefused, StoreError, StoreRefused, StoreUnavailable
+from actorproc.errors import CredentialsExpired, PlaceRefused, StoreError, StoreRefused, StoreUnavailable, UsageError
 from actorproc.group.assignment import Lease, Member
 from actorproc.group.heartbeat import Heartbeat
 from actorproc.group.membership import GroupDocument
@@ -23,7 +23,7 @@ from actorproc.output.checkpoints import Checkpoint, Totals
 from actorproc.output.following import Following, Spot
 from actorproc.places import find_processors, missing_processor
 from actorproc.records import Cursor
-from actorproc.sources.protocol import End
+from actorproc.sources.protocol import End, Start
 from actorproc.status import next_plan, read_status
 from actorproc.store import Listing, Store, Stored, StoreLimits
 from actorproc.stores import open_store
@@ -145,6 +145,19 @@ async def test_lag_is_what_lies_between_the_commit_or_the_first_record_and_the_e
     status = await status_of(store, source=source)
     assert [partition.lag for partition in status.partitions] == [6, 0, 3, 10]
     assert (status.lag, status.lag_exact, status.partitions[3].cursor) == (19, True, None)
+
+
+async def test_a_lag_is_not_known_where_nothing_was_read_of_a_source_that_knows_no_earliest_record() -> None:
+    class Live(MemorySource):
+        async def start(self, partition: str, at: Start) -> str:
+            if at == "earliest":
+                raise UsageError("start = 'earliest': this stream keeps nothing")
+            return await super().start(partition, at)
+
+    source = Live(1)
+    source.append("0", [b"1"] * 10)
+    status = await status_of(Store(Memory()), source=source)
+    assert [(partition.lag, partition.error) for partition in status.partitions] == [(None, None)]
 
 
 async def test_a_lag_that_leaves_partitions_out_says_so() -> None:

@@ -31,7 +31,7 @@ from actorproc.signals import Signals
 from actorproc.spark.failure import needs_session
 from actorproc.spark.job import Job
 from actorproc.spark.output import Output, check_names
-from actorproc.spark.progress import Lag, read_lag
+from actorproc.spark.progress import Lag, Progress, read_lag
 from actorproc.spark.query import Query, Sink
 from actorproc.spark.request import checked_names, given_options, riding_options
 from actorproc.spark.running import RunLimits, RunningQuery
@@ -41,6 +41,11 @@ from actorproc.store import Store
 from actorproc.stores import open_store
 
 log = get_logger(__name__)
+
+_ELSEWHERE = (
+    "none of its sources is this output, whatever the function was given: its lag is not known, and its reader holds every trim until it "
+    "is removed (actorproc readers remove)"
+)
 
 _LEAVING = 20.0
 """Seconds on top of `stop_within` that an orphan has to leave: more than stopping the query and closing the session take."""
@@ -230,7 +235,12 @@ async def _keep(job: Job, limits: RunLimits, store: Store, signals: Signals, tri
             say_started(facts, job.session.told())
         return query
 
-    running = RunningQuery(start, what=what, reads=reads, limits=limits, told=figures.note, clock=SYSTEM)
+    def note(progress: Progress) -> None:
+        if progress.ran and progress.next is None and not job.native and not figures.batches:
+            log.warning("spark.reads_something_else", query=what, reads=reads, why=_ELSEWHERE)
+        figures.note(progress)
+
+    running = RunningQuery(start, what=what, reads=reads, limits=limits, told=note, clock=SYSTEM)
 
     async def lag() -> Lag | None:
         if figures.latest is None or figures.latest.next is None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from actorproc.errors import CorruptObject, SourceError, StoreError, StoreUnavailable
+from actorproc.errors import CorruptObject, SourceError, StoreError
 from actorproc.group.heartbeat import Heartbeat, read_heartbeats
 from actorproc.group.membership import GroupDocument, read_group
 from actorproc.layout import ProcessorLayout
 from actorproc.output.chain import OutputChain
-from actorproc.sources.protocol import End, Source, is_beyond_doubt
+from actorproc.sources.protocol import End, Source, beginning, is_beyond_doubt
 from actorproc.store import Store
 
 
@@ -48,11 +48,11 @@ class Elsewhere:
                 if self._source.sequence_before(partition, cursor.position) is not None or cursor.sequence >= 0:
                     return False
                 # Nothing was processed: either it began at the end, or it is about to begin.
-                return cursor.position != await self._source.start(partition, "earliest")
+                return cursor.position != await beginning(self._source, partition)
             if end.sequence is None or cursor.sequence <= end.sequence:
                 return True
             now = await self._source.end(partition)
-        except (CorruptObject, StoreUnavailable, SourceError) as error:  # its host says what is wrong with it
+        except (CorruptObject, StoreError, SourceError) as error:  # its host says what is wrong with it
             self._log.warning("processor.end_unknown", partition=partition, error=str(error))
             return False
         if now.sequence is None or cursor.sequence <= now.sequence:  # it has grown

@@ -140,7 +140,7 @@ class Producer:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         """Send what waits; after a cancellation nothing more is sent, and the fate of what was under way is unknown."""
         tasks, self._tasks = self._opened(), None
-        cancelled = error if error is not None and not isinstance(error, Exception) else None
+        cancelled = error if error is not None and not isinstance(error, (Exception, SystemExit)) else None
         try:
             if cancelled is None:
                 await self._finish(error)

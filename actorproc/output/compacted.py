@@ -18,6 +18,7 @@ from actorproc.output.chain import Commit
 from actorproc.output.checkpoints import Totals
 from actorproc.parquet import Footer, footer_from, growing_columns, open_parquet, open_writer, sealed
 from actorproc.records import Cursor
+from actorproc.rows.columns import nulls
 
 _COMPACTED = "actorproc.compacted"
 
@@ -194,7 +195,7 @@ class Merger:
         for field in self._schema:
             column = there.get(field.name)
             if column is None:
-                column = pa.nulls(batch.num_rows, field.type)
+                column = nulls(batch.num_rows, field.type)
             elif not column.type.equals(field.type):
                 column = column.cast(field.type)
             columns.append(column)

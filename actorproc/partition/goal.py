@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from actorproc.errors import SourceError
 from actorproc.records import Cursor
-from actorproc.sources.protocol import End, Source, is_beyond_doubt
+from actorproc.sources.protocol import End, Source, beginning, is_beyond_doubt
 
 
 class Goal:
@@ -53,11 +53,8 @@ class Goal:
         upto = max(cursor.sequence, -1 if before is None else before)
         if newest is None or upto >= newest:
             return False
-        if (
-            before is None and cursor.sequence < 0
-        ):  # the position may be anywhere, beyond the end too, but where all begins
-            beginning = await self._source.start(self._partition, "earliest")
-            if cursor.position != beginning:
-                return False
+        # The position may be anywhere, beyond the end too, but where all begins.
+        if before is None and cursor.sequence < 0 and cursor.position != await beginning(self._source, self._partition):
+            return False
         now = await self._source.end(self._partition)
         return now.sequence is not None and upto < now.sequence

@@ -182,7 +182,7 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """Nested types part by part. Arrow's own cast also casts what a null or a slice hides, finding fault with it; and it
     takes no notice of nulls that an array was made with in spite of its type."""
     if pt.is_null(array.type):
-        return pa.nulls(len(array), kind)
+        return nulls(len(array), kind)
     if pt.is_dictionary(array.type):
         return _cast(array.dictionary_decode(), kind)
     if pt.is_struct(kind):
@@ -212,11 +212,18 @@ def _cast_struct(array: pa.StructArray, kind: pa.StructType) -> pa.StructArray:
     given = dict(zip([field.name for field in array.type], array.flatten(), strict=True))
     for field in kind:
         child = given.get(field.name)
-        child = pa.nulls(len(array), field.type) if child is None else _cast(child, field.type)
+        child = nulls(len(array), field.type) if child is None else _cast(child, field.type)
         if not field.nullable and child.null_count > array.null_count:  # a null struct has null fields
             raise pa.ArrowInvalid(f".{field.name}: it is NOT NULL")
         children.append(child if field.nullable else _filled(child))
     return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
+
+
+def nulls(count: int, kind: pa.DataType) -> pa.Array:
+    """As `pa.nulls`, whose nulls are null all through: Parquet takes no such struct whose type has a NOT NULL field."""
+    if not pt.is_nested(kind):
+        return pa.nulls(count, kind)
+    return pa.array([None], kind).take(pa.array(np.zeros(count, np.int64)))
 
 
 def _filled(array: pa.Array) -> pa.Array:

@@ -12,12 +12,13 @@ from numbers import Integral
 from typing import Any, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from actorproc.budget import ByteBudget, Room
 from actorproc.errors import ActorprocError, SourceError, UsageError, blamed, described, storable
 from actorproc.logger import get_logger
-from actorproc.records import RECORD_SCHEMA, Batch, Cursor
+from actorproc.records import RECORD_SCHEMA, SEQUENCE, Batch, Cursor
 from actorproc.sources.checks import check_methods, signature
 from actorproc.sources.log import LogSource
 from actorproc.sources.output import OutputSource
@@ -26,7 +27,6 @@ from actorproc.tasks import left_as_found, may_be_meant
 
 T = TypeVar("T")
 
-_MOST_SEQUENCE = 2**63 - 1
 log = get_logger(__name__)
 
 
@@ -191,27 +191,31 @@ class GuardedSource(Source):
         batch = self._checked("read", checked.batch, Batch)
         if batch.partition != partition:
             raise self._wrong("read", batch, f"of partition {partition!r}")
-        sequences, fields = batch.sequence_array, batch.data.schema
-        if sequences.null_count or not pt.is_integer(sequences.type):
+        fields = self._checked("read", batch.data, pa.RecordBatch).schema
+        if not set(RECORD_SCHEMA.names) <= set(fields.names):
+            raise self._wrong(
+                "read", fields.names, f"a Batch of the columns {', '.join(RECORD_SCHEMA.names)} (RECORD_SCHEMA)"
+            )
+        sequences = batch.sequence_array
+        if not pt.is_integer(sequences.type) or sequences.null_count:
             raise self._wrong("read", sequences, "sequences: integers, none of them null")
-        if pt.is_uint64(sequences.type) and len(batch) and batch.last > _MOST_SEQUENCE:
-            raise self._wrong("read", batch.last, f"a sequence: at most {_MOST_SEQUENCE}")
-        if fields.names != RECORD_SCHEMA.names:
-            if not set(RECORD_SCHEMA.names) <= set(fields.names):
-                raise self._wrong(
-                    "read", fields.names, f"a Batch of the columns {', '.join(RECORD_SCHEMA.names)} (RECORD_SCHEMA)"
-                )
-            # In their order, and no others: `to_arrow` and the core go by it.
-            batch = Batch(partition, batch.data.select(RECORD_SCHEMA.names), sequences)
-            checked = Chunk(batch, checked.next)
-        for name in ("key", "value"):
-            if not _holds_bytes(fields.field(name).type):
-                raise self._wrong(
-                    "read",
-                    f"{name}: {fields.field(name).type}",
-                    f"a Batch whose {name} is bytes (of text: text.encode())",
-                )
-        return checked
+        if fields.equals(RECORD_SCHEMA) and sequences.type.equals(SEQUENCE.type):
+            return checked
+        columns = [self._column(batch.data.column(field.name), field) for field in RECORD_SCHEMA]
+        data = pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA)
+        return Chunk(Batch(partition, data, self._column(sequences, SEQUENCE)), checked.next)
+
+    def _column(self, column: pa.Array, field: pa.Field) -> pa.Array:
+        """As all that is ours reads it, some of it by the bytes: a column may come in any type that can become the declared one."""
+        if column.type.equals(field.type):
+            return column
+        wanted = f"{field.name}: {'bytes (of text: text.encode())' if pt.is_binary(field.type) else field.type}"
+        if pt.is_binary(field.type) and not _holds_bytes(column.type):  # Arrow would take text
+            raise self._wrong("read", f"{field.name}: {column.type}", wanted)
+        try:
+            return pc.cast(column, options=pc.CastOptions(field.type, allow_time_truncate=True))
+        except pa.ArrowException as error:
+            raise self._wrong("read", f"{field.name}: {column.type}", f"{wanted} ({error})") from None
 
     def _check_position(self, method: str, position: object) -> None:
         """It is stored as UTF-8, and given back one day."""

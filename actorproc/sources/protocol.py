@@ -129,6 +129,14 @@ class Source(ABC):
         return cursor.position == end.position or (end.sequence is not None and cursor.sequence >= end.sequence)
 
 
+async def beginning(source: Source, partition: str) -> str | None:
+    """Position of its first record; None where the source does not tell, such as a stream that keeps nothing."""
+    try:
+        return await source.start(partition, "earliest")
+    except UsageError:
+        return None
+
+
 def is_beyond_doubt(source: Source, partition: str, cursor: Cursor, end: End) -> bool:
     """Whether a cursor that has reached `end` is there by more than a position that may be coarse: in the midst of a page it
     can be the same as at its end."""

@@ -151,6 +151,10 @@ class _Work:
                     report = orjson.dumps({"made": made and asdict(made)})
                 except CorruptObject as error:
                     report = orjson.dumps({"corrupt": error.args})
+                except pa.ArrowException as error:  # likewise
+                    first = self.layout.output_file(groups[index].partition, groups[index].first)
+                    why = f"cannot be written anew together with those after it: {error}"
+                    report = orjson.dumps({"corrupt": (first, why, self.url)})
                 yield pa.record_batch([[index], [report]], schema=_REPORT)
 
 

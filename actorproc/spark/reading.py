@@ -47,8 +47,8 @@ def _read(request: Request, place: Place, span: Span, schema: pa.Schema) -> Iter
         found = ahead.take(number) or place.call(dataset.fetch, place.store, partition, number)
         if found is None:
             raise SourceError(
-                f"{dataset.key(partition, number)} in {place.store.url} was deleted while it was to be read. A batch query: run "
-                "it again, it finds what is there now. A stream: output is trimmed faster than this query reads it"
+                f"{dataset.key(partition, number)} in {place.store.url} was deleted while it was to be read. A batch query: "
+                "call read_output (or load) again, a DataFrame stays with the files that it found first. A stream: output is trimmed faster than this query reads it"
             )
         key, body = found
         batches, following = dataset.decode(partition, number, span.stop, key, body, schema.names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import tracemalloc
 from contextlib import suppress
 from dataclasses import replace
@@ -403,6 +404,20 @@ async def test_an_error_of_the_caller_passes_through_and_what_was_sent_before_is
             await producer.send("before")
             raise ZeroDivisionError
     assert (await log_contents(store))["0"] == [b"before"]
+
+
+def test_what_was_sent_before_the_program_exits_within_the_block_is_sent() -> None:
+    store = Store(Memory())
+
+    async def main() -> None:
+        async with Producer(store, partitions=1, linger=60) as producer:
+            await producer.send("before")
+            sys.exit(3)
+
+    with pytest.raises(SystemExit) as ended:
+        asyncio.run(main())
+    assert ended.value.code == 3
+    assert asyncio.run(log_contents(store))["0"] == [b"before"]
 
 
 def test_cancelled_it_ends_at_once_and_says_that_the_fate_is_unknown() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import asyncio
+from typing import Any, ClassVar
 
+import anyio
 import pyarrow as pa
 import pytest
 
@@ -156,3 +158,49 @@ async def test_a_record_that_is_not_at_hand_cannot_be_given_up(call: str) -> Non
     later = await run(Batch.of("0", [b"7"], [200]))
     assert list(letters(later)) == [200]
     assert "record 100 is not among those at hand (200 to 200)" in letters(later)[200]["error"]["message"]
+
+
+async def test_an_error_that_a_task_group_wraps_is_told_by_its_own_type_and_several_by_their_texts() -> None:
+    class Grouped(PartitionHandler):
+        output_schema = "n long"
+        seen: ClassVar[list[type[Exception]]] = []
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            async with asyncio.TaskGroup() as tasks:
+                for record in batch:
+                    tasks.create_task(self.fetch(record.json()))
+                    if record.json() == 5:
+                        tasks.create_task(self.fetch(6))
+
+        async def fetch(self, number: int) -> None:
+            raise ConnectionError(f"no {number}")
+
+        def on_error(self, error: Exception, failed: Batch, attempt: int) -> None:
+            self.seen.append(type(error))
+
+    found = [letter["error"] for letter in letters(await Run(Grouped())(numbers(4))).values()]
+    assert [(error["type"], error["message"]) for error in found] == [("ConnectionError", "no 4")]
+    assert set(Grouped.seen) == {ConnectionError}
+    (error,) = [letter["error"] for letter in letters(await Run(Grouped())(numbers(5))).values()]
+    assert error["type"] == "ExceptionGroup"
+    assert error["message"].endswith("(2 sub-exceptions): ConnectionError: no 5; ConnectionError: no 6")
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda ctx, batch: ctx.emit_arrow({"n": [1]}), "emit_arrow takes a pyarrow Table or RecordBatch, not a dict"),
+        (lambda ctx, batch: ctx.map(batch, anyio.sleep, concurrency=0), "concurrency = 0: a whole number, at least 1"),
+        (lambda ctx, batch: ctx.map(["a key"], anyio.sleep), "str was given in place of a record"),
+    ],
+)
+async def test_what_would_be_wrong_whatever_the_record_costs_no_record(call: Any, says: str) -> None:
+    class Mistaken(PartitionHandler):
+        output_schema = "n long"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            if (awaited := call(ctx, batch)) is not None:
+                await awaited
+
+    with pytest.raises(errors.HandlerMisuse, match=says):
+        await Run(Mistaken())(numbers(1, 2))

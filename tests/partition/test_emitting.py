@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from actorproc import errors
 from actorproc.context import PartitionContext
 from actorproc.handler import PartitionHandler
+from actorproc.parquet import write_parquet
 from actorproc.records import Batch, Record
 from tests.partition.running import Doubler, Run, column, letters, numbers
 
@@ -108,3 +111,16 @@ async def test_numpy_arrays_that_were_emitted_may_be_used_again() -> None:
     outcome = await Run(Reusing())(numbers(0, 1, 2, 3))
     assert (column(outcome, "n"), column(outcome, "_sequence")) == ([0, 1, 2, 3], [100, 101, 102, 103])
     assert column(outcome, "pair") == [[0, 1], [0, 1], [2, 3], [2, 3]]
+
+
+@pytest.mark.parametrize("given", [pa.nulls(2), pa.array([None, {"deep": {}}]), pa.array([{"deep": None}, None])])
+async def test_a_column_that_is_null_where_the_schema_has_a_struct_with_a_not_null_field_is_written(given: Any) -> None:
+    class Handler(PartitionHandler):
+        output_schema = "s struct<deep: struct<more: struct<x: int NOT NULL>>>"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            ctx.emit_arrow(pa.table({"_sequence": batch.sequence_array, "s": given}))
+
+    outcome = await Run(Handler())(numbers(1, 2))
+    written = write_parquet(pa.concat_tables(outcome.tables), {})
+    assert [bool(row["s"]) for row in pq.read_table(io.BytesIO(written)).to_pylist()] == given.is_valid().to_pylist()

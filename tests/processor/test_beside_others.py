@@ -14,8 +14,8 @@ from actorproc.host.running import HOPELESS
 from actorproc.layout import ProcessorLayout
 from actorproc.output.checkpoints import Checkpoint
 from actorproc.records import Cursor
-from actorproc.sources.protocol import End
-from actorproc.store import Store
+from actorproc.sources.protocol import End, Start
+from actorproc.store import Store, Stored
 from actorproc.stores.memory import Memory
 from actorproc.testing.clock import VirtualClock
 from actorproc.testing.loop import run
@@ -174,5 +174,78 @@ def test_a_stream_that_ends_before_what_another_host_has_read_is_told_of() -> No
             says = "partition 0: its newest record is 5, and this processor has read up to 9"
             with pytest.raises(errors.EndNotReached, match=says):
                 await Processor(Double, host="b", clock=VirtualClock("b"), **both).run(until_end=True)
+
+    run(main())
+
+
+class Live(MemorySource):
+    """Knows no first record, and no sequence before a position."""
+
+    async def start(self, partition: str, at: Start) -> str:
+        if at == "earliest":
+            raise errors.UsageError("start = 'earliest': this stream keeps nothing")
+        return await super().start(partition, at)
+
+    def sequence_before(self, partition: str, position: str) -> int | None:
+        return None
+
+
+def test_a_source_that_knows_no_earliest_record_is_run_to_its_end_from_the_latest_one_on() -> None:
+    async def main() -> None:
+        source = Live(2)
+        for partition in "01":
+            source.append(partition, [b"1"] * 3)
+        store, both = at_defaults(source, start="latest")
+        async with Processor(Double, host="a", clock=VirtualClock("a"), **both) as service:
+            while len(_partitions(service)) < 2:
+                await anyio.sleep(0.1)
+            await Processor(Double, host="b", clock=VirtualClock("b"), **both).run(until_end=True)
+        assert await rows(store) == []
+
+    run(main())
+
+
+def test_a_source_without_an_earliest_record_that_grows_as_the_run_begins_does_not_fall_short() -> None:
+    class Grows(Live):
+        async def start(self, partition: str, at: Start) -> str:
+            self.append(partition, [b"1"])
+            return await super().start(partition, at)
+
+    async def main() -> None:
+        source = Grows(1)
+        source.append("0", [b"1"])
+        _, both = at_defaults(source, start="latest")
+        await Processor(Double, clock=VirtualClock("a"), **both).run(until_end=True)
+
+    run(main())
+
+
+def test_a_container_that_refuses_for_a_while_ends_no_run_that_waits_for_others() -> None:
+    class Refusing(Memory):
+        refusing = False
+
+        async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
+            if self.refusing and "/checkpoints/" in key:
+                raise errors.CredentialsExpired("for a second")
+            return await super().get(key, unless=unless, tail=tail)
+
+    async def main() -> None:
+        theirs, ours, clock = Memory(clock=VirtualClock("a"), name="both"), Refusing(name="both"), VirtualClock("b")
+        _, both = at_defaults(fed(1))
+        here = both | {"container": Store(ours, clock=clock), "clock": clock}
+        there = both | {"container": Store(theirs, clock=VirtualClock("a")), "clock": VirtualClock("a")}
+        async with Processor(Slowly, host="a", **there), anyio.create_task_group() as tasks:
+            await anyio.sleep(5)
+            tasks.start_soon(lambda: Processor(Slowly, host="b", **here).run(until_end=True))
+            await anyio.sleep(20)
+            ours.refusing = True
+            await anyio.sleep(2)
+            ours.refusing = False
+        assert await rows(there["container"]) == [2 * n for n in range(10)]
+
+    class Slowly(Double):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            await anyio.sleep(100)
+            await super().process(batch, ctx)
 
     run(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 import anyio
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from actorproc import Batch, PartitionContext, Processor, errors
 from actorproc.store import Store
 from actorproc.stores.memory import Memory
+from actorproc.testing.source import MemorySource
 from tests.processor.doubling import QUICK, Double, _partitions, fed, rows
 
 
@@ -73,6 +75,22 @@ async def test_an_error_in_the_block_still_drains_and_comes_through_as_it_is() -
     assert (await store.list("Double/hosts/")).entries == []
 
 
+def test_a_program_that_exits_within_the_block_has_drained_and_ends_with_its_own_code() -> None:
+    store = Store(Memory())
+
+    async def main() -> None:
+        async with Processor(Double, source=fed(), container=store, **{**QUICK, "commit_interval": 1000}) as processor:
+            with anyio.fail_after(60):
+                while sum(p.records for p in _partitions(processor)) < 40:
+                    await anyio.sleep(0.01)
+            sys.exit(3)
+
+    with pytest.raises(SystemExit) as ended:
+        asyncio.run(main())
+    assert ended.value.code == 3
+    assert len(asyncio.run(rows(store))) == 40
+
+
 async def test_an_error_group_of_the_block_comes_out_as_it_was_raised() -> None:
     raised = ExceptionGroup("mine", [ValueError("a"), KeyError("b")])
     with pytest.raises(ExceptionGroup) as caught:
@@ -106,3 +124,21 @@ async def test_a_processor_that_runs_is_not_run_a_second_time_and_goes_on() -> N
         with anyio.fail_after(60):
             while await rows(store) != [0, 2, 4, 6, 8]:
                 await anyio.sleep(0.01)
+
+
+async def test_a_stop_while_it_starts_counts_although_a_second_run_is_refused_meanwhile() -> None:
+    class Slow(MemorySource):
+        async def open(self) -> None:
+            opening.set()
+            await go_on.wait()
+
+    opening, go_on = anyio.Event(), anyio.Event()
+    processor = Processor(Double, source=Slow(1), container=Store(Memory()), **QUICK)
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(processor.run)
+            await opening.wait()
+            processor.stop()
+            with pytest.raises(errors.UsageError, match="runs already"):
+                await processor.run()
+            go_on.set()

@@ -268,3 +268,18 @@ async def test_a_wrong_argument_is_told_by_name_whichever_way_is_read(spark: Spa
     for kept in ({"partitions": [0]}, {"start_sequence": {0: 3}}):  # a number names a partition as well
         for native in (True, False):
             assert read_output(spark, str(tmp_path), "numbers", native=native, **kept).count() > 0
+
+
+@pytest.mark.parametrize("native", [True, False])
+async def test_filters_find_the_rows_whose_number_is_nan(spark: SparkSession, tmp_path: Path, native: bool) -> None:
+    class Means(Numbers):
+        output_schema = "n long, x double, s struct<f: float>"
+
+        def row(self, n: int) -> dict[str, Any]:
+            x = float("nan") if n % 3 == 0 else 1.0
+            return {"n": n, "x": x, "s": {"f": x}}
+
+    await Fleet(str(tmp_path)).commit(Means, p0=9)
+    frame = read_output(spark, str(tmp_path), "numbers", native=native)
+    for filtered in ("x > 5", "x <> 1", "x = double('NaN')", "s.f > 5"):
+        assert {row.n for row in frame.where(filtered).collect()} == {0, 3, 6}, "to Spark NaN is the largest number"

@@ -323,7 +323,7 @@ WRONG: dict[type[MemorySource], str] = {
     Silent: "read.* gave nothing for 0.5 s .*must yield an empty chunk, before it waits",
     Ending: "read.* ended: it must go on for ever",
     Snapshot: "has not seen the record that was added",
-    Text: r"gave 'value: string'; it must be a Batch whose value is bytes \(of text: text.encode",
+    Text: r"gave 'value: string'; it must be value: bytes \(of text: text.encode",
     Columns: r"gave \['key', 'value'\]; it must be a Batch of the columns key, value, headers, timestamp",
     NumberedPositions: "NumberedPositions.read gave .*it must be a position",
     EndNext: r"end.* gave End\(position='7', sequence=7\), and the record that was added after that has sequence 7",
