@@ -208,7 +208,8 @@ def test_a_source_that_knows_no_earliest_record_is_run_to_its_end_from_the_lates
 def test_a_source_without_an_earliest_record_that_grows_as_the_run_begins_does_not_fall_short() -> None:
     class Grows(Live):
         async def start(self, partition: str, at: Start) -> str:
-            self.append(partition, [b"1"])
+            if at == "latest":
+                self.append(partition, [b"1"])
             return await super().start(partition, at)
 
     async def main() -> None:
@@ -230,10 +231,11 @@ def test_a_container_that_refuses_for_a_while_ends_no_run_that_waits_for_others(
             return await super().get(key, unless=unless, tail=tail)
 
     async def main() -> None:
-        theirs, ours, clock = Memory(clock=VirtualClock("a"), name="both"), Refusing(name="both"), VirtualClock("b")
+        a, b = VirtualClock("a"), VirtualClock("b")
+        theirs, ours = Memory(clock=a, name="both"), Refusing(clock=a, name="both")
         _, both = at_defaults(fed(1))
-        here = both | {"container": Store(ours, clock=clock), "clock": clock}
-        there = both | {"container": Store(theirs, clock=VirtualClock("a")), "clock": VirtualClock("a")}
+        here = both | {"container": Store(ours, clock=b), "clock": b}
+        there = both | {"container": Store(theirs, clock=a), "clock": a}
         async with Processor(Slowly, host="a", **there), anyio.create_task_group() as tasks:
             await anyio.sleep(5)
             tasks.start_soon(lambda: Processor(Slowly, host="b", **here).run(until_end=True))
