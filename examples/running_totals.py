@@ -33,7 +33,7 @@ class Payment(msgspec.Struct):
 
 class Place(BaseModel):
     container: str
-    """The processor's own, which a handler is not told: a folder, or a URL that pyarrow knows (`s3://bucket/state`)."""
+    """Where the processor keeps its state, the same as `--container`: a folder, or a URL that pyarrow knows (`s3://bucket/state`)."""
 
 
 class RunningTotals(PartitionHandler):

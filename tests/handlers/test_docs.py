@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from actorproc import Batch, PartitionContext, Record
 from actorproc.context import Site
 from actorproc.handler import CloseReason, PartitionHandler
 from actorproc.options import load_options
@@ -25,6 +28,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     "TypedDelays": [{"carrier": "UA", "minutes": minutes} for minutes in (2, 20)],
     "LateFlights": [{"tail": "N14228", "minutes": 20}],
     "Sizes": [{"bytes": len(value)} for value in VALUES],
+    "PerKey": [{"model": "737"}] * 3,
     "Pooled": [{"tail": "N14228"}] * 3,
     "InTime": [{"tail": "N14228"}] * 3,
     "Careful": [{"carrier": "UA"}] * 3,
@@ -57,6 +61,8 @@ def test_every_example_is_run() -> None:
 async def test_an_example_does_what_the_page_says(name: str, tmp_path: Path) -> None:
     handler = handlers()[name]()
     options: dict[str, object] = {"container": str(tmp_path)} if name == "RunningTotals" else {}
+    if name == "RunningTotals":
+        claimed(tmp_path)
     site = Site("p", "h", "0", 1, options=load_options(type(handler), options, environment={}), log=_Silent())
     await handler.opened(site)
     result = await run(handler, VALUES, options=options)
@@ -64,6 +70,60 @@ async def test_an_example_does_what_the_page_says(name: str, tmp_path: Path) -> 
     assert result.letters == {}
     shown = [{column: row[column] for column in ROWS[name][0]} for row in result.rows]
     assert shown == ROWS[name]
+
+
+def claimed(container: Path) -> Path:
+    """A place where partition 0 of p was claimed. Its folder of output."""
+    for folder in ("checkpoints", "output/partition=0"):
+        (container / "p" / folder).mkdir(parents=True)
+    (container / "p" / "checkpoints" / "0.json").touch()
+    return container / "p" / "output" / "partition=0"
+
+
+async def opened_totals(container: object) -> dict[str, float]:
+    """The state with which the example of state per key begins."""
+    handler = handlers()["RunningTotals"]()
+    options = load_options(type(handler), {"container": str(container)}, environment={})
+    await handler.opened(Site("p", "h", "0", 1, options=options))
+    return handler.totals  # type: ignore[attr-defined, no-any-return]
+
+
+async def test_the_example_of_state_goes_on_from_its_rows_and_does_not_begin_without_them(tmp_path: Path) -> None:
+    output = claimed(tmp_path)
+    for number in range(3):
+        pq.write_table(
+            pa.table({"tail": ["a", f"{number}"], "total": [number + 0.5, 1.0]}), output / f"{number:020}.parquet"
+        )
+    assert await opened_totals(tmp_path) == {"a": 2.5, "0": 1, "1": 1, "2": 1}
+    for elsewhere in (tmp_path / "typo", "s3://bucket/state"):
+        with pytest.raises(LookupError, match="is not the folder where this processor keeps its state"):
+            await opened_totals(elsewhere)
+    (output / f"{0:020}.parquet").unlink()
+    with pytest.raises(LookupError, match="lacks commits"):
+        await opened_totals(tmp_path)
+
+
+async def test_the_example_of_keys_asks_once_for_each_and_fails_the_records_of_one_alone() -> None:
+    asked: list[bytes | None] = []
+
+    class Asking(handlers()["PerKey"]):  # type: ignore[misc]
+        async def model_of(self, key: bytes | None) -> str:
+            asked.append(key)
+            if key == b"b":
+                raise LookupError("unknown")
+            return str(key)
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            await super().process(batch, ctx)
+            assert await ctx.map([record for record in batch if record.key == b"a"], self.sequence_of) in ([0, 2], [])
+
+        async def sequence_of(self, record: Record) -> int:
+            return record.sequence
+
+    result = await run(Asking, Batch.of("0", [b""] * 4, range(4), keys=[b"a", b"b", b"a", b"b"]))
+    assert set(asked[:2]) == {b"a", b"b"}
+    assert [row["_sequence"] for row in result.rows] == [0, 2]
+    assert result.letters.keys() == {1, 3}
 
 
 async def test_the_example_of_a_test_passes() -> None:
