@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 from typing import Any
 
 import structlog
@@ -59,3 +61,24 @@ def _as_text(_: Any, __: str, event: MutableMapping[str, Any]) -> tuple[tuple[st
     return (" ".join([event.pop("event"), *(f"{name}={value!r}" for name, value in event.items())]),), {
         "exc_info": error
     }
+
+
+@contextmanager
+def slowness_told(log: Any, waiting_for: str) -> Iterator[None]:
+    """While inside, a warning every ten seconds: what is waited for is the user's, and may never end."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    due: asyncio.TimerHandle | None = None
+
+    def tell() -> None:
+        nonlocal due
+        if due is not None:
+            log.warning("processor.slow", waiting_for=waiting_for, seconds=round(loop.time() - began))
+        due = loop.call_later(TOLD_AGAIN, tell)
+
+    tell()
+    try:
+        yield
+    finally:
+        if due is not None:
+            due.cancel()

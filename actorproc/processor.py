@@ -8,7 +8,14 @@ import os
 import re
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from itertools import count
@@ -28,7 +35,7 @@ from actorproc.handler_checks import checked_handler, is_ready_made
 from actorproc.host.ending import Ending
 from actorproc.host.supervisor import Supervisor, SupervisorStatistics
 from actorproc.layout import ProcessorLayout, checked_name
-from actorproc.logger import get_logger
+from actorproc.logger import get_logger, slowness_told
 from actorproc.options import load_options
 from actorproc.output.origin import agree_on_source
 from actorproc.output.schema import agree_on_schema
@@ -353,8 +360,9 @@ class Processor:
             wrong = await wrong_container(self._store) or await log_in_the_way(self._store, self.name)
             if wrong is not None:
                 raise UsageError(wrong)
-            await self._source.open()
-            stack.push_async_callback(self._source.close)
+            with self._slowness_told("open() of the source"):
+                await self._source.open()
+            stack.push_async_callback(self._close_source)
             await ensure_safe(self._store, self.layout.probe)
             source = self._source
             await agree_on_source(self._store, self.layout, source.identity, str(source), kind_of(source))
@@ -362,9 +370,10 @@ class Processor:
                 self._log.warning(
                     "processor.columns_added", columns=added, why="for good: every later handler must declare them"
                 )
-            with left_as_found():
+            with self._slowness_told("shared() of the handler"), left_as_found():
                 shared = await stack.enter_async_context(self._shared())
-            await self._source.register(self.name, self._store.url)
+            with self._slowness_told("register() of the source"):
+                await self._source.register(self.name, self._store.url)
             nudges = self._nudges or UdpNudges(self._store.url, settings, self.name, clock=clock, log=self._log)
             if clock is SYSTEM:
                 await stack.enter_async_context(loop_watchdog(settings.loop_block_warning, self._log))
@@ -384,6 +393,13 @@ class Processor:
                 self._supervisor.close()
                 self._last, self._supervisor = self._supervisor.statistics(), None
                 self._log.info("processor.stopped", **asdict(self._last.done))
+
+    def _slowness_told(self, waiting_for: str) -> AbstractContextManager[None]:
+        return slowness_told(self._log, waiting_for)
+
+    async def _close_source(self) -> None:
+        with self._slowness_told("close() of the source"):
+            await self._source.close()
 
 
 _CANCELLED = (

@@ -530,3 +530,21 @@ async def test_a_table_in_place_of_a_record_batch_is_refused() -> None:
     source.append("0", [b"1"])
     with pytest.raises(EndNotReached, match="it must be a RecordBatch"):
         await run(source, Store(Memory()))
+
+
+@pytest.mark.parametrize("given", [None, []])
+async def test_a_plain_read_that_gives_no_async_generator_is_refused_at_the_start(given: Any) -> None:
+    source: Any = type("Plain", (MemorySource,), {"read": lambda *_: given})(1)
+    with pytest.raises(UsageError, match=r"Plain\.read gave .*; it must be an async generator: `async def read\("):
+        await run(source, Store(Memory()))
+
+
+async def test_a_plain_read_that_hands_out_an_async_generator_is_as_good() -> None:
+    class Wrapped(MemorySource):
+        def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+            return super().read(partition, position)
+
+    source, store = Wrapped(1), Store(Memory())
+    source.append("0", [b"1"])
+    await run(source, store)
+    assert await rows(store) == [2]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from actorproc.errors import CorruptObject, SourceError, StoreError
@@ -10,7 +10,7 @@ from actorproc.group.heartbeat import Heartbeat, read_heartbeats
 from actorproc.group.membership import GroupDocument, read_group
 from actorproc.layout import ProcessorLayout
 from actorproc.output.chain import OutputChain
-from actorproc.sources.protocol import End, Source, beginning, is_beyond_doubt
+from actorproc.sources.protocol import End, Source, answered, beginning, is_beyond_doubt
 from actorproc.store import Store
 
 
@@ -51,7 +51,7 @@ class Elsewhere:
                 return cursor.position != await beginning(self._source, partition)
             if end.sequence is None or cursor.sequence <= end.sequence:
                 return True
-            now = await self._source.end(partition)
+            now = await self._end(partition)
         except (CorruptObject, StoreError, SourceError) as error:  # its host says what is wrong with it
             self._log.warning("processor.end_unknown", partition=partition, error=str(error))
             return False
@@ -66,10 +66,16 @@ class Elsewhere:
     async def _later_end(self, partition: str) -> End:
         """Of one that was empty: a position cannot be compared, but whoever is at a later end has passed the first one. Once
         there is a record it stays as it is, or a stream that grows would be followed for ever."""
-        end = self._later.get(partition) or await self._source.end(partition)
+        end = self._later.get(partition) or await self._end(partition)
         if end.sequence is not None:
             self._later[partition] = end
         return end
+
+    async def _end(self, partition: str) -> End:
+        return await answered(self._source.end(partition), "end", self._store.limits)
+
+    async def _listed(self) -> Sequence[str]:
+        return await answered(self._source.partitions(), "partitions", self._store.limits)
 
     async def listen(self, partitions: Collection[str]) -> None:
         """Hear what the hosts that have these say. One is hopeless that fails again and again on a host that goes on all the same:
@@ -78,7 +84,7 @@ class Elsewhere:
             group = await read_group(self._store, self._layout) or GroupDocument()
             beats = [beat for beat, _ in await read_heartbeats(self._store, self._layout)]
             unheard = set(partitions) - group.leases.keys()
-            unlisted = unheard.difference(await self._source.partitions() if unheard else ())
+            unlisted = unheard.difference(await self._listed() if unheard else ())
         except (CorruptObject, StoreError, SourceError):
             return  # the supervisor tells, and there is a next time
         said = {p: beat for p, beat in group.said_by_owners(beats, "hopeless").items() if p in partitions}

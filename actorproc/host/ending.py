@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import anyio
@@ -11,7 +12,8 @@ from actorproc.host.elsewhere import Elsewhere
 from actorproc.host.supervisor import Supervisor
 from actorproc.host.until_end import UntilEnd
 from actorproc.layout import ProcessorLayout, named_partitions, natural
-from actorproc.sources.protocol import End, Source
+from actorproc.logger import TOLD_AGAIN
+from actorproc.sources.protocol import End, Source, answered
 from actorproc.store import Store
 from actorproc.tasks import gather
 
@@ -21,8 +23,11 @@ END_POLL = 0.5
 _EACH = 0.01  # seconds for each of them: however many there are, some hundred requests a second
 
 _NAMED = 5  # partitions that a message names
-_TOLD_EVERY = 10.0  # seconds between two lines of the log on what is waited for
 
+_HERE = (
+    "they run here, and nothing new has come of them since the last such line: the handler is at a batch or in opened(), or the source "
+    "gives nothing"
+)
 _ELSEWHERE = "they do not run here: actorproc status tells who has them, how far they are, and what fails"
 
 
@@ -31,10 +36,11 @@ class Ending:
 
     def __init__(self, source: Source, store: Store, layout: ProcessorLayout, log: Any) -> None:
         self._source = source
-        self._clock = store.clock
+        self._clock, self._limits = store.clock, store.limits
         self._log = log
         self._elsewhere = Elsewhere(source, store, layout, log)
         self._hopeless: dict[str, str] = {}
+        self._seen: dict[str, tuple[object, ...]] = {}  # partition -> how far it was when that was looked at last
         self._endless: dict[str, str] = {}  # partition -> why it cannot be told where it ends
 
     async def find(self) -> UntilEnd:
@@ -48,13 +54,13 @@ class Ending:
 
         async def end(partition: str) -> End | None:
             try:
-                return await self._source.end(partition)
+                return await answered(self._source.end(partition), "end", self._limits)
             except (CorruptObject, SourceError) as error:
                 self._log.warning("processor.end_unknown", partition=partition, error=str(error))
                 self._endless[partition] = str(error)
                 return None
 
-        ends = await gather(await self._source.partitions(), end)
+        ends = await gather(await answered(self._source.partitions(), "partitions", self._limits), end)
         return UntilEnd({partition: found for partition, found in ends.items() if found is not None})
 
     async def watch(self, supervisor: Supervisor) -> None:
@@ -82,14 +88,28 @@ class Ending:
             for partition, reached in (await gather(elsewhere, has_reached)).items():
                 if reached:
                     run.note_reached(partition)
-            others = sorted(run.left - supervisor.partitions, key=natural)
-            if others and clock.monotonic() - told_at >= _TOLD_EVERY:
-                told_at = clock.monotonic()
-                self._log.info("processor.waiting_for_end", waiting_for=named_partitions(others), why=_ELSEWHERE)
+            if clock.monotonic() - told_at < TOLD_AGAIN:
+                continue
+            told_at = clock.monotonic()
+            others = run.left - supervisor.partitions
+            self._tell(others, _ELSEWHERE)
+            self._tell(run.left & self._quiet(supervisor), _HERE)
+            if others:
                 await self._elsewhere.listen(others)
         else:
             self._log.info("processor.reached_end", partitions=len(run.ends))
         supervisor.stop()
+
+    def _tell(self, partitions: Collection[str], why: str) -> None:
+        if partitions:
+            named = named_partitions(sorted(partitions, key=natural))
+            self._log.info("processor.waiting_for_end", waiting_for=named, why=why)
+
+    def _quiet(self, supervisor: Supervisor) -> set[str]:
+        """Partitions here that have not got on since this was asked last."""
+        before = self._seen
+        self._seen = {p.partition: (p.epoch, p.state, p.records, p.cursor) for p in supervisor.statistics().partitions}
+        return {partition for partition, now in self._seen.items() if before.get(partition) == now}
 
     def check(self, supervisor: Supervisor | None) -> None:
         """After the run.

@@ -136,7 +136,7 @@ class PartitionActor(Actor[Read | Exception]):
         try:
             async with self._in_time("an earlier call of process has not ended, and it cannot be stopped"):
                 await self._common.threads.ended(self.partition)
-            await self._committer.open(lambda: self._common.source.start(self.partition, self._common.start))
+            await self._committer.open(self._start)
             try:
                 new = self._common.handler()
                 async with self._in_time("opened() has not ended"):
@@ -354,6 +354,10 @@ class PartitionActor(Actor[Read | Exception]):
         cursor, now = Cursor(self._committer.cursor.position, upto), self._clock.monotonic()
         self._committer.processed(batch, upto, cursor, outcome, now)  # which waits for nothing
         await self._committer.commit()
+
+    async def _start(self) -> str:
+        async with self._in_time("start() of the source has not ended"):
+            return await self._common.source.start(self.partition, self._common.start)
 
     async def _release(self) -> None:
         """Leave nothing behind: what is done is committed, and the next owner need not walk."""

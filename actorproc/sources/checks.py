@@ -28,6 +28,12 @@ def signature(method: str) -> str:
     return f"{method}({', '.join(('self', *_ARGUMENTS[method]))})"
 
 
+def reading_method(source: Source) -> str:
+    """Which of its methods is called for records: its own."""
+    own_within = getattr(source.read_within, "__func__", None) is not Source.read_within
+    return "read_within" if own_within else "read"
+
+
 def check_methods(source: Source) -> None:
     """Refuse what cannot work, whatever it does. That a plain def gives nothing that can be awaited is seen when it is called.
 
@@ -35,9 +41,8 @@ def check_methods(source: Source) -> None:
         UsageError: names the method, what it is and what it must be.
     """
     kind = type(source).__name__
-    own_within = getattr(source.read_within, "__func__", None) is not Source.read_within
-    reads, unused = ("read_within", "read") if own_within else ("read", "read_within")
-    for method in _ARGUMENTS.keys() - {unused}:
+    reads = reading_method(source)
+    for method in _ARGUMENTS.keys() - ({"read", "read_within"} - {reads}):
         _check_arguments(source, kind, method)
     found = getattr(source, reads)
     if inspect.iscoroutinefunction(found):

@@ -19,7 +19,7 @@ from actorproc.budget import ByteBudget, Room
 from actorproc.errors import ActorprocError, SourceError, UsageError, blamed, described, storable
 from actorproc.logger import get_logger
 from actorproc.records import RECORD_SCHEMA, SEQUENCE, Batch, Cursor
-from actorproc.sources.checks import check_methods, signature
+from actorproc.sources.checks import check_methods, reading_method, signature
 from actorproc.sources.log import LogSource
 from actorproc.sources.output import OutputSource
 from actorproc.sources.protocol import Chunk, End, Source, Start
@@ -82,7 +82,8 @@ class GuardedSource(Source):
         """A plain def is right if what it gives can be awaited. So those that are no `async def` are called once, to see."""
         methods = {method: getattr(self._source, method) for method in ("partitions", "start", "end")}
         unsure = [method for method, found in methods.items() if not inspect.iscoroutinefunction(found)]
-        if not unsure:
+        reads = getattr(self._source, reading_method(self._source))
+        if not unsure and inspect.isasyncgenfunction(reads):
             return
         try:
             names = await self.partitions()
@@ -97,6 +98,24 @@ class GuardedSource(Source):
                 except (Exception, SystemExit):  # noqa: BLE001, S112  # which says nothing of what it gives
                     continue
                 _let_go(self._awaitable(method, answer))
+            if not inspect.isasyncgenfunction(reads):
+                await self._check_read(partition)
+
+    async def _check_read(self, partition: str) -> None:
+        """Of a plain def, that what it gives is an async generator; which is not begun."""
+        try:
+            position = await self.start(partition, "earliest")
+            chunks: object = self._source.read_within(partition, position, Room(ByteBudget(sys.maxsize)))
+        except (Exception, SystemExit):  # noqa: BLE001  # likewise
+            return
+        _let_go(chunks)
+        if not isinstance(chunks, AsyncGenerator):
+            method = reading_method(self._source)
+            raise UsageError(
+                f"the source's {self.kind}.{method} gave {chunks!r:.200}; it must be an async generator: "
+                f"`async def {signature(method)}` that yields chunks"
+            )
+        await chunks.aclose()
 
     async def close(self) -> None:
         """What it raises is told, and hides no other error: nothing is lost by it."""

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Literal, TypeVar
+
+import anyio
 
 from actorproc.budget import Room
-from actorproc.errors import UsageError
+from actorproc.errors import SourceError, UsageError
 from actorproc.records import Batch, Cursor
+from actorproc.store import StoreLimits
+
+T = TypeVar("T")
 
 Start = Literal["earliest", "latest"] | datetime
 """Where to begin when there is no checkpoint."""
@@ -127,6 +132,18 @@ class Source(ABC):
     def reached(self, cursor: Cursor, end: End) -> bool:
         """Whether a reader at `cursor` has read up to `end`. Override it if positions compare otherwise than by equality."""
         return cursor.position == end.position or (end.sequence is not None and cursor.sequence >= end.sequence)
+
+
+async def answered(answer: Awaitable[T], method: str, limits: StoreLimits) -> T:
+    """What a source says that may be asked over a store, with all its tries.
+
+    Raises:
+        SourceError: it has said nothing for longer than these take.
+    """
+    most = limits.patience + limits.timeout
+    with anyio.move_on_after(most):
+        return await answer
+    raise SourceError(f"{method}() of the source has not answered within {most:g} s (store_patience + store_timeout)")
 
 
 async def beginning(source: Source, partition: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
@@ -37,6 +38,9 @@ class Elsewhere:
 
     def hopeless(self) -> dict[str, str]:
         return {}
+
+    def statistics(self) -> Any:
+        return SimpleNamespace(partitions=[])
 
     def stop(self) -> None:
         self.stopped = True

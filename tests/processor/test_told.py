@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import re
-from typing import cast
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
 
 import anyio
+import pytest
 import structlog
 
-from actorproc import Batch, PartitionContext, Processor, Site
+from actorproc import Batch, PartitionContext, Processor, Site, errors
 from actorproc.group.heartbeat import read_heartbeats
+from actorproc.group.nudge import NoNudges
 from actorproc.host.running import Done
 from actorproc.layout import ProcessorLayout
 from actorproc.store import Store
 from actorproc.stores.memory import Memory
+from actorproc.testing.clock import VirtualClock
+from actorproc.testing.loop import run
+from actorproc.testing.source import MemorySource
 from tests.processor.doubling import QUICK, Double, _partitions, fed
 
 
@@ -90,3 +97,66 @@ async def test_a_heartbeat_shows_the_beginning_of_a_long_error() -> None:
     assert failing["0"].partition(": ")[2].startswith("RuntimeError: xxx")
     assert failing["0"].endswith("xxx ...")
     assert len(failing["0"]) < 700
+
+
+@pytest.mark.parametrize("method", ["open", "register", "close", "shared"])
+def test_a_method_of_the_users_that_a_start_or_an_end_waits_for_is_told(method: str) -> None:
+    async def slow(*_: Any) -> None:
+        await anyio.sleep(25)
+
+    class Slow(Double):
+        @classmethod
+        @asynccontextmanager
+        async def shared(cls, options: Any) -> AsyncIterator[None]:
+            if method == "shared":
+                await slow()
+            yield
+
+    async def main() -> list[Any]:
+        clock = VirtualClock("a")
+        source = type("SlowSource", (MemorySource,), {} if method == "shared" else {method: slow})(1)
+        with structlog.testing.capture_logs() as logs:
+            processor = Processor(
+                Slow, source=source, container=Store(Memory(clock=clock), clock=clock), clock=clock, nudges=NoNudges()
+            )
+            await processor.run(until_end=True)
+        return [(e["waiting_for"], e["seconds"]) for e in logs if e["event"] == "processor.slow"]
+
+    told = run(main())
+    assert [seconds for _, seconds in told] == [10, 20]
+    assert all(what.startswith(f"{method}() of the ") for what, _ in told)
+
+
+def test_a_run_until_the_end_tells_which_partitions_here_do_not_get_on() -> None:
+    class Stands(Double):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            if ctx.partition == "1":
+                await anyio.sleep(45)
+            await super().process(batch, ctx)
+
+    async def main() -> list[Any]:
+        clock = VirtualClock("a")
+        with structlog.testing.capture_logs() as logs:
+            store = Store(Memory(clock=clock), clock=clock)
+            await Processor(Stands, source=fed(3), container=store, clock=clock, nudges=NoNudges()).run(until_end=True)
+        return [e for e in logs if e["event"] == "processor.waiting_for_end"]
+
+    told = run(main())
+    assert len(told) in (2, 3)
+    assert {event["waiting_for"] for event in told} == {"partition 1"}
+    assert "they run here" in told[0]["why"]
+
+
+@pytest.mark.parametrize("method", ["partitions", "end", "start"])
+def test_a_source_that_never_answers_ends_a_run_until_the_end_by_name(method: str) -> None:
+    async def hang(*_: Any) -> None:
+        await anyio.sleep_forever()
+
+    async def main() -> None:
+        clock = VirtualClock("a")
+        source = type("Hanging", (MemorySource,), {method: hang})(1)
+        store = Store(Memory(clock=clock), clock=clock)
+        await Processor(Double, source=source, container=store, clock=clock, nudges=NoNudges()).run(until_end=True)
+
+    with pytest.raises(errors.ActorprocError, match=rf"{method}\(\) of the source has not (answered|ended)"):
+        run(main())
