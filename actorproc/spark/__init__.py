@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from actorproc.extras import how_to_install
+
 try:
     import pyspark
 except ImportError:
-    raise ImportError("actorproc.spark needs PySpark 4.1, 4.2 or 4.3: pip install 'actorproc[spark]'") from None
+    raise ImportError(f"actorproc.spark needs PySpark 4.1, 4.2 or 4.3: {how_to_install('spark')}") from None
 
 from actorproc.spark.compaction import Compaction, compact
 from actorproc.spark.frames import read_output, stream_output
 
 if tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 1):
     raise ImportError(
-        f"actorproc.spark needs PySpark 4.1, 4.2 or 4.3, and this is {pyspark.__version__}: pip install 'actorproc[spark]'"
+        f"actorproc.spark needs PySpark 4.1, 4.2 or 4.3, and this is {pyspark.__version__}: {how_to_install('spark')}"
     )
 
 __all__ = ["Compaction", "compact", "read_output", "stream_output"]

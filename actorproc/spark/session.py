@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from actorproc.errors import QueryFailed, UsageError
+from actorproc.extras import how_to_install
 from actorproc.logger import get_logger
 from actorproc.settings import Settings
 from actorproc.spark.bounded import ends_within
@@ -159,7 +160,7 @@ class RemoteSession(Session):
             self._reach()
             session: SparkSession = SparkSession.builder.remote(self._url).config(map=self._options).create()
         except ImportError as error:
-            raise UsageError(f"Spark Connect needs more packages ({error}): pip install 'actorproc[connect]'") from None
+            raise UsageError(f"Spark Connect needs more packages ({error}): {how_to_install('connect')}") from None
         return session
 
     def _reach(self) -> None:
