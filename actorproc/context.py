@@ -260,7 +260,7 @@ class PartitionContext:
     def _up_to(self, record: Record) -> int:
         batch = self._attempt.batch
         if not isinstance(record, Record):
-            raise _no_record(record)
+            raise _no_record(record, "ctx.commit(record) commits up to it, ctx.commit() the whole batch")
         if record.partition != batch.partition or record.sequence > batch.last:
             raise HandlerMisuse(
                 f"ctx.commit({record!r}): it is not of the batch at hand, {batch!r}; what is committed is never handled again"
@@ -321,10 +321,10 @@ _ABANDONED = (
 )
 
 
-def _no_record(given: object) -> HandlerMisuse:
-    return HandlerMisuse(
-        f"a {type(given).__name__} was given in place of a record: the record comes first, as in ctx.emit(record, row)"
-    )
+def _no_record(given: object, how: str = "the record comes first, as in ctx.emit(record, row)") -> HandlerMisuse:
+    kind = type(given).__name__
+    article = "an" if kind[0].lower() in "aeiou" else "a"
+    return HandlerMisuse(f"{article} {kind} was given in place of a record: {how}")
 
 
 def _awaitable(made: Awaitable[T]) -> Awaitable[T]:

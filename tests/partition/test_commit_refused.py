@@ -34,7 +34,8 @@ async def test_a_commit_up_to_something_that_is_no_record_is_refused() -> None:
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             await ctx.commit(batch.last)  # type: ignore[arg-type]
 
-    with pytest.raises(errors.HandlerMisuse, match="a int was given in place of a record"):
+    says = r"an int was given in place of a record: ctx\.commit\(record\) commits up to it"
+    with pytest.raises(errors.HandlerMisuse, match=says):
         await Run(Handler())(numbers(1, 2, 3))
 
 
