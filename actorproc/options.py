@@ -10,9 +10,10 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from actorproc.config import TYPO, did_you_mean, read_config
 from actorproc.errors import SettingsError
 from actorproc.handler import PartitionHandler
-from actorproc.settings import TYPO, Settings, did_you_mean, explain, read_config
+from actorproc.settings import Settings, explain
 from actorproc.shown import OBJECTS
 
 PREFIX = "ACTORPROC_OPTION_"

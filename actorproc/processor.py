@@ -103,7 +103,7 @@ def _check_arguments(
         raise UsageError(
             f"settings = {settings!r:.80}: Settings(...), or none, and each as a keyword: commit_interval='1s'"
         )
-    own = inspect.signature(Processor).parameters.keys() - {"keywords"}
+    own = inspect.signature(Processor).parameters.keys() - {"keywords", "clock", "nudges"}  # these are for tests
     for given, value in unsure.items():
         near = get_close_matches(given, [*own, *Settings.model_fields], n=1)
         if own.intersection(near):

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 import os
 import re
-import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -16,8 +14,9 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_v
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from actorproc.config import OF_COMMANDS, PREFIX, check_environment, did_you_mean, read_config
 from actorproc.errors import SettingsError
-from actorproc.shown import may_show
+from actorproc.shown import kind_of, may_show
 
 _SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
@@ -89,15 +88,16 @@ ORDERED = (
 )
 """Pairs of settings of which the first must be at most the second, and why."""
 
-_NEARLY_OPTION = re.compile("options|opton|opion|opions|optoin|optoins|otpion|otpions")
-_PREFIX = "ACTORPROC_"
-_OF_COMMANDS = ("source", "container", "name", "host", "log_level", "debug")
-"""Options of the command line that have a variable, and are no settings."""
+_OPTIONS_ALONE = ("start", "workers", "until_end", "config")
+"""Options of the command line that have no variable, and are no settings."""
 
 _NO_TABLE = (
     "there is no such table: settings stand at the top of the file, and only a handler's options in one, [options]"
 )
 _AN_OPTION = ". (An option of the handler is given with --option NAME=VALUE, or below [options] in the file)"
+_NO_BOOL = frozenset({"bool_type", "bool_parsing"})
+"""Errors of pydantic's that say: this is neither true nor false."""
+
 _file: ContextVar[dict[str, Any] | None] = ContextVar("_file", default=None)  # what `load` read, for pydantic to find
 
 
@@ -108,7 +108,7 @@ class Settings(BaseSettings):
     A keyword beats the environment, the environment beats the file.
     """
 
-    model_config = SettingsConfigDict(env_prefix=_PREFIX, extra="forbid", frozen=True, validate_default=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True, validate_default=True)
 
     # Group
     lease_acquire_interval: Seconds = Field(
@@ -238,8 +238,8 @@ class Settings(BaseSettings):
         for small, large, why in ORDERED:
             less, more = getattr(self, small), getattr(self, large)
             if less > more:
-                unit = "s" if isinstance(less, float) else "bytes"
-                raise ValueError(f"{small} ({less:.9g} {unit}) must be at most {large} ({more:.9g} {unit}), {why}")
+                first, second = (f"{v:.9g} s" if isinstance(v, float) else f"{v} bytes" for v in (less, more))
+                raise ValueError(f"{small} ({first}) must be at most {large} ({second}), {why}")
         if self.delivery == "at-most-once" and not self.auto_commit:
             raise ValueError(
                 "auto_commit = false cannot go with delivery = 'at-most-once', which commits before the handler"
@@ -273,8 +273,15 @@ class Settings(BaseSettings):
         Raises:
             SettingsError: names each setting that is wrong, its value and what is allowed.
         """
+        return cls.load_named(config, keywords)
+
+    @classmethod
+    def load_named(cls, config: str | Path | None, keywords: Mapping[str, Any]) -> Settings:
+        """As `load`, of names that others gave: one may be any text, also that of an argument here."""
         given = {name: value for name, value in keywords.items() if value is not None}
-        _check_environment()
+        check_environment(cls.model_fields)
+        if private := [name for name in given if name.startswith("_")]:  # pydantic has arguments of such names
+            raise SettingsError("\n".join(f"{name}: there is no such setting" for name in private))
         found = read_config(config)
         token = _file.set(found)
         try:
@@ -282,24 +289,13 @@ class Settings(BaseSettings):
         except ValidationError as error:
             where = dict.fromkeys(found, f"{config or 'actorproc.toml'}: ")
             where |= {
-                variable[len(_PREFIX) :].lower(): f"{variable} in the environment: "
+                variable[len(PREFIX) :].lower(): f"{variable} in the environment: "
                 for variable in os.environ
-                if variable.upper().startswith(_PREFIX)  # as pydantic takes them
+                if variable.upper().startswith(PREFIX)  # as pydantic takes them
             }
             raise SettingsError(explain(error, cls, where=where | dict.fromkeys(given, ""))) from None
         finally:
             _file.reset(token)
-
-
-def read_config(config: str | Path | None) -> dict[str, Any]:
-    """The tables of a configuration file; {} if none is named and `actorproc.toml` is not here."""
-    path = Path(config or "actorproc.toml")
-    if config is None and not path.is_file():
-        return {}
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"cannot read the settings file {path}: {error}") from None
 
 
 def explain(
@@ -326,52 +322,24 @@ def explain(
             if isinstance(item["input"], dict):
                 lines.append(f"{place}[{name}]: {_NO_TABLE}")
                 continue
-            if name in _OF_COMMANDS:
-                option = name.replace("_", "-")
-                lines.append(f"{place}{name} is no setting; give --{option}, or {_PREFIX}{name.upper()}")
+            if name in (*OF_COMMANDS, *_OPTIONS_ALONE):
+                variable = f", or {PREFIX}{name.upper()}" if name in OF_COMMANDS else ""
+                lines.append(f"{place}{name} is no setting; give --{name.replace('_', '-')}{variable}")
                 continue
             message = f"there is no such setting{did_you_mean(name, Settings.model_fields) or _AN_OPTION}"
             if name == "options":
-                message = "it is a table: a line [options], and below it name = value for each option of the handler"
+                message = "it is a table: a line [options], and below it name = value for each option of the handler; "
+                message += "or --option NAME=VALUE on the command line"
+        if item["type"] in _NO_BOOL:
+            message = "write true or false"
         if item["type"] == "missing":  # its input is all that was given
             lines.append(f"{name}: is missing{give.format(name) if len(item['loc']) == 1 else ''}")
         elif name and may_show(model, item["loc"], item["type"], item["input"]):
             lines.append(f"{place}{name} = {item['input']!r}: {message}")
         else:
-            lines.append(f"{place}{name}: {message}" if name else message)
+            kind = "" if item["type"] == "extra_forbidden" else kind_of(item["input"])
+            lines.append(f"{place}{name}{kind and f' is {kind}'}: {message}" if name else message)
     return "\n".join(lines)
-
-
-def did_you_mean(name: str, known: Iterable[str], like: float = 0.6) -> str:
-    """The end of a message about a name that is unknown: the known one that may be meant; empty if there is none."""
-    near = get_close_matches(name, known, n=1, cutoff=like)
-    return f"; did you mean {near[0]}?" if near else ""
-
-
-TYPO = 0.8
-"""How like a known name that of a variable must be to be one mistyped: others may be somebody else's."""
-
-_TYPO_OF_COMMANDS = 0.88  # they are short, common words
-
-
-def _check_environment(environment: Mapping[str, str] = os.environ) -> None:
-    """A variable that is nearly a setting, or nearly one of the commands', is a typing error: it must not be passed over in
-    silence."""
-    for variable in environment:
-        name = variable.removeprefix(_PREFIX).lower()
-        if not variable.startswith(_PREFIX) or name.startswith("option_"):
-            continue  # an option is the handler's, and may be called like a setting
-        if name in Settings.model_fields or name in _OF_COMMANDS:
-            continue
-        head, _, option = name.partition("_")
-        if option and _NEARLY_OPTION.fullmatch(head):
-            raise SettingsError(f"{variable} in the environment: an option of the handler is {_PREFIX}OPTION_<NAME>")
-        if near := did_you_mean(name, Settings.model_fields, TYPO):
-            raise SettingsError(f"{variable} in the environment: there is no such setting{near}")
-        if meant := get_close_matches(name, _OF_COMMANDS, n=1, cutoff=_TYPO_OF_COMMANDS):
-            raise SettingsError(
-                f"{variable} in the environment: there is no such variable; did you mean {_PREFIX}{meant[0].upper()}?"
-            )
 
 
 class _TomlFile(PydanticBaseSettingsSource):

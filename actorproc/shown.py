@@ -27,6 +27,11 @@ def may_show(model: type[BaseModel], place: tuple[int | str, ...], error: str, v
     return isinstance(value, (str, int, float)) and not _is_secret(model, place)
 
 
+def kind_of(value: object) -> str:
+    """What it is, where that may be told and the value may not; empty where only the value would tell."""
+    return "a list" if isinstance(value, (list, tuple)) else "an object" if isinstance(value, dict) else ""
+
+
 def _is_secret(model: type[BaseModel], place: tuple[int | str, ...]) -> bool:
     """By its type (`SecretStr`), by `Field(repr=False)`, or by its name: rather one too many. So is what lies in a secret."""
     models = [model]

@@ -58,7 +58,7 @@ def test_actorproc_toml_of_the_working_directory_is_read(tmp_path: Path, monkeyp
 
 def test_a_file_is_read_as_utf_8_whatever_the_locale(tmp_path: Path) -> None:
     (tmp_path / "actorproc.toml").write_text('[options]\ncity = "Zürich"\n', encoding="utf-8")
-    read = "from actorproc.settings import read_config; print(ascii(read_config(None)['options']['city']))"
+    read = "from actorproc.config import read_config; print(ascii(read_config(None)['options']['city']))"
     locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     found = subprocess.check_output([sys.executable, "-c", read], cwd=tmp_path, env={**os.environ, **locale}, text=True)
     assert found.strip() == ascii("Zürich")
@@ -86,6 +86,13 @@ def test_a_file_is_read_as_utf_8_whatever_the_locale(tmp_path: Path) -> None:
             {"max_batch_bytes": 33_554_433, "read_ahead_bytes": "32MiB"},
             "max_batch_bytes (33554433 bytes) must be at most read_ahead_bytes (33554432 bytes), ",
         ),
+        (
+            {"max_batch_bytes": "1GiB"},
+            "max_batch_bytes (1073741824 bytes) must be at most read_ahead_bytes (268435456 bytes), ",
+        ),
+        ({"auto_commit": "maybe"}, "auto_commit = 'maybe': write true or false"),
+        ({"commit_interval": [1]}, "commit_interval is a list: Input should be a valid number"),
+        ({"_env_file": "x"}, "_env_file: there is no such setting"),
         ({"retry_backoff": 31}, "retry_backoff (31 s) must be at most retry_backoff_max (30 s), "),
         ({"restart_backoff_max": "100ms"}, "restart_backoff (0.5 s) must be at most restart_backoff_max (0.1 s), "),
         (
@@ -163,6 +170,14 @@ def test_what_the_command_line_says_is_no_setting_and_the_message_says_how_to_gi
     assert str(caught.value) == f"{tmp_path / 'a.toml'}: {name} is no setting; give {option}, or {variable}"
 
 
+@pytest.mark.parametrize("name", ["start", "workers", "until_end", "config"])
+def test_what_the_command_line_alone_says_is_no_setting_either(tmp_path: Path, name: str) -> None:
+    (tmp_path / "a.toml").write_text(f'{name} = "x"\n')
+    with pytest.raises(SettingsError) as caught:
+        Settings.load(tmp_path / "a.toml")
+    assert str(caught.value) == f"{tmp_path / 'a.toml'}: {name} is no setting; give --{name.replace('_', '-')}"
+
+
 @pytest.mark.parametrize(
     ("variable", "meant"),
     [("CONTAINR", "CONTAINER"), ("SORCE", "SOURCE"), ("HOSTT", "HOST"), ("LOGLEVEL", "LOG_LEVEL")],
@@ -201,6 +216,33 @@ def test_a_file_that_is_named_and_missing_or_torn_is_an_error(tmp_path: Path) ->
     (tmp_path / "torn.toml").write_text("commit_rows = ")
     with pytest.raises(SettingsError, match=r"torn\.toml"):
         Settings.load(tmp_path / "torn.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "commit_rows = 5\ncommit_interval = 1s",
+            '(at line 2, column 20); text needs quotes, a number with its unit, too: "1s"',
+        ),
+        ("delivery = at-most-once", '(at line 1, column 12); text needs quotes, a number with its unit, too: "1s"'),
+        ("auto_commit = True", "(at line 1, column 15); write true or false"),
+        ('commit_interval = "1s', "string"),
+        ("commit_interval", "(at end of document)"),
+    ],
+)
+def test_a_line_that_is_no_toml_is_told_what_it_most_likely_lacks_and_no_value(
+    tmp_path: Path, text: str, says: str
+) -> None:
+    (tmp_path / "a.toml").write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        Settings.load(tmp_path / "a.toml")
+    assert says in str(caught.value)
+    assert ("quotes" in str(caught.value)) is ("quotes" in says)
+    (tmp_path / "a.toml").write_text("s3_secret_key = hunter2")
+    with pytest.raises(SettingsError, match="text needs quotes") as caught:
+        Settings.load(tmp_path / "a.toml")
+    assert "hunter2" not in str(caught.value)
 
 
 class WithOptions(PartitionHandler):
@@ -346,7 +388,7 @@ class WithSecrets(WithOptions):
         ({"table": "t", "words": "hunter2"}, "words: "),
         ({"table": "t", "database": {"word": "hunter2"}}, "database.host: is missing"),
         ({"table": "t", "database": {"host": 1, "port": "x", "word": "hunter2"}}, "database.port = 'x': Input should"),
-        ({"table": "t", "database": ["hunter2"]}, "database: Input should be"),
+        ({"table": "t", "database": ["hunter2"]}, "database is a list: Input should be"),
     ],
 )
 def test_what_is_wrong_with_options_tells_no_secret(given: dict[str, object], named: str) -> None:
@@ -417,7 +459,11 @@ def test_text_is_json_where_the_option_takes_no_text_but_a_list_or_an_object(
             """names = '[a]': Input should be a valid list; write a list as JSON, such as names=["a","b"]""",
         ),
         ("names", "3", """names = '3': Input should be a valid list; write a list as JSON, such as names=["a","b"]"""),
-        ("names", '{"a": 1}', """names: Input should be a valid list; write a list as JSON, such as names=["a","b"]"""),
+        (
+            "names",
+            '{"a": 1}',
+            """names is an object: Input should be a valid list; write a list as JSON, such as names=["a","b"]""",
+        ),
         ("names", "[" * 100_000, "Input should be a valid list; write a list as JSON"),
         ("names", "[1]", "names.0 = 1: Input should be a valid string"),
         ("deep", "a=1", """deep: Input should be a valid dictionary; write an object as JSON, such as deep={"a":1}"""),

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from actorproc.cli.common import counted, pairs, run_async, shown_settings
+from actorproc.cli.common import counted, load_settings, pairs, run_async, shown_settings
 from actorproc.cli.loading import load_handler, load_source
 from actorproc.cli.spark import check
 from actorproc.cli.streams import conclude
@@ -47,6 +47,7 @@ def run(
     """Serve until stopped. `root`: options that stand before the command, for workers."""
     host = default_host() if host is None else host
     keywords: dict[str, Any] = dict(pairs("--set", settings))
+    load_settings(config, settings)  # first: a name that is no setting's may be that of an argument of Processor's
     delegate, stream = load_handler(handler), load_source(source)
     processor = Processor(
         delegate,

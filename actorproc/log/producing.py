@@ -15,11 +15,11 @@ from typing import Literal, NamedTuple, Protocol
 import orjson
 
 from actorproc.clock import SYSTEM, Clock
+from actorproc.config import did_you_mean
 from actorproc.errors import UsageError
 from actorproc.log.account import Account
 from actorproc.log.payloads import VALUE_LIMIT
 from actorproc.log.producer import Producer
-from actorproc.settings import did_you_mean
 
 BLOCK = 2**20
 """Bytes read at once, at most: from a pipe it is what is there."""
