@@ -39,8 +39,6 @@ _ORDER = [
     "demo",
 ]  # in which they are met
 
-_OF_ALL = ("--log-level", "--debug", "--version")
-
 _THREAD_PATIENCE = 1.0  # seconds that threads have to end by themselves, after everything else has ended
 
 
@@ -67,10 +65,6 @@ class _Commands(Group):
                 traceback.print_exception(error)
             typer.secho(f"error: {visible(str(cause))}", err=True, fg=typer.colors.RED)
             raise typer.Exit(WRONG_USE if isinstance(cause, UsageError) else FAILED) from None
-        except Exception as error:  # NoSuchOption: of click, or of the copy of it that newer Typers have
-            if (option := getattr(error, "option_name", None)) in _OF_ALL:
-                error.message += f". It comes before the command: actorproc {option} ... COMMAND"  # type: ignore[attr-defined]
-            raise
 
 
 def _say_unwritten(failure: OSError) -> int:

@@ -1,4 +1,4 @@
-"""Commands whose help shows no value behind a flag, which takes none: newer Typers write `--yes <bool>`."""
+"""Commands whose help shows no value behind a flag, which takes none (newer Typers write `--yes <bool>`), and whose errors say more."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
+from actorproc.cli.mistakes import better_told
+
 
 class Command(TyperCommand):
     """A command."""
+
+    def make_context(self, *args: Any, **how: Any) -> Any:
+        with better_told():
+            return super().make_context(*args, **how)
 
     def get_params(self, ctx: Any) -> Any:
         return _plain(super().get_params(ctx))
@@ -16,6 +22,10 @@ class Command(TyperCommand):
 
 class Group(TyperGroup):
     """A group of commands."""
+
+    def make_context(self, *args: Any, **how: Any) -> Any:
+        with better_told():
+            return super().make_context(*args, **how)
 
     def get_params(self, ctx: Any) -> Any:
         return _plain(super().get_params(ctx))

@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from actorproc.cli.common import console, counted, load_settings, print_json, print_table, run_async
+from actorproc.config import mistyped
 from actorproc.document import MOST_NUMBER
 from actorproc.errors import CorruptObject, UsageError, locate
 from actorproc.keeping.kept import Kept
@@ -24,6 +25,7 @@ from actorproc.stores import open_store
 from actorproc.tasks import gather
 
 _NAMED = 5  # partitions in a warning
+_NAME, _CONTAINER = "ACTORPROC_NAME", "ACTORPROC_CONTAINER"
 
 
 @asynccontextmanager
@@ -36,7 +38,9 @@ async def asked_for(
         UsageError: it is not there, or not said which.
     """
     if log is None and (name is None or container is None):
-        raise UsageError("of what? Give --name and --container for a processor's output, or --log for a log")
+        missing = [variable for variable, value in ((_NAME, name), (_CONTAINER, container)) if value is None]
+        hint = "".join(f". {found}" for found in map(mistyped, missing) if found)
+        raise UsageError(f"of what? Give --name and --container for a processor's output, or --log for a log{hint}")
     settings = load_settings(config, given)
     async with opened_kept(settings, container=container, name=name, log=log) as kept:
         yield kept, settings

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
+from actorproc.cli.help import Command
 from actorproc.cli.parameters import Config, Container, Name, Set, place
 from actorproc.errors import UsageError
 
@@ -129,7 +130,7 @@ def check(spark_option: str, words: Sequence[str]) -> None:
         asked.update(given)
 
     app = typer.Typer()
-    app.command(add_help_option=False)(note)
+    app.command(cls=Command, add_help_option=False)(note)
     try:
         get_command(app).main(list(words), "spark", standalone_mode=False)
     except Exception as error:  # UsageError: of click, or of the copy of it that newer Typers have
