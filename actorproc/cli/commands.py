@@ -249,9 +249,8 @@ def list_letters(
     container: Container,
     partition: Partition = None,
     error: ErrorType = None,
-    replayed: Annotated[
-        bool | None, typer.Option("--replayed/--not-replayed", help="Only letters that were replayed, or were not.")
-    ] = None,
+    replayed: Annotated[bool, typer.Option("--replayed", help="Only letters that were replayed.")] = False,
+    not_replayed: Annotated[bool, typer.Option("--not-replayed", help="Only letters that were not.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most N.")] = None,
     as_json: Json = False,
     config: Config = None,
@@ -267,7 +266,7 @@ def list_letters(
     """
     from actorproc.cli.letters import show_all
 
-    show_all(name, container, partition, error, replayed, limit, as_json, config, settings)
+    show_all(name, container, partition, error, replayed, not_replayed, limit, as_json, config, settings)
 
 
 @letters.command("show", cls=Command)

@@ -46,27 +46,31 @@ def show_all(
     container: str,
     partition: str | None,
     error: str | None,
-    replayed: bool | None,
+    replayed: bool,
+    not_replayed: bool,
     limit: int | None,
     as_json: bool,
     config: Path | None,
     given: Sequence[str] | None,
 ) -> None:
     """Print dead letters."""
+    if replayed and not_replayed:
+        raise UsageError("--replayed and --not-replayed: choose one")
+    wanted = True if replayed else False if not_replayed else None
 
     async def work() -> None:
         async with opened_processor(name, container, config, given) as (store, layout, _):
             if partition is not None:
                 await chosen_partitions(store, layout, partition)
             types: Counter[str] = Counter()
-            which = {None: "", True: " was replayed", False: " is left to replay"}[replayed]
+            which = {None: "", True: " was replayed", False: " is left to replay"}[wanted]
             replays = await Replays.listed(store, layout)
-            letters = _chosen(store, layout, replays, partition, error, replayed, limit, types)
+            letters = _chosen(store, layout, replays, partition, error, wanted, limit, types)
             if as_json:
                 async for letter in letters:
                     print_json(letter)
             else:
-                marks = ["replayed"] if replays and replayed is None else []
+                marks = ["replayed"] if replays and wanted is None else []
                 columns = ["letter", "time", *marks, "error", "message", "key", "value"]
                 rows = (_row(letter, marks) async for letter in letters)
                 none = f"no dead letter{which}" if which else "no dead letters"
@@ -127,14 +131,15 @@ def replay(
     config: Path | None,
     given: Sequence[str] | None,
 ) -> None:
-    """Append dead letters to their log again: these, or all of a partition and a type of error."""
+    """Append dead letters to their log again: these, or all of a partition and a type of error. Exit code 1 if there are some and
+    none is of that type."""
     if which and (partition is not None or error is not None):
         raise UsageError("--partition and --error choose among all letters, and do not go with letters by name")
     named = {_parsed(letter) for letter in which}
     if source is not None and (other := _no_log(source)) is not None:
         raise _only_to_a_log(f"--source {source}: ", other)
 
-    async def work() -> None:
+    async def work() -> bool:
         async with (
             opened_processor(name, container, config, given) as (store, layout, settings),
             open_store(place := source or await _log_of(store, layout), settings) as log,
@@ -165,10 +170,13 @@ def replay(
             console.print(f"{counted(appended, 'dead letter')} appended to {place}{note}", markup=False, soft_wrap=True)
             if appended and others:
                 console.print(f"who reads that log as well gets them again: {', '.join(others)}", markup=False)
-        if error is not None and error not in types:
-            _say_which(types, error)
+        if error is None or error in types:
+            return True
+        _say_which(types, error)
+        return not types
 
-    run_async(work)
+    if not run_async(work):
+        raise typer.Exit(1)
 
 
 def _no_log(source: str) -> str | None:

@@ -69,6 +69,14 @@ def test_dead_letters_of_a_type_that_there_is_not_say_which_there_are(run: Run, 
     assert run("dead-letters", "list", *place, "--error", "KeyError", "--json").stderr == ""
 
 
+def test_letters_that_were_replayed_and_those_that_were_not_are_not_asked_for_at_once(
+    run: Run, place: list[object]
+) -> None:
+    result = run("dead-letters", "list", *place, "--replayed", "--not-replayed")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--replayed and --not-replayed: choose one" in result.stderr
+
+
 @pytest.mark.parametrize("command", ["list", "replay", "purge"])
 def test_dead_letters_of_a_partition_that_there_is_not_are_refused(
     run: Run, state: Path, place: list[object], command: str

@@ -156,6 +156,7 @@ def test_lines_become_rows_and_dead_letters_that_are_replayed_once_and_purged(ru
     assert lines(run(*purge, "--yes").stdout) == [{"purged": 40, "kept": 0, "held": 0}]
     assert run("dead-letters", "list", *PLACE, "--json").stdout == ""
     assert lines(run(*replay).stdout) == [{"replayed": 0, "replayed_before": 0}]
+    assert run(*replay, "--error", "KeyError").exit_code == 0, "there is none of which it could be the wrong name"
 
 
 def test_a_reader_that_leaves_ends_output_quietly(run: Run, folder: Path) -> None:

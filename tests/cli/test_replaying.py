@@ -68,6 +68,7 @@ def test_dead_letters_are_replayed_by_name_or_by_their_error(run: Run, state: Pa
     none = run(*replay, "--error", "KeyErr", "--json")
     assert lines(none.stdout) == [{"replayed": 0, "replayed_before": 0}]
     assert none.stderr == "no dead letter with an error of type 'KeyErr'; there are: KeyError (20)\n"
+    assert none.exit_code == 1, "nothing was done of what was asked for"
     assert lines(run(*replay, "--error", "KeyError", "--json").stdout) == [{"replayed": 18, "replayed_before": 2}]
     for wrong, says in (("0:999999", "no dead letter 0:999999"), ("0", "write PARTITION:SEQUENCE")):
         result = run(*replay, first, wrong)
