@@ -48,7 +48,7 @@ def run(
             store, layout, settings = await stack.enter_async_context(opened_processor(name, container, config, given))
             source = None
             if source_url is not None:
-                source = guarded(open_source(load_source(source_url), settings=settings))
+                source = guarded(open_source(load_source(source_url), settings=settings, create=""))
                 await source.open()
                 stack.push_async_callback(source.close)
                 await check_source(store, layout, source.identity, str(source), kind_of(source))

@@ -6,6 +6,7 @@ import os
 
 from actorproc.clock import SYSTEM, Clock
 from actorproc.errors import UsageError
+from actorproc.log.files import HOW_TO_CREATE
 from actorproc.settings import Settings
 from actorproc.sources.guarded import guarded, kind_of
 from actorproc.sources.log import LogSource
@@ -17,13 +18,18 @@ __all__ = ["Chunk", "End", "LogSource", "OutputSource", "Source", "Start", "guar
 
 
 def open_source(
-    source: str | os.PathLike[str] | Source, *, settings: Settings | None = None, clock: Clock = SYSTEM
+    source: str | os.PathLike[str] | Source,
+    *,
+    settings: Settings | None = None,
+    clock: Clock = SYSTEM,
+    create: str = HOW_TO_CREATE,
 ) -> Source:
     """The source that `source` names, not yet connected; a `Source` is returned as it is.
 
     Args:
         source: URL of a store with a built-in log in it, such as `s3://bucket/events`, `file:///data/events` or a path;
             or of another processor's output, such as `actorproc+s3://bucket/state/Delays`.
+        create: as of `LogSource`.
 
     Raises:
         UsageError: there is no such kind of source.
@@ -45,4 +51,4 @@ def open_source(
             f"source {source!r}: {missing}. Allowed are the built-in log, by the URL of its store "
             f"(s3://, file:// or a path), another processor's output ({OUTPUT_SCHEME}CONTAINER/PROCESSOR), and a Source of your own, see docs/sources.md"
         )
-    return LogSource(source, settings=settings, clock=clock)
+    return LogSource(source, settings=settings, clock=clock, create=create)

@@ -45,16 +45,23 @@ class LogSource(Source):
 
     Args:
         log: URL or folder of the log, or an opened store in which it is.
+        create: told where there is none, as of `open_log`.
 
     Raises:
         UsageError: it is nothing of that kind.
     """
 
     def __init__(
-        self, log: str | os.PathLike[str] | Store, *, settings: Settings | None = None, clock: Clock = SYSTEM
+        self,
+        log: str | os.PathLike[str] | Store,
+        *,
+        settings: Settings | None = None,
+        clock: Clock = SYSTEM,
+        create: str = HOW_TO_CREATE,
     ) -> None:
         self._settings = settings or Settings.load()
         self._clock = clock
+        self._create = create
         self._owns_store = not isinstance(log, Store)
         self._opened = AsyncExitStack()
         self._store = given_store("log", log, "the URL or folder of a log", self._settings, clock)
@@ -79,7 +86,7 @@ class LogSource(Source):
                 meta = await open_log(
                     self._store,
                     instead=f"a processor's output as {OUTPUT_SCHEME}{{container}}/{{processor}}",
-                    create=HOW_TO_CREATE,
+                    create=self._create,
                 )
                 self._opened = opened.pop_all()
         self._partitions = [str(index) for index in range(meta.partitions)]

@@ -48,6 +48,14 @@ def test_status_without_a_source_knows_no_end(run: Run, place: list[object]) -> 
     assert {partition["lag"] for partition in status["partitions"]} == {None}
 
 
+def test_status_of_a_source_where_no_log_is_says_to_check_where_it_is_and_not_to_create_it(
+    run: Run, tmp_path: Path, place: list[object]
+) -> None:
+    result = run("status", *place, "--source", tmp_path / "nolog")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"error: there is no log at file://{tmp_path}/nolog: check where it is\n"
+
+
 def test_status_for_people_shows_each_partition_and_that_nobody_runs_it(run: Run, place: list[object]) -> None:
     result = run("status", *place)
     assert result.exit_code == 0
