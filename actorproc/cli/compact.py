@@ -15,9 +15,12 @@ from actorproc.cli.trim import sized
 from actorproc.errors import ActorprocError
 from actorproc.java import check_java
 from actorproc.layout import natural
+from actorproc.logger import get_logger
 from actorproc.output.compaction import FileGroup, PartitionPlan
 from actorproc.spark.compaction import Compaction, compact
 from actorproc.spark.session import Session, default_master, session_options
+
+log = get_logger(__name__)
 
 _STAYS = (
     "Left as it is: what is younger than --older-than, what no checkpoint has passed, what is large enough or alone"
@@ -44,6 +47,7 @@ def run(
 
     def opened() -> Any:
         check_java("actorproc compact")
+        log.info("spark.starting", on=session.place)
         return session.open()
 
     known: list[Compaction] = []

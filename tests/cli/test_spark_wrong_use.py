@@ -9,7 +9,9 @@ import anyio
 import orjson
 import pytest
 
+from actorproc.errors import UsageError
 from actorproc.spark.compaction import Compaction
+from actorproc.spark.session import Session
 from tests.cli.conftest import APP, Run, actorproc
 from tests.spark.committing import LAYOUT, Fleet
 
@@ -126,6 +128,7 @@ def test_spark_is_kept_out_of_what_the_processor_keeps(run: Run, state: Path, wh
         (["--spark", "queries_app:counts --remote foo", *CHECKPOINT], "SPARK_REMOTE) 'foo': write sc://HOST:PORT"),
         (["--spark", "--trigger 5s", *CHECKPOINT], "Missing argument 'MODULE:FUNCTION'"),
         (["--spark", "queries_app:counts --help", *CHECKPOINT], "No such option: --help"),
+        (["--spark", "queries_app:counts --max-rows x", *CHECKPOINT], "'--max-rows': 'x'"),
     ],
 )
 def test_serve_says_what_is_wrong_with_its_query_before_a_host_begins(run: Run, options: list[str], says: str) -> None:
@@ -187,6 +190,21 @@ def test_without_pyspark_one_line_names_the_extra(folder: Path, state: Path, who
         "error: actorproc.spark needs PySpark 4.1, 4.2 or 4.3: install the extra 'spark': pip install '.[spark]' in the checkout, "
         "or as actorproc itself was installed\n"
     )
+
+
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
+def test_compact_tells_that_it_starts_spark_if_it_does(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dry: list[str]
+) -> None:
+    def no_session(session: Session) -> None:
+        raise UsageError("no Spark today")
+
+    monkeypatch.setattr(Session, "open", no_session)
+    fleet = Fleet(str(tmp_path))
+    anyio.run(lambda: fleet.commit(p0=40, p1=30))
+    result = run("compact", "--name", "numbers", "--container", tmp_path, "--older-than", "0s", "--json", *dry)
+    assert ("spark.starting" in result.stderr) is (not dry), result.stderr
+    assert "spark.starting" not in result.stdout
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
