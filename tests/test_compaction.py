@@ -562,3 +562,23 @@ async def test_a_struct_with_a_not_null_field_that_came_later_is_null_in_what_is
             there = batch.schema.names
             found |= {row["n"]: row["s"] if "s" in there else "no column" for row in batch.to_pylist()}
     assert [found[0], found[49], found[50]] == [None, None, {"x": 50, "deep": None}]
+
+
+async def test_a_batch_of_a_compacted_file_takes_no_more_than_a_row_group_however_well_it_is_compressed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Large(Numbers):
+        output_schema = "n long, text string"
+
+        def row(self, n: int) -> dict[str, Any]:
+            return super().row(n) | {"text": "x" * 10_000}
+
+    monkeypatch.setattr("actorproc.output.compacted._GROUP_BYTES", 200_000)
+    await Fleet(store).commit(Large, p0=200)
+    (made,) = await compact(store)
+    assert made.size < 20_000
+    sizes = [
+        batch.nbytes async for piece in output_pieces(store, LAYOUT, ["0"]) async for batch in read_rows(store, piece)
+    ]
+    assert sum(sizes) > 1_800_000
+    assert max(sizes) < 400_000

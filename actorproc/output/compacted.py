@@ -113,7 +113,8 @@ def part_of(key: str, footer: Footer, number: int, stop: int) -> RowSlice:
 def batches_of(
     file: pq.ParquetFile, skip: int, stop: int, rows: int, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows from `skip` up to `stop` in batches of at most `rows`. Row groups without any of them are not read."""
+    """The rows from `skip` up to `stop` in batches of at most `rows`, none of which has rows of two row groups: these bound what a
+    batch takes, however little it takes in the file. Row groups without any of the rows are not read."""
     begin, groups, first = 0, [], None
     for group in range(file.num_row_groups):
         end = begin + file.metadata.row_group(group).num_rows
@@ -122,11 +123,12 @@ def batches_of(
             first = begin if first is None else first
         begin = end
     at = first or 0
-    for batch in file.iter_batches(rows, row_groups=groups, columns=columns, use_threads=False) if groups else ():
-        inside = batch.slice(max(0, skip - at), max(0, stop - max(at, skip)))
-        at += batch.num_rows
-        if inside.num_rows:
-            yield inside
+    for group in groups:
+        for batch in file.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False):
+            inside = batch.slice(max(0, skip - at), max(0, stop - max(at, skip)))
+            at += batch.num_rows
+            if inside.num_rows:
+                yield inside
 
 
 class Merger:
