@@ -77,9 +77,9 @@ class Ending:
             return await self._elsewhere.has_reached(partition, run.ends[partition])
 
         while left := run.left:
-            hopeless = supervisor.hopeless()
-            self._hopeless = self._elsewhere.hopeless | hopeless
-            here = left & supervisor.partitions  # of what it runs, one that fails now may have got there before
+            hopeless, own = supervisor.hopeless(), supervisor.partitions
+            self._hopeless = {p: why for p, why in self._elsewhere.hopeless.items() if p not in own} | hopeless
+            here = left & own  # of what it runs, one that fails now may have got there before
             if (here and here <= hopeless.keys()) or left <= self._hopeless.keys():
                 break
             with anyio.move_on_after(max(END_POLL, _EACH * len(left - supervisor.partitions))):

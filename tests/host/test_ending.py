@@ -9,6 +9,9 @@ import anyio
 import pytest
 import structlog
 
+from actorproc.group.assignment import Lease, Member
+from actorproc.group.heartbeat import Heartbeat
+from actorproc.group.membership import GroupDocument
 from actorproc.host.ending import Ending
 from actorproc.host.supervisor import Supervisor
 from actorproc.host.until_end import UntilEnd
@@ -171,5 +174,31 @@ def test_what_other_hosts_have_reached_is_seen_soon_and_not_asked_without_pause_
         assert supervisor.stopped
         assert clock.monotonic() - began < 9.5
         assert sum(store.requests.values()) < 900
+
+    run(main())
+
+
+def test_what_has_failed_elsewhere_is_waited_for_once_it_has_come_here() -> None:
+    async def main() -> None:
+        clock, source = VirtualClock("a"), MemorySource(2)
+        store = Store(Memory(clock=clock), clock=clock)
+        ending = Ending(source, store, LAYOUT, get_logger(__name__))
+        supervisor = Elsewhere(await ending.find())
+        supervisor.partitions = frozenset("0")
+        members, leases = {"b": Member("1")}, {"0": Lease("a", 1), "1": Lease("b", 1)}
+        await store.put(LAYOUT.group, GroupDocument(members, leases).to_json())
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ending.watch, cast(Supervisor, supervisor))
+            for number in range(40):
+                beat = Heartbeat("b", "1", None, 1, 0.0, 0.0, number, {"failing": {}, "hopeless": ["1"]})
+                await store.put(LAYOUT.host("b", "1"), beat.to_json())
+                await clock.sleep(1)
+            assert ending._elsewhere.hopeless.keys() == {"1"}
+            supervisor.partitions = frozenset("01")
+            supervisor.until_end.note_reached("0")
+            await clock.sleep(8)
+            assert not supervisor.stopped
+            supervisor.until_end.note_reached("1")
+        assert supervisor.stopped
 
     run(main())
