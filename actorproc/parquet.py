@@ -82,10 +82,10 @@ def open_writer(sink: io.BytesIO, schema: pa.Schema, growing: Sequence[str], **o
     encodings = {
         "use_dictionary": [path for path in options.pop("use_dictionary", paths) if path not in growing],
         "column_encoding": dict.fromkeys(growing, "DELTA_BINARY_PACKED"),
-        # Arrow's have the smallest and the largest of the numbers, and NaN is none. To Spark it is the largest: by them it
-        # would pass over the row groups in which it should find it.
-        "write_statistics": [path for path, kind in leaves if kind not in ("FLOAT", "DOUBLE")],
     }
+    # Arrow's have the smallest and the largest of the numbers, and NaN is none. To Spark it is the largest: by them it would
+    # pass over the row groups in which it should find it.
+    options.setdefault("write_statistics", [path for path, kind in leaves if kind not in ("FLOAT", "DOUBLE")])
     return pq.ParquetWriter(sink, schema, **{**_ALWAYS, **options, **encodings})
 
 

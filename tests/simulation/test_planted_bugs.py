@@ -232,16 +232,16 @@ def test_going_ahead_after_the_handler_instead_of_before_is_found(monkeypatch: p
     handle = PartitionActor._handle
 
     async def handle_first(self: PartitionActor, processor: BatchProcessor, message: Any) -> None:
-        later: list[tuple[Any, ...]] = []
+        later: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
-        async def note(*args: Any) -> None:
-            later.append(args)
+        async def note(*args: Any, **how: Any) -> None:
+            later.append((args, how))
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(self._committer._keeper, "advance", note)
             await handle(self, processor, message)
-        for args in later:
-            await self._committer._keeper.advance(*args)
+        for args, how in later:
+            await self._committer._keeper.advance(*args, **how)
 
     monkeypatch.setattr(PartitionActor, "_handle", handle_first)
     assert re.search("is shown on|and the checkpoint is at|is durable, and", first_broken("at most once"))
