@@ -169,7 +169,7 @@ class Producer:
         """Send a record. Returns once it is taken in, which takes time only while the buffer is full.
 
         Args:
-            value: bytes as they are; text as UTF-8; a dict or list as JSON; None is a tombstone.
+            value: bytes as they are; text as UTF-8; a dict or list as JSON, in which NaN and infinity are null; None is a tombstone.
             key: bytes as they are; text as UTF-8; an int as its digits. Records of one key keep their order.
             timestamp: aware; default: now.
 
