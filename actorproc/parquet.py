@@ -75,17 +75,19 @@ def encoding_cost(table: pa.Table) -> int:
 
 
 def open_writer(sink: io.BytesIO, schema: pa.Schema, growing: Sequence[str], **options: Any) -> pq.ParquetWriter:
-    """A writer with our encodings: `growing` columns as steps, others with a dictionary. `options` as in `write_parquet`."""
+    """A writer with our encodings: `growing` columns as steps, others but floats with a dictionary. `options` as in `write_parquet`."""
     leaves = _leaves(schema)
     paths = [path for path, _ in leaves]
+    floats = {path for path, kind in leaves if kind in ("FLOAT", "DOUBLE")}
+    plain = [path for path in paths if path not in floats]
     growing = [path for path in growing if paths.count(path) == 1]  # `a.b` may be a column, and a field of the column a
     encodings = {
-        "use_dictionary": [path for path in options.pop("use_dictionary", paths) if path not in growing],
+        "use_dictionary": [path for path in options.pop("use_dictionary", plain) if path not in growing],
         "column_encoding": dict.fromkeys(growing, "DELTA_BINARY_PACKED"),
     }
-    # Arrow's have the smallest and the largest of the numbers, and NaN is none. To Spark it is the largest: by them it would
-    # pass over the row groups in which it should find it.
-    options.setdefault("write_statistics", [path for path, kind in leaves if kind not in ("FLOAT", "DOUBLE")])
+    # Spark's reader passes over row groups by bounds, and by dictionaries. Arrow's bounds leave NaN out, which to Spark is the
+    # largest number; and in a dictionary it looks for 0.0 without finding -0.0, which equals it.
+    options.setdefault("write_statistics", plain)
     return pq.ParquetWriter(sink, schema, **{**_ALWAYS, **options, **encodings})
 
 

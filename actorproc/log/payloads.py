@@ -33,6 +33,8 @@ RECORD_WEIGHT = 200
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_EARLIEST = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+_LATEST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 
 
 def value_bytes(value: object) -> bytes | None:
@@ -103,10 +105,13 @@ def headers_weight(listed: list[dict[str, Any]]) -> int:
 
 
 def microseconds(timestamp: datetime) -> int:
-    """Since 1970. Raises UsageError for a datetime without a time zone."""
+    """Since 1970. Raises UsageError for a datetime without a time zone, or one that in UTC no datetime can hold."""
     if not isinstance(timestamp, datetime) or timestamp.tzinfo is None:
         raise UsageError(f"timestamp {_shown(timestamp)}: an aware datetime, such as datetime.now(UTC)")
-    return (timestamp - _EPOCH) // _MICROSECOND
+    time = (timestamp - _EPOCH) // _MICROSECOND
+    if not _EARLIEST <= time <= _LATEST:
+        raise UsageError(f"timestamp {_shown(timestamp)}: it lies outside of the years 1 to 9999 in UTC")
+    return time
 
 
 def columns(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import date
+from decimal import Decimal
 from typing import NamedTuple
 
 import numpy as np
@@ -77,8 +78,10 @@ def castable(source: pa.DataType, target: pa.DataType) -> bool:
         return bool(lists and castable(source.value_type, target.value_type))
     if pt.is_struct(target) and pt.is_struct(source):  # fields that only the target has become null
         places = [target.get_field_index(field.name) for field in source]
-        return all(at >= 0 for at in places) and all(
-            castable(field.type, target[at].type) for field, at in zip(source, places, strict=True)
+        return (
+            len({*places}) == len(places)
+            and all(at >= 0 for at in places)
+            and all(castable(field.type, target[at].type) for field, at in zip(source, places, strict=True))
         )
     return False
 
@@ -103,8 +106,10 @@ def fit_columns(table: pa.Table, schema: pa.Schema) -> tuple[pa.Table, dict[int,
         return pa.Table.from_arrays(columns, schema=schema), {}
     keep = np.ones(table.num_rows, dtype=bool)
     keep[list(unfit)] = False
-    fitting, _ = fit_columns(table.filter(pa.array(keep)), schema)
-    return fitting, unfit
+    rest = np.flatnonzero(keep)
+    # Among those there may be more: where single values cannot be cast, nulls were not looked for.
+    fitting, more = fit_columns(table.filter(pa.array(keep)), schema)
+    return fitting, unfit | {int(rest[index]): why for index, why in more.items()}
 
 
 def _shown_at(column: pa.ChunkedArray, index: int) -> str:
@@ -194,6 +199,8 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if pt.is_list(kind):
         elements = _cast(array.flatten(), kind.value_type)
         return pa.ListArray.from_arrays(_offsets(array), elements, kind, mask=array.is_null())
+    if pt.is_decimal(kind) and pt.is_decimal(array.type) and array.type != kind:
+        array = _wide(array, kind)
     result = array.cast(kind)
     if pt.is_string(kind):
         _check_text(result)
@@ -205,6 +212,19 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
         if span["min"] is not None and (span["min"] < earliest or span["max"] > latest):
             raise pa.ArrowInvalid("outside the years 1 to 9999")
     return result
+
+
+def _wide(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Decimals where a larger scale is no harm: Arrow's cast multiplies modulo 2 to the 128 and looks at the precision after that,
+    when some of what is too large has become what fits."""
+    if not pt.is_decimal256(array.type):
+        return array.cast(pa.decimal256(76, kind.scale))
+    digits = kind.precision - kind.scale
+    if array.type.precision - array.type.scale > digits:
+        bound = pa.scalar(Decimal(10) ** digits, array.type)
+        if pc.any(pc.greater_equal(pc.abs(array), bound)).as_py():
+            raise pa.ArrowInvalid(f"out of range for {kind}")
+    return array
 
 
 def _cast_struct(array: pa.StructArray, kind: pa.StructType) -> pa.StructArray:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timezone, tzinfo
 from decimal import Decimal, InvalidOperation, localcontext
 from difflib import get_close_matches
 from itertools import chain
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
@@ -91,9 +92,14 @@ def _plain_timestamps(*, aware: bool) -> Plain:
         if not types.issuperset(map(type, values)):
             return False
         zones = set(map(zone, filter(None, values)))
-        return None not in zones if aware else zones <= {None}
+        return all(map(_is_sound, zones)) if aware else zones <= {None}
 
     return test
+
+
+def _is_sound(zone: tzinfo | None) -> bool:
+    """Whether Arrow takes it for what it is: of other zones it drops fractions of a second, and takes those without an offset for UTC."""
+    return isinstance(zone, ZoneInfo) or (isinstance(zone, timezone) and not zone.utcoffset(None).microseconds)
 
 
 def _plain_floats(values: Sequence[Any]) -> bool:
@@ -207,6 +213,11 @@ def _boolean(value: Any) -> bool:
     raise _no(value, "boolean", "True or False")
 
 
+def _is_int(value: object) -> bool:
+    """NumPy has its durations among the integers."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64)
+
+
 def _integer(name: str, bits: int) -> Coerce:
     low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
 
@@ -218,9 +229,9 @@ def _integer(name: str, bits: int) -> Coerce:
                 raise ValueError(f"{shown(value)} is out of range for {name} ({low} to {high})")
             whole = value.is_finite() and value == value.to_integral_value()
         elif isinstance(value, float | np.floating):
-            whole = float(value).is_integer()
+            whole = math.isfinite(value) and value % 1 == 0
         else:
-            whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+            whole = _is_int(value)
         if not whole:
             raise _no(value, name, "an int, or a float without a fraction")
         number = int(value)
@@ -233,9 +244,9 @@ def _integer(name: str, bits: int) -> Coerce:
 
 def _floating(name: str, *, single: bool) -> Coerce:
     def convert(value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        exact = _is_int(value)
+        if not exact and not isinstance(value, float | np.floating):
             raise _no(value, name, "a float or an int")
-        exact = isinstance(value, int | np.integer)
         if exact and abs(int(value)) > (2**24 if single else 2**53):
             raise ValueError(
                 f"{shown(value)} is an int that {name} cannot hold exactly; convert it with float() if it may be rounded"
@@ -296,7 +307,7 @@ def _decimal(name: str, precision: int, scale: int) -> Coerce:
     unit = Decimal(1).scaleb(-scale)
 
     def convert(value: Any) -> Decimal:
-        if not isinstance(value, Decimal | int | np.integer) or isinstance(value, bool):
+        if not isinstance(value, Decimal) and not _is_int(value):
             raise _no(
                 value,
                 name,
@@ -352,6 +363,8 @@ def _list(kind: pa.ListType) -> Coerce:
         values: Iterable[Any] = value
         if isinstance(value, np.ndarray) and value.ndim:
             values = value.tolist()
+            if value.dtype.kind in "mM":  # of nanoseconds it makes numbers
+                values = [item if isinstance(made, int) else made for item, made in zip(value, values, strict=True)]
         elif not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray | memoryview):
             raise _no(value, "array", "a list")
         return [_at(f"[{index}]", items, item) for index, item in enumerate(values)]

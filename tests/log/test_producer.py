@@ -7,7 +7,7 @@ import sys
 import tracemalloc
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import anyio
@@ -113,6 +113,10 @@ async def test_keys_headers_and_timestamps_arrive_as_given() -> None:
         ({"headers": [1]}, "pairs of a name and a value, or a mapping"),
         ({"timestamp": datetime(2013, 1, 1)}, "an aware datetime"),  # noqa: DTZ001
         ({"timestamp": 5}, "timestamp 5: an aware datetime"),
+        (
+            {"timestamp": datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=5)))},
+            "outside of the years 1 to 9999 in UTC",
+        ),
     ],
 )
 async def test_what_goes_with_a_value_is_checked(options: Any, message: str) -> None:

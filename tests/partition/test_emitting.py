@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from decimal import Decimal
 from typing import Any, ClassVar
 
 import numpy as np
@@ -124,3 +125,46 @@ async def test_a_column_that_is_null_where_the_schema_has_a_struct_with_a_not_nu
     outcome = await Run(Handler())(numbers(1, 2))
     written = write_parquet(pa.concat_tables(outcome.tables), {})
     assert [bool(row["s"]) for row in pq.read_table(io.BytesIO(written)).to_pylist()] == given.is_valid().to_pylist()
+
+
+async def test_no_row_goes_missing_where_nulls_and_misfits_meet_in_a_not_null_column() -> None:
+    class Handler(PartitionHandler):
+        output_schema = "n int NOT NULL"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            ctx.emit_arrow(pa.table({"_sequence": batch.sequence_array, "n": pa.array([1.5, None, 7.0, None])}))
+
+    outcome = await Run(Handler())(numbers(1, 2, 3, 4))
+    assert column(outcome, "n") == [7]
+    assert {sequence: letter["error"]["message"] for sequence, letter in letters(outcome).items()}.keys() == {
+        100,
+        101,
+        103,
+    }
+
+
+@pytest.mark.parametrize("given", [pa.decimal128(38, 0), pa.decimal256(60, 0)])
+async def test_a_decimal_that_is_too_large_for_its_column_is_refused_whatever_arrow_makes_of_it(given: Any) -> None:
+    class Handler(PartitionHandler):
+        output_schema = "n decimal(38,10)"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            values = pa.array([Decimal(14819911229528200147630328018196999817), Decimal(7)], given)
+            ctx.emit_arrow(pa.table({"_sequence": batch.sequence_array, "n": values}))
+
+    outcome = await Run(Handler())(numbers(1, 2))
+    assert column(outcome, "n") == [7]
+    assert letters(outcome).keys() == {100}
+
+
+async def test_a_struct_with_two_fields_of_one_name_is_refused() -> None:
+    class Handler(PartitionHandler):
+        output_schema = "s struct<x: long>"
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            twice = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])
+            ctx.emit_arrow(pa.table({"_sequence": batch.sequence_array, "s": twice}))
+
+    assert (
+        "column 's' is struct<x: int64, x: int64>" in letters(await Run(Handler())(numbers(1)))[100]["error"]["message"]
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from datetime import date, datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
@@ -39,6 +39,7 @@ TAKEN = [
     ("timestamp", NOON, NOON),
     ("timestamp", NOON.astimezone(ZoneInfo("Europe/Berlin")), NOON),
     ("timestamp", NOON.astimezone(timezone(timedelta(hours=-3, seconds=7))), NOON),
+    ("timestamp", NOON.astimezone(timezone(timedelta(microseconds=500))), NOON),
     ("timestamp", pd.Timestamp(NOON), NOON),
     ("timestamp_ntz", NAIVE, NAIVE),
     ("timestamp_ntz", pd.Timestamp(NAIVE), NAIVE),
@@ -70,6 +71,15 @@ def test_a_value_that_fits_is_stored_as_it_is_alone_and_beside_others(kind: str,
     assert encode(f"c {kind}", {"c": None}, {"c": value}, {}) == ([{"c": None}, {"c": stored}, {"c": None}], {})
 
 
+class Nowhere(tzinfo):
+    """A zone of which Python says that it is none."""
+
+    def utcoffset(self, _: datetime | None) -> None:
+        return None
+
+    dst = tzname = utcoffset
+
+
 REFUSED = [
     ("boolean", 1, "1 (int) is no boolean; give True or False"),
     ("int", "1", "'1' (str) is no int; give an int, or a float without a fraction"),
@@ -84,6 +94,12 @@ REFUSED = [
     ("double", "1.5", "'1.5' (str) is no double"),
     ("double", Decimal("1.5"), "Decimal('1.5') (Decimal) is no double"),
     ("double", 2**53 + 1, "an int that double cannot hold exactly; convert it with float() if it may be rounded"),
+    ("bigint", np.timedelta64(5, "D"), "(timedelta64) is no bigint"),
+    ("double", np.timedelta64(5, "ns"), "(timedelta64) is no double"),
+    ("decimal(5,2)", np.timedelta64("NaT"), "(timedelta64) is no decimal"),
+    ("array<bigint>", np.array([5], "m8[ns]"), "(timedelta64) is no bigint"),
+    ("array<double>", np.array([5], "M8[ns]"), "(datetime64) is no double"),
+    ("timestamp", datetime(2013, 1, 1, tzinfo=Nowhere()), "is no timestamp; give a datetime with a zone"),
     ("float", 1e300, "1e+300 is out of range for float"),
     ("float", 2**24 + 1, "an int that float cannot hold exactly"),
     ("string", 1, "1 (int) is no string; give a str"),

@@ -271,15 +271,19 @@ async def test_a_wrong_argument_is_told_by_name_whichever_way_is_read(spark: Spa
 
 
 @pytest.mark.parametrize("native", [True, False])
-async def test_filters_find_the_rows_whose_number_is_nan(spark: SparkSession, tmp_path: Path, native: bool) -> None:
+async def test_filters_find_the_rows_whose_number_is_nan_or_minus_zero(
+    spark: SparkSession, tmp_path: Path, native: bool
+) -> None:
     class Means(Numbers):
         output_schema = "n long, x double, s struct<f: float>"
 
         def row(self, n: int) -> dict[str, Any]:
-            x = float("nan") if n % 3 == 0 else 1.0
+            x = float("nan") if n % 3 == 0 else -0.0
             return {"n": n, "x": x, "s": {"f": x}}
 
     await Fleet(str(tmp_path)).commit(Means, p0=9)
     frame = read_output(spark, str(tmp_path), "numbers", native=native)
-    for filtered in ("x > 5", "x <> 1", "x = double('NaN')", "s.f > 5"):
+    for filtered in ("x > 5", "x <> 0", "x = double('NaN')", "s.f > 5"):
         assert {row.n for row in frame.where(filtered).collect()} == {0, 3, 6}, "to Spark NaN is the largest number"
+    for filtered in ("x = 0", "x in (0, 1)", "s.f between 0 and 1"):
+        assert {row.n for row in frame.where(filtered).collect()} == {1, 2, 4, 5, 7, 8}, "-0.0 is 0.0"
