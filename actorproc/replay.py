@@ -206,7 +206,14 @@ class Replay:
                     intent_key, f"names letters that {key} has not: look who changed one of them, and {RESTORE}"
                 )
             body = await self._store.clock.offload(self._encode, key, going, part)
-            following = await self._append(partition, part, body)
+            try:
+                following = await self._append(partition, part, body)
+            except CorruptObject:
+                now = await self._store.get(intent_key)
+                if now is None or now.tag == tag:
+                    raise
+                stored = now  # another replay has gone on while this one slept, and knows what became of it
+                continue
             part = replace(part, done=True) if following is None else replace(part, base=following)
             stored, kept = await self._store_intent(intent_key, [*intent.parts[:-1], part], tag)
             if kept and part.done:  # else another replay was first, and counts them

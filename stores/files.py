@@ -231,8 +231,9 @@ class Files(Backend):
         except FileExistsError:
             raise self._exists(path) from None
         finally:
-            os.unlink(draft.path)
-        self._sync_folder(path)
+            with suppress(OSError):  # it is swept one day
+                os.unlink(draft.path)
+        self._settle_folder(path)
         return draft.tag
 
     def _exists(self, path: str) -> Exception:
@@ -264,7 +265,7 @@ class Files(Backend):
                 os.utime(draft.path, ns=(later, later))
                 new = _tag(os.stat(draft.path))
             place(os.rename, draft.path, path)
-        self._sync_folder(path)
+        self._settle_folder(path)
         return new
 
     def _compare(self, path: str, tag: str | None) -> os.stat_result | None:
@@ -282,7 +283,16 @@ class Files(Backend):
         with self._lock(path), suppress(FileNotFoundError):
             os.unlink(path)
             path = remove_empty(path, self._root)  # listings walk over folders, too
-        self._sync_folder(path)
+        self._settle_folder(path)
+
+    def _settle_folder(self, path: str) -> None:
+        """Make a change in it durable. Whatever is refused now, the change was made: it is a doubt, and no refusal."""
+        try:
+            self._sync_folder(path)
+        except OSError as error:
+            raise StoreUnavailable(
+                f"{self.url}: {path} is changed, and its folder cannot be synced: {error}"
+            ) from error
 
     def _draft(self, body: bytes) -> _Draft:
         """Write `body` down durably. Its name is unique among processes: `x` refuses one that is taken."""

@@ -13,7 +13,7 @@ from actorproc.boundary import RETENTION, read_boundary
 from actorproc.clock import Clock
 from actorproc.errors import CorruptObject, StoreRefused, StoreUnavailable
 from actorproc.layout import log_boundary, log_file
-from actorproc.log.files import Notes, encode_file, last_base, read_notes, running_time
+from actorproc.log.files import Notes, encode_file, newest_file, running_time
 from actorproc.logger import get_logger
 from actorproc.parquet import encoding_cost, footer_of
 from actorproc.retry import Backoff
@@ -164,9 +164,9 @@ class Appender:
     async def _locate(self) -> None:
         """Find the end, and the greatest timestamp before it."""
         began = self._now()
-        base = await last_base(self._store, self._partition, self._hint)
-        if base is not None:
-            _, end = await read_notes(self._store, self._partition, base)
+        found = await newest_file(self._store, self._partition, self._hint)
+        if found is not None:
+            base, end = found
             if end > self._base:
                 running = await running_time(self._store, self._partition, base)
                 if self._since(began) > _SURE:  # what was read there may be void

@@ -276,8 +276,8 @@ async def last_base(store: Store, partition: str, hint: int = 0) -> int | None:
 
 async def end_of(store: Store, partition: str, hint: int = 0) -> int:
     """The base that the next file will get. `hint` as in `last_base`."""
-    base = await last_base(store, partition, hint)
-    return 0 if base is None else (await read_notes(store, partition, base))[1]
+    found = await newest_file(store, partition, hint)
+    return 0 if found is None else found[1]
 
 
 async def find_time(store: Store, partition: str, time: int, hint: int = 0, lowest: int = 0) -> tuple[int, int]:
@@ -300,15 +300,40 @@ async def find_time(store: Store, partition: str, time: int, hint: int = 0, lowe
             found, high = base, middle
         else:
             low = base + 1
-    stored = await store.get(log_file(partition, found))
-    if stored is None:
-        return found, 0
-    return found, await store.clock.offload(lambda: LogFile(partition, found, stored.body).first_at(time))
+    while (stored := await store.get(log_file(partition, found))) is not None:
+        file = await store.clock.offload(LogFile, partition, found, stored.body)
+        first = await store.clock.offload(file.first_at, time)
+        if first < file.rows:
+            return found, first
+        found += file.rows  # the running maximum was that of a file that is trimmed
+        while (footer := await read_footer(store, key := log_file(partition, found))) is not None:
+            if Notes.from_footer(key, footer).newest >= time:
+                break
+            found += footer.rows
+    return found, 0
 
 
 async def _bases(store: Store, partition: str, at: int, limit: int = _PAGE) -> list[int]:
     """Bases of the first files from base `at` on, in order."""
     return [found.number for found in await numbered_files(store, log_dir(partition), at, limit)]
+
+
+async def newest_file(store: Store, partition: str, hint: int = 0) -> tuple[int, int] | None:
+    """Base of the newest file, and the base after it; None if there is none. `hint` as in `last_base`.
+
+    Raises:
+        CorruptObject: it is not what was written there.
+    """
+    base = await last_base(store, partition, hint)
+    while base is not None:
+        try:
+            return base, (await read_notes(store, partition, base))[1]
+        except CorruptObject:
+            listed, base = base, await last_base(store, partition, hint)
+            if base == listed:
+                raise
+            # Another file was appended meanwhile, and a trim took this one.
+    return None
 
 
 async def read_notes(store: Store, partition: str, base: int) -> tuple[Notes, int]:

@@ -15,7 +15,7 @@ import anyio
 from actorproc.boundary import read_boundary
 from actorproc.errors import CorruptObject
 from actorproc.layout import log_boundary, log_file
-from actorproc.log.files import Notes, last_base, read_notes, running_time
+from actorproc.log.files import Notes, newest_file, running_time
 from actorproc.log.heads import HeadWriter
 from actorproc.parquet import footer_of
 from actorproc.store import Conflict, Store
@@ -31,11 +31,11 @@ class LogEnd(NamedTuple):
 
 async def ending(log: Store, partition: str, hint: int) -> LogEnd:
     """Where the partition ends now. `hint` as in `last_base`."""
-    newest = await last_base(log, partition, hint)
-    if newest is None:
+    found = await newest_file(log, partition, hint)
+    if found is None:
         return LogEnd(0, 0)
     # Both of the same file: what another appends meanwhile is no part of the running time, so it must not be covered either.
-    _, end = await read_notes(log, partition, newest)
+    newest, end = found
     return LogEnd(end, await running_time(log, partition, newest))
 
 

@@ -10,9 +10,22 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from actorproc.log.payloads import RECORD_WEIGHT
 from actorproc.records import RECORD_SCHEMA
 
 _HEADERS = RECORD_SCHEMA.field("headers").type
+
+
+_FEW = 32
+"""Records that are kept one by one: as columns they would take some thousand bytes more, whatever is in them."""
+
+_PIECE_WEIGHT = 5_000
+
+
+def weight_of(piece: pa.RecordBatch) -> int:
+    """Bytes of memory that these records take in a batch, about."""
+    rows: int = piece.num_rows
+    return int(piece.nbytes) + (RECORD_WEIGHT * rows if rows < _FEW else _PIECE_WEIGHT)
 
 
 class Sent(NamedTuple):
@@ -58,12 +71,19 @@ class OutgoingBatch:
         return Delivery(self, self.rows - 1)
 
     def add_columns(self, data: pa.RecordBatch, weight: int) -> int:
-        """Add many. Returns the index of the first of them within the batch."""
+        """Add many; `weight` by `weight_of`. Returns the index of the first of them within the batch."""
         first = self.rows
-        self._columns = None
-        self._pieces.append(data)
+        if data.num_rows < _FEW:
+            one_by_one = [
+                column.to_pylist() for column in (*data.columns[:3], data.column("timestamp").cast(pa.int64()))
+            ]
+            for key, value, headers, time in zip(*one_by_one, strict=True):
+                self.add(value, key, headers, time, 0)
+        else:
+            self._columns = None
+            self._pieces.append(data)
+            self.rows += data.num_rows
         self.weight += weight
-        self.rows += data.num_rows
         return first
 
     @property

@@ -20,7 +20,7 @@ from actorproc.errors import ActorprocError, UsageError
 from actorproc.log.files import HOW_TO_CREATE, checked_partitions, create_log, open_log
 from actorproc.log.heads import HeadWriter
 from actorproc.log.outbox import Outbox, ProducerStatistics
-from actorproc.log.outgoing import Deliveries, Delivery
+from actorproc.log.outgoing import Deliveries, Delivery, weight_of
 from actorproc.log.partitioning import Partitioner, Router, Unkeyed
 from actorproc.log.payloads import (
     COLUMNS_LIMIT,
@@ -285,7 +285,7 @@ class Producer:
             step = max(1, len(own) * self._batch_bytes // max(1, share.nbytes))
             for first in range(0, len(own), step):
                 piece = share.slice(first, step)
-                weight = piece.nbytes
+                weight = weight_of(piece)
                 await self._make_room(weight, tasks)
                 batch = self._outbox.open_batch(index, tasks)
                 if piece.column("key").null_count:

@@ -130,9 +130,15 @@ class Transactions:
         while True:
             found = Transaction.from_json(key, stored.body) if stored else None
             if found is not None and not found.done:
-                if found.put_id != planned:
-                    await self._check_whole(key, found)
-                stored, ours = await self._finish(key, found, stored.tag if stored else "")
+                try:
+                    if found.put_id != planned:
+                        await self._check_whole(key, found)
+                    stored, ours = await self._finish(key, found, stored.tag if stored else "")
+                except CorruptObject:
+                    before, stored = stored, await self._store.get(key)
+                    if stored is None or before is None or stored.tag == before.tag:
+                        raise
+                    continue  # another driver has gone on while this one slept, and knows what became of it
                 if ours:
                     log.info("log.transaction_done", transaction=name, batch=found.batch)
             elif found is not None and found.batch >= batch:

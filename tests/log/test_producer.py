@@ -17,11 +17,11 @@ import pyarrow as pa
 import pytest
 
 from actorproc.errors import StoreError, StoreRefused, UsageError
-from actorproc.log.outgoing import Sent
+from actorproc.log.outgoing import OutgoingBatch, Sent, weight_of
 from actorproc.log.partitioning import partition_of_key
 from actorproc.log.payloads import columns
 from actorproc.log.producer import Producer
-from actorproc.records import Record
+from actorproc.records import Batch, Record
 from actorproc.settings import Settings
 from actorproc.sources import LogSource
 from actorproc.store import Store
@@ -520,3 +520,19 @@ def test_a_record_that_came_late_to_a_batch_that_waits_has_most_of_its_time_too(
         assert 89 < min(times) <= max(times) < 101
 
     run(main())
+
+
+async def test_records_that_are_sent_many_at_a_time_and_spread_thin_take_no_columns_each() -> None:
+    data = Batch.of(
+        "0", [b"a", None, b"c"], range(3), keys=[b"k", None, b""], headers=[(), (("h", b"1"),), ()], timestamps=[AT] * 3
+    ).data
+    batch = OutgoingBatch("0", 0.0)
+    weights = [weight_of(data.slice(n, 1)) for n in range(3)]
+    firsts = [batch.add_columns(data.slice(n, 1), weight) for n, weight in enumerate(weights)]
+    assert firsts == [0, 1, 2]
+    assert (batch.rows, batch.weight) == (3, sum(weights))
+    assert batch.cost < batch.weight + 3 * 512, "one piece"
+    assert batch.table().to_pylist() == pa.Table.from_batches([data]).to_pylist()
+    many = pa.concat_batches([data] * 100)
+    assert weight_of(many) > many.nbytes + 1000
+    assert min(weights) > 200

@@ -159,3 +159,18 @@ async def test_a_folder_on_another_disk_is_refused_and_not_tried_again_and_again
             pytest.raises(StoreRefused, match="is on another disk; all of a store must be on one"),
         ):
             await store.create("a", b"x")
+
+
+@pytest.mark.parametrize("write", ["put_if_absent", "put", "delete"])
+async def test_what_is_refused_after_a_change_is_made_is_a_doubt_and_no_refusal(
+    files: Files, write: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    await files.put("there", b"1")
+    monkeypatch.setattr(files, "_sync_folder", refused)
+    with pytest.raises(StoreUnavailable, match="is changed, and its folder cannot be synced"):
+        await (files.delete("there") if write == "delete" else getattr(files, write)("new", b"2"))
+    found = [entry.key for entry in (await files.list("", "", None)).entries]
+    assert found == ([] if write == "delete" else ["new", "there"])

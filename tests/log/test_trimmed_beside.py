@@ -1,0 +1,199 @@
+"""Who slept or looked while others appended and trimmed: nothing is lost, repeated, or called damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from actorproc.keeping.kept import KeptLog
+from actorproc.keeping.trim import trim
+from actorproc.layout import ProcessorLayout, log_staged
+from actorproc.log import once, transactions
+from actorproc.log.files import open_log
+from actorproc.log.once import ending, hinting
+from actorproc.log.producer import Producer
+from actorproc.log.staging import Staged, encode_staged
+from actorproc.log.transactions import Transactions, is_done
+from actorproc.records import Batch
+from actorproc.replay import Replay, Replayed
+from actorproc.settings import Settings
+from actorproc.sources import LogSource
+from actorproc.store import Store, Stored
+from actorproc.stores.memory import Memory
+from actorproc.testing.clock import VirtualClock
+from actorproc.testing.loop import run
+from tests.log.reading import log_contents
+
+Meanwhile = Callable[[], Awaitable[None]]
+
+
+class World:
+    """A log of one partition, in virtual time, that somebody appends to and trims."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock("a")
+        self.store = self.seen_by(Memory)
+
+    def seen_by(self, kind: type[Memory]) -> Store:
+        return Store(kind("trimmed beside", clock=self.clock), clock=self.clock)
+
+    async def append(self, *values: str, timestamp: datetime | None = None) -> None:
+        async with Producer(self.store, partitions=1, clock=self.clock, linger=0) as producer:
+            for value in values:
+                await (await producer.send(value, timestamp=timestamp))
+
+    async def trim(self) -> None:
+        assert (await trim(KeptLog(self.store), Settings())).files
+
+    async def hours_later(self) -> None:
+        await self.append("x")
+        await self.clock.sleep(7200)
+        await self.append("y")
+        await self.trim()
+
+
+@pytest.fixture
+def world() -> Any:
+    from actorproc.stores import memory
+
+    yield World()
+    memory._named.pop("trimmed beside", None)
+
+
+class Between(Memory):
+    """Others are at work between a listing and the read of what it lists."""
+
+    meanwhile: Meanwhile | None = None
+
+    async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
+        if key.startswith("partition=") and (work := self.meanwhile) is not None:
+            self.meanwhile = None
+            await work()
+        return await super().get(key, unless=unless, tail=tail)
+
+
+async def produce(store: Store) -> int:
+    async with Producer(store, clock=store.clock, linger=0) as producer:
+        return (await (await producer.send("mine"))).sequence
+
+
+async def latest(store: Store) -> int:
+    source = LogSource(store, clock=store.clock)
+    await source.open()
+    return int(await source.start("0", "latest"))
+
+
+async def base(store: Store) -> int:
+    return (await ending(store, "0", 0)).base
+
+
+@pytest.mark.parametrize("look", [produce, latest, base])
+def test_a_newest_file_that_is_trimmed_between_the_listing_and_the_look_is_no_damage(world: World, look: Any) -> None:
+    async def main() -> None:
+        await world.append("old")
+        await world.clock.sleep(7200)
+        store = world.seen_by(Between)
+
+        async def others() -> None:
+            await world.append("theirs")
+            await world.trim()
+
+        store.backend.meanwhile = others  # type: ignore[attr-defined]
+        assert await look(store) == 2
+
+    run(main())
+
+
+def sleeping_in(land: Any, meanwhile: Meanwhile) -> Any:
+    """Stands still before the first append, while others work."""
+    todo = [meanwhile]
+
+    async def slept(*args: Any, **how: Any) -> Any:
+        if todo:
+            await todo.pop()()
+        return await land(*args, **how)
+
+    return slept
+
+
+async def staged(store: Store, *values: str) -> list[Staged]:
+    times = [datetime(2026, 1, 1, tzinfo=UTC)] * len(values)
+    data = Batch.of("", [value.encode() for value in values], range(len(values)), timestamps=times).data
+    body, parts = encode_staged([(data, np.zeros(len(values), np.uint32))])
+    key = log_staged("t", 7, store.clock.nonce())
+    await store.put(key, body)
+    return [Staged(key, data.nbytes, parts)]
+
+
+def test_a_driver_that_slept_while_another_finished_its_batch_hears_that_it_is_done(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def commit() -> None:
+        async with Transactions.opened(world.store) as driver:
+            await driver.commit("t", 7, await staged(world.store, "a", "b"))
+
+    async def main() -> None:
+        await world.append("first")
+
+        async def another() -> None:
+            await commit()
+            assert await is_done(world.store, "t", 7)
+            assert (await log_contents(world.store))["0"] == [b"first", b"a", b"b"]
+            await world.hours_later()
+
+        monkeypatch.setattr(transactions, "land", sleeping_in(once.land, another))
+        await commit()
+        assert await base(world.store) == 5, "first, a, b, x, y"
+
+    run(main())
+
+
+def test_a_replay_that_slept_while_another_finished_it_hears_that_it_is_done(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    letter = {
+        "partition": "0", "sequence": 5, "key": None, "value": "dead", "headers": [], "timestamp": "2026-01-01T00:00:00Z",
+        "error": {"type": "E", "message": "", "traceback": None}, "attempts": 1, "host": "h", "epoch": 1,
+        "time": "2026-01-01T00:00:00Z",
+    }  # fmt: skip
+
+    async def main() -> None:
+        await world.append("first")
+        key = ProcessorLayout("H").dead_letter_file("0", 3)
+        await world.store.put(key, orjson.dumps(letter) + b"\n")
+
+        async def replay() -> Replayed | None:
+            async with hinting(world.store) as heads:
+                return await Replay(world.store, "H", world.store, heads, await open_log(world.store)).file(key)
+
+        async def another() -> None:
+            assert await replay() == Replayed(1, 0)
+            await world.hours_later()
+
+        monkeypatch.setattr("actorproc.replay.land", sleeping_in(once.land, another))
+        assert await replay() == Replayed(0, 1)
+        assert await base(world.store) == 4, "first, dead, x, y"
+
+    run(main())
+
+
+def test_a_time_is_found_although_a_trimmed_record_was_ahead_of_its_time(world: World) -> None:
+    async def main() -> None:
+        began = world.clock.now()
+        await world.append("by a wrong clock", timestamp=began + timedelta(days=3650))
+        await world.clock.sleep(7200)
+        for number in range(20):
+            await world.append(str(number))
+            await world.clock.sleep(30)
+        await world.trim()
+        source = LogSource(world.store, clock=world.clock)
+        await source.open()
+        assert await source.start("0", began + timedelta(seconds=7200 + 10 * 30 - 1)) == "11"
+        assert await source.start("0", world.clock.now() + timedelta(days=1)) == "21"
+
+    run(main())
