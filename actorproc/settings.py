@@ -180,10 +180,7 @@ class Settings(BaseSettings):
     restart_backoff: Seconds = Field(
         0.5, description="Wait before a failed partition, or Spark query, is started again; doubled each time."
     )
-    restart_backoff_max: Seconds = Field(
-        60,
-        description="Longest wait before one that failed is started again.",
-    )
+    restart_backoff_max: Seconds = Field(60, description="Longest wait before one that failed is started again.")
     restart_intensity: Count = Field(
         10,
         description="After so many failures of a partition within `restart_period` it waits the longest at once: one that lives a while each time would not get there.",

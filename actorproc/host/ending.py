@@ -82,7 +82,7 @@ class Ending:
             here = left & own  # of what it runs, one that fails now may have got there before
             if (here and here <= hopeless.keys()) or left <= self._hopeless.keys():
                 break
-            with anyio.move_on_after(max(END_POLL, _EACH * len(left - supervisor.partitions))):
+            with anyio.move_on_after(max(END_POLL, _EACH * len(left - own))):
                 await run.all_reached.wait()
             elsewhere = sorted(left - supervisor.partitions)
             for partition, reached in (await gather(elsewhere, has_reached)).items():
