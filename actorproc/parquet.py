@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
@@ -49,7 +50,7 @@ def write_parquet(
     if table.nbytes <= _BLOCK:
         options["compression"] = "none"
     sink = io.BytesIO()
-    with open_writer(sink, table.schema, growing_columns(table), **options) as writer:
+    with open_writer(sink, table.schema, growing_columns(table), repeating_floats(table), **options) as writer:
         if table.num_rows:
             writer.write_table(table, row_group_size=row_group_rows)
         writer.add_key_value_metadata(sealed(metadata))
@@ -74,20 +75,24 @@ def encoding_cost(table: pa.Table) -> int:
     return int(rough + table.nbytes) if pieces < 256 else rough  # with more, to add up their bytes takes long, too
 
 
-def open_writer(sink: io.BytesIO, schema: pa.Schema, growing: Sequence[str], **options: Any) -> pq.ParquetWriter:
-    """A writer with our encodings: `growing` columns as steps, others but floats with a dictionary. `options` as in `write_parquet`."""
+def open_writer(
+    sink: io.BytesIO, schema: pa.Schema, growing: Sequence[str], floats: Sequence[str] = (), **options: Any
+) -> pq.ParquetWriter:
+    """A writer with our encodings: `growing` columns as steps, others with a dictionary, but of floats only `floats`. `options` as
+    in `write_parquet`."""
     leaves = _leaves(schema)
     paths = [path for path, _ in leaves]
-    floats = {path for path, kind in leaves if kind in ("FLOAT", "DOUBLE")}
-    plain = [path for path in paths if path not in floats]
-    growing = [path for path in growing if paths.count(path) == 1]  # `a.b` may be a column, and a field of the column a
-    encodings = {
-        "use_dictionary": [path for path in options.pop("use_dictionary", plain) if path not in growing],
-        "column_encoding": dict.fromkeys(growing, "DELTA_BINARY_PACKED"),
-    }
     # Spark's reader passes over row groups by bounds, and by dictionaries. Arrow's bounds leave NaN out, which to Spark is the
     # largest number; and in a dictionary it looks for 0.0 without finding -0.0, which equals it.
-    options.setdefault("write_statistics", plain)
+    bounded = [path for path, kind in leaves if kind not in ("FLOAT", "DOUBLE")]
+    once = [path for path in paths if paths.count(path) == 1]  # `a.b` may be a column, and a field of the column a
+    growing = [path for path in growing if path in once]
+    repeating = options.pop("use_dictionary", bounded + [path for path in floats if path in once])
+    encodings = {
+        "use_dictionary": [path for path in repeating if path not in growing],
+        "column_encoding": dict.fromkeys(growing, "DELTA_BINARY_PACKED"),
+    }
+    options.setdefault("write_statistics", bounded)
     return pq.ParquetWriter(sink, schema, **{**_ALWAYS, **options, **encodings})
 
 
@@ -129,6 +134,21 @@ def growing_columns(table: pa.Table) -> list[str]:
         for field, column in zip(table.schema, table.columns, strict=True)
         if (pt.is_integer(field.type) or pt.is_timestamp(field.type)) and not column.null_count and _never_falls(column)
     ]
+
+
+def repeating_floats(table: pa.Table) -> list[str]:
+    """Columns of floats without -0.0, which may have a dictionary."""
+    return [
+        field.name
+        for field, column in zip(table.schema, table.columns, strict=True)
+        if field.type in (pa.float32(), pa.float64()) and not any(map(_has_minus_zero, column.chunks))
+    ]
+
+
+def _has_minus_zero(array: pa.Array) -> bool:
+    """By its bits, all clear but the sign: the least of whole numbers of that width."""
+    whole = pa.int32() if pt.is_float32(array.type) else pa.int64()
+    return bool(pc.min(array.view(whole)).as_py() == -(2 ** (whole.bit_width - 1)))
 
 
 def _never_falls(column: pa.ChunkedArray) -> bool:

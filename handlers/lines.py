@@ -6,6 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from actorproc.rows.columns import check_text
+
 _NEWLINE, _OPEN, _CLOSE = b"\n{}"
 
 
@@ -24,11 +26,11 @@ def one_a_line(values: pa.Array) -> pa.Buffer | None:
     content = np.frombuffer(values.buffers()[2], np.uint8)
     if np.any(content.take(starts) != _OPEN) or np.any(content.take(ends - 1) != _CLOSE):
         return None
-    if np.any(content[bounds[0] : bounds[-1]] == _NEWLINE):
+    inside = content[bounds[0] : bounds[-1]]
+    if inside.min() <= _NEWLINE and np.any(inside == _NEWLINE):
         return None
-    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values), b"\n")
     try:
-        joined.cast(pa.string())
+        check_text(values.view(pa.string()))
     except pa.ArrowInvalid:
         return None
-    return joined.buffers()[2]
+    return pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values), b"\n").buffers()[2]

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from actorproc.errors import CorruptObject
-from actorproc.parquet import encoding_cost, footer_of, open_parquet, write_parquet
+from actorproc.parquet import encoding_cost, footer_of, open_parquet, repeating_floats, write_parquet
 
 EPOCH = datetime(2013, 1, 1, tzinfo=UTC)
 
@@ -152,23 +152,35 @@ def test_a_column_name_that_is_no_text_is_damage_too() -> None:
         open_parquet(damaged)
 
 
-def test_floats_have_neither_bounds_nor_dictionaries_by_which_spark_would_pass_over_rows() -> None:
+def test_floats_have_no_bounds_and_where_minus_zero_is_or_may_be_no_dictionary_by_which_spark_would_pass_over_rows() -> (
+    None
+):
     table = pa.table(
         {
-            "x": pa.array([1.0, float("nan")]),
-            "f": pa.array([1.0, None], pa.float32()),
-            "s": pa.array([{"y": 0.5, "n": 1}] * 2),
-            "n": pa.array([1, 2]),
-            "t": pa.array(["a", "b"]),
+            "x": pa.array([1.0, float("nan"), -0.0]),
+            "f": pa.array([None, -0.0, 0.0], pa.float32()),
+            "s": pa.array([{"y": 0.5, "n": 1}] * 3),
+            "n": pa.array([1, 2, 3]),
+            "t": pa.array(["a", "b", "c"]),
+            "d": pa.array([0.0, -1.0, float("nan")]),
+            "e": pa.array([0.0, -1.0, None], pa.float32()),
         }
     )
     group = pq.ParquetFile(pa.BufferReader(write_parquet(table, {}))).metadata.row_group(0)
     columns = [group.column(index) for index in range(group.num_columns)]
-    assert not any("DICTIONARY" in encoding for column in columns[:3] for encoding in column.encodings), (
-        "has no -0.0 for 0.0"
-    )
+    repeating = {c.path_in_schema for c in columns if any("DICTIONARY" in encoding for encoding in c.encodings)}
+    assert repeating == {"s.n", "t", "d", "e"}
     bounded = {column.path_in_schema for column in columns if column.is_stats_set and column.statistics.has_min_max}
     assert bounded == {"s.n", "n", "t"}
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+@pytest.mark.parametrize("values", [[], [None], [-0.0, 0.0, -0.0]])
+def test_what_a_slice_hides_does_not_count_and_nothing_has_no_minus_zero(
+    kind: pa.DataType, values: list[float]
+) -> None:
+    column = pa.array(values, kind)
+    assert repeating_floats(pa.table({"x": column[1:2]})) == ["x"]
 
 
 def test_a_column_of_the_same_path_as_a_field_of_another_is_written_too() -> None:

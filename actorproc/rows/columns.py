@@ -171,7 +171,7 @@ def _has_text(kind: pa.DataType) -> bool:
     return _has_text(kind.value_type) if pt.is_list(kind) else bool(pt.is_string(kind))
 
 
-def _check_text(array: pa.StringArray) -> None:
+def check_text(array: pa.StringArray) -> None:
     """Raises pa.ArrowInvalid if a value is not UTF-8."""
     _, offsets, content = array.buffers()
     if not len(array) or content is None:
@@ -203,7 +203,7 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
         array = _wide(array, kind)
     result = array.cast(kind)
     if pt.is_string(kind):
-        _check_text(result)
+        check_text(result)
     if pt.is_float32(kind) and pc.any(pc.and_(pc.is_inf(result), pc.is_finite(array.cast(pa.float64())))).as_py():
         raise pa.ArrowInvalid("out of range for float")
     if kind in _YEARS:
