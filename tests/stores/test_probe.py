@@ -19,7 +19,8 @@ from actorproc.errors import (
     StoreUnsafe,
     UsageError,
 )
-from actorproc.probe import RACERS, ensure_safe, probe
+from actorproc.probe import ensure_safe, probe
+from actorproc.probe_checks import RACERS
 from actorproc.retry import Backoff
 from actorproc.store import Listing, Store, Stored, StoreLimits
 from actorproc.stores.files import Files
