@@ -7,7 +7,6 @@ the work of the conditional writes here.
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
@@ -35,7 +34,7 @@ from actorproc.partition.letter_news import LetterNews
 from actorproc.partition.outcome import Outcome
 from actorproc.partition.pace import Pace
 from actorproc.partition.processing import BatchProcessor
-from actorproc.partition.read_ahead import Read
+from actorproc.partition.read_ahead import Read, fitting
 from actorproc.partition.retrying import Interrupted
 from actorproc.records import Batch, Cursor
 from actorproc.settings import Settings
@@ -216,7 +215,7 @@ class PartitionActor(Actor[Read | Exception]):
         if not counted and len(batch):  # all of it is there: its first piece holds the memory of the last
             await self._room.reserve(batch.nbytes)
         while len(batch):
-            piece = batch[: _fitting(batch, settings.max_batch_records, settings.max_batch_bytes)]
+            piece = batch[: fitting(batch, settings.max_batch_records, settings.max_batch_bytes)]
             batch = batch[len(piece) :]
             done = piece.last
             await self._room.take(piece.nbytes)
@@ -401,11 +400,3 @@ class PartitionActor(Actor[Read | Exception]):
         if scope.cancelled_caught:
             self._log.error("partition.closing_timed_out", after=CLOSING_TIME, why="process or closing still runs")
         self._log.info("partition.closed", reason=reason.value, position=self._committer.committed.position)
-
-
-def _fitting(batch: Batch, records: int, size: int) -> int:
-    """How many of the first records go into one batch: within both limits, and at least one."""
-    count = min(len(batch), records)
-    if batch[:count].nbytes <= size:
-        return count
-    return max(1, bisect_right(range(1, count + 1), size, key=lambda first: batch[:first].nbytes))

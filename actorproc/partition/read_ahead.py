@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -58,6 +59,14 @@ class Read:
         """The pieces as one batch, once: they are not kept beside it."""
         pieces, self.pieces = self.pieces, []
         return pieces[0] if len(pieces) == 1 else await clock.compute(self.nbytes, Batch.joined, pieces)
+
+
+def fitting(batch: Batch, records: int, size: int) -> int:
+    """How many of the first records go into one batch: within both limits, and at least one."""
+    count = min(len(batch), records)
+    if batch[:count].nbytes <= size:
+        return count
+    return max(1, bisect_right(range(1, count + 1), size, key=lambda first: batch[:first].nbytes))
 
 
 def _is_usual(batch: Batch) -> bool:

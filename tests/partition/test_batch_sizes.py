@@ -10,7 +10,7 @@ import pytest
 
 from actorproc.context import PartitionContext
 from actorproc.handler import PartitionHandler
-from actorproc.partition.partition import _fitting
+from actorproc.partition.read_ahead import fitting
 from actorproc.records import Batch
 from actorproc.testing.clock import VirtualClock
 from actorproc.testing.loop import run
@@ -26,7 +26,7 @@ def test_a_batch_keeps_both_limits_whatever_its_bytes_are_in(column: str) -> Non
     chunk = (
         Batch.of("0", large, range(1000)) if column == "value" else Batch.of("0", short, range(1000), **{column: large})
     )
-    cut = _fitting(chunk, 80, 10_000), _fitting(chunk, 30, 10_000), _fitting(chunk, 80, 10)
+    cut = fitting(chunk, 80, 10_000), fitting(chunk, 30, 10_000), fitting(chunk, 80, 10)
     assert 35 < cut[0] < 50
     assert chunk[: cut[0]].nbytes <= 10_000 < chunk[: cut[0] + 1].nbytes
     assert cut[1:] == (30, 1)
