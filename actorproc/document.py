@@ -12,8 +12,19 @@ from actorproc.errors import RESTORE, CorruptObject
 
 VERSION = 1
 
+_MOST_DIGITS = 1_000
+"""With zeros in front. Of more than some thousands Python makes no number, and raises."""
+
 MOST_NUMBER = 2**63 - 1
 """Positions, numbers of files and the like are no larger: what reads a document may have 64 bits for it."""
+
+
+def whole_number(text: str) -> int | None:
+    """What these digits say; None: they are not a number from 0 to `MOST_NUMBER`."""
+    if not text.isdecimal() or len(text) > _MOST_DIGITS:
+        return None
+    number = int(text)
+    return number if number <= MOST_NUMBER else None
 
 
 def to_document(fields: Mapping[str, Any]) -> bytes:

@@ -77,7 +77,9 @@ def no_bool(value: object) -> object:
 Number = BeforeValidator(no_bool)
 Seconds = Annotated[float, BeforeValidator(seconds), Number, Field(gt=0, allow_inf_nan=False)]
 Size = Annotated[int, BeforeValidator(size), Number, Field(gt=0)]
-Count = Annotated[int, Number, Field(gt=0)]
+Count = Annotated[
+    int, Number, Field(gt=0, le=10**15)
+]  # more is a slip of the hand, and beyond what is reckoned with in 64 bits
 Share = Annotated[float, Number, Field(ge=0, le=1)]
 
 ORDERED = (
@@ -162,7 +164,8 @@ class Settings(BaseSettings):
     )
     max_attempts: Count = Field(3, description="How often a failing batch is tried before its bad records are sought.")
     retry_backoff: Seconds = Field(
-        0.2, description="Wait after the first failed attempt; doubled after each further one."
+        0.2,
+        description="Wait after the first failed attempt; doubled after each further one. Of this and the like, half to all is waited, by chance.",
     )
     retry_backoff_max: Seconds = Field(30, description="Longest wait between attempts.")
     dead_letter_limit: Share = Field(
@@ -178,7 +181,8 @@ class Settings(BaseSettings):
         description="A handler that makes no progress for so long is reported as stuck, cancelled and restarted; a plain `def`, which cannot be cancelled, once its thread has ended. Its `opened` may take as long. Batches are made to take a quarter of it at most.",
     )
     restart_backoff: Seconds = Field(
-        0.5, description="Wait before a failed partition, or Spark query, is started again; doubled each time."
+        0.5,
+        description="Wait before a failed partition, or Spark query, is started again; doubled each time. Half to all of it is waited, by chance.",
     )
     restart_backoff_max: Seconds = Field(60, description="Longest wait before one that failed is started again.")
     restart_intensity: Count = Field(

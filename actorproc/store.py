@@ -238,7 +238,8 @@ class Store:
 
         Raises:
             Conflict: another body is there; it rides along as `stored`.
-            StoreUnavailable: not settled within `limits.patience`, or refused after a doubt; the write may still land.
+            StoreUnavailable: not settled within `limits.patience`, and as long again for a read that is to tell; or refused after a
+                doubt. The write may still land.
             StoreRefused: the store said no, and nothing was written.
         """
         return await self._settle(key, body, None, lambda: self.backend.put_if_absent(key, body), "put_if_absent")

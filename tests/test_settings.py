@@ -102,6 +102,10 @@ def test_a_file_is_read_as_utf_8_whatever_the_locale(tmp_path: Path) -> None:
         ({"s3_access_key": "a"}, "s3_access_key and s3_secret_key come together"),
         ({"commit_bytes": "-5MiB"}, "commit_bytes = '-5MiB': Input should be greater than 0"),
         ({"commit_bytes": "9" * 400}, "it is too large"),
+        (
+            {"restart_intensity": 10**20},
+            "restart_intensity = 100000000000000000000: Input should be less than or equal to 1000000000000000",
+        ),
         ({"max_attempts": True}, "max_attempts = True: a number, not true or false"),
         ({"commit_interval": True}, "commit_interval = True: a number, not true or false"),
         ({"commit_bytes": False}, "commit_bytes = False: a number, not true or false"),

@@ -22,6 +22,7 @@ from actorproc.cli.common import (
     shown,
 )
 from actorproc.cli.loading import names_object
+from actorproc.document import whole_number
 from actorproc.errors import UsageError
 from actorproc.keeping.registry import read_registry
 from actorproc.layout import READERS, ProcessorLayout, natural, partition_of
@@ -96,9 +97,10 @@ def _kinds(types: Counter[str]) -> str:
 
 def _parsed(which: str) -> tuple[str, int]:
     partition, colon, digits = which.rpartition(":")
-    if not colon or not digits.isdecimal():
-        raise UsageError(f"{which!r} is no dead letter; write PARTITION:SEQUENCE, such as 3:1042")
-    return partition, int(digits)
+    sequence = whole_number(digits)
+    if not colon or sequence is None:
+        raise UsageError(f"{which!r:.100} is no dead letter; write PARTITION:SEQUENCE, such as 3:1042")
+    return partition, sequence
 
 
 def show_one(

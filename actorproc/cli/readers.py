@@ -11,7 +11,7 @@ import typer
 
 from actorproc.cli.common import console, counted, load_settings, print_json, print_table, run_async
 from actorproc.config import mistyped
-from actorproc.document import MOST_NUMBER
+from actorproc.document import whole_number
 from actorproc.errors import CorruptObject, UsageError, locate
 from actorproc.keeping.kept import Kept
 from actorproc.keeping.positions import Standing, standings
@@ -164,10 +164,11 @@ async def _never_ran(reader: Reader, settings: Settings) -> str | None:
 def _positions(at: Sequence[str], partitions: Sequence[str]) -> Mapping[str, int]:
     found: dict[str, int] = {}
     for text in at:
-        partition, equals, number = text.rpartition("=")
-        if not number.isdecimal() or int(number) > MOST_NUMBER:
-            raise UsageError(f"--at {text!r}: write a number, or PARTITION=NUMBER, such as 0=1200")
-        found |= {partition: int(number)} if equals else dict.fromkeys(partitions, int(number))
+        partition, equals, digits = text.rpartition("=")
+        number = whole_number(digits)
+        if number is None:
+            raise UsageError(f"--at {text!r:.100}: write a number, or PARTITION=NUMBER, such as 0=1200")
+        found |= {partition: number} if equals else dict.fromkeys(partitions, number)
     return found
 
 

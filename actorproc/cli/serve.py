@@ -14,7 +14,7 @@ from actorproc.cli.common import counted, load_settings, pairs, run_async, shown
 from actorproc.cli.loading import load_handler, load_source
 from actorproc.cli.spark import check
 from actorproc.cli.streams import conclude
-from actorproc.cli.workers import REACHED_END, Workers, command_line, end_soon, stop_with_parent
+from actorproc.cli.workers import FAILED, REACHED_END, Workers, command_line, end_soon, stop_with_parent
 from actorproc.clock import SYSTEM
 from actorproc.errors import UsageError
 from actorproc.host.supervisor import SupervisorStatistics
@@ -126,10 +126,11 @@ def _supervise(hosts: dict[str, list[str]], name: str, query: list[str] | None, 
         return run_async(Workers(hosts, until_end=until_end, done=REACHED_END).run)
     if not until_end:
         return run_async(Workers(hosts | {name: command_line(query)}, until_end=False).run)
-    failed = run_async(Workers(hosts, until_end=True, done=REACHED_END).run)
-    return failed or run_async(
-        Workers({name: command_line([*query, "--trigger", "available-now"])}, until_end=True).run
-    )
+    workers = Workers(hosts, until_end=True, done=REACHED_END)
+    failed = run_async(workers.run)
+    if failed or workers.stopped:
+        return failed or FAILED  # the hosts had reached the end, but the query has not begun
+    return run_async(Workers({name: command_line([*query, "--trigger", "available-now"])}, until_end=True).run)
 
 
 def _summary(did: SupervisorStatistics, processor: Processor, seconds: float, look: Sequence[str]) -> str:

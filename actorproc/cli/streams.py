@@ -85,4 +85,6 @@ def conclude(text: str) -> None:
 
 def _leave_stdout() -> None:
     """What is still buffered goes nowhere, without a complaint."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

@@ -31,7 +31,7 @@ GRACE = 3.0
 REACHED_END = 64
 """Exit code of a worker that has reached the end. Not 0, with which a handler can end the process at any record."""
 
-_FAILED, _WRONG_USE, _INTERRUPTED = 1, 2, 128 + signal.SIGINT
+FAILED, _WRONG_USE, _INTERRUPTED = 1, 2, 128 + signal.SIGINT
 _NOT_STARTED = 71  # as sysexits.h has it: the system did not start it
 _RESTARTS = RestartPolicy(Backoff(0.5, 30.0))
 
@@ -62,6 +62,11 @@ class Workers:
         self._signal = signal.SIGTERM
         self._exit_code = 0
 
+    @property
+    def stopped(self) -> bool:
+        """Whether a signal came, or one of them made the others stop."""
+        return self._stopping.is_set()
+
     async def run(self) -> int:
         """The exit code: 0 if all workers ended well."""
         alive, self._write_end = os.pipe()
@@ -90,7 +95,7 @@ class Workers:
             if self._stopping.is_set():
                 # A signal that arrives before the worker listens for it ends it at once: nothing was begun.
                 early = code in (-signal.SIGTERM, -signal.SIGINT, _INTERRUPTED) and not self._until_end
-                self._note(0 if early or code == self._well else code or _FAILED)
+                self._note(0 if early or code == self._well else code or FAILED)
                 return
             if code == self._well and self._until_end:
                 return
@@ -99,10 +104,10 @@ class Workers:
                 self._note(code)
                 self.stop(signal.SIGTERM)
                 return
-            if code in (0, _FAILED, _WRONG_USE) and self._until_end:
+            if code in (0, FAILED, _WRONG_USE) and self._until_end:
                 why = "it said what" if code else "exit code 0 before the end: does the handler end the process?"
                 log.error("worker.gave_up", host=host, why=f"{why}; it is not started again until the end")
-                self._note(_FAILED)
+                self._note(FAILED)
                 return
             first = False
             delay = restarts.failed(self._clock.monotonic() - born)
@@ -110,7 +115,7 @@ class Workers:
             with anyio.move_on_after(delay):
                 await self._stopping.wait()
         if self._until_end:
-            self._note(_FAILED)  # it died, and was not started again
+            self._note(FAILED)  # it died, and was not started again
 
     async def _run_once(self, host: str, alive: int) -> int:
         async with await anyio.open_process(
@@ -180,7 +185,7 @@ def end_soon() -> None:
         threading.Event().wait(GRACE)
         sys.stderr.write(f"error: aborted: something still ran {GRACE:g} s after the second signal\n")
         sys.stderr.flush()
-        os._exit(_FAILED)
+        os._exit(FAILED)
 
     threading.Thread(target=end, name="actorproc-end", daemon=True).start()
 

@@ -12,11 +12,14 @@ import anyio
 
 from actorproc.clock import Clock
 from actorproc.document import document, to_document
-from actorproc.errors import StoreUnavailable
+from actorproc.errors import CorruptObject, StoreUnavailable
 from actorproc.layout import ProcessorLayout, host_of
+from actorproc.logger import get_logger
 from actorproc.settings import Settings
 from actorproc.store import Store
 from actorproc.tasks import gather
+
+log = get_logger(__name__)
 
 Incarnation = tuple[str, str]
 """A host, and which of its lives: a nonce and the silence, in seconds, after which it is dead, such as `1f0c...-60s`. In the
@@ -132,18 +135,25 @@ class Pulse:
 async def read_heartbeats(store: Store, layout: ProcessorLayout) -> list[tuple[Heartbeat, float]]:
     """Every heartbeat, by key, with its age in seconds by the store's own clock. One LIST, and one GET for each.
 
+    One that is not what we wrote is passed over, and told: it must not hide the others.
+
     Raises:
-        CorruptObject: one is not what we wrote.
         StoreError: one could not be read.
     """
     listing = await store.list(layout.hosts)
     modified = {entry.key: entry.modified for entry in listing.entries if incarnation_of(entry.key)}
     found = await gather(sorted(modified), store.get)
-    return [
-        (Heartbeat.from_json(key, stored.body), listing.now - modified[key])
-        for key, stored in found.items()
-        if stored is not None
-    ]
+    heartbeats = []
+    for key, stored in found.items():
+        if stored is None:
+            continue
+        try:
+            heartbeats.append((Heartbeat.from_json(key, stored.body), listing.now - modified[key]))
+        except CorruptObject as error:
+            log.warning(
+                "heartbeat.unreadable", error=str(error), what_to_do="delete it: a host that lives writes it again"
+            )
+    return heartbeats
 
 
 def expiration_of(who: Incarnation, default: float) -> float:

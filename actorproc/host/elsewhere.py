@@ -86,7 +86,7 @@ class Elsewhere:
             unheard = set(partitions) - group.leases.keys()
             unlisted = unheard.difference(await self._listed() if unheard else ())
         except (CorruptObject, StoreError, SourceError):
-            return  # the supervisor tells, and there is a next time
+            return  # the supervisor looks at the group, too, and tells; and there is a next time
         said = {p: beat for p, beat in group.said_by_owners(beats, "hopeless").items() if p in partitions}
         self._first_said = {partition: self._since(partition, beat) for partition, beat in said.items()}
         self._failing = dict.fromkeys(unlisted, "the source does not list it any more, so nobody runs it") | {

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from actorproc.document import whole_number
 from actorproc.errors import UsageError
 from actorproc.settings import Settings
 from actorproc.spark.dataset import Dataset
@@ -147,9 +148,10 @@ def _count(options: Mapping[str, str], name: str) -> int | None:
     value = options.get(name.lower())
     if value is None:
         return None
-    if not value.strip().isdecimal() or not int(value):
-        raise UsageError(f"{name} = {value!r}: {_LIMIT}")
-    return int(value)
+    number = whole_number(value.strip())
+    if not number:
+        raise UsageError(f"{name} = {value!r:.100}: {_LIMIT}")
+    return number
 
 
 def _partitions(value: str | None) -> frozenset[str] | None:

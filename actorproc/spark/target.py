@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType, TimestampType
 
-from actorproc.document import MOST_NUMBER
+from actorproc.document import whole_number
 from actorproc.errors import UsageError
 from actorproc.layout import checked_name
 from actorproc.log.transactions import UNNAMED
@@ -77,9 +77,10 @@ def _number(options: Mapping[str, str], name: str, least: int) -> int | None:
     value = options.get(name.lower())
     if value is None:
         return None
-    if not value.strip().isdecimal() or not least <= int(value) <= MOST_NUMBER:
-        raise UsageError(f"{name} = {value!r}: a whole number, {least} or more, and of 64 bits")
-    return int(value)
+    number = whole_number(value.strip())
+    if number is None or number < least:
+        raise UsageError(f"{name} = {value!r:.100}: a whole number, {least} or more, and of 64 bits")
+    return number
 
 
 def checked_record_columns(schema: StructType) -> None:

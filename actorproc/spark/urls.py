@@ -6,7 +6,7 @@ import re
 
 from actorproc.errors import UsageError
 from actorproc.settings import Settings
-from actorproc.stores import open_store
+from actorproc.stores import open_store, overlap
 
 _OURS = re.compile(r"(?:(?:s3|s3a|s3n|file)://.*|(?![A-Za-z][A-Za-z0-9+.-]*:/).*)")
 
@@ -30,11 +30,10 @@ def check_apart(what: str, url: str, container: str, name: str, settings: Settin
     Raises:
         UsageError: it would.
     """
-    place = full_url(url, settings).rstrip("/") + "/"
-    if place == f"{container}/" or place.startswith(f"{container}/{name}/"):
+    if overlap(full_url(url, settings), f"{container}/{name}"):
         raise UsageError(
-            f"{what} {url!r} is inside what {name} itself keeps at {container}: Spark's files there would be taken for "
-            "its own. Give it a place beside that"
+            f"{what} {url!r} is inside what {name} itself keeps at {container}, or around it: Spark's files there would be taken "
+            "for its own, or the other way round. Give it a place beside that"
         )
 
 

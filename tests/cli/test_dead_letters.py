@@ -54,7 +54,14 @@ def test_a_dead_letter_is_shown_whole(run: Run, place: list[object]) -> None:
     assert orjson.loads(run("dead-letters", "show", name, *place, "--json").stdout) == letter
 
 
-@pytest.mark.parametrize(("name", "problem"), [("0:999", "no dead letter 0:999"), ("zero", "write PARTITION:SEQUENCE")])
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("0:999", "no dead letter 0:999"),
+        ("zero", "write PARTITION:SEQUENCE"),
+        ("0:" + "1" * 5_000, "write PARTITION:SEQUENCE"),
+    ],
+)
 def test_a_dead_letter_that_is_not_there_is_wrong_use(run: Run, place: list[object], name: str, problem: str) -> None:
     result = run("dead-letters", "show", name, *place)
     assert result.exit_code == 2

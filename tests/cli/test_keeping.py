@@ -62,6 +62,12 @@ def test_a_reader_that_is_told_twice_how_far_it_is_is_refused_as_one_that_is_not
     assert "how far is it? Give one of --spark URL" in run("readers", "add", "export", *of).stderr
 
 
+def test_a_number_of_more_digits_than_python_reads_is_wrong_use(run: Run, of: list[str]) -> None:
+    result = run("readers", "add", "export", "--at", "1" * 5_000, *of)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "write a number, or PARTITION=NUMBER" in result.stderr
+
+
 def test_readers_are_added_shown_moved_and_removed(run: Run, of: list[str]) -> None:
     assert "has no readers: whatever is old enough may be trimmed" in run("readers", "list", *of).stdout
     added = run("readers", "add", "export", "--at", "0", "--at", "1=1", *of)

@@ -11,7 +11,8 @@ import anyio
 import pytest
 
 from actorproc.actor import RestartPolicy
-from actorproc.cli.workers import Workers
+from actorproc.cli.serve import _supervise
+from actorproc.cli.workers import REACHED_END, Workers
 from actorproc.retry import Backoff
 
 
@@ -38,6 +39,24 @@ class Process:
     async def wait(self) -> int:
         await self._exit.wait()
         return 0
+
+
+def test_a_signal_while_the_hosts_end_begins_no_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    class AtTheEnd(Process):
+        async def wait(self) -> int:
+            await super().wait()
+            return REACHED_END
+
+    started: list[str] = []
+
+    async def open_process(command: list[str], *, env: Mapping[str, str], **_: Any) -> Process:
+        started.extend(command)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return AtTheEnd(*command)
+
+    monkeypatch.setattr(anyio, "open_process", open_process)
+    assert _supervise({"host": ["host"]}, "query", ["spark"], until_end=True) == 1
+    assert started == ["host"]
 
 
 @pytest.mark.parametrize("order", [["ended", "busy"], ["busy", "ended"]])

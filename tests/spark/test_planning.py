@@ -338,6 +338,7 @@ def test_a_file_that_lies_across_the_border_between_two_tasks_goes_where_most_of
         ({"name": ""}, 'of which processor.*option."name"'),
         ({"kind": "rows"}, "kind = 'rows': output, log, dead-letters"),
         ({"kind": "log"}, "name = 'numbers' does not go with kind = 'log'"),
+        ({"maxRowsPerTrigger": "1" * 5_000}, "maxRowsPerTrigger = '1.*: a whole number, 1 or more"),
         ({"maxRowsPerTrigger": "many"}, "maxRowsPerTrigger = 'many': a whole number, 1 or more"),
         ({"kind": "dead-letters", "maxRowsPerTrigger": "5"}, "maxFilesPerTrigger"),
         ({"startSequence": "now"}, "startSequence = 'now'"),

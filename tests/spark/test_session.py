@@ -151,13 +151,21 @@ def test_a_relative_path_is_below_the_working_directory(tmp_path: Path, monkeypa
         ("/data/state/Delays", "file:///data/state"),
         ("/data/other/../state/Delays/output/x", "file:///data/state"),
         ("s3a://bucket/state/Delays/output/x", "s3://bucket/state"),
+        ("/data", "file:///data/state"),
     ],
 )
 def test_a_checkpoint_inside_what_the_processor_keeps_is_refused(url: str, container: str) -> None:
     with pytest.raises(
-        UsageError, match=r"--checkpoint '.*' is inside what Delays itself keeps at .*Give it a place beside"
+        UsageError,
+        match=r"--checkpoint '.*' is inside what Delays itself keeps at .*, or around it: .*Give it a place beside",
     ):
         check_apart("--checkpoint", url, container, "Delays", S3)
+
+
+def test_a_link_to_what_the_processor_keeps_is_that_place(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "state")
+    with pytest.raises(UsageError, match="is inside what Delays itself keeps"):
+        check_apart("--checkpoint", f"{tmp_path}/link/Delays/c", f"file://{tmp_path}/state", "Delays", S3)
 
 
 @pytest.mark.parametrize("url", ["/data/state/Delays2", "/data/spark/Delays", "/data/state/spark", "s3://data/state"])
