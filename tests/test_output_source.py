@@ -122,7 +122,9 @@ async def test_a_start_at_the_time_of_a_record_does_not_pass_over_it(store: Stor
     source = OutputSource(store, "numbers")
     await source.open()
     everything = await chunks(source, "0", await source.start("0", "earliest"))
-    for record in (record for batch, _ in everything for record in batch):
+    records = [record for batch, _ in everything for record in batch]
+    assert len(records) == 12
+    for record in records:
         assert record.timestamp is not None
         rest = await chunks(source, "0", await source.start("0", record.timestamp))
         assert rest[0][0].first <= record.sequence

@@ -444,11 +444,14 @@ def test_examples_of_the_help_can_be_copied_from_80_columns_and_nothing_in_it_is
             assert not example.endswith("\\"), "spaces would follow, and the shell not go on"
 
 
-def test_places_in_the_help_are_such_as_can_be_opened(run: Run) -> None:
-    for path, _ in commands(typer.main.get_command(app), []):
-        shown = run(*path, "--help", env={"COLUMNS": "200"}).stdout
-        for url in re.findall(r"s3://[\w/.-]+", shown):
-            open_store(url)
+def test_urls_in_the_help_are_well_formed(run: Run) -> None:
+    shown = [
+        run(*path, "--help", env={"COLUMNS": "200"}).stdout for path, _ in commands(typer.main.get_command(app), [])
+    ]
+    urls = {url for text in shown for url in re.findall(r"s3://[\w/.-]+", text)}
+    assert urls
+    for url in urls:
+        open_store(url)
 
 
 def test_the_help_shows_no_value_behind_a_flag_and_no_type_of_python(run: Run) -> None:
