@@ -123,7 +123,7 @@ async def test_a_start_at_the_time_of_a_record_does_not_pass_over_it(store: Stor
     await source.open()
     everything = await chunks(source, "0", await source.start("0", "earliest"))
     records = [record for batch, _ in everything for record in batch]
-    assert len(records) == 12
+    assert len(records) == 11, "one of the twelve is poison"
     for record in records:
         assert record.timestamp is not None
         rest = await chunks(source, "0", await source.start("0", record.timestamp))
