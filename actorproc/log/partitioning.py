@@ -83,7 +83,7 @@ class Router:
 
     def _checked(self, index: int) -> int:
         if isinstance(index, int) and 0 <= index < self._count:
-            return index
+            return int(index)  # of True or an enum's member a name would be made that no partition has
         raise UsageError(f"the partitioner said {index!r}: an int from 0 to {self._count - 1}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from enum import Enum
 from random import Random
 
 import anyio
@@ -14,7 +15,11 @@ from hypothesis import strategies as st
 
 from actorproc.errors import UsageError
 from actorproc.log.partitioning import Router, murmur2, murmur2_many, partition_of_key, partitions_of_keys
+from actorproc.log.producer import Producer
 from actorproc.records import RECORD_SCHEMA, Batch
+from actorproc.store import Store
+from actorproc.stores.memory import Memory
+from tests.log.reading import log_contents
 
 KAFKAS_OWN = {  # org.apache.kafka.common.utils.UtilsTest, as Java ints
     b"21": -973932308,
@@ -24,6 +29,10 @@ KAFKAS_OWN = {  # org.apache.kafka.common.utils.UtilsTest, as Java ints
     b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
     b"abc": 479470107,
 }
+
+
+class Side(int, Enum):
+    RIGHT = 1
 
 
 def unkeyed(count: int) -> pa.RecordBatch:
@@ -93,3 +102,11 @@ def test_a_callable_decides_for_all_and_is_held_to_the_partitions_there_are() ->
     assert router.choose_many(data).tolist() == [0, 1, 2]
     with pytest.raises(UsageError, match="the partitioner said 4: an int from 0 to 3"):
         Router(4, lambda key, value, n: 4, Random(1)).choose(None, b"x")
+
+
+@pytest.mark.parametrize("said", [True, Side.RIGHT])
+async def test_whatever_number_a_callable_says_the_record_goes_where_readers_look(said: int) -> None:
+    store = Store(Memory())
+    async with Producer(store, partitions=2, partitioner=lambda key, value, n: said) as producer:
+        assert await (await producer.send("x")) == ("1", 0)
+    assert (await log_contents(store))["1"] == [b"x"]
