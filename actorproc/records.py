@@ -149,7 +149,10 @@ class Batch:
             timestamps if timestamps is not None else [None] * n,
         ]
         data = pa.record_batch(
-            [pa.array(column, field.type) for column, field in zip(columns, RECORD_SCHEMA, strict=True)],
+            [
+                (binary_array(column) if field.type == pa.binary() else pa.array(column, field.type))
+                for column, field in zip(columns, RECORD_SCHEMA, strict=True)
+            ],
             schema=RECORD_SCHEMA,
         )
         return cls(partition, data, pa.array(sequences, pa.int64()))
@@ -299,6 +302,14 @@ class Batch:
 def warm_up() -> None:
     """pyarrow imports pandas with the first array that it makes of Python objects: a second at worst, and not on the loop."""
     pa.array([None])
+
+
+def binary_array(items: Sequence[Any]) -> pa.BinaryArray | pa.ChunkedArray:
+    """Bytes, text and None as a column. Raises pa.ArrowException or UnicodeEncodeError where there is anything else."""
+    if not hasattr(items, "dtype"):
+        return pa.array(items, pa.binary())
+    # NumPy's and pandas' one by one: Arrow takes their memory for bytes, so that numbers become some, and text with an accent is cut short.
+    return pa.array(list(items), pa.binary(), from_pandas=not isinstance(items, np.ndarray))
 
 
 def datable(times: pa.TimestampArray) -> pa.BooleanArray:

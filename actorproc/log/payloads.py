@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from actorproc.errors import UsageError
-from actorproc.records import RECORD_SCHEMA, datable
+from actorproc.records import RECORD_SCHEMA, binary_array, datable
 
 Value = bytes | str | dict[str, Any] | list[Any] | None
 Key = bytes | str | int | None
@@ -153,7 +153,7 @@ def _size(column: Sequence[Any] | pa.Array) -> float:
 def binary_column(given: Sequence[Any] | pa.Array, encode: Callable[[Any], bytes | None]) -> pa.BinaryArray:
     """Values or keys as a column. `encode` is asked only where there is anything but bytes, text and None."""
     try:
-        column = given.cast(pa.binary()) if isinstance(given, pa.Array) else pa.array(given, pa.binary())
+        column = given.cast(pa.binary()) if isinstance(given, pa.Array) else binary_array(given)
     except (pa.ArrowException, UnicodeEncodeError):
         return pa.array(map(encode, given.to_pylist() if isinstance(given, pa.Array) else given), pa.binary())
     if column.nbytes > VALUE_LIMIT:

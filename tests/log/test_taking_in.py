@@ -8,13 +8,17 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
 import pytest
 
 from actorproc.errors import StoreError, UsageError
+from actorproc.layout import log_file
 from actorproc.log import appender, payloads
-from actorproc.log.files import encode_file
+from actorproc.log.files import LogFile, encode_file
 from actorproc.log.producer import Producer
+from actorproc.records import Batch
 from actorproc.store import Store
 from actorproc.stores.memory import Memory
 from actorproc.testing.clock import VirtualClock
@@ -63,6 +67,22 @@ async def test_columns_of_any_type_are_taken_as_their_items_one_by_one_would_be(
         with pytest.raises(UsageError, match=r"key 1\.5 is of type float"):
             await producer.send_many(["a"], keys=pa.array([1.5]))
     assert (await log_contents(store))["0"] == [b'{"a":1}']
+
+
+async def test_numpys_and_pandas_columns_are_taken_as_their_items_too() -> None:
+    store = Store(Memory())
+    async with Producer(store, partitions=1) as producer:
+        await producer.send_many(np.array(["a", "caf\u00e9"]), keys=pd.Series([1, 256]))
+        await producer.send_many(pd.Series([b"a\0b", None, float("nan")]), keys=pd.Categorical([7, 7, 8]))
+        for keys in (np.array([1]), np.array([1.5]), pd.Series([True])):
+            with pytest.raises(UsageError, match=r"^key .* is of type"):
+                await producer.send_many(["x"], keys=keys)
+    found = LogFile("0", 0, (await store.get(log_file("0", 0))).body)  # type: ignore[union-attr]
+    (batch,) = found.batches()
+    assert batch.values == [b"a", "caf\u00e9".encode(), b"a\0b", None, None]
+    assert batch.keys == [b"1", b"256", b"7", b"7", b"8"]
+    own = Batch.of("0", np.array(["caf\u00e9"]), [0])  # type: ignore[arg-type]  # as a source of one's own may give
+    assert own.values == ["caf\u00e9".encode()]
 
 
 def test_an_error_that_nobody_expected_is_that_batchs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
