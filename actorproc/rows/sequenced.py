@@ -23,7 +23,25 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _copied(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pa.chunked_array([pa.concat_arrays([chunk, chunk[:0]]) for chunk in column.chunks], column.type)
+    copy = _with_dictionary if _has_dictionary(column.type) else _concatenated
+    return pa.chunked_array(list(map(copy, column.chunks)), column.type)
+
+
+def _concatenated(array: pa.Array) -> pa.Array:
+    return pa.concat_arrays([array, array[:0]])
+
+
+def _has_dictionary(kind: pa.DataType) -> bool:
+    return bool(pt.is_dictionary(kind) or any(_has_dictionary(kind.field(at).type) for at in range(kind.num_fields)))
+
+
+def _with_dictionary(array: pa.Array) -> pa.Array:
+    """Written and read: concatenated arrays share their dictionary, if it is the same."""
+    sink = pa.BufferOutputStream()
+    batch = pa.RecordBatch.from_arrays([array], names=["copied"])
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return pa.ipc.open_stream(sink.getvalue()).read_next_batch().column(0)
 
 
 def in_order(rows: Any) -> Any:

@@ -114,6 +114,23 @@ async def test_numpy_arrays_that_were_emitted_may_be_used_again() -> None:
     assert column(outcome, "pair") == [[0, 1], [0, 1], [2, 3], [2, 3]]
 
 
+async def test_so_may_those_of_a_dictionary() -> None:
+    class Reusing(PartitionHandler):
+        output_schema = "n long, few array<long>"
+        values = np.zeros(3, np.int64)
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                self.values[:] = record.json() * np.arange(3)
+                few = pa.DictionaryArray.from_arrays(pa.array([2, None, 1]), pa.array(self.values))
+                columns = {"n": few[2:], "few": pa.ListArray.from_arrays(pa.array([0, 3]), few)}
+                ctx.emit_arrow(pa.table({"_sequence": [record.sequence], **columns}))
+
+    outcome = await Run(Reusing())(numbers(1, 5))
+    assert column(outcome, "n") == [1, 5]
+    assert column(outcome, "few") == [[2, None, 1], [10, None, 5]]
+
+
 @pytest.mark.parametrize("given", [pa.nulls(2), pa.array([None, {"deep": {}}]), pa.array([{"deep": None}, None])])
 async def test_a_column_that_is_null_where_the_schema_has_a_struct_with_a_not_null_field_is_written(given: Any) -> None:
     class Handler(PartitionHandler):
