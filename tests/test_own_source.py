@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from unittest.mock import AsyncMock, MagicMock, Mock
 
 import anyio
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -334,6 +335,17 @@ async def test_a_source_without_partitions_is_warned_of_once_and_goes_on_when_so
                     await anyio.sleep(0.01)
     told = [(log["log_level"], log["source"]) for log in logs if log["event"] == "processor.no_partitions"]
     assert told == [("warning", "MemorySource")]
+
+
+async def test_partitions_may_have_names_of_numpys_text() -> None:
+    class Listed(MemorySource):
+        async def partitions(self) -> Any:
+            return np.unique(await super().partitions())
+
+    source, store = Listed(2), Store(Memory())
+    source.append("1", [b"1"])
+    await run(source, store)
+    assert await rows(store) == [2]
 
 
 @pytest.mark.parametrize(

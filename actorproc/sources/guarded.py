@@ -133,7 +133,7 @@ class GuardedSource(Source):
         with _blamed(f"listing the partitions of {self}"):
             found = await self._awaited("partitions", self._source.partitions())
             names: list[object] = list(found) if isinstance(found, Iterable) and not isinstance(found, str) else [None]
-            texts = [name for name in names if isinstance(name, str)]
+            texts = [str.__str__(name) for name in names if isinstance(name, str)]  # NumPy's are no keys of JSON
             if len(texts) < len(names):
                 raise self._wrong("partitions", found, "a list of names, each a str")
             for name in texts:
