@@ -14,6 +14,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 T = TypeVar("T")
 
@@ -137,7 +138,11 @@ class Batch:
         headers: Sequence[Iterable[tuple[str, bytes]]] | None = None,
         timestamps: Sequence[datetime | None] | None = None,
     ) -> Batch:
-        """A batch from Python values, for sources and tests; a column that is not given is null."""
+        """A batch from Python values, for sources and tests; a column that is not given is null.
+
+        Raises:
+            ValueError: sequences are no integers.
+        """
         n = len(values)
         given_headers = (
             [[{"key": k, "value": v} for k, v in h] or None for h in headers] if headers is not None else [None] * n
@@ -155,7 +160,10 @@ class Batch:
             ],
             schema=RECORD_SCHEMA,
         )
-        return cls(partition, data, pa.array(sequences, pa.int64()))
+        numbers = pa.array(sequences)  # told the type, Arrow would take 1.5 for 1
+        if not pt.is_integer(numbers.type) and len(numbers):
+            raise ValueError(f"sequences are {numbers.type}, and must be integers")
+        return cls(partition, data, numbers.cast(pa.int64()))
 
     @classmethod
     def empty(cls, partition: str) -> Batch:

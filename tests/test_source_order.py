@@ -73,3 +73,9 @@ async def test_sequences_that_do_not_grow_within_a_read_stop_the_partition(
 async def test_a_new_read_may_begin_again_below_what_is_done() -> None:
     source = Scripted([[1, 3], [5]], [[1, 3, 5, 7], [9]])
     assert await processed(source) == [1, 3, 5, 7, 9]
+
+
+@pytest.mark.parametrize("sequences", [[1.2, 1.7], [1, 2.5], [True, False], ["1", "2"], [None, None]])
+async def test_sequences_that_are_no_whole_numbers_are_not_made_ones(sequences: list[Any]) -> None:
+    with pytest.raises(EndNotReached, match=r"sequences are .*, and must be integers"):
+        await processed(Scripted([sequences]))
