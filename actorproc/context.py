@@ -55,6 +55,7 @@ class PartitionContext:
         self._sequences = attempt.emitted.sequences
         self._commit = commit
         attempt.batch.emitted = attempt.emitted
+        self._checked = attempt.batch
         self.attempt = attempt.number
         """Number of this attempt at these records, from 1."""
 
@@ -99,8 +100,8 @@ class PartitionContext:
 
         A row that does not fit `output_schema` is that record's failure.
         """
-        if type(record) is not Record:
-            raise _no_record(record)
+        if type(record) is not Record or record._batch is not self._checked:
+            self._check(record)
         self._sequences.append(record.sequence)
         self._rows.append(row)
         if len(self._rows) >= PIECE:
@@ -108,8 +109,7 @@ class PartitionContext:
 
     def emit_many(self, record: Record, rows: Iterable[Row]) -> None:
         """Add any number of output rows that came from `record`."""
-        if type(record) is not Record:
-            raise _no_record(record)
+        self._check(record)
         rows = list(rows)  # first, as they may come from a generator that fails midway
         self._extend([record.sequence] * len(rows), rows)
 
@@ -121,14 +121,15 @@ class PartitionContext:
         if isinstance(records, Batch):
             if isinstance(self._attempt, Closed):
                 self._attempt.refusing.refuse(records.sequences)
+            if records.partition != self._attempt.batch.partition:
+                raise _of_another(records, self._attempt.batch)
             self._emitted.add(rows, records.sequence_array)
             if records is self._attempt.batch and records.emitted_at_end is not None:
                 # A loop that made the rows is over, and all of them are here.
                 records.emitted_at_end = len(self._attempt.emitted)
             return
         for record in records:
-            if type(record) is not Record:
-                raise _no_record(record)
+            self._check(record)
         self._extend([record.sequence for record in records], rows)
 
     def _extend(self, sequences: Sequence[int], rows: Sequence[Row]) -> None:
@@ -166,9 +167,16 @@ class PartitionContext:
         if not again:
             self._attempt.hopeless.add(record.sequence)
 
-    def _check_open(self, record: Record) -> None:
-        if not isinstance(record, Record):
+    def _check(self, record: Record) -> None:
+        """That it is a record, and of this partition: sequences of another's would be taken for this one's."""
+        if type(record) is not Record:
             raise _no_record(record)
+        if record.partition != self._attempt.batch.partition:
+            raise _of_another(record, self._attempt.batch)
+        self._checked = record._batch
+
+    def _check_open(self, record: Record) -> None:
+        self._check(record)
         batch = self._attempt.batch
         index = bisect_left(batch.sequences, record.sequence)
         if index == len(batch) or batch.sequences[index] != record.sequence:
@@ -206,8 +214,7 @@ class PartitionContext:
     ) -> list[T | None]:
         records = list(batch)
         for record in records:
-            if not isinstance(record, Record):
-                raise _no_record(record)
+            self._check(record)
         self._attempt.batch.emitted_at_end = None  # which ones are worked on is known without
         results: list[T | None] = [None] * len(records)
         attempt, left = self._attempt, set(range(len(records)))
@@ -325,6 +332,13 @@ def _no_record(given: object, how: str = "the record comes first, as in ctx.emit
     kind = type(given).__name__
     article = "an" if kind[0].lower() in "aeiou" else "a"
     return HandlerMisuse(f"{article} {kind} was given in place of a record: {how}")
+
+
+def _of_another(given: Record | Batch, batch: Batch) -> HandlerMisuse:
+    return HandlerMisuse(
+        f"{given!r} is of another partition than the batch at hand, {batch!r}, and handled there: keep records in attributes that "
+        "are set in __init__ or opened; those of the class are shared by all partitions"
+    )
 
 
 def _awaitable(made: Awaitable[T]) -> Awaitable[T]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import anyio
@@ -169,6 +170,32 @@ async def test_a_row_given_in_place_of_the_record_is_said_to_be_one(call: str, r
     given = f"a {type(row).__name__} was given in place of a record: the record comes first"
     with pytest.raises(errors.HandlerMisuse, match=given):
         await Run(Swapped())(numbers(7))
+
+
+@pytest.mark.parametrize(
+    "say",
+    [
+        lambda ctx, record, batch: ctx.emit(record, {"n": 1}),
+        lambda ctx, record, batch: ctx.emit_many(record, [{"n": 1}]),
+        lambda ctx, record, batch: ctx.emit_each([record], [{"n": 1}]),
+        lambda ctx, record, batch: ctx.emit_each(batch, [{"n": 1}]),
+        lambda ctx, record, batch: ctx.dead_letter(record, "no"),
+        lambda ctx, record, batch: ctx.fail(record, ValueError()),
+    ],
+)
+async def test_a_record_of_another_partition_is_not_taken_for_the_one_of_this_with_its_sequence(
+    say: Callable[[PartitionContext, Record, Batch], None],
+) -> None:
+    class Shared(PartitionHandler):
+        output_schema = "n long"
+        others = Batch.of("1", [b"other"], [100])  # as of a list of the class, which all partitions append to
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            ctx.emit(batch[0], {"n": 0})
+            say(ctx, self.others[0], self.others)
+
+    with pytest.raises(errors.HandlerMisuse, match="is of another partition than the batch at hand"):
+        await Run(Shared())(numbers(7))
 
 
 async def test_a_mistake_in_the_handler_gives_no_record_up_but_at_most_once_where_they_would_be_lost() -> None:
