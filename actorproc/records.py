@@ -141,9 +141,12 @@ class Batch:
         """A batch from Python values, for sources and tests; a column that is not given is null.
 
         Raises:
-            ValueError: sequences are no integers.
+            ValueError: sequences are no integers, or a timestamp has no zone.
         """
         n = len(values)
+        for time in timestamps if timestamps is not None else ():
+            if isinstance(time, datetime) and time.tzinfo is None:  # Arrow would take it for UTC
+                raise ValueError(f"timestamp {time!r} has no zone: give one with tzinfo, such as datetime.now(UTC)")
         given_headers = (
             [[{"key": k, "value": v} for k, v in h] or None for h in headers] if headers is not None else [None] * n
         )

@@ -6,6 +6,7 @@ import asyncio
 import io
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from datetime import datetime
 from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any, ClassVar
@@ -460,6 +461,17 @@ async def test_records_that_would_be_taken_for_others_are_refused(given: dict[st
     source = type("Odder", (Odd,), given)(1)
     source.append("0", [b"1"])
     with pytest.raises(EndNotReached, match=says):
+        await run(source, Store(Memory()))
+
+
+async def test_a_timestamp_without_a_zone_is_not_taken_for_one_in_utc() -> None:
+    class Local(MemorySource):
+        async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+            yield Chunk(Batch.of(partition, [b"1"], [0], timestamps=[datetime(2026, 1, 2, 3, 4)]), "1")  # noqa: DTZ001
+
+    source = Local(1)
+    source.append("0", [b"1"])
+    with pytest.raises(EndNotReached, match=r"timestamp datetime.datetime\(2026, 1, 2, 3, 4\) has no zone"):
         await run(source, Store(Memory()))
 
 
