@@ -80,8 +80,9 @@ def key_bytes(key: object) -> bytes | None:
 
 def header_list(headers: Headers) -> list[dict[str, Any]]:
     """Headers as the column has them."""
-    pairs = headers.items() if isinstance(headers, Mapping) else headers
     try:
+        given = headers.items() if isinstance(headers, Mapping) else headers
+        pairs = [() if isinstance(pair, str) else pair for pair in given]  # a text of two characters is no pair of them
         listed = [{"key": name, "value": value} for name, value in pairs]
     except (TypeError, ValueError):
         raise UsageError(f"headers {_shown(headers)}: pairs of a name and a value, or a mapping") from None

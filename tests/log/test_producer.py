@@ -117,6 +117,7 @@ async def test_keys_headers_and_timestamps_arrive_as_given() -> None:
             {"timestamp": datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=5)))},
             "outside of the years 1 to 9999 in UTC",
         ),
+        ({"headers": ("id", "42")}, r"headers \('id', '42'\): pairs of a name and a value"),
     ],
 )
 async def test_what_goes_with_a_value_is_checked(options: Any, message: str) -> None:
