@@ -180,7 +180,7 @@ class PartitionContext:
         batch = self._attempt.batch
         index = bisect_left(batch.sequences, record.sequence)
         if index == len(batch) or batch.sequences[index] != record.sequence:
-            raise HandlerError(
+            raise HandlerMisuse(
                 f"record {record.sequence} is not among those at hand ({batch.first} to {batch.last}): it was done before, or "
                 "is tried apart from them"
             )

@@ -31,6 +31,7 @@ ActorprocError
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -260,8 +261,15 @@ def _shown(error: object, show: Callable[[object], str], method: str) -> str:
     try:
         text = show(error)
         return storable(text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]}... ({len(text)} characters)")
-    except (Exception, SystemExit) as another:  # noqa: BLE001
+    except PASSING:
+        raise
+    except BaseException as another:  # noqa: BLE001
         return f"({type(error).__name__} has no text: {type(another).__name__} in {method})"
+
+
+PASSING = (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit)
+"""What ends a task, a process or a coroutine. Whatever else code of the user's raises is its failure, be it no Exception: out of
+`SystemExit`, or of what an extension calls its panic, the host would end, and all other partitions."""
 
 
 def failure_of(error: BaseException) -> Exception:
@@ -290,7 +298,7 @@ def blamed(what: str, kind: type[ActorprocError]) -> Iterator[None]:
     """Code of the user's: whatever it raises becomes an error of ours, of this kind, that says what failed."""
     try:
         yield
-    except ActorprocError:
+    except (ActorprocError, *PASSING):
         raise
-    except (Exception, SystemExit) as error:  # which would end the host, as if all were well
+    except BaseException as error:
         raise kind(f"{what} failed: {described(error)}") from error

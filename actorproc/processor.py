@@ -15,6 +15,7 @@ from contextlib import (
     asynccontextmanager,
     contextmanager,
     nullcontext,
+    suppress,
 )
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
@@ -27,7 +28,16 @@ import anyio.abc
 
 from actorproc.budget import ByteBudget, Tally
 from actorproc.clock import SYSTEM, Clock
-from actorproc.errors import HandlerDefinitionError, HandlerError, SchemaError, UsageError, blamed
+from actorproc.errors import (
+    PASSING,
+    HandlerDefinitionError,
+    HandlerError,
+    SchemaError,
+    SourceError,
+    StoreError,
+    UsageError,
+    blamed,
+)
 from actorproc.group.group import Group
 from actorproc.group.nudge import Nudges, UdpNudges
 from actorproc.handler import PartitionHandler
@@ -227,7 +237,9 @@ class Processor:
             tasks.start_soon(self._run_in_background, supervisor, ended)
             try:
                 yield
-            except (Exception, SystemExit):  # it would cancel what is still being drained
+            except PASSING:
+                raise
+            except BaseException:  # it would cancel what is still being drained
                 self.stop()
                 await ended.wait()
                 raise
@@ -255,14 +267,20 @@ class Processor:
             raise cause from None
 
     async def run(
-        self, *, until_end: bool = False, signals: bool = False, aborting: Callable[[], None] = lambda: None
+        self,
+        *,
+        until_end: bool = False,
+        signals: bool = False,
+        draining: Callable[[], None] = lambda: None,
+        aborting: Callable[[], None] = lambda: None,
     ) -> None:
         """Run until stopped.
 
         Args:
             until_end: return when every partition has reached the end it had at the start, and all of it is committed.
             signals: SIGTERM and SIGINT drain and stop; a second one aborts. Only in the main thread.
-            aborting: called at the second signal, from the signal handler: an event loop that hangs does not hear of it.
+            draining, aborting: called at the first and the second signal, from the signal handler: an event loop that hangs does
+                not hear of it.
 
         Raises:
             EndNotReached: `until_end`, and it was stopped before; or all that this host has left to do has failed
@@ -272,7 +290,7 @@ class Processor:
             StoreError: the store cannot be used.
             UsageError: what the handler emits does not go with what is stored; or it runs already.
         """
-        signalled = Signals(self.clock, aborting, log=self._log) if signals else None
+        signalled = Signals(self.clock, aborting, draining=draining, log=self._log) if signals else None
         ending = Ending(self._source, self._store, self.layout, self._log) if until_end else None
         supervisor: Supervisor | None = None
         try:
@@ -337,7 +355,9 @@ class Processor:
                 except BaseException as error:
                     passing = error
                     raise
-        except (Exception, SystemExit, asyncio.CancelledError) as error:
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
             if passing is not None and _cause(error) is _cause(passing):
                 raise
             if isinstance(error, asyncio.CancelledError):
@@ -363,6 +383,7 @@ class Processor:
             with self._slowness_told("open() of the source"):
                 await self._source.open()
             stack.push_async_callback(self._close_source)
+            await self._check_start()
             await ensure_safe(self._store, self.layout.probe)
             source = self._source
             await agree_on_source(self._store, self.layout, source.identity, str(source), kind_of(source))
@@ -393,6 +414,14 @@ class Processor:
                 self._supervisor.close()
                 self._last, self._supervisor = self._supervisor.statistics(), None
                 self._log.info("processor.stopped", **asdict(self._last.done))
+
+    async def _check_start(self) -> None:
+        """A source that has no such start refuses it here, once, and not at each partition again and again."""
+        if self.start == "earliest":
+            return
+        with self._slowness_told("start() of the source"), suppress(SourceError, StoreError):  # which may be over soon
+            for partition in list(await self._source.partitions())[:1]:
+                await self._source.start(partition, self.start)
 
     def _slowness_told(self, waiting_for: str) -> AbstractContextManager[None]:
         return slowness_told(self._log, waiting_for)

@@ -27,6 +27,7 @@ class Signals:
 
     Args:
         aborting: called at the second signal, from the signal handler itself: an event loop that hangs hears nothing.
+        draining: likewise, at the first one.
         who: drains, as the first part of the event's name.
         log: bound to what it is.
 
@@ -34,7 +35,15 @@ class Signals:
         UsageError: this is another thread.
     """
 
-    def __init__(self, clock: Clock, aborting: Callable[[], None], who: str = "processor", *, log: Any = log) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        aborting: Callable[[], None],
+        who: str = "processor",
+        *,
+        draining: Callable[[], None] = lambda: None,
+        log: Any = log,
+    ) -> None:
         if threading.current_thread() is not threading.main_thread():
             raise UsageError(
                 "signals=True: only Python's main thread hears signals; leave it out in another one, and call stop()"
@@ -42,6 +51,7 @@ class Signals:
         self._clock = clock
         self._drains = f"{who}.stopping"
         self._aborting = aborting
+        self._draining = draining
         self._log = log
         self._life = anyio.CancelScope()
         self._first = anyio.Event()
@@ -65,6 +75,7 @@ class Signals:
             now = self._clock.monotonic()
             if asked is None:
                 asked = now
+                self._draining()
                 loop.call_soon_threadsafe(self._drain, signal.Signals(number).name)
             elif now - asked >= SAME_STOP:
                 self._aborting()

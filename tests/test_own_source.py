@@ -318,6 +318,18 @@ async def test_a_plain_def_that_cannot_be_asked_yet_does_not_hinder_the_start() 
         await source.partitions()
 
 
+async def test_a_start_that_the_source_does_not_know_is_wrong_use_before_anything_runs() -> None:
+    class Timeless(MemorySource):
+        async def start(self, partition: str, at: Any) -> str:
+            if at not in ("earliest", "latest"):
+                raise UsageError(f"start = {at!r}: earliest or latest; the records have no times")
+            return await super().start(partition, at)
+
+    store = Store(Memory())
+    with pytest.raises(UsageError, match="the records have no times"), anyio.fail_after(60):
+        await Processor(Double, source=Timeless(1), container=store, start="2013-01-01T00:00Z").run()
+
+
 @pytest.mark.parametrize("until_end", [True, False])
 async def test_a_source_without_partitions_is_warned_of_once_and_goes_on_when_some_come(until_end: bool) -> None:
     source, store = MemorySource(0), Store(Memory())

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from actorproc.errors import ActorprocError, HandlerDefinitionError, UsageError, described
+from actorproc.errors import PASSING, ActorprocError, HandlerDefinitionError, UsageError, described
 from actorproc.handler import PartitionHandler
 from actorproc.handler_checks import checked_handler
 from actorproc.sources.protocol import Source
@@ -67,7 +67,9 @@ def load_source(spec: str) -> str | Source:
         made = found() if callable(found) and not isinstance(found, Source) else found
     except ActorprocError:
         raise
-    except (Exception, SystemExit) as error:  # the user's code: whatever it raises
+    except PASSING:
+        raise
+    except BaseException as error:  # the user's code: whatever it raises
         raise HandlerDefinitionError(f"making the source {spec!r} failed: {described(error)}") from error
     if not isinstance(made, Source):
         kind = type(made)
@@ -164,7 +166,9 @@ def _import(name: str) -> ModuleType:
         raise HandlerDefinitionError(_failed(name, error)) from error
     except HandlerDefinitionError as error:  # by the class statement of a handler
         raise HandlerDefinitionError(f"{_statement(error)}: {error}") from error
-    except (Exception, SystemExit) as error:  # the user's code: whatever it raises
+    except PASSING:
+        raise
+    except BaseException as error:  # the user's code: whatever it raises
         raise HandlerDefinitionError(_failed(name, error)) from error
 
 

@@ -14,7 +14,7 @@ from actorproc.cli.common import counted, load_settings, pairs, run_async, shown
 from actorproc.cli.loading import load_handler, load_source
 from actorproc.cli.spark import check
 from actorproc.cli.streams import conclude
-from actorproc.cli.workers import FAILED, REACHED_END, Workers, command_line, end_soon, stop_with_parent
+from actorproc.cli.workers import FAILED, REACHED_END, Workers, command_line, deadline, end_soon, stop_with_parent
 from actorproc.clock import SYSTEM
 from actorproc.errors import UsageError
 from actorproc.host.supervisor import SupervisorStatistics
@@ -24,7 +24,7 @@ _FIRST_RUN = "5m"
 """How long the query waits for its hosts, which start beside it, to begin."""
 
 _LEAVING = 15.0
-"""Seconds on top of `max_handoff_time` that an orphaned worker has to leave."""
+"""Seconds on top of `max_handoff_time` that a host has to leave, after a signal or when it is orphaned."""
 
 
 def run(
@@ -73,15 +73,17 @@ def run(
         hosts = [host] if workers is None else [f"{host}-{index}" for index in range(workers)]
         commands = {host: command_line([*again, "--host", host]) for host in hosts}
         raise typer.Exit(_supervise(commands, f"{host}-spark", query and [*root, *query], until_end))
-    is_worker = stop_with_parent(processor.settings.max_handoff_time + _LEAVING)
+    longest = processor.settings.max_handoff_time + _LEAVING
+    is_worker = stop_with_parent(longest)
     look = ["--name", processor.name, "--container", container, *(["--config", str(config)] if config else [])]
     look += shown_settings(settings)
 
     async def work() -> None:
-        began = SYSTEM.monotonic()
+        began, drained = SYSTEM.monotonic(), deadline(longest, "first")
         try:
-            await processor.run(until_end=until_end, signals=True, aborting=end_soon)
+            await processor.run(until_end=until_end, signals=True, draining=drained.start, aborting=end_soon)
         finally:
+            drained.cancel()
             if (did := processor.statistics().supervisor) is not None:
                 conclude(_summary(did, processor, SYSTEM.monotonic() - began, look))
                 if (

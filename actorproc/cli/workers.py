@@ -179,15 +179,22 @@ def command_line(arguments: Sequence[str]) -> list[str]:
 
 
 def end_soon() -> None:
-    """End this process after `GRACE` seconds, with 1: a handler may swallow its cancellation, or block the event loop."""
+    """End this process `GRACE` seconds from now: the second signal came."""
+    deadline(GRACE, "second").start()
+
+
+def deadline(seconds: float, which: str) -> threading.Timer:
+    """What ends this process with 1, so many seconds after its `start`, whatever the handler does: it may swallow its
+    cancellation, or block the event loop. `which`: the signal after which it was started, for the message."""
 
     def end() -> None:
-        threading.Event().wait(GRACE)
-        sys.stderr.write(f"error: aborted: something still ran {GRACE:g} s after the second signal\n")
+        sys.stderr.write(f"error: aborted: something still ran {seconds:g} s after the {which} signal\n")
         sys.stderr.flush()
         os._exit(FAILED)
 
-    threading.Thread(target=end, name="actorproc-end", daemon=True).start()
+    timer = threading.Timer(seconds, end)
+    timer.name, timer.daemon = "actorproc-end", True
+    return timer
 
 
 def stop_with_parent(patience: float) -> bool:

@@ -17,7 +17,7 @@ class Appended(NamedTuple):
     records: int
     """Confirmed: they are in the log."""
     doubtful: int
-    """Taken in and not confirmed: they may be in the log or not."""
+    """Taken in, and neither confirmed nor refused: they may be in the log or not."""
     next_line: int
     """Number, from 1, of the first line that may be missing. All before it are in the log, but for blank ones and those skipped."""
     beyond: int
@@ -56,7 +56,7 @@ class Account:
         for deliveries, numbers in self._under_way:
             there = deliveries.known()
             records += len(there)
-            doubtful += len(deliveries) - len(there)
+            doubtful += len(deliveries) - len(there) - deliveries.refused()
             if missing is not None:
                 beyond += len(there)
             elif len(there) < len(numbers):

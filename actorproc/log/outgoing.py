@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from actorproc.errors import StoreRefused
 from actorproc.log.payloads import RECORD_WEIGHT
 from actorproc.records import RECORD_SCHEMA
 
@@ -213,6 +214,10 @@ class Deliveries:
         """Indices of those that are in the log for sure by now, in no order."""
         parts = [indices for batch, _, indices in self._parts if batch.done.is_set() and batch.error is None]
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+    def refused(self) -> int:
+        """How many are not in the log for sure, and will not be."""
+        return sum(len(indices) for batch, _, indices in self._parts if isinstance(batch.error, StoreRefused))
 
     async def confirmed(self) -> None:
         """Wait until all are durable, without asking where each one is."""

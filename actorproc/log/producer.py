@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from actorproc.clock import SYSTEM, Clock
-from actorproc.errors import ActorprocError, UsageError
+from actorproc.errors import PASSING, ActorprocError, UsageError
 from actorproc.log.files import HOW_TO_CREATE, checked_partitions, create_log, open_log
 from actorproc.log.heads import HeadWriter
 from actorproc.log.outbox import Outbox, ProducerStatistics
@@ -140,7 +140,7 @@ class Producer:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         """Send what waits; after a cancellation nothing more is sent, and the fate of what was under way is unknown."""
         tasks, self._tasks = self._opened(), None
-        cancelled = error if error is not None and not isinstance(error, (Exception, SystemExit)) else None
+        cancelled = error if isinstance(error, PASSING) else None
         try:
             if cancelled is None:
                 await self._finish(error)

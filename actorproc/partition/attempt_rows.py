@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 
 from actorproc.attempt import Attempt
 from actorproc.clock import Clock
-from actorproc.errors import HandlerError, HandlerMisuse, RowsLost
+from actorproc.errors import HandlerMisuse, RowsLost
 from actorproc.records import SEQUENCE
 from actorproc.rows.emitted import VALUES_AT_ONCE, Emitted
 from actorproc.rows.encoder import RowEncoder
@@ -57,9 +57,8 @@ class AttemptEncoder:
         among them; those are noted in the attempt as hopeless.
 
         Raises:
-            HandlerMisuse: there are rows and no columns.
+            HandlerMisuse: there are rows and no columns, or a row belongs to a record that is not at hand.
             RowsLost: a row belongs to a record that was committed without it.
-            HandlerError: a row belongs to a record that is not at hand.
         """
         tables, misfits = encoded
         if misfits and not self._rows.width:
@@ -87,16 +86,15 @@ def _check_origin(attempt: Attempt, sequences: pa.Array | pa.ChunkedArray) -> No
         return
     batch = attempt.batch
     first, last = sequences[0].as_py(), sequences[-1].as_py()
-    if first < batch.first or last > batch.last:
-        raise HandlerError(
-            f"rows with _sequence {first}..{last} were emitted for a batch of {batch.first}..{batch.last}: "
-            "a row belongs to a record of the batch at hand"
-        )
-    if batch.last - batch.first >= len(batch):  # there are gaps
-        foreign = pc.invert(pc.is_in(sequences, value_set=batch.sequence_array))
-        if pc.any(foreign).as_py():
-            sequence = sequences.filter(foreign)[0]
-            raise HandlerError(f"a row was emitted for record {sequence}, which is not among those at hand")
+    outside = first < batch.first or last > batch.last
+    if outside or batch.last - batch.first >= len(batch):  # or there are gaps
+        foreign = sequences.filter(pc.invert(pc.is_in(sequences, value_set=batch.sequence_array)))
+        if len(foreign):
+            raise HandlerMisuse(
+                f"a row was emitted for record {foreign[0]}, which is not among those at hand ({batch.first} to {batch.last}): it was "
+                "done before, or is tried apart from them. A row belongs to a record of the batch; what comes of records of "
+                "several batches is emitted for the last of them"
+            )
     if first <= attempt.committed:
         raise RowsLost(
             f"a row was emitted for a record up to {attempt.committed}, which ctx.commit had committed already, and is "

@@ -171,7 +171,11 @@ class BatchRun:
     def _in_thread(self, ctx: PartitionContext, attempt: Attempt) -> Encoded | None:
         try:
             _check_nothing(self._place.handler.process(attempt.batch, ctx))
-        except (KeyboardInterrupt, GeneratorExit) as raised:  # nobody's but the handler's, in a thread
+        except (Exception, asyncio.CancelledError):  # the latter out of what it asked of the event loop
+            raise
+        except (
+            BaseException
+        ) as raised:  # nobody's but the handler's, in a thread; and a task lets some of them end the loop
             raise failure_of(raised) from raised
         ctx._finish()
         if attempt.is_committing:

@@ -22,7 +22,7 @@ from actorproc.actor import Actor
 from actorproc.budget import ByteBudget, Room, Tally
 from actorproc.clock import Clock
 from actorproc.context import Site
-from actorproc.errors import Fenced, HandlerError, PartitionStuck, SourceError, failure_of, told
+from actorproc.errors import PASSING, Fenced, HandlerError, PartitionStuck, SourceError, failure_of, told
 from actorproc.handler import CloseReason, PartitionHandler
 from actorproc.layout import ProcessorLayout
 from actorproc.logger import get_logger
@@ -141,7 +141,9 @@ class PartitionActor(Actor[Read | Exception]):
                 async with self._in_time("opened() has not ended"):
                     with left_as_found():
                         await new.opened(self._site)
-            except SystemExit as error:  # which would end the host, as if all were well
+            except (Exception, *PASSING):
+                raise
+            except BaseException as error:
                 raise failure_of(error) from error
             self.statistics.state = "running"
             handler = new
@@ -392,8 +394,9 @@ class PartitionActor(Actor[Read | Exception]):
             try:
                 with left_as_found():
                     await handler.closing(self._site, reason)
-            except (Exception, SystemExit, asyncio.CancelledError) as error:
-                # The user's code; the partition ends all the same.
+            except (KeyboardInterrupt, GeneratorExit):
+                raise
+            except BaseException as error:  # the user's code; the partition ends all the same
                 if isinstance(error, asyncio.CancelledError) and not is_stray():
                     raise
                 self._log.exception("partition.closing_failed")

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from actorproc.budget import ByteBudget, Room
-from actorproc.errors import ActorprocError, SourceError, UsageError, blamed, described, storable
+from actorproc.errors import PASSING, ActorprocError, SourceError, UsageError, blamed, described, storable
 from actorproc.logger import get_logger
 from actorproc.records import RECORD_SCHEMA, SEQUENCE, Batch, Cursor
 from actorproc.sources.checks import check_methods, reading_method, signature
@@ -95,7 +95,9 @@ class GuardedSource(Source):
                     continue
                 try:
                     answer = methods[method](*arguments)
-                except (Exception, SystemExit):  # noqa: BLE001, S112  # which says nothing of what it gives
+                except PASSING:
+                    raise
+                except BaseException:  # noqa: BLE001, S112  # which says nothing of what it gives
                     continue
                 _let_go(self._awaitable(method, answer))
             if not inspect.isasyncgenfunction(reads):
@@ -106,7 +108,9 @@ class GuardedSource(Source):
         try:
             position = await self.start(partition, "earliest")
             chunks: object = self._source.read_within(partition, position, Room(ByteBudget(sys.maxsize)))
-        except (Exception, SystemExit):  # noqa: BLE001  # likewise
+        except PASSING:
+            raise
+        except BaseException:  # noqa: BLE001  # likewise
             return
         _let_go(chunks)
         if not isinstance(chunks, AsyncGenerator):

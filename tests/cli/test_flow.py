@@ -287,6 +287,19 @@ def test_a_second_signal_ends_the_process_whatever_its_handler_does(run: Run, fo
     assert "Traceback" not in text
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("handler", [SWALLOWS, HANGS], ids=["swallows its cancellation", "blocks the event loop"])
+def test_one_signal_ends_the_process_too_once_it_has_had_its_time(run: Run, folder: Path, handler: str) -> None:
+    (folder / "flights_app.py").write_text(handler)
+    produce(run)
+    with served("--set", "max_handoff_time=1s") as (process, log):
+        wait_for(lambda: event(log, "hanging"), "the handler is in it")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 1
+        text = log.read_text()
+    assert "error: aborted: something still ran 16 s after the first signal" in text
+
+
 def ended(process: subprocess.Popen[str]) -> str:
     """What it said on stderr, when it has ended by itself."""
     try:

@@ -161,7 +161,15 @@ class Panic(BaseException):
 
 
 @pytest.mark.parametrize(
-    ("raised", "threaded"), [(Panic, False), (Panic, True), (SystemExit, False), (KeyboardInterrupt, True)]
+    ("raised", "threaded"),
+    [
+        (Panic, False),
+        (Panic, True),
+        (SystemExit, False),
+        (SystemExit, True),
+        (KeyboardInterrupt, True),
+        (GeneratorExit, True),
+    ],
 )
 async def test_what_is_no_exception_is_its_records_failure_too(raised: type[BaseException], threaded: bool) -> None:
     class InThread(PartitionHandler):

@@ -105,25 +105,19 @@ async def test_a_time_that_no_datetime_can_hold_is_none_and_spoils_no_other_reco
     assert [letter["timestamp"] for letter in found.values()] == ["1970-01-01T00:00:00Z", None, None]
 
 
-async def test_what_is_given_up_or_fails_must_be_a_record_of_the_batch_with_a_reason_of_the_right_kind() -> None:
-    stranger = Batch.of("0", [b"1"], [5])[0]
-
+async def test_what_is_given_up_or_fails_is_so_with_a_reason_of_the_right_kind() -> None:
     class Handler(Doubler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             for record in batch:
                 number = record.json()
-                if number == 1:
-                    ctx.dead_letter(stranger, "of another batch")
-                elif number == 2:
+                if number == 2:
                     ctx.dead_letter(record, ValueError("no text"))  # type: ignore[arg-type]
                 elif number == 3:
                     ctx.fail(record, "no exception")  # type: ignore[arg-type]
-                elif number == 4:
-                    ctx.fail(stranger, ValueError("of another batch"))
 
     found = letters(await Run(Handler())(numbers(*range(6))))
     assert {s: letter["error"]["type"] for s, letter in found.items()} == {
-        101: "HandlerError", 102: "TypeError", 103: "TypeError", 104: "HandlerError",
+        102: "TypeError", 103: "TypeError",
     }  # fmt: skip
 
 
@@ -141,7 +135,7 @@ async def test_a_handler_that_fails_everything_is_stopped_on_a_short_stream_too_
 
 
 @pytest.mark.parametrize("call", ["dead_letter", "fail"])
-async def test_a_record_that_is_not_at_hand_cannot_be_given_up(call: str) -> None:
+async def test_to_give_up_a_record_that_is_not_at_hand_is_the_handlers_mistake(call: str) -> None:
     class Late(PartitionHandler):
         output_schema = "n long"
         kept: ClassVar[list[Record]] = []
@@ -155,9 +149,8 @@ async def test_a_record_that_is_not_at_hand_cannot_be_given_up(call: str) -> Non
 
     run = Run(Late())
     assert column(await run(numbers(0)), "n") == [0]
-    later = await run(Batch.of("0", [b"7"], [200]))
-    assert list(letters(later)) == [200]
-    assert "record 100 is not among those at hand (200 to 200)" in letters(later)[200]["error"]["message"]
+    with pytest.raises(errors.HandlerMisuse, match=r"record 100 is not among those at hand \(200 to 200\)"):
+        await run(Batch.of("0", [b"7"], [200]))
 
 
 async def test_an_error_that_a_task_group_wraps_is_told_by_its_own_type_and_several_by_their_texts() -> None:

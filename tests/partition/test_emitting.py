@@ -26,15 +26,41 @@ async def test_rows_carry_the_sequence_of_their_record() -> None:
 
 
 @pytest.mark.parametrize("row", [{"n": 1}, {"n": "no number"}])
-async def test_a_row_of_another_batch_fails_the_attempt_whether_it_fits_or_not(row: dict[str, Any]) -> None:
+async def test_a_row_of_another_batch_is_the_handlers_mistake_whether_it_fits_or_not(row: dict[str, Any]) -> None:
     other = numbers(1, 2, 3)
+    attempts = []
 
     class Handler(Doubler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            attempts.append(ctx.attempt)
             ctx.emit(other[2], row)
 
-    outcome = await Run(Handler())(numbers(1))
-    assert "a row belongs to a record of the batch" in letters(outcome)[100]["error"]["message"]
+    with pytest.raises(
+        errors.HandlerMisuse, match=r"a row was emitted for record 102, which is not among .* \(100 to 100\)"
+    ):
+        await Run(Handler())(numbers(1))
+    assert attempts == [1], "another attempt may succeed by chance, as the handler is another by then"
+
+
+async def test_a_pair_emitted_for_the_first_of_two_batches_stops_the_partition() -> None:
+    class Pairs(PartitionHandler):
+        output_schema = "a long, b long"
+
+        def __init__(self) -> None:
+            self.previous: Record | None = None
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                if self.previous is not None:
+                    ctx.emit(self.previous, {"a": self.previous.json(), "b": record.json()})
+                self.previous = record
+
+    run = Run(Pairs())
+    assert column(await run(numbers(0, 1)), "b") == [1]
+    with pytest.raises(
+        errors.HandlerMisuse, match=r"for record 101, which is not among .*emitted for the last of them"
+    ):
+        await run(Batch.of("0", [b"2", b"3"], [102, 103]))
 
 
 async def test_columns_are_emitted_without_touching_records() -> None:
@@ -82,9 +108,8 @@ async def test_a_row_for_a_record_in_a_gap_of_the_batch_is_refused() -> None:
 
     run = Run(Foreign())
     await run(numbers(0))
-    later = await run(Batch.of("0", [b"1", b"9"], [99, 101]))
-    assert column(later, "n") == [1]
-    assert list(letters(later)) == [101]
+    with pytest.raises(errors.HandlerMisuse, match=r"for record 100, which is not among those at hand \(99 to 101\)"):
+        await run(Batch.of("0", [b"1", b"9"], [99, 101]))
 
 
 async def test_numpy_arrays_that_were_emitted_may_be_used_again() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import random
-import sys
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -14,7 +13,7 @@ import orjson
 import pytest
 import structlog
 
-from actorproc import Batch, PartitionContext, Processor, Site, errors
+from actorproc import Batch, CloseReason, PartitionContext, PartitionHandler, Processor, Site, errors
 from actorproc.group.nudge import NoNudges
 from actorproc.output.chain import LETTERS_LIMIT
 from actorproc.store import Store
@@ -25,25 +24,36 @@ from actorproc.testing.source import MemorySource
 from tests.processor.doubling import QUICK, Double, fed, rows
 
 
+class Panic(BaseException):
+    """As the bindings of other languages raise."""
+
+
+@pytest.mark.parametrize("raised", [SystemExit(0), Panic("at once")])
 @pytest.mark.parametrize("where", ["opened", "__init__", "shared", "schema_for"])
-async def test_a_handler_that_ends_the_process_fails_and_does_not_end_a_run_as_if_all_were_well(where: str) -> None:
+async def test_a_handler_that_ends_the_process_fails_and_does_not_end_a_run_as_if_all_were_well(
+    where: str, raised: BaseException
+) -> None:
     def leave(*_: Any) -> Any:
-        sys.exit(0)
+        raise raised
 
     async def leave_later(*_: Any) -> None:
-        sys.exit(0)
+        raise raised
 
     how: Any = {"opened": leave_later, "__init__": leave}.get(where, classmethod(leave))
     leaving: Any = type("Leaving", (Double,), {where: how})
-    with pytest.raises(errors.ActorprocError, match="SystemExit"):
+    with pytest.raises(errors.ActorprocError, match=type(raised).__name__):
         await Processor(leaving, source=fed(2), container=Store(Memory()), **QUICK).run(until_end=True)
 
 
-async def test_a_bug_in_one_partition_never_stops_the_others() -> None:
+@pytest.mark.parametrize("raised", [RuntimeError("cannot open"), Panic("cannot open")])
+async def test_a_bug_in_one_partition_never_stops_the_others(raised: BaseException) -> None:
     class Buggy(Double):
         async def opened(self, ctx: Site) -> None:
             if ctx.partition == "1":
-                raise RuntimeError("cannot open")
+                raise raised
+
+        async def closing(self, ctx: Site, reason: CloseReason) -> None:
+            raise raised
 
     store, source = Store(Memory()), fed(3)
     async with Processor(Buggy, name="Double", source=source, container=store, host="a", **QUICK) as processor:
@@ -179,16 +189,24 @@ async def test_a_dead_letter_too_large_for_a_footer_is_kept_whole_and_published_
     assert await rows(store) == [2, 4]
 
 
-async def test_what_ends_a_program_is_a_failure_of_the_record_when_a_handler_raises_it() -> None:
-    class Exiting(Double):
-        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+@pytest.mark.parametrize("threaded", [False, True])
+async def test_what_ends_a_program_is_a_failure_of_the_record_when_a_handler_raises_it(threaded: bool) -> None:
+    class InThread(PartitionHandler):
+        output_schema = "n bigint"
+
+        def process(self, batch: Batch, ctx: PartitionContext) -> None:
             for record in batch:
                 if record.json() == 3:
                     raise SystemExit(2)
                 ctx.emit(record, {"n": 2 * record.json()})
 
+    class OnLoop(InThread):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:  # type: ignore[override]
+            super().process(batch, ctx)
+
     store = Store(Memory())
-    await Processor(Exiting, source=fed(1), container=store, host="a", name="Double", **QUICK).run(until_end=True)
+    exiting = InThread if threaded else OnLoop
+    await Processor(exiting, source=fed(1), container=store, host="a", name="Double", **QUICK).run(until_end=True)
     assert await rows(store) == [2 * n for n in range(10) if n != 3]
     (letters,) = (await store.list("Double/dead-letters/")).entries
     stored = await store.get(letters.key)
