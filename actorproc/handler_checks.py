@@ -107,7 +107,9 @@ def _check_class_method(handler: type[PartitionHandler], method: str, right: str
     name = f"{handler.__name__}.{method}"
     found = inspect.getattr_static(handler, method)
     if not isinstance(found, classmethod | staticmethod):
-        raise HandlerDefinitionError(f"{name} must be a class method: write {right}")
+        owner = getattr(found, "__self__", None)
+        another = f". That of {owner.__name__} comes by inheritance" if isinstance(owner, type) else ""
+        raise HandlerDefinitionError(f"{name} must be a class method: write {right}{another}")
     if method == "shared" and not _gives_context(found.__func__):
         raise HandlerDefinitionError(f"{name} must be an async context manager: write {right}")
     if (wrong := mismatch(getattr(handler, method), 1)) is not None:

@@ -136,9 +136,10 @@ def _supervise(hosts: dict[str, list[str]], name: str, query: list[str] | None, 
 
 
 def _summary(did: SupervisorStatistics, processor: Processor, seconds: float, look: Sequence[str]) -> str:
+    skipped = f", {did.done.skipped:,} skipped" if did.done.skipped else ""
     lines = [
         f"{processor.name} on {processor.host}: {counted(did.done.records, 'record')} handled, {counted(did.done.rows, 'row')} and "
-        f"{counted(did.done.dead_letters, 'dead letter')} committed, in {seconds:.1f} s"
+        f"{counted(did.done.dead_letters, 'dead letter')} committed{skipped}, in {seconds:.1f} s"
     ]
     if did.done.dead_letters:
         lines.append(f"see why: actorproc dead-letters list {shlex.join(look)}")

@@ -34,6 +34,7 @@ class Figures:
     batches: int = 0
     rows: int = 0
     seconds: float = 0.0
+    late: int = 0
     latest: Progress | None = None
     batch: Progress | None = None
     """The latest micro-batch."""
@@ -45,6 +46,7 @@ class Figures:
             self.batches += 1
             self.rows += progress.rows
             self.seconds += progress.seconds
+            self.late += progress.late
             self.batch = progress
 
 
@@ -101,6 +103,7 @@ class Show:
             batch=figures.batch.batch if figures.batch else None,
             batches=figures.batches,
             rows=figures.rows,
+            late_rows_dropped=figures.late,
             rows_per_second=_rate(figures, last),
             batch_seconds=round(figures.batch.seconds, 3) if figures.batch else None,
             lag_rows=lag.rows if lag else None,
@@ -109,13 +112,23 @@ class Show:
 
     def _table(self, last: Figures, lag: Lag | None) -> Table:
         figures = self._figures
-        heads = ("batches", "rows", "rows per second", "last batch", "lag, rows", "lag, seconds")
+        late = [f"{figures.late:,}"] if figures.late else []
+        heads = (
+            "batches",
+            "rows",
+            *("late, dropped" for _ in late),
+            "rows per second",
+            "last batch",
+            "lag, rows",
+            "lag, seconds",
+        )
         table = Table("query", *(Column(head, justify="right") for head in heads), box=SIMPLE_HEAD)
         rate = _rate(figures, last)
         table.add_row(
             Text(self._query, style="bold"),
             f"{figures.batches:,}",
             f"{figures.rows:,}",
+            *late,
             "-" if rate is None else f"{rate:,.0f}",
             f"{figures.batch.seconds:.1f} s" if figures.batch else "-",
             f"{lag.rows:,}" if lag else "-",
@@ -136,4 +149,5 @@ def summary(query: str, figures: Figures, restarts: int, seconds: float) -> str:
     """The last line."""
     again = f", started again {counted(restarts, 'time')}" if restarts else ""
     batches = "micro-batch" if figures.batches == 1 else "micro-batches"
-    return f"{query}: {counted(figures.rows, 'row')} in {figures.batches:,} {batches}, in {seconds:.1f} s{again}"
+    late = f"; behind the watermark, Spark dropped {counted(figures.late, 'late row')}" if figures.late else ""
+    return f"{query}: {counted(figures.rows, 'row')} in {figures.batches:,} {batches}, in {seconds:.1f} s{again}{late}"

@@ -188,9 +188,10 @@ def _state(member: MemberStatus) -> Text:
 
 
 def _partitions(partitions: Sequence[PartitionStatus]) -> Table:
+    skipped = any(partition.totals.skipped for partition in partitions)
     table = Table(
         "partition", "owner", _right("epoch"), _right("sequence"), _right("lag"), _right("rows"), _right("dead"),
-        "last commit", box=SIMPLE_HEAD,
+        *([_right("skipped")] if skipped else []), "last commit", box=SIMPLE_HEAD,
     )  # fmt: skip
     for partition in partitions:
         cursor, totals = partition.cursor, partition.totals
@@ -203,6 +204,7 @@ def _partitions(partitions: Sequence[PartitionStatus]) -> Table:
             "-" if partition.lag is None else f"{partition.lag:,}",
             f"{totals.rows:,}",
             Text(f"{totals.dead_letters:,}", style="yellow" if totals.dead_letters else ""),
+            *([f"{totals.skipped:,}"] if skipped else []),
             _ago(partition.last_commit),
         )
     return table

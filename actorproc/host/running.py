@@ -19,14 +19,20 @@ HOPELESS = 5
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """`records`: handled, again after a failure counts again; `rows` and `dead_letters`: committed."""
+    """`records`: handled, again after a failure counts again; `rows`, `dead_letters` and `skipped`: committed."""
 
     records: int = 0
     rows: int = 0
     dead_letters: int = 0
+    skipped: int = 0
 
     def __add__(self, other: Done) -> Done:
-        return Done(self.records + other.records, self.rows + other.rows, self.dead_letters + other.dead_letters)
+        return Done(
+            self.records + other.records,
+            self.rows + other.rows,
+            self.dead_letters + other.dead_letters,
+            self.skipped + other.skipped,
+        )
 
 
 @dataclass(slots=True)
@@ -66,7 +72,7 @@ class Running:
         if self.actor is None:
             return Done()
         did = self.actor.statistics
-        return Done(did.records, did.rows, did.dead_letters)
+        return Done(did.records, did.rows, did.dead_letters, did.skipped)
 
     def let_go(self) -> Done:
         """The actor has ended. Returns what it has done."""

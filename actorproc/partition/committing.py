@@ -48,6 +48,7 @@ class PartitionStatistics:
     records: int = 0
     rows: int = 0
     dead_letters: int = 0
+    skipped: int = 0
     commits: int = 0
     last_commit: float | None = None
     error: str | None = None
@@ -261,6 +262,7 @@ class Committer:
         elif self.cursor != self.committed:
             await self._keeper.advance(self._number, self.cursor, totals, self._now())
             statistics.last_commit = self._time
+        statistics.skipped += pending.totals.skipped
         self._totals, self._pending, self._moved_at = totals, _Pending(), None
         self._held.clear()
         self.committed = statistics.committed = self.cursor

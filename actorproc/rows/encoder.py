@@ -14,7 +14,7 @@ import pyarrow.types as pt
 
 from actorproc.errors import HandlerError, HandlerMisuse, Misfit
 from actorproc.records import SEQUENCE
-from actorproc.rows.columns import cast, castable, fit_columns, has_rules, name_of, shown
+from actorproc.rows.columns import cast, castable, fit_columns, has_rules, shown
 from actorproc.rows.ddl import type_ddl
 from actorproc.rows.objects import Fielded, by_field
 from actorproc.rows.schema import output_schema
@@ -218,7 +218,7 @@ class RowEncoder:
                     )
                     misfits[index] = Misfit("", f"{what}. Several rows go in a list")
             elif unknown := [name for name in self._as_dict(row) if name not in self._names]:  # type: ignore[arg-type]
-                misfits[index] = Misfit(name_of(unknown[0]), unknown_name(unknown[0], declared, "column"))
+                misfits[index] = Misfit("", unknown_name(unknown[0], declared, "column"))
         return misfits
 
     @staticmethod

@@ -34,6 +34,8 @@ class Progress:
     seen: Numbers | None
     sink: str = ""
     """As Spark calls it."""
+    late: int = 0
+    """Rows dropped behind the watermark; of an aggregation, groups of the rows of a task."""
 
     @classmethod
     def of(cls, document: Mapping[str, Any], what: str) -> Progress:
@@ -47,6 +49,7 @@ class Progress:
             next=_least([_numbers(source["endOffset"]) for source in ours]),
             seen=_least([_numbers(source.get("latestOffset") or source["endOffset"]) for source in ours]),
             sink=document["sink"]["description"],
+            late=sum(operator.get("numRowsDroppedByWatermark", 0) for operator in document.get("stateOperators", ())),
         )
 
 

@@ -11,7 +11,7 @@ import anyio
 import pytest
 import structlog
 
-from actorproc import Batch, PartitionContext, Processor, Site, errors
+from actorproc import Batch, Decision, PartitionContext, Processor, Site, errors
 from actorproc.group.heartbeat import read_heartbeats
 from actorproc.group.nudge import NoNudges
 from actorproc.host.running import Done
@@ -22,6 +22,22 @@ from actorproc.testing.clock import VirtualClock
 from actorproc.testing.loop import run
 from actorproc.testing.source import MemorySource
 from tests.processor.doubling import QUICK, Double, _partitions, fed
+
+
+async def test_records_that_were_skipped_are_counted_also_where_nothing_else_is_committed() -> None:
+    class Skipping(Double):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for record in batch:
+                ctx.fail(record, ValueError("of no use"))
+
+        def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision:
+            return Decision.SKIP
+
+    processor = Processor(Skipping, name="Double", source=fed(), container=Store(Memory()), **QUICK)
+    await processor.run(until_end=True)
+    supervisor = processor.statistics().supervisor
+    assert supervisor is not None
+    assert supervisor.done == Done(records=40, skipped=40)
 
 
 async def test_what_a_host_has_done_is_known_when_it_has_stopped() -> None:

@@ -65,7 +65,7 @@ def test_a_named_tuple_goes_by_its_names() -> None:
     assert encode("n int, carrier string, minutes double", Arrival(2, "AA"))[0] == [both[0] | {"n": None}]
     stored, misfits = encode("carrier string, minutes double", Misspelt(1.0))
     assert stored == []
-    assert misfits[100].startswith("column 'minuts': there is no column 'minuts'")
+    assert misfits[100].startswith("there is no column 'minuts'")
 
 
 class StructItem(msgspec.Struct):
@@ -94,7 +94,7 @@ def test_a_struct_a_dataclass_and_a_pydantic_model_are_rows_by_their_fields(item
     stored = [{"name": "x", "count": 2}, {"name": "y", "count": None}, {"name": "z", "count": 3}]
     assert encode("count int, name string", *rows) == (stored, {})
     assert encode("count int, name string", {"name": "w"}, *rows)[0][1:] == stored
-    assert encode("name string", *rows)[1][100] == "column 'count': there is no column 'count'; there are: name"
+    assert encode("name string", *rows)[1][100] == "there is no column 'count'; there are: name"
 
 
 def test_a_dict_is_a_dict_whatever_else_its_class_is() -> None:
@@ -165,8 +165,8 @@ def test_an_unknown_column_is_refused_as_it_may_be_a_typo() -> None:
     )
     assert stored == [{"minutes": 1.0, "carrier": None}]
     assert misfits == {
-        101: "column 'minuts': there is no column 'minuts'; did you mean 'minutes'? there are: minutes, carrier",
-        102: "column 'n': there is no column 'n'; there are: minutes, carrier",
+        101: "there is no column 'minuts'; did you mean 'minutes'? there are: minutes, carrier",
+        102: "there is no column 'n'; there are: minutes, carrier",
     }
 
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import actorproc.cli.spark_show
-from actorproc.cli.spark_show import Figures, Show
+from actorproc.cli.spark_show import Figures, Show, summary
 from actorproc.spark.progress import Progress
 from actorproc.testing.clock import VirtualClock
 from actorproc.testing.loop import run
@@ -53,6 +53,18 @@ def test_a_terminal_has_a_table_whatever_the_function_writes_to_but_the_console(
     assert "rows per second" not in shown(
         monkeypatch, "org.apache.spark.sql.execution.streaming.ConsoleTable$@4aed722a"
     )
+
+
+def test_rows_that_spark_dropped_as_late_are_counted() -> None:
+    report = {
+        "batchId": 3, "batchDuration": 1000, "durationMs": {"addBatch": 900}, "sink": {"description": "Parquet"},
+        "sources": [{"numInputRows": 50, "startOffset": None, "endOffset": None}],
+        "stateOperators": [{"numRowsTotal": 7, "numRowsDroppedByWatermark": 30}, {"numRowsDroppedByWatermark": 2}],
+    }  # fmt: skip
+    figures = Figures()
+    for _ in range(2):
+        figures.note(Progress.of(report, "the output"))
+    assert summary("app:late", figures, 0, 1.0).endswith("; behind the watermark, Spark dropped 64 late rows")
 
 
 async def test_spark_calls_its_console_as_we_know_it(spark: SparkSession, tmp_path: Path) -> None:
