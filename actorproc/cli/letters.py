@@ -38,6 +38,7 @@ from actorproc.store import Store
 from actorproc.stores import OUTPUT_SCHEME, open_store
 
 _SHOWN = 100  # characters of a value in a table
+_TOLD = 300  # of an error's message, which may end with what to do
 _NAMES = 30  # characters: what is longer stands out beyond the others
 _OWN = "a source of your own, which is only read"
 
@@ -330,13 +331,13 @@ async def _find(
 def _row(letter: dict[str, Any], marks: Sequence[str]) -> list[object]:
     error = letter["error"]
     name = f"{letter['partition']}:{letter['sequence']}"
-    cells = [error["message"], letter["key"], letter["value"]]
+    cells = [_short(error["message"], _TOLD), _short(letter["key"]), _short(letter["value"])]
     time = datetime.fromisoformat(letter["time"]).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return [name, time, *("yes" if letter[mark] else "" for mark in marks), error["type"], *map(_short, cells)]
+    return [name, time, *("yes" if letter[mark] else "" for mark in marks), error["type"], *cells]
 
 
-def _short(cell: object) -> object:
-    return cell[: _SHOWN - 3] + "..." if isinstance(cell, str) and len(cell) > _SHOWN else cell
+def _short(cell: object, most: int = _SHOWN) -> object:
+    return cell[: most - 3] + "..." if isinstance(cell, str) and len(cell) > most else cell
 
 
 def _one_line(name: str) -> str:
