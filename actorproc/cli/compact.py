@@ -70,7 +70,7 @@ def run(
                 settings=load_settings(config, given), began=began, done=done,
             )  # fmt: skip
         except ActorprocError as error:
-            if not known:
+            if not known or not (dry_run or known[0].files_after or known[0].swept):
                 raise
             (found,), problem = known, error
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -369,4 +370,16 @@ def _urls(ask: Ask, store: Store, settings: Settings) -> dict[str, str]:
             check_apart(f"--{what}", url, store.url, ask.name, settings)
             ours = what == "path" and ask.to.lower() == _OURS
             urls[what] = (full_url if ours else spark_url)(url, settings)
+            if not ask.remote:
+                _check_writable(f"--{what}", urls[what])
     return urls
+
+
+def _check_writable(what: str, url: str) -> None:
+    """Spark would try a folder that it may not write in again and again."""
+    if not url.startswith("file://"):
+        return
+    path = Path(url.removeprefix("file://"))
+    there = next(folder for folder in (path, *path.parents) if os.path.exists(folder))  # noqa: PTH110  # it raises where a folder may not be searched
+    if there.is_dir() and not os.access(there, os.W_OK | os.X_OK):
+        raise UsageError(f"{what} {str(path)!r}: user {os.geteuid()} must be able to write in {there}")

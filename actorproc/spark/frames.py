@@ -33,6 +33,7 @@ from actorproc.spark.request import (
     riding_options,
 )
 from actorproc.store import Store
+from actorproc.stores import open_store
 
 _NEVER = "36500d"  # Spark's own file stream passes over files that are a week older than the newest it has seen
 
@@ -124,7 +125,9 @@ def stream_output(
         return wanted.source(spark, stream, settings, schema, url)
     settings = settings or Settings.load()
     if max_rows is not None:
-        raise UsageError("max_rows does not go with native=True: Spark's own file stream counts files; use max_files")
+        raise UsageError(
+            "max_rows (--max-rows) does not go with native (--native): Spark's own file stream counts files; use max_files (--max-files)"
+        )
     schema, url, folders = wanted.look(settings, files=True)
     path = native_url(spark, url)
     if path is None:
@@ -207,12 +210,14 @@ class _Wanted:
                 "native=True does not go with Spark Connect: this process cannot tell what the server reaches"
             )
         reader = self._told(spark, reader, given_options(settings) if settings is not None else {})
-        frame: DataFrame = reader.load(self._container)
+        # In full: a path is one of this process, not of the server's.
+        place = open_store(self._container, settings or Settings()).url
+        frame: DataFrame = reader.load(place)
         if self._columns is None:
             return frame
         check_names(self._name, self._columns, frame.schema)
         chosen = frame.schema.__class__([frame.schema[column] for column in self._columns])
-        return reader.schema(chosen).load(self._container)  # type: ignore[no-any-return]
+        return reader.schema(chosen).load(place)  # type: ignore[no-any-return]
 
     def _told(self, spark: SparkSession, reader: Any, riding: Mapping[str, str]) -> Any:
         """The reader, with what the data source has to know."""

@@ -112,6 +112,11 @@ def test_spark_is_kept_out_of_what_the_processor_keeps(run: Run, state: Path, wh
             "--spark 'queries_app:counts' needs --spark-checkpoint URL: where Spark notes",
         ),
         (["--spark", "queries_app:count", *CHECKPOINT], "did you mean counts?"),
+        (
+            ["--spark", "queries_app:counts --name=X", *CHECKPOINT],
+            "leave out --name: the query reads what this command makes",
+        ),
+        (["--spark", "queries_app:counts --checkpoint c", *CHECKPOINT], "--spark-checkpoint 'spark': give one of them"),
         (["--spark", "--trigger 5s nowhere:counts", *CHECKPOINT], "there is no module 'nowhere'"),
         (["--spark", "queries_app:count --checkpoint=c"], "did you mean counts?"),
         (
@@ -167,6 +172,18 @@ COMMANDS = pytest.mark.parametrize(
 )
 
 
+def test_a_checkpoint_where_this_user_may_not_write_is_refused_before_spark_tries(
+    run: Run, folder: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = folder / "closed"
+    closed.mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != closed)  # root may write anywhere
+    of = ["--name", "Delays", "--container", state / "state", "--checkpoint", closed / "query"]
+    refused(
+        run, "spark", "queries_app:counts", *of, says=f"--checkpoint '{closed}/query': user {os.geteuid()} must be able"
+    )
+
+
 @COMMANDS
 def test_without_java_one_line_says_what_to_install(folder: Path, state: Path, who: str, command: list[str]) -> None:
     (folder / "empty").mkdir()
@@ -175,6 +192,17 @@ def test_without_java_one_line_says_what_to_install(folder: Path, state: Path, w
     assert ended.returncode == 2
     assert ended.stderr.startswith(f"error: {who} needs Java 17 or newer for Spark, and there is none on PATH: inst")
     assert len(ended.stderr.splitlines()) == 1
+    assert ended.stdout == ""
+
+
+def test_a_compaction_without_java_says_no_more_than_that(folder: Path, tmp_path: Path) -> None:
+    fleet = Fleet(str(tmp_path / "many"))
+    anyio.run(lambda: fleet.commit(p0=40))
+    environment = {k: v for k, v in os.environ.items() if k != "JAVA_HOME"} | {"PATH": ""}
+    of = ["--name", "numbers", "--container", tmp_path / "many", "--older-than", "0s"]
+    ended = actorproc("compact", *of, cwd=folder, env=environment)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("error: actorproc compact needs Java 17 or newer")
 
 
 @COMMANDS

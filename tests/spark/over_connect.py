@@ -6,6 +6,7 @@ python -m tests.spark.over_connect REMOTE CONTAINER FOLDER
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -38,6 +39,7 @@ def _main(remote: str, container: str, folder: str) -> None:
     found = {
         "rows": [(row._partition, row._sequence, row.n) for row in rows.collect()],
         "one column": sorted(row.n for row in read_output(spark, container, "numbers", columns=["n"]).collect()),
+        "of a path from here": read_output(spark, os.path.relpath(container), "numbers").count(),
         "letters": letters.count(),
         "batch": log("batch"),
         "stream": log("stream"),

@@ -27,6 +27,7 @@ async def test_output_log_and_dead_letters_are_read_and_logs_written_through_spa
     found = json.loads(done.stdout)
     assert {tuple(row) for row in found["rows"]} == fleet.expected()
     assert found["one column"] == sorted(n for _, _, n in fleet.expected())
+    assert found["of a path from here"] == len(fleet.expected())
     assert found["letters"] == 7
     written = sorted([partition, n] for partition, _, n in fleet.expected())
     assert sorted(found["batch"]) == sorted(found["stream"]) == written
