@@ -76,7 +76,8 @@ def _in_the_log(done: Appended, file: str, log: str) -> str:
         return f"{there}: all of {what} up to line {done.next_line - 1:,}, and nothing after it"
     doubt = f", and {done.doubtful:,} more may be there or not" if done.doubtful else ""
     after = f"; {done.beyond:,} of those that are there come after it" if done.beyond else ""
-    return f"{there}{doubt}. The first line of {what} that may be missing is {done.next_line:,}{after}"
+    sure = "may be" if done.doubtful else "is"
+    return f"{there}{doubt}. The first line of {what} that {sure} missing is {done.next_line:,}{after}"
 
 
 def _going_on(done: Appended, file: str, log: str, more: Sequence[str]) -> str:
