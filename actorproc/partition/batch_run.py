@@ -173,9 +173,7 @@ class BatchRun:
             _check_nothing(self._place.handler.process(attempt.batch, ctx))
         except (Exception, asyncio.CancelledError):  # the latter out of what it asked of the event loop
             raise
-        except (
-            BaseException
-        ) as raised:  # nobody's but the handler's, in a thread; and a task lets some of them end the loop
+        except BaseException as raised:  # the handler's own, as this is a thread; some would end the loop out of a task
             raise failure_of(raised) from raised
         ctx._finish()
         if attempt.is_committing:
