@@ -6,13 +6,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from actorproc.context import PartitionContext, Site
+    from actorproc.config.settings import Settings
     from actorproc.errors import ActorprocError
-    from actorproc.handler import CloseReason, Decision, PartitionHandler
+    from actorproc.handler.base import CloseReason, Decision, PartitionHandler
+    from actorproc.handler.context import PartitionContext, PartitionInfo
     from actorproc.log.producer import Producer
     from actorproc.processor import Processor, Statistics
     from actorproc.records import Batch, Cursor, Record
-    from actorproc.settings import Settings
     from actorproc.sources.protocol import Chunk, End, Source
 
 __version__ = "0.1.0"
@@ -27,11 +27,11 @@ __all__ = [
     "End",
     "PartitionContext",
     "PartitionHandler",
+    "PartitionInfo",
     "Processor",
     "Producer",
     "Record",
     "Settings",
-    "Site",
     "Source",
     "Statistics",
 ]
@@ -41,17 +41,17 @@ _HOME = {
     "ActorprocError": "errors",
     "Batch": "records",
     "Chunk": "sources.protocol",
-    "CloseReason": "handler",
+    "CloseReason": "handler.base",
     "Cursor": "records",
-    "Decision": "handler",
+    "Decision": "handler.base",
     "End": "sources.protocol",
-    "PartitionContext": "context",
-    "PartitionHandler": "handler",
+    "PartitionContext": "handler.context",
+    "PartitionHandler": "handler.base",
     "Processor": "processor",
     "Producer": "log.producer",
     "Record": "records",
-    "Settings": "settings",
-    "Site": "context",
+    "Settings": "config.settings",
+    "PartitionInfo": "handler.context",
     "Source": "sources.protocol",
     "Statistics": "processor",
 }

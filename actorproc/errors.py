@@ -177,7 +177,7 @@ class Aborted(ActorprocError):
     """A second signal came while draining."""
 
 
-class Outranked(Fenced):
+class StaleEpoch(Fenced):
     """The checkpoint bears a later epoch than our lease: we are late, or the group has forgotten its epochs."""
 
     def __init__(self, key: str, epoch: int, message: str) -> None:
@@ -240,7 +240,7 @@ def text_of(error: BaseException) -> str:
     return _shown(error, _group_text if isinstance(error, BaseExceptionGroup) else str, "__str__")
 
 
-def told(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """Its type and message: its `repr` may hold all that it was given, such as the headers of a request, and a token in them."""
     return f"{type(error).__name__}: {text_of(error)}".removesuffix(": ")
 
@@ -248,7 +248,7 @@ def told(error: BaseException) -> str:
 def _group_text(group: Any) -> str:
     """The message of a group says only how many there are."""
     more = len(group.exceptions) - GROUP_LIMIT
-    shown = "; ".join(told(each) for each in group.exceptions[:GROUP_LIMIT])
+    shown = "; ".join(format_error(each) for each in group.exceptions[:GROUP_LIMIT])
     return f"{group}: {shown}{f'; and {more} more' if more > 0 else ''}"
 
 
@@ -277,12 +277,12 @@ def failure_of(error: BaseException) -> Exception:
     one: `on_error` and whoever reads of it ask for its type."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
-    return error if isinstance(error, Exception) else HandlerError(f"the handler raised {told(error)}")
+    return error if isinstance(error, Exception) else HandlerError(f"the handler raised {format_error(error)}")
 
 
 def described(error: BaseException) -> str:
     """What was raised, and which method of the user's it came out of."""
-    what, trace = told(error), outside(error)
+    what, trace = format_error(error), outside(error)
     if isinstance(error, ActorprocError) or trace is None or _is_inside(trace):
         return what
     code = trace.tb_frame.f_code

@@ -26,8 +26,7 @@ from typing import Any, Self
 import anyio
 import anyio.abc
 
-from actorproc.budget import ByteBudget, Tally
-from actorproc.clock import SYSTEM, Clock
+from actorproc.config.settings import Settings
 from actorproc.errors import (
     PASSING,
     HandlerDefinitionError,
@@ -39,30 +38,31 @@ from actorproc.errors import (
     blamed,
 )
 from actorproc.group.group import Group
+from actorproc.group.locations import log_in_the_way, wrong_container
 from actorproc.group.nudge import Nudges, UdpNudges
-from actorproc.handler import PartitionHandler
-from actorproc.handler_checks import checked_handler, is_ready_made
-from actorproc.host.ending import Ending
+from actorproc.handler.base import PartitionHandler
+from actorproc.handler.checks import checked_handler, is_ready_made
+from actorproc.handler.options import load_options
+from actorproc.host.run_until_end import Ending
 from actorproc.host.supervisor import Supervisor, SupervisorStatistics
-from actorproc.layout import ProcessorLayout, checked_name
-from actorproc.logger import get_logger, slowness_told
-from actorproc.options import load_options
-from actorproc.output.origin import agree_on_source
 from actorproc.output.schema import agree_on_schema
+from actorproc.output.source_identity import agree_on_source
+from actorproc.partition.actor import Common
+from actorproc.partition.dead_letter_summary import DeadLetterSummary
 from actorproc.partition.handler_threads import HandlerThreads
-from actorproc.partition.letter_news import LetterNews
-from actorproc.partition.partition import Common
-from actorproc.places import log_in_the_way, wrong_container
-from actorproc.probe import ensure_safe
 from actorproc.rows.schema import output_schema, parse_schema
-from actorproc.settings import Settings
-from actorproc.signals import Signals
+from actorproc.runtime.budget import ByteBudget, Tally
+from actorproc.runtime.clock import SYSTEM, Clock
+from actorproc.runtime.logger import get_logger, slowness_told
+from actorproc.runtime.signals import Signals
+from actorproc.runtime.tasks import first_cause, is_foreign_cancellation, may_be_meant, restore_cancellation
+from actorproc.runtime.watchdog import loop_watchdog
 from actorproc.sources import LogSource, OutputSource, guarded, kind_of, open_source
 from actorproc.sources.protocol import Source, Start, checked_start
-from actorproc.store import Store
+from actorproc.storage.names import ProcessorLayout, checked_name
+from actorproc.storage.probe import ensure_safe
+from actorproc.storage.store import Store
 from actorproc.stores import OUTPUT_SCHEME, open_store, overlap
-from actorproc.tasks import first_cause, is_stray, left_as_found, may_be_meant
-from actorproc.watchdog import loop_watchdog
 
 log = get_logger(__name__)
 
@@ -361,7 +361,7 @@ class Processor:
             if passing is not None and _cause(error) is _cause(passing):
                 raise
             if isinstance(error, asyncio.CancelledError):
-                if may_be_meant() or not is_stray():
+                if may_be_meant() or not is_foreign_cancellation():
                     raise
                 raise HandlerError(
                     f"{self.handler.__name__}.shared was cancelled from within: its task, or something that it awaited"
@@ -391,7 +391,7 @@ class Processor:
                 self._log.warning(
                     "processor.columns_added", columns=added, why="for good: every later handler must declare them"
                 )
-            with self._slowness_told("shared() of the handler"), left_as_found():
+            with self._slowness_told("shared() of the handler"), restore_cancellation():
                 shared = await stack.enter_async_context(self._shared())
             with self._slowness_told("register() of the source"):
                 await self._source.register(self.name, self._store.url)
@@ -401,7 +401,7 @@ class Processor:
             common = Common(
                 processor=self.name, host=self.host, handler=self.handler, schema=output_schema(self.schema),
                 source=self._source, store=self._store, layout=self.layout, settings=settings, clock=clock,
-                start=self.start, options=self.options, shared=shared, budget=self._budget, held=Tally(settings.uncommitted_bytes), news=LetterNews(),
+                start=self.start, options=self.options, shared=shared, budget=self._budget, held=Tally(settings.uncommitted_bytes), news=DeadLetterSummary(),
                 threads=HandlerThreads(settings.handler_threads, clock, settings.max_process_time),
             )  # fmt: skip
             group = Group(self._store.lane(), self.layout, self.host, settings, clock=clock, nudges=nudges)

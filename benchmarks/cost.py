@@ -14,14 +14,14 @@ from rich.console import Console
 from rich.table import Table
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer
-from actorproc.settings import Settings
+from actorproc.config.settings import Settings
 from actorproc.sources.log import LogSource
-from actorproc.store import Store
-from actorproc.stores.memory import Memory
-from actorproc.testing.clock import VirtualClock
-from actorproc.testing.loop import current_loop
-from actorproc.testing.loop import run as run_in_virtual_time
-from actorproc.testing.nudges import Switchboard
+from actorproc.storage.store import Store
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.simulation.clock import VirtualClock
+from actorproc.testing.simulation.loop import current_loop
+from actorproc.testing.simulation.loop import run as run_in_virtual_time
+from actorproc.testing.simulation.nudges import Switchboard
 
 PRICE = {"put": 5e-6, "put_if_absent": 5e-6, "put_if_match": 5e-6, "list": 5e-6, "get": 4e-7, "delete": 0.0}
 """Dollars per request."""
@@ -81,7 +81,7 @@ def measure(partitions: int, hosts: int, intervals: int) -> Idle:
 async def _measure(partitions: int, hosts: int, intervals: int) -> Idle:
     settings = Settings()
     world = VirtualClock("world")
-    log, container = Memory(clock=world), Memory(clock=world)
+    log, container = MemoryStore(clock=world), MemoryStore(clock=world)
     async with Producer(
         Store(log, clock=world), partitions=partitions, partitioner="round-robin", clock=world
     ) as producer:

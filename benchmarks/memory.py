@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 from actorproc import Processor
+from actorproc.config.settings import Settings
 from actorproc.handlers import JsonRows
-from actorproc.settings import Settings
 from benchmarks.backlog import make_backlog
 from benchmarks.processes import in_own_process, resident
 

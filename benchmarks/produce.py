@@ -26,7 +26,7 @@ from rich.progress import track
 from rich.table import Table
 
 from actorproc import Producer
-from actorproc.log.producing import produce_lines
+from actorproc.log.line_producer import produce_lines
 
 PARTITIONS = 8
 

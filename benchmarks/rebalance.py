@@ -25,8 +25,8 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
-from actorproc import Batch, CloseReason, PartitionContext, PartitionHandler, Processor, Producer, Site
-from actorproc.settings import Settings
+from actorproc import Batch, CloseReason, PartitionContext, PartitionHandler, PartitionInfo, Processor, Producer
+from actorproc.config.settings import Settings
 from benchmarks.processes import only_warnings
 
 RECORDS_PER_SECOND = 10  # of each partition
@@ -54,7 +54,7 @@ class Diary(PartitionHandler):
     class Options(BaseModel):
         diary: int
 
-    async def opened(self, ctx: Site) -> None:
+    async def opened(self, ctx: PartitionInfo) -> None:
         _write(ctx.options.diary, Note("opened", time.perf_counter(), ctx.partition))
 
     async def process(self, batch: Batch, ctx: PartitionContext) -> None:
@@ -62,7 +62,7 @@ class Diary(PartitionHandler):
         note = Note("batch", time.perf_counter(), ctx.partition, batch.first, batch.last)
         _write(ctx.options.diary, note)
 
-    async def closing(self, ctx: Site, reason: CloseReason) -> None:
+    async def closing(self, ctx: PartitionInfo, reason: CloseReason) -> None:
         _write(ctx.options.diary, Note("closed", time.perf_counter(), ctx.partition))
 
 

@@ -20,7 +20,7 @@ import pyarrow.dataset as ds
 from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem
 from pydantic import BaseModel
 
-from actorproc import Batch, PartitionContext, PartitionHandler, Site
+from actorproc import Batch, PartitionContext, PartitionHandler, PartitionInfo
 
 
 class Payment(msgspec.Struct):
@@ -42,7 +42,7 @@ class RunningTotals(PartitionHandler):
     output_schema = "account string NOT NULL, cents bigint NOT NULL, total bigint NOT NULL"
     Options = Place
 
-    async def opened(self, ctx: Site) -> None:
+    async def opened(self, ctx: PartitionInfo) -> None:
         container = ctx.options.container
         self.totals = await anyio.to_thread.run_sync(committed_totals, container, ctx.processor, ctx.partition)
 

@@ -1,4 +1,4 @@
-"""Ready-made handlers, on top of `actorproc.handler`."""
+"""Ready-made handlers, on top of `actorproc.handler.base`."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from actorproc.context import PartitionContext
-from actorproc.handler import PartitionHandler
+from actorproc.handler.base import PartitionHandler
+from actorproc.handler.context import PartitionContext
 from actorproc.records import RECORD_SCHEMA, Batch
 
 

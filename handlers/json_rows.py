@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
-from actorproc.context import PartitionContext
 from actorproc.errors import HandlerDefinitionError
-from actorproc.handler import PartitionHandler
+from actorproc.handler.base import PartitionHandler
+from actorproc.handler.context import PartitionContext
 from actorproc.handlers.json_parsing import JsonParser
 from actorproc.records import Batch
 from actorproc.rows.schema import parse_schema

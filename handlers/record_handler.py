@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Generic, NoReturn, get_args, get_origin
 
 from typing_extensions import TypeVar
 
-from actorproc.context import PartitionContext
 from actorproc.errors import HandlerDefinitionError, HandlerError, HandlerMisuse, failure_of, repr_of
-from actorproc.handler import PartitionHandler
+from actorproc.handler.base import PartitionHandler
+from actorproc.handler.context import PartitionContext
 from actorproc.handlers.typed_values import TypedValues
 from actorproc.records import Batch, Record
 from actorproc.rows.emitted import PIECE

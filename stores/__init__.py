@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 
-from actorproc.clock import SYSTEM, Clock
+from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
-from actorproc.settings import Settings
-from actorproc.store import Backend, Store, StoreLimits
+from actorproc.runtime.clock import SYSTEM, Clock
+from actorproc.storage.store import Backend, Store, StoreLimits
 
 SCHEMES = ("s3", "file", "memory")
 """What a store's URL may begin with."""
@@ -82,13 +82,13 @@ def _backend(url: str, settings: Settings, clock: Clock) -> Backend:
     if not slashes or not rest:
         raise UsageError(f"store URL {url!r} is not complete: {_ALLOWED}")
     if scheme == "memory":
-        from actorproc.stores.memory import Memory
+        from actorproc.stores.memory import MemoryStore
 
-        return Memory(rest, clock=clock)
+        return MemoryStore(rest, clock=clock)
     if scheme == "file":
-        from actorproc.stores.files import Files
+        from actorproc.stores.folder import FolderStore
 
-        return Files(rest, clock=clock)
+        return FolderStore(rest, clock=clock)
     if scheme == "s3":
         return _s3(url, rest, settings, clock)
     meant = f" (did you mean s3://{rest}?)" if scheme.lower() in _S3 else ""
@@ -102,7 +102,7 @@ def _s3(url: str, rest: str, settings: Settings, clock: Clock) -> Backend:
         raise UsageError(
             f"store URL {url!r} names no possible bucket ({bucket!r}): 3 to 63 lower-case letters, digits, '-' and '.'"
         )
-    from actorproc.stores.s3 import S3, Connection  # takes 0.3 s to import
+    from actorproc.stores.s3 import Connection, S3Store  # takes 0.3 s to import
 
     connection = Connection(
         endpoint=settings.s3_endpoint,
@@ -113,4 +113,4 @@ def _s3(url: str, rest: str, settings: Settings, clock: Clock) -> Backend:
         timeout=settings.store_timeout,
         concurrency=settings.store_concurrency,
     )
-    return S3(bucket, f"{prefix}/" if prefix else "", connection, clock=clock)
+    return S3Store(bucket, f"{prefix}/" if prefix else "", connection, clock=clock)

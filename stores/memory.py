@@ -10,9 +10,9 @@ from threading import Lock
 
 from anyio.lowlevel import checkpoint
 
-from actorproc.clock import SYSTEM, Clock
 from actorproc.errors import ConditionFailed
-from actorproc.store import Backend, Entry, Listing, NotModified, Stored
+from actorproc.runtime.clock import SYSTEM, Clock
+from actorproc.storage.store import Backend, Entry, Listing, NotModified, Stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class _Space:
 _named: dict[str, _Space] = {}
 
 
-class Memory(Backend):
+class MemoryStore(Backend):
     """Objects in a dictionary. Backends of the same `name` in this process share them; without a name they are private.
 
     Args:

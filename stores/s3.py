@@ -36,9 +36,9 @@ from botocore.loaders import create_loader
 from botocore.parsers import ResponseParserError
 from botocore.utils import is_valid_uri
 
-from actorproc.clock import SYSTEM, Clock
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, UsageError
-from actorproc.store import LANE, Backend, Entry, Listing, NotModified, Stored, all_pages
+from actorproc.runtime.clock import SYSTEM, Clock
+from actorproc.storage.store import LANE, Backend, Entry, Listing, NotModified, Stored, all_pages
 from actorproc.stores.s3_errors import Answer, answered, unanswered, unknown_host
 
 _PAGE = 1000  # most keys that a service lists at once
@@ -73,7 +73,7 @@ class _SendOnce(AIOHTTPSession):  # type: ignore[misc, unused-ignore]
         return session
 
 
-class S3(Backend):
+class S3Store(Backend):
     """Objects in `bucket`, their keys below `prefix` (empty, or ends with '/')."""
 
     def __init__(
@@ -89,7 +89,7 @@ class S3(Backend):
         if self._connection.endpoint is not None:
             _check_endpoint(self._connection.endpoint)
 
-    def above(self) -> S3 | None:
+    def above(self) -> S3Store | None:
         if not self._prefix:
             return None
         above = copy(self)

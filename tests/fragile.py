@@ -6,10 +6,10 @@ from contextlib import suppress
 
 from anyio.lowlevel import checkpoint
 
-from actorproc.clock import Clock
 from actorproc.errors import ConditionFailed
-from actorproc.store import Backend, Listing, Stored
-from actorproc.stores.memory import Memory
+from actorproc.runtime.clock import Clock
+from actorproc.storage.store import Backend, Listing, Stored
+from actorproc.stores.memory import MemoryStore
 
 
 class Killed(BaseException):
@@ -19,7 +19,7 @@ class Killed(BaseException):
 class Fragile(Backend):
     """Counts writes over all stores that share a `Fate`, and does as it says with one of them."""
 
-    def __init__(self, truth: Memory, fate: Fate) -> None:
+    def __init__(self, truth: MemoryStore, fate: Fate) -> None:
         self.truth, self.fate, self.url = truth, fate, truth.url
 
     async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
@@ -41,7 +41,7 @@ class Fragile(Backend):
         await self.truth.delete(key)
 
 
-Write = tuple[Memory, str, tuple[object, ...]]
+Write = tuple[MemoryStore, str, tuple[object, ...]]
 
 
 class Fate:
@@ -56,7 +56,7 @@ class Fate:
         self.pending: Write | None = lands
         self.landing = landing
 
-    async def write(self, truth: Memory, verb: str, *args: object) -> str:
+    async def write(self, truth: MemoryStore, verb: str, *args: object) -> str:
         number, self.writes = self.writes, self.writes + 1
         if self.number is None and number == self.landing:
             await self.land()

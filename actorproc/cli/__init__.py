@@ -54,7 +54,7 @@ class _Commands(Group):
             sys.stdout.flush()  # a closed pipe should show here, not when the interpreter ends
             return result
         except (ActorprocError, OSError, ExceptionGroup) as error:
-            from actorproc.tasks import first_cause
+            from actorproc.runtime.tasks import first_cause
 
             cause = first_cause(error)
             if isinstance(cause, OSError) and (failure := stdout_failure()) is not None:

@@ -17,14 +17,14 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from actorproc.cli.visible import visible
-from actorproc.clock import SYSTEM
+from actorproc.config.settings import Settings
 from actorproc.errors import ActorprocError, SettingsError, UsageError
-from actorproc.layout import ProcessorLayout, natural
+from actorproc.group.locations import missing_processor
 from actorproc.output.dataset import partitions_with_state
-from actorproc.places import missing_processor
 from actorproc.rows.as_json import to_json
-from actorproc.settings import Settings
-from actorproc.store import Store
+from actorproc.runtime.clock import SYSTEM
+from actorproc.storage.names import ProcessorLayout, natural
+from actorproc.storage.store import Store
 from actorproc.stores import open_store
 
 T = TypeVar("T")

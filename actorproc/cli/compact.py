@@ -13,12 +13,12 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from actorproc.cli.common import console, counted, load_settings, print_json, print_table, run_async
 from actorproc.cli.trim import sized
 from actorproc.errors import ActorprocError
-from actorproc.java import check_java
-from actorproc.layout import natural
-from actorproc.logger import get_logger
 from actorproc.output.compaction import FileGroup, PartitionPlan
+from actorproc.runtime.java import check_java
+from actorproc.runtime.logger import get_logger
 from actorproc.spark.compaction import Compaction, compact
 from actorproc.spark.session import Session, default_master, session_options
+from actorproc.storage.names import natural
 
 log = get_logger(__name__)
 

@@ -16,8 +16,8 @@ from rich.text import Text
 
 from actorproc.cli.common import console, load_settings, print_json, run_async
 from actorproc.errors import StoreError
-from actorproc.probe import Property, probe
-from actorproc.store import Store
+from actorproc.storage.probe import Property, probe
+from actorproc.storage.store import Store
 from actorproc.stores import open_store
 
 T = TypeVar("T")

@@ -11,6 +11,7 @@ from typing import Any
 
 import typer
 
+from actorproc.admin.replay import Letter, Replay, Replays
 from actorproc.cli.common import (
     chosen_partitions,
     console,
@@ -22,19 +23,18 @@ from actorproc.cli.common import (
     shown,
 )
 from actorproc.cli.loading import names_object
-from actorproc.document import whole_number
 from actorproc.errors import UsageError
-from actorproc.keeping.registry import read_registry
-from actorproc.layout import READERS, ProcessorLayout, natural, partition_of
-from actorproc.output.checkpoints import read_checkpoint
+from actorproc.output.checkpoint import read_checkpoint
 from actorproc.output.dead_letters import letter_files, read_letters
 from actorproc.output.dead_letters import purge as purge_file
-from actorproc.output.origin import recorded_source
-from actorproc.partition.committing import CHECKPOINT_EVERY
-from actorproc.replay import Letter, Replay, Replays
+from actorproc.output.source_identity import recorded_source
+from actorproc.partition.committer import CHECKPOINT_EVERY
+from actorproc.retention.readers import read_registry
 from actorproc.sources.log import LogSource
 from actorproc.sources.protocol import checked_time
-from actorproc.store import Store
+from actorproc.storage.document import whole_number
+from actorproc.storage.names import READERS, ProcessorLayout, natural, partition_of
+from actorproc.storage.store import Store
 from actorproc.stores import OUTPUT_SCHEME, open_store
 
 _SHOWN = 100  # characters of a value in a table

@@ -16,8 +16,8 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from actorproc.errors import PASSING, ActorprocError, HandlerDefinitionError, UsageError, described
-from actorproc.handler import PartitionHandler
-from actorproc.handler_checks import checked_handler
+from actorproc.handler.base import PartitionHandler
+from actorproc.handler.checks import checked_handler
 from actorproc.sources.protocol import Source
 
 _OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")

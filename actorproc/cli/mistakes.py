@@ -27,7 +27,7 @@ def _say_more(error: Any) -> None:
     elif kind == "MissingParameter":
         variable = getattr(error.param, "envvar", None)
         if isinstance(variable, str):
-            from actorproc.config import mistyped  # with TOML's parser: `--help` need not wait for it
+            from actorproc.config.environment import mistyped  # with TOML's parser: `--help` need not wait for it
 
             error.message += mistyped(variable)
     elif kind == "BadParameter" and (value := _refused_value(error.__cause__)) is not None:

@@ -10,12 +10,12 @@ import pyarrow as pa
 
 from actorproc.cli.common import chosen_partitions, opened_processor, print_json, print_table, run_async
 from actorproc.errors import CorruptObject
-from actorproc.layout import ProcessorLayout
 from actorproc.output.dataset import Piece, newest_pieces, output_pieces, read_rows
 from actorproc.output.schema import read_schema
 from actorproc.records import SEQUENCE
 from actorproc.rows.as_json import plain_rows
-from actorproc.store import Store
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Store
 
 
 def run(

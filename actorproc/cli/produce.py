@@ -18,13 +18,13 @@ from actorproc.cli.common import counted, load_settings, run_async, shown_settin
 from actorproc.cli.produce_end import BadLines, explained, interrupted
 from actorproc.cli.streams import conclude
 from actorproc.cli.workers import end_soon
-from actorproc.clock import SYSTEM
 from actorproc.errors import ActorprocError, UsageError
-from actorproc.log.account import Account
+from actorproc.log.line_producer import LineReader, OnBadLine, Produced, first_checked, produce_lines
 from actorproc.log.producer import Producer
-from actorproc.log.producing import LineReader, OnBadLine, Produced, first_checked, produce_lines
-from actorproc.signals import SAME_STOP
-from actorproc.tasks import first_cause
+from actorproc.log.resume_point import Account
+from actorproc.runtime.clock import SYSTEM
+from actorproc.runtime.signals import SAME_STOP
+from actorproc.runtime.tasks import first_cause
 
 
 def run(

@@ -9,8 +9,8 @@ import typer
 
 from actorproc.cli.common import counted
 from actorproc.errors import ActorprocError, UsageError
-from actorproc.log.account import Appended
-from actorproc.log.producing import BadLine
+from actorproc.log.line_producer import BadLine
+from actorproc.log.resume_point import Appended
 
 _WAYS = "give --on-bad-line keep (it goes without a key, for the handler to judge) or skip"
 _TOLD = 10  # bad lines

@@ -9,20 +9,20 @@ from typing import Any
 
 import typer
 
+from actorproc.admin.reader_positions import Standing, standings
+from actorproc.admin.readers import add_to, opened_kept
+from actorproc.admin.retained import RetainedDataset
 from actorproc.cli.common import console, counted, load_settings, print_json, print_table, run_async
-from actorproc.config import mistyped
-from actorproc.document import whole_number
+from actorproc.config.environment import mistyped
+from actorproc.config.settings import Settings
 from actorproc.errors import CorruptObject, UsageError, locate
-from actorproc.keeping.kept import Kept
-from actorproc.keeping.positions import Standing, standings
-from actorproc.keeping.readers import add_to, opened_kept
-from actorproc.keeping.registry import Reader, read_registry
-from actorproc.keeping.registry import remove as remove_from
-from actorproc.layout import natural
-from actorproc.places import missing_processor
-from actorproc.settings import Settings
+from actorproc.group.locations import missing_processor
+from actorproc.retention.readers import Reader, read_registry
+from actorproc.retention.readers import remove as remove_from
+from actorproc.runtime.tasks import gather
+from actorproc.storage.document import whole_number
+from actorproc.storage.names import natural
 from actorproc.stores import open_store
-from actorproc.tasks import gather
 
 _NAMED = 5  # partitions in a warning
 _NAME, _CONTAINER = "ACTORPROC_NAME", "ACTORPROC_CONTAINER"
@@ -31,7 +31,7 @@ _NAME, _CONTAINER = "ACTORPROC_NAME", "ACTORPROC_CONTAINER"
 @asynccontextmanager
 async def asked_for(
     name: str | None, container: str | None, log: str | None, config: Path | None, given: Sequence[str] | None
-) -> AsyncIterator[tuple[Kept, Settings]]:
+) -> AsyncIterator[tuple[RetainedDataset, Settings]]:
     """The log, or else the output of the processor.
 
     Raises:
@@ -131,7 +131,9 @@ def remove(
     run_async(work)
 
 
-async def _reader(reader: str, kept: Kept, spark: str | None, processor: str | None, at: Sequence[str]) -> Reader:
+async def _reader(
+    reader: str, kept: RetainedDataset, spark: str | None, processor: str | None, at: Sequence[str]
+) -> Reader:
     if spark is not None:
         return Reader.spark(reader, spark)
     if processor is not None:
@@ -142,7 +144,7 @@ async def _reader(reader: str, kept: Kept, spark: str | None, processor: str | N
     return Reader.at(reader, _positions(at, await kept.partitions()))
 
 
-async def _warn_beyond(kept: Kept, reader: str, positions: Mapping[str, int]) -> None:
+async def _warn_beyond(kept: RetainedDataset, reader: str, positions: Mapping[str, int]) -> None:
     """A number that is not there yet may be a typing error, or another dataset's, and holds nothing of what is there."""
     ends, _ = await _ends(kept, sorted(positions, key=natural))
     beyond = [f"{p} ends at {end:,}" for p, end in ends.items() if end is not None and positions[p] > end]
@@ -172,7 +174,7 @@ def _positions(at: Sequence[str], partitions: Sequence[str]) -> Mapping[str, int
     return found
 
 
-async def _ends(kept: Kept, partitions: Sequence[str]) -> tuple[Mapping[str, int | None], Mapping[str, str]]:
+async def _ends(kept: RetainedDataset, partitions: Sequence[str]) -> tuple[Mapping[str, int | None], Mapping[str, str]]:
     """By partition: the end, and why there is none. One that is damaged does not hide the others."""
     errors: dict[str, str] = {}
 
@@ -203,7 +205,7 @@ def _document(standing: Standing, ends: Mapping[str, int | None]) -> dict[str, A
     return {"name": reader.name, "kind": reader.kind, **place, "error": standing.error, "partitions": partitions}
 
 
-async def _print(kept: Kept, standing: Standing, ends: Mapping[str, int | None]) -> None:
+async def _print(kept: RetainedDataset, standing: Standing, ends: Mapping[str, int | None]) -> None:
     console.print(f"{standing.reader.name}: {standing.reader}", markup=False, soft_wrap=True)
     if standing.error is not None:
         console.print(f"  cannot be asked, so nothing is trimmed: {standing.error}\n", markup=False, soft_wrap=True)

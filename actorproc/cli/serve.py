@@ -15,10 +15,10 @@ from actorproc.cli.loading import load_handler, load_source
 from actorproc.cli.spark import check
 from actorproc.cli.streams import conclude
 from actorproc.cli.workers import FAILED, REACHED_END, Workers, command_line, deadline, end_soon, stop_with_parent
-from actorproc.clock import SYSTEM
 from actorproc.errors import UsageError
 from actorproc.host.supervisor import SupervisorStatistics
 from actorproc.processor import Processor, default_host
+from actorproc.runtime.clock import SYSTEM
 
 _FIRST_RUN = "5m"
 """How long the query waits for its hosts, which start beside it, to begin."""

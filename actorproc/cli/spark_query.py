@@ -12,23 +12,22 @@ from typing import Any, NamedTuple
 import anyio
 import structlog
 
+from actorproc.admin.reader_positions import position_of
+from actorproc.admin.retained import RetainedOutput
+from actorproc.admin.spark_checkpoint import has_begun, reads_through_data_source
 from actorproc.cli.common import opened_processor, pairs, run_async
 from actorproc.cli.loading import load_function
 from actorproc.cli.spark_show import Figures, Show, say_started, summary
 from actorproc.cli.streams import conclude
 from actorproc.cli.workers import end_soon, stop_with_parent
-from actorproc.clock import SYSTEM
+from actorproc.config.settings import Settings, duration
 from actorproc.errors import ActorprocError, HandlerDefinitionError, SettingsError, UsageError
-from actorproc.java import check_java
-from actorproc.keeping.kept import KeptOutput
-from actorproc.keeping.positions import position_of
-from actorproc.keeping.registry import Reader, read_registry, register, remove
-from actorproc.keeping.spark_checkpoint import has_begun, reads_through_data_source
-from actorproc.layout import ProcessorLayout
-from actorproc.logger import get_logger
-from actorproc.retry import Backoff
-from actorproc.settings import Settings, duration
-from actorproc.signals import Signals
+from actorproc.retention.readers import Reader, read_registry, register, remove
+from actorproc.runtime.backoff import Backoff
+from actorproc.runtime.clock import SYSTEM
+from actorproc.runtime.java import check_java
+from actorproc.runtime.logger import get_logger
+from actorproc.runtime.signals import Signals
 from actorproc.spark.failure import needs_session
 from actorproc.spark.job import Job
 from actorproc.spark.output import Output, check_names
@@ -38,7 +37,8 @@ from actorproc.spark.request import checked_names, given_options, riding_options
 from actorproc.spark.running import RunLimits, RunningQuery
 from actorproc.spark.session import TO_THE_END, RemoteSession, Session, check_remote, default_master, session_options
 from actorproc.spark.urls import check_apart, full_url, spark_url
-from actorproc.store import Store
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Store
 from actorproc.stores import open_store
 
 log = get_logger(__name__)
@@ -336,7 +336,7 @@ async def _ask_checkpoint(job: Job, reader: Reader, ask: Callable[[Store], Await
 
 
 async def _position(job: Job, store: Store, reader: Reader) -> Mapping[str, int] | None:
-    kept = KeptOutput(store, ProcessorLayout(job.name))
+    kept = RetainedOutput(store, ProcessorLayout(job.name))
     try:
         return await position_of(kept, reader, (), job.settings)
     except ActorprocError as error:  # a checkpoint of something else, or broken: the query itself will say so

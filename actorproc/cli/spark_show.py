@@ -15,8 +15,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from actorproc.cli.common import counted
-from actorproc.clock import SYSTEM
-from actorproc.logger import get_logger
+from actorproc.runtime.clock import SYSTEM
+from actorproc.runtime.logger import get_logger
 from actorproc.spark.progress import Lag, Progress
 
 log = get_logger(__name__)

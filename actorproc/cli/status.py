@@ -13,15 +13,15 @@ from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
+from actorproc.admin.status import MemberStatus, PartitionStatus, ProcessorStatus, next_plan, read_status
 from actorproc.cli.common import console, counted, opened_processor, print_json, run_async, text, utc
 from actorproc.cli.loading import load_source
-from actorproc.clock import SYSTEM
 from actorproc.errors import UsageError
 from actorproc.group.assignment import Plan
-from actorproc.layout import named_partitions, natural
-from actorproc.output.origin import check_source
+from actorproc.output.source_identity import check_source
+from actorproc.runtime.clock import SYSTEM
 from actorproc.sources import guarded, kind_of, open_source
-from actorproc.status import MemberStatus, PartitionStatus, ProcessorStatus, next_plan, read_status
+from actorproc.storage.names import named_partitions, natural
 
 WATCH_EVERY = 2.0
 """Seconds between two looks of `--watch`."""

@@ -11,13 +11,13 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from actorproc.admin.retained import RetainedDataset
+from actorproc.admin.trim import PartitionTrim, Trim, plan_trim
+from actorproc.admin.trim import trim as trim_now
 from actorproc.cli.common import console, counted, print_json, print_table, run_async
 from actorproc.cli.readers import asked_for
-from actorproc.keeping.kept import Kept
-from actorproc.keeping.trim import PartitionTrim, Trim, plan_trim
-from actorproc.keeping.trim import trim as trim_now
-from actorproc.layout import natural
-from actorproc.settings import Settings, duration
+from actorproc.config.settings import Settings, duration
+from actorproc.storage.names import natural
 
 _UNITS = ["B", "kB", "MB", "GB", "TB"]
 
@@ -55,7 +55,7 @@ def run(
     run_async(work)
 
 
-async def _trimmed(kept: Kept, settings: Settings, older_than: float) -> Trim:
+async def _trimmed(kept: RetainedDataset, settings: Settings, older_than: float) -> Trim:
     """Trim, with a bar on stderr if that is a terminal."""
     stderr = Console(stderr=True)
     columns = [BarColumn(), MofNCompleteColumn(), TextColumn("files deleted"), TimeRemainingColumn()]
@@ -70,7 +70,7 @@ async def _trimmed(kept: Kept, settings: Settings, older_than: float) -> Trim:
         )
 
 
-async def _print(kept: Kept, found: Trim, partitions: Sequence[PartitionTrim], *, done: bool) -> None:
+async def _print(kept: RetainedDataset, found: Trim, partitions: Sequence[PartitionTrim], *, done: bool) -> None:
     async def rows() -> AsyncIterator[Sequence[object]]:
         for partition in partitions:
             row = _document(partition)

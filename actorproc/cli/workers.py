@@ -13,11 +13,11 @@ from contextlib import suppress
 import anyio
 import anyio.abc
 
-from actorproc.actor import RestartPolicy, Restarts
-from actorproc.clock import SYSTEM, Clock
-from actorproc.logger import get_logger
-from actorproc.retry import Backoff
-from actorproc.signals import SAME_STOP
+from actorproc.runtime.actor import RestartPolicy, Restarts
+from actorproc.runtime.backoff import Backoff
+from actorproc.runtime.clock import SYSTEM, Clock
+from actorproc.runtime.logger import get_logger
+from actorproc.runtime.signals import SAME_STOP
 
 PARENT_PIPE = "ACTORPROC_PARENT_PIPE"
 """Environment variable: number of the descriptor that tells a worker when its parent is gone."""

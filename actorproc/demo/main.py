@@ -19,9 +19,9 @@ from actorproc.demo.places import PROCESSOR, Places
 from actorproc.demo.play import play
 from actorproc.demo.show import Takeover, show_next, show_proof, show_result, show_verdict
 from actorproc.demo.watch import Watcher
-from actorproc.layout import ProcessorLayout
+from actorproc.runtime.tasks import first_cause
+from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
-from actorproc.tasks import first_cause
 
 FOLDER = Path("demo-data")
 

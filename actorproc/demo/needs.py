@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.util
 
 from actorproc.errors import UsageError
-from actorproc.extras import how_to_install
-from actorproc.java import check_java
+from actorproc.runtime.extras import how_to_install
+from actorproc.runtime.java import check_java
 
 
 def check_needs() -> None:

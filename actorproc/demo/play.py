@@ -8,15 +8,15 @@ from itertools import islice
 import anyio
 from rich.console import Console
 
-from actorproc.clock import SYSTEM, Clock
 from actorproc.demo import DemoFailed
 from actorproc.demo.data import Event, events, load_departures
 from actorproc.demo.fleet import Fleet
 from actorproc.demo.places import PARTITIONS, PROCESSOR, Places
 from actorproc.demo.show import Stage, Takeover
 from actorproc.demo.watch import Watcher
-from actorproc.layout import ProcessorLayout
 from actorproc.log.producer import Producer
+from actorproc.runtime.clock import SYSTEM, Clock
+from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
 
 HOSTS = ("host-1", "host-2", "host-3")

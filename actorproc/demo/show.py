@@ -15,11 +15,11 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from actorproc.clock import SYSTEM, Clock
 from actorproc.demo.check import Letters, SparkAnswer, pairs
 from actorproc.demo.data import CarrierDelay, Truth
 from actorproc.demo.places import Places
 from actorproc.demo.watch import Watcher
+from actorproc.runtime.clock import SYSTEM, Clock
 
 LINE_EVERY = 2.0
 """Seconds between two lines where there is no terminal."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from actorproc.group.assignment import Lease
 from actorproc.group.membership import read_group
-from actorproc.layout import ProcessorLayout
 from actorproc.output.chain import Commit, OutputChain
-from actorproc.store import Store
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Store
 
 
 @dataclass(slots=True)

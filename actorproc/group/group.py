@@ -9,19 +9,19 @@ from dataclasses import dataclass
 
 import anyio
 
-from actorproc.clock import SYSTEM, Clock
+from actorproc.config.settings import Settings
 from actorproc.errors import Fenced, WrittenOut
 from actorproc.group.assignment import Lease, Member, Move, Plan, plan
-from actorproc.group.heartbeat import TRUST, Incarnation, Pulse
-from actorproc.group.liveness import Watch
+from actorproc.group.heartbeat import TRUST, HeartbeatWriter, Incarnation
+from actorproc.group.liveness import LivenessTracker
 from actorproc.group.membership import GroupDocument
 from actorproc.group.nudge import NoNudges, Nudges
 from actorproc.group.peers import Peers
-from actorproc.layout import ProcessorLayout
-from actorproc.logger import get_logger
-from actorproc.retry import Backoff
-from actorproc.settings import Settings
-from actorproc.store import Conflict, NotModified, Store, Stored
+from actorproc.runtime.backoff import Backoff
+from actorproc.runtime.clock import SYSTEM, Clock
+from actorproc.runtime.logger import get_logger
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Conflict, NotModified, Store, Stored
 
 log = get_logger(__name__)
 
@@ -75,8 +75,8 @@ class Group:
         self._log = log.bind(processor=layout.processor, host=host)
         self._peers = Peers(store, layout, self._nudges, self._log)
         self._lock = anyio.Lock()
-        self._watch = Watch(settings.lease_expiration_interval)
-        self._pulse = Pulse(store, layout, host, settings, clock)
+        self._watch = LivenessTracker(settings.lease_expiration_interval)
+        self._pulse = HeartbeatWriter(store, layout, host, settings, clock)
         self._joined = False  # this incarnation has been a member
         self._was_in = False  # this or an earlier one has
         self._retiring = False
@@ -172,7 +172,7 @@ class Group:
             await self._change(propose)
             return self._own().keys() & partitions
 
-    async def outrank(self, partition: str, epoch: int) -> None:
+    async def raise_epoch(self, partition: str, epoch: int) -> None:
         """Raise the epoch of an own lease beyond `epoch`, which its checkpoint bears; nothing if the lease is not ours.
 
         `group.json` was lost with all hosts down, and its epochs started over: without this nobody could claim.

@@ -10,14 +10,14 @@ from typing import Self
 
 import anyio
 
-from actorproc.clock import Clock
-from actorproc.document import document, to_document
+from actorproc.config.settings import Settings
 from actorproc.errors import CorruptObject, StoreUnavailable
-from actorproc.layout import ProcessorLayout, host_of
-from actorproc.logger import get_logger
-from actorproc.settings import Settings
-from actorproc.store import Store
-from actorproc.tasks import gather
+from actorproc.runtime.clock import Clock
+from actorproc.runtime.logger import get_logger
+from actorproc.runtime.tasks import gather
+from actorproc.storage.document import document, to_document
+from actorproc.storage.names import ProcessorLayout, host_of
+from actorproc.storage.store import Store
 
 log = get_logger(__name__)
 
@@ -63,7 +63,7 @@ class Heartbeat:
             return cls(**fields)
 
 
-class Pulse:
+class HeartbeatWriter:
     """The heartbeat of this host: one object for each incarnation, rewritten at every renewal."""
 
     def __init__(self, store: Store, layout: ProcessorLayout, host: str, settings: Settings, clock: Clock) -> None:

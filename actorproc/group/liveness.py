@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from actorproc.group.heartbeat import Incarnation, expiration_of, incarnation_of
-from actorproc.store import Listing
+from actorproc.storage.store import Listing
 
 _TICK = 1.0  # seconds: how coarse a store's own clock may be, in LastModified and in Date
 
@@ -24,7 +24,7 @@ class _Seen:
     """Whether it was seen to change: from then on only this host's own clock counts."""
 
 
-class Watch:
+class LivenessTracker:
     """Memory of which heartbeat changed when.
 
     Silence runs from after the reply that first showed a tag to before the request that still shows it: so however

@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from actorproc.document import document, to_document
 from actorproc.group.assignment import Lease, Member
 from actorproc.group.heartbeat import Heartbeat, Incarnation
-from actorproc.layout import ProcessorLayout
-from actorproc.store import Store
+from actorproc.storage.document import document, to_document
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Store
 
 _REMEMBERED = 64  # of those that are out; a heartbeat of theirs is taken for a newcomer's only while it is fresh
 

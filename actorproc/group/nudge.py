@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-from actorproc.clock import SYSTEM, Clock
-from actorproc.logger import get_logger
-from actorproc.settings import Settings
+from actorproc.config.settings import Settings
+from actorproc.runtime.clock import SYSTEM, Clock
+from actorproc.runtime.logger import get_logger
 
 log = get_logger(__name__)
 

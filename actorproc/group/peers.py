@@ -10,8 +10,8 @@ import anyio
 from actorproc.errors import ActorprocError, StoreError
 from actorproc.group.heartbeat import Heartbeat, Incarnation
 from actorproc.group.nudge import Nudges
-from actorproc.layout import ProcessorLayout
-from actorproc.store import Store
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Store
 
 COURTESY = 1.0
 """Seconds that this may take: worth doing, not worth waiting for. Whatever fails is made good by timers."""

@@ -12,8 +12,7 @@ import anyio
 import anyio.abc
 import structlog
 
-from actorproc.actor import Actor
-from actorproc.clock import Clock
+from actorproc.config.settings import Settings
 from actorproc.errors import (
     ActorprocError,
     CorruptObject,
@@ -26,13 +25,14 @@ from actorproc.errors import (
     text_of,
 )
 from actorproc.group.group import Group
-from actorproc.host.partitions import OwnPartitions
-from actorproc.host.running import Done
-from actorproc.host.until_end import UntilEnd
-from actorproc.logger import Repeats, get_logger
-from actorproc.partition.committing import PartitionStatistics
-from actorproc.partition.partition import Common
-from actorproc.settings import Settings
+from actorproc.host.end_progress import UntilEnd
+from actorproc.host.owned_partitions import OwnPartitions
+from actorproc.host.partition_slot import Done
+from actorproc.partition.actor import Common
+from actorproc.partition.committer import PartitionStatistics
+from actorproc.runtime.actor import Actor
+from actorproc.runtime.clock import Clock
+from actorproc.runtime.logger import Repeats, get_logger
 
 log = get_logger(__name__)
 
@@ -110,7 +110,7 @@ class Supervisor(Actor[Note]):
         self._told = 0  # dead letters that the log has told of
         self._log = log.bind(processor=common.processor, host=common.host)
         self._own = OwnPartitions(
-            common, self.until_end, released=lambda: self.tell(Note.RELEASED), changed=self.nudge, outrank=self._outrank, log=self._log
+            common, self.until_end, released=lambda: self.tell(Note.RELEASED), changed=self.nudge, raise_epoch=self._raise_epoch, log=self._log
         )  # fmt: skip
 
     def nudge(self) -> None:
@@ -265,7 +265,7 @@ class Supervisor(Actor[Note]):
             view = await self._group.look(await self._known_partitions())
         except WrittenOut:
             self._log.warning("supervisor.written_out", why="the others took this host for dead; it joins again")
-            self._own.forget_all()
+            self._own.revoke_all()
             if not self._own.closing:
                 self._group.rejoin()
                 if not await self._has_renewed():
@@ -338,10 +338,10 @@ class Supervisor(Actor[Note]):
         if kept and not self._own.fenced:
             self.nudge()  # the next look starts them again
 
-    async def _outrank(self, partition: str, epoch: int) -> None:
+    async def _raise_epoch(self, partition: str, epoch: int) -> None:
         """If the lease is ours all the same, the group has forgotten its epochs: mend it, and start with the new one."""
         try:
-            await self._group.outrank(partition, epoch)
+            await self._group.raise_epoch(partition, epoch)
         except _NO_GROUP as error:
             self._log.warning("supervisor.outrank_failed", partition=partition, epoch=epoch, error=str(error))
         self.nudge()

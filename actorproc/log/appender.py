@@ -9,15 +9,15 @@ import anyio
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from actorproc.boundary import RETENTION, read_boundary
-from actorproc.clock import Clock
 from actorproc.errors import CorruptObject, StoreRefused, StoreUnavailable
-from actorproc.layout import log_boundary, log_file
-from actorproc.log.files import Notes, encode_file, newest_file, running_time
-from actorproc.logger import get_logger
-from actorproc.parquet import encoding_cost, footer_of
-from actorproc.retry import Backoff
-from actorproc.store import Conflict, Store, Stored
+from actorproc.log.segments import Notes, encode_file, newest_file, running_time
+from actorproc.retention.boundary import RETENTION, read_boundary
+from actorproc.runtime.backoff import Backoff
+from actorproc.runtime.clock import Clock
+from actorproc.runtime.logger import get_logger
+from actorproc.storage.names import log_boundary, log_file
+from actorproc.storage.parquet import encoding_cost, footer_of
+from actorproc.storage.store import Conflict, Store, Stored
 
 _RETRY = Backoff(0.2, 5.0)
 _LOOK_AGAIN = 600.0  # seconds

@@ -19,12 +19,12 @@ from typing import Literal, Self
 
 import anyio
 
-from actorproc.clock import Clock
-from actorproc.document import document, to_document
 from actorproc.errors import CorruptObject, StoreError, StoreUnavailable
-from actorproc.layout import LOG_HEADS, is_log_head, log_head
-from actorproc.logger import get_logger
-from actorproc.store import Conflict, Listing, Store
+from actorproc.runtime.clock import Clock
+from actorproc.runtime.logger import get_logger
+from actorproc.storage.document import document, to_document
+from actorproc.storage.names import LOG_HEADS, is_log_head, log_head
+from actorproc.storage.store import Conflict, Listing, Store
 
 State = Literal["open", "idle", "closed"]
 

@@ -9,14 +9,14 @@ from typing import NamedTuple
 import anyio
 import anyio.abc
 
-from actorproc.budget import ByteBudget
-from actorproc.clock import Clock
 from actorproc.errors import ActorprocError, StoreError, StoreUnavailable, described
 from actorproc.log.appender import Appender
 from actorproc.log.heads import HeadWriter
-from actorproc.log.outgoing import OutgoingBatch
-from actorproc.logger import get_logger
-from actorproc.store import Store
+from actorproc.log.producer_batch import OutgoingBatch
+from actorproc.runtime.budget import ByteBudget
+from actorproc.runtime.clock import Clock
+from actorproc.runtime.logger import get_logger
+from actorproc.storage.store import Store
 
 _HEAD_RETRY = 1.0  # seconds
 

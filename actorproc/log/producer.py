@@ -15,13 +15,11 @@ import anyio.lowlevel
 import numpy as np
 import pyarrow as pa
 
-from actorproc.clock import SYSTEM, Clock
+from actorproc.config.settings import Settings, count_of_bytes, duration
 from actorproc.errors import PASSING, ActorprocError, UsageError
-from actorproc.log.files import HOW_TO_CREATE, checked_partitions, create_log, open_log
 from actorproc.log.heads import HeadWriter
 from actorproc.log.outbox import Outbox, ProducerStatistics
-from actorproc.log.outgoing import Deliveries, Delivery, weight_of
-from actorproc.log.partitioning import Partitioner, Router, Unkeyed
+from actorproc.log.partitioner import Partitioner, Router, Unkeyed
 from actorproc.log.payloads import (
     COLUMNS_LIMIT,
     RECORD_WEIGHT,
@@ -37,10 +35,12 @@ from actorproc.log.payloads import (
     microseconds,
     value_bytes,
 )
-from actorproc.logger import get_logger
+from actorproc.log.producer_batch import Deliveries, Delivery, weight_of
+from actorproc.log.segments import HOW_TO_CREATE, checked_partitions, create_log, open_log
 from actorproc.records import warm_up
-from actorproc.settings import Settings, count_of_bytes, duration
-from actorproc.store import Store
+from actorproc.runtime.clock import SYSTEM, Clock
+from actorproc.runtime.logger import get_logger
+from actorproc.storage.store import Store
 from actorproc.stores import given_store
 
 _FEW = 64  # records taken at once in send_many at first, as nobody knows how large they are

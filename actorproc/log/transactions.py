@@ -2,7 +2,7 @@
 
 A transaction has a name, and batches that count up. What a batch consists of, and where each partition's first file of
 it is tried, is decided by one document before anything is appended; from there on whoever goes on, with whatever it has
-staged itself, finishes just that. Each append follows the rule of `actorproc.log.once`. docs/protocol.md says more.
+staged itself, finishes just that. Each append follows the rule of `actorproc.log.append_once`. docs/protocol.md says more.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import NamedTuple, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from actorproc.boundary import read_boundary
-from actorproc.document import document, to_document
 from actorproc.errors import CorruptObject, SourceError, StoreError, UsageError
-from actorproc.layout import LOG_STAGED, batch_of_staged, folder_of, log_boundary, log_transaction
-from actorproc.log.files import Notes, encode_file, first_base, open_log
+from actorproc.log.append_once import ending, hinting, land
 from actorproc.log.heads import HeadWriter
-from actorproc.log.once import ending, hinting, land
+from actorproc.log.segments import Notes, encode_file, first_base, open_log
 from actorproc.log.staging import Staged, decode_staged
-from actorproc.logger import get_logger
-from actorproc.store import Conflict, Store, Stored
-from actorproc.tasks import gather
+from actorproc.retention.boundary import read_boundary
+from actorproc.runtime.logger import get_logger
+from actorproc.runtime.tasks import gather
+from actorproc.storage.document import document, to_document
+from actorproc.storage.names import LOG_STAGED, batch_of_staged, folder_of, log_boundary, log_transaction
+from actorproc.storage.store import Conflict, Store, Stored
 
 GROUP_BYTES = 64 * 2**20
 """Bytes of staged records that are appended together, as one file for each partition: what is in memory at once."""

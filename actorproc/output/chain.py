@@ -11,15 +11,15 @@ from typing import Self
 
 import pyarrow as pa
 
-from actorproc.boundary import read_boundary
-from actorproc.document import document, to_document
 from actorproc.errors import CorruptObject, Fenced
-from actorproc.layout import ProcessorLayout, number_before_id
-from actorproc.listing import numbered_files
-from actorproc.output.checkpoints import Checkpoint, Totals, read_checkpoint
-from actorproc.parquet import Footer, footer_of, read_footer, write_parquet
+from actorproc.output.checkpoint import Checkpoint, Totals, read_checkpoint
 from actorproc.records import Cursor
-from actorproc.store import Conflict, Store, Stored
+from actorproc.retention.boundary import read_boundary
+from actorproc.storage.document import document, to_document
+from actorproc.storage.listing import numbered_files
+from actorproc.storage.names import ProcessorLayout, number_before_id
+from actorproc.storage.parquet import Footer, footer_of, read_footer, write_parquet
+from actorproc.storage.store import Conflict, Store, Stored
 
 _COMMIT = "actorproc.commit"
 _LETTERS = "actorproc.dead_letters"
@@ -95,7 +95,7 @@ def encode_commit(table: pa.Table, commit: Commit) -> tuple[bytes, bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Tip:
+class ChainEnd:
     """Where a partition ends: `number` is free, and `newest` the commit before it, if the checkpoint has not passed it."""
 
     number: int
@@ -223,7 +223,7 @@ class OutputChain:
         """The lowest number that still counts in `output/`; 0 if nothing was ever trimmed or compacted."""
         return (await read_boundary(self._store, self._layout.boundary(self._partition))).originals
 
-    async def tip(self) -> Tip | None:
+    async def tip(self) -> ChainEnd | None:
         """Where the partition ends: the checkpoint, and the walk from there. None: it was never claimed.
 
         Raises:
@@ -235,7 +235,7 @@ class OutputChain:
         number, newest = checkpoint.number, None
         while (commit := await self.read(number)) is not None:
             number, newest = number + 1, commit
-        return Tip(number, checkpoint, newest)
+        return ChainEnd(number, checkpoint, newest)
 
 
 def _committer(key: str, stored: Stored | None) -> str:

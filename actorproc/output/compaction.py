@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from actorproc.boundary import Boundary, Range, change_boundary, read_boundary
 from actorproc.errors import CorruptObject, SourceError
-from actorproc.layout import ProcessorLayout, number_before_id, number_of
-from actorproc.output.checkpoints import read_checkpoint
-from actorproc.output.compacted import Merger
-from actorproc.output.files import Listed, OutputFile, OutputFiles, key_of, originals
-from actorproc.store import Entry, Store
-from actorproc.tasks import gather
+from actorproc.output.checkpoint import read_checkpoint
+from actorproc.output.compacted_file import Merger
+from actorproc.output.output_files import Listed, OutputFile, OutputFiles, key_of, originals
+from actorproc.retention.boundary import Boundary, Range, change_boundary, read_boundary
+from actorproc.runtime.tasks import gather
+from actorproc.storage.names import ProcessorLayout, number_before_id, number_of
+from actorproc.storage.store import Entry, Store
 
 _FETCHED_BYTES = 32 * 2**20  # of originals, fetched at once
 _FETCHED_FILES = 64

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from actorproc.errors import CorruptObject
-from actorproc.layout import ProcessorLayout
-from actorproc.listing import documents
-from actorproc.output.compacted import RowSlice, batches_of, part_of
-from actorproc.output.files import OutputFile, OutputFiles
-from actorproc.parquet import footer_from, open_parquet, read_footer
-from actorproc.store import Store
+from actorproc.output.compacted_file import RowSlice, batches_of, part_of
+from actorproc.output.output_files import OutputFile, OutputFiles
+from actorproc.storage.listing import documents
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.parquet import footer_from, open_parquet, read_footer
+from actorproc.storage.store import Store
 
 _ROWS = 10_000
 """Rows in a batch, at most."""

@@ -10,13 +10,13 @@ from typing import Any
 
 import orjson
 
-from actorproc.clock import Clock
-from actorproc.context import Site
-from actorproc.document import check_types
 from actorproc.errors import RESTORE, CorruptObject, located, storable, text_of
-from actorproc.layout import ProcessorLayout, number_of
+from actorproc.handler.context import PartitionInfo
 from actorproc.records import Record
-from actorproc.store import Store
+from actorproc.runtime.clock import Clock
+from actorproc.storage.document import check_types
+from actorproc.storage.names import ProcessorLayout, number_of
+from actorproc.storage.store import Store
 
 HISTORY = "actorproc.dead_letter."
 """Headers that a replayed record has on top of its own start so: processor, partition, sequence, error, attempts, time."""
@@ -43,7 +43,9 @@ TRACEBACK_LIMIT = 16 * 2**10
 """Characters of a traceback that are kept: its end, where the user's code stands."""
 
 
-def render_letter(record: Record, error: BaseException | str, attempts: int, site: Site, clock: Clock) -> bytes:
+def render_letter(
+    record: Record, error: BaseException | str, attempts: int, site: PartitionInfo, clock: Clock
+) -> bytes:
     """The record and its cause as a JSON line, newline included.
 
     Args:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from actorproc.document import document, to_document
-from actorproc.layout import ProcessorLayout
 from actorproc.rows.schema import check_change, parse_schema, schema_to_ddl
-from actorproc.store import Conflict, Store
+from actorproc.storage.document import document, to_document
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Conflict, Store
 
 
 async def agree_on_schema(store: Store, layout: ProcessorLayout, schema: pa.Schema) -> list[str]:

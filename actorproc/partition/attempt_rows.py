@@ -5,13 +5,13 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from actorproc.attempt import Attempt
-from actorproc.clock import Clock
 from actorproc.errors import HandlerMisuse, RowsLost
+from actorproc.handler.attempt import Attempt
 from actorproc.records import SEQUENCE
 from actorproc.rows.emitted import VALUES_AT_ONCE, Emitted
 from actorproc.rows.encoder import RowEncoder
 from actorproc.rows.sequenced import joined
+from actorproc.runtime.clock import Clock
 
 Encoded = tuple[list[pa.Table], dict[int, Exception]]
 """Rows that fit, as tables in order; and why others do not, by the sequence of their record."""

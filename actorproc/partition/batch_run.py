@@ -11,22 +11,22 @@ from functools import partial
 import anyio
 import pyarrow as pa
 
-from actorproc.attempt import Attempt, Late
-from actorproc.clock import Clock
-from actorproc.context import PartitionContext, Site
-from actorproc.errors import HandlerError, HandlerMisuse, RowsLost, TooManyDeadLetters, failure_of, told
-from actorproc.handler import Decision, PartitionHandler
+from actorproc.config.settings import Settings
+from actorproc.errors import HandlerError, HandlerMisuse, RowsLost, TooManyDeadLetters, failure_of, format_error
+from actorproc.handler.attempt import Attempt, Late
+from actorproc.handler.base import Decision, PartitionHandler
+from actorproc.handler.context import PartitionContext, PartitionInfo
 from actorproc.output.dead_letters import render_letter, was_dead
 from actorproc.partition.attempt_rows import AttemptEncoder, Encoded
-from actorproc.partition.bad_records import Part, Parts, Ruling
+from actorproc.partition.bisection import Part, Parts, Ruling
+from actorproc.partition.dead_letter_limit import LetterLimit
 from actorproc.partition.handler_threads import HandlerThreads
-from actorproc.partition.letter_limit import LetterLimit
 from actorproc.partition.outcome import Outcome
-from actorproc.partition.retrying import Retrying
+from actorproc.partition.retry_pause import Retrying
 from actorproc.records import Batch
 from actorproc.rows.sequenced import joined, rows_after, rows_upto
-from actorproc.settings import Settings
-from actorproc.tasks import is_stray, left_as_found
+from actorproc.runtime.clock import Clock
+from actorproc.runtime.tasks import is_foreign_cancellation, restore_cancellation
 
 _SHORT = 4 * 2**20  # bytes of a batch that a quick handler gets through in some ten milliseconds
 
@@ -36,7 +36,7 @@ class Workplace:
     """What all batches of a partition are processed with."""
 
     handler: PartitionHandler
-    site: Site
+    site: PartitionInfo
     settings: Settings
     clock: Clock
     encoder: AttemptEncoder
@@ -116,14 +116,14 @@ class BatchRun:
                 )
             else:
                 self._begin(attempt)
-                with left_as_found():
+                with restore_cancellation():
                     _check_nothing(await place.handler.process(batch, ctx))  # type: ignore[misc]  # an async def
                 ctx._finish()  # what is emitted while the rows are encoded would be lost
             async with self._committing:  # what the handler began to commit and did not wait for
                 table, failures = self._settled(attempt, encoded or await place.encoder.encode(attempt))
                 self._current = None
         except asyncio.CancelledError:
-            if not is_stray():
+            if not is_foreign_cancellation():
                 ctx._close(cut_off=True)  # a thread may still be at it
                 raise
             error = HandlerError("the handler was cancelled from within: its task, or something that it awaited")
@@ -196,7 +196,7 @@ class BatchRun:
             suspect -= len(part.batch) - len(rest)
         if not len(rest) or (suspect is not None and suspect < 0):
             self._place.site.log.error(
-                "partition.failed_after_commit", sequence=attempt.committed, error=told(error),
+                "partition.failed_after_commit", sequence=attempt.committed, error=format_error(error),
                 why="ctx.commit had committed it as done",
             )  # fmt: skip
         part.batch = rest

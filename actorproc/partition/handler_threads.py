@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import anyio
 
-from actorproc.clock import Clock, Turn
+from actorproc.runtime.clock import Clock, Turn
 
 T = TypeVar("T")
 

@@ -9,17 +9,17 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 import anyio
 import pyarrow as pa
 
-from actorproc.clock import Clock
-from actorproc.context import Site
-from actorproc.handler import PartitionHandler
+from actorproc.config.settings import Settings
+from actorproc.handler.base import PartitionHandler
+from actorproc.handler.context import PartitionInfo
 from actorproc.partition.attempt_rows import AttemptEncoder
 from actorproc.partition.batch_run import BatchRun, Workplace
+from actorproc.partition.dead_letter_limit import LetterLimit
 from actorproc.partition.handler_threads import HandlerThreads
-from actorproc.partition.letter_limit import LetterLimit
 from actorproc.partition.outcome import Outcome
-from actorproc.partition.retrying import Retrying
+from actorproc.partition.retry_pause import Retrying
 from actorproc.records import Batch
-from actorproc.settings import Settings
+from actorproc.runtime.clock import Clock
 
 
 class BatchProcessor:
@@ -37,7 +37,7 @@ class BatchProcessor:
     def __init__(
         self,
         handler: PartitionHandler,
-        site: Site,
+        site: PartitionInfo,
         schema: pa.Schema,
         settings: Settings,
         clock: Clock,

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from actorproc.clock import Clock
-from actorproc.partition.pace import Pace
+from actorproc.config.settings import Settings
+from actorproc.partition.batch_size import Pace
 from actorproc.records import RECORD_SCHEMA, Batch, Cursor
-from actorproc.settings import Settings
+from actorproc.runtime.clock import Clock
 
 MOST_PIECES = 64
 """Of one batch: a piece weighs kilobytes more than its bytes tell."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from actorproc.clock import SYSTEM, Clock
+from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
-from actorproc.log.files import HOW_TO_CREATE
-from actorproc.settings import Settings
+from actorproc.log.segments import HOW_TO_CREATE
+from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.sources.guarded import guarded, kind_of
 from actorproc.sources.log import LogSource
 from actorproc.sources.output import OutputSource

@@ -6,7 +6,7 @@ import inspect
 from types import FunctionType
 
 from actorproc.errors import UsageError
-from actorproc.handler_checks import mismatch
+from actorproc.handler.checks import mismatch
 from actorproc.sources.protocol import Source
 
 _ARGUMENTS: dict[str, tuple[str, ...]] = {

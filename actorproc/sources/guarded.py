@@ -15,15 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from actorproc.budget import ByteBudget, Room
 from actorproc.errors import PASSING, ActorprocError, SourceError, UsageError, blamed, described, storable
-from actorproc.logger import get_logger
 from actorproc.records import RECORD_SCHEMA, SEQUENCE, Batch, Cursor
+from actorproc.runtime.budget import ByteBudget, Room
+from actorproc.runtime.logger import get_logger
+from actorproc.runtime.tasks import may_be_meant, restore_cancellation
 from actorproc.sources.checks import check_methods, reading_method, signature
 from actorproc.sources.log import LogSource
 from actorproc.sources.output import OutputSource
 from actorproc.sources.protocol import Chunk, End, Source, Start
-from actorproc.tasks import left_as_found, may_be_meant
 
 T = TypeVar("T")
 
@@ -192,7 +192,7 @@ class GuardedSource(Source):
         return answer
 
     async def _awaited(self, method: str, answer: object) -> object:
-        with left_as_found():
+        with restore_cancellation():
             return await self._awaitable(method, answer)
 
     def _awaitable(self, method: str, answer: object) -> Awaitable[object]:

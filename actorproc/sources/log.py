@@ -12,23 +12,23 @@ from itertools import islice
 
 import anyio
 
-from actorproc.boundary import read_boundary
-from actorproc.budget import ByteBudget, Room
-from actorproc.clock import SYSTEM, Clock
+from actorproc.config.settings import Settings
 from actorproc.errors import CorruptObject, SourceError, StoreRefused, UsageError, locate, located
-from actorproc.keeping.registry import Reader, register
-from actorproc.layout import READERS, log_boundary, log_dir, log_file
-from actorproc.listing import numbered_files
-from actorproc.log.files import HOW_TO_CREATE, ROW_GROUP_BYTES, LogFile, end_of, find_time, first_base, open_log
 from actorproc.log.heads import HeadWatch
-from actorproc.logger import get_logger
-from actorproc.parquet import read_footer
+from actorproc.log.segments import HOW_TO_CREATE, ROW_GROUP_BYTES, Segment, end_of, find_time, first_base, open_log
 from actorproc.records import Batch
-from actorproc.settings import Settings
+from actorproc.retention.boundary import read_boundary
+from actorproc.retention.readers import Reader, register
+from actorproc.runtime.budget import ByteBudget, Room
+from actorproc.runtime.clock import SYSTEM, Clock
+from actorproc.runtime.logger import get_logger
+from actorproc.runtime.tasks import first_cause
 from actorproc.sources.protocol import Chunk, End, Source, Start
-from actorproc.store import Store
+from actorproc.storage.listing import numbered_files
+from actorproc.storage.names import READERS, log_boundary, log_dir, log_file
+from actorproc.storage.parquet import read_footer
+from actorproc.storage.store import Store
 from actorproc.stores import OUTPUT_SCHEME, given_store
-from actorproc.tasks import first_cause
 
 log = get_logger(__name__)
 
@@ -163,7 +163,7 @@ class LogSource(Source):
                     await self._heads.news(partition, base)
                     continue
                 size = len(body)
-                file = await self._clock.compute(size, LogFile, partition, base, body, ahead=True)
+                file = await self._clock.compute(size, Segment, partition, base, body, ahead=True)
                 batches, end, in_hand = file.batches(skip), file.next, size + file.group_bytes
                 if base + skip > end:
                     raise self._beyond(partition, base + skip, end)

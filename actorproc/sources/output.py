@@ -11,25 +11,25 @@ from datetime import datetime
 import numpy as np
 import pyarrow as pa
 
-from actorproc.budget import ByteBudget, Room
-from actorproc.clock import SYSTEM, Clock
+from actorproc.config.settings import Settings
 from actorproc.errors import CorruptObject, SourceError, StoreRefused, UsageError, located
+from actorproc.group.locations import missing_processor
 from actorproc.group.membership import read_group
-from actorproc.keeping.registry import Reader, register
-from actorproc.layout import ProcessorLayout
-from actorproc.logger import get_logger
-from actorproc.output.compacted import batches_of
+from actorproc.output.compacted_file import batches_of
 from actorproc.output.dataset import partitions_with_state
-from actorproc.output.following import CommittedFile, Following, Spot
-from actorproc.output.origin import dataset_identity
+from actorproc.output.follower import CommittedFile, Following, Spot
 from actorproc.output.schema import read_schema
-from actorproc.parquet import open_parquet
-from actorproc.places import missing_processor
+from actorproc.output.source_identity import dataset_identity
 from actorproc.records import RECORD_SCHEMA, SEQUENCE, Batch
+from actorproc.retention.readers import Reader, register
 from actorproc.rows.as_json import rows_to_json
-from actorproc.settings import Settings
+from actorproc.runtime.budget import ByteBudget, Room
+from actorproc.runtime.clock import SYSTEM, Clock
+from actorproc.runtime.logger import get_logger
 from actorproc.sources.protocol import Chunk, End, Source, Start, checked_start
-from actorproc.store import Store
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.parquet import open_parquet
+from actorproc.storage.store import Store
 from actorproc.stores import OUTPUT_SCHEME, given_store
 
 log = get_logger(__name__)

@@ -10,10 +10,10 @@ from typing import Literal, TypeVar
 
 import anyio
 
-from actorproc.budget import Room
 from actorproc.errors import SourceError, UsageError
 from actorproc.records import Batch, Cursor
-from actorproc.store import StoreLimits
+from actorproc.runtime.budget import Room
+from actorproc.storage.store import StoreLimits
 
 T = TypeVar("T")
 

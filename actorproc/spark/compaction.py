@@ -16,20 +16,20 @@ from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from actorproc.boundary import RETENTION, Range
+from actorproc.config.settings import Settings, count_of_bytes, duration
 from actorproc.errors import CorruptObject, QueryFailed, SourceError, UsageError
-from actorproc.layout import ProcessorLayout
+from actorproc.group.locations import missing_processor
 from actorproc.output.compaction import FileGroup, PartitionPlan, merge, plan, sweep, switch
 from actorproc.output.dataset import partitions_with_state
 from actorproc.output.schema import read_schema
-from actorproc.places import missing_processor
+from actorproc.retention.boundary import RETENTION, Range
 from actorproc.rows.schema import output_schema
-from actorproc.settings import Settings, count_of_bytes, duration
+from actorproc.runtime.tasks import gather
 from actorproc.spark.cores import cores
 from actorproc.spark.failure import explained, java_ended, text_of
-from actorproc.spark.place import Place, opened
-from actorproc.store import Store
-from actorproc.tasks import gather
+from actorproc.spark.sync_store import Place, opened
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Store
 
 TARGET_SIZE = 128 * 2**20
 """Bytes: what Spark reads in one task by default. A task that writes such a file holds it in memory."""

@@ -6,7 +6,7 @@ import time
 
 from pyspark.sql import SparkSession
 
-from actorproc.clock import SYSTEM
+from actorproc.runtime.clock import SYSTEM
 
 _ARRIVING = 20.0  # seconds from the session's start in which a cluster's first executors are waited for
 _SETTLED = 3.0  # seconds without a further one, after which no more are waited for

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from actorproc.errors import Lost, SourceError, UsageError
-from actorproc.keeping.offsets import called
-from actorproc.listing import NumberedFile, numbered_files
-from actorproc.store import Store
+from actorproc.retention.spark_offsets import called
+from actorproc.storage.listing import NumberedFile, numbered_files
+from actorproc.storage.store import Store
 
 
 class Span(NamedTuple):

@@ -12,18 +12,16 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
-from actorproc.layout import ProcessorLayout
 from actorproc.output.dataset import partitions_with_state
-from actorproc.output.files import OutputFiles
+from actorproc.output.output_files import OutputFiles
 from actorproc.records import SEQUENCE
 from actorproc.rows.schema import PARTITION_COLUMN, schema_to_ddl
-from actorproc.settings import Settings
 from actorproc.spark.cores import cores
 from actorproc.spark.dataset import nullable
 from actorproc.spark.native import native_options, native_url
 from actorproc.spark.output import PARTITION, Output, check_names
-from actorproc.spark.place import opened
 from actorproc.spark.request import (
     check_limit,
     check_partitions,
@@ -32,7 +30,9 @@ from actorproc.spark.request import (
     given_options,
     riding_options,
 )
-from actorproc.store import Store
+from actorproc.spark.sync_store import opened
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Store
 from actorproc.stores import open_store
 
 _NEVER = "36500d"  # Spark's own file stream passes over files that are a week older than the newest it has seen

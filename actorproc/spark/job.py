@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from pyspark.sql.streaming.query import StreamingQuery
 
+from actorproc.config.settings import Settings
 from actorproc.errors import QueryFailed, UsageError
-from actorproc.settings import Settings
 from actorproc.spark.frames import stream_output
 from actorproc.spark.query import Query
 from actorproc.spark.session import Session

@@ -9,16 +9,16 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from actorproc.layout import ProcessorLayout
-from actorproc.listing import NumberedFile
 from actorproc.output.dataset import partitions_with_state
 from actorproc.output.dead_letters import decoded, no_letters
-from actorproc.output.origin import dataset_identity
+from actorproc.output.source_identity import dataset_identity
 from actorproc.records import RECORD_SCHEMA
+from actorproc.runtime.tasks import gather
 from actorproc.spark.dataset import Dataset, FileRows, list_files
 from actorproc.spark.output import check_processor
-from actorproc.store import Store
-from actorproc.tasks import gather
+from actorproc.storage.listing import NumberedFile
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Store
 
 _HEADERS = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string(), False), ("value", pa.binary())])))
 _CAUSE = pa.struct(

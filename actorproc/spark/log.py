@@ -8,15 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from actorproc.boundary import NOTHING_TRIMMED, Boundaries
-from actorproc.keeping.registry import lowest_numbers
-from actorproc.layout import LOG_BOUNDARIES, READERS, log_dir, log_file
-from actorproc.listing import NumberedFile
-from actorproc.log.files import LogFile, first_base, open_log, read_notes
+from actorproc.log.segments import Segment, first_base, open_log, read_notes
 from actorproc.records import RECORD_SCHEMA
+from actorproc.retention.boundary import NOTHING_TRIMMED, Boundaries
+from actorproc.retention.readers import lowest_numbers
+from actorproc.runtime.tasks import gather
 from actorproc.spark.dataset import Dataset, FileRows, list_files, repeated
-from actorproc.store import Store
-from actorproc.tasks import gather
+from actorproc.storage.listing import NumberedFile
+from actorproc.storage.names import LOG_BOUNDARIES, READERS, log_dir, log_file
+from actorproc.storage.store import Store
 
 _HEADER = pa.struct([pa.field("key", pa.string(), False), ("value", pa.binary())])
 
@@ -100,10 +100,10 @@ class Log(Dataset):
     def decode(
         self, partition: str, number: int, stop: int, key: str, body: bytes, columns: Sequence[str]
     ) -> tuple[Iterator[FileRows], int]:
-        file = LogFile(partition, number, body)
+        file = Segment(partition, number, body)
         return self._records(partition, file, columns), file.next
 
-    def _records(self, partition: str, file: LogFile, columns: Sequence[str]) -> Iterator[FileRows]:
+    def _records(self, partition: str, file: Segment, columns: Sequence[str]) -> Iterator[FileRows]:
         stored = [name for name in RECORD_SCHEMA.names if name in columns]
         for found, sequences in file.columns(stored):
             count = len(sequences)

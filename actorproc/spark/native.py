@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from actorproc.settings import Settings
+from actorproc.config.settings import Settings
 
 _S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 _PATTERN = re.compile(r"[\\*?\[\]{}]")  # what Spark takes for a pattern in a path

@@ -7,22 +7,22 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from actorproc.boundary import NOTHING_TRIMMED, Boundary
 from actorproc.errors import CorruptObject, UsageError
-from actorproc.keeping.registry import lowest_numbers
-from actorproc.layout import ProcessorLayout
-from actorproc.listing import NumberedFile
+from actorproc.group.locations import missing_processor
 from actorproc.output.chain import Commit, OutputChain
-from actorproc.output.compacted import Contents, RowSlice, batches_of, part_of
+from actorproc.output.compacted_file import Contents, RowSlice, batches_of, part_of
 from actorproc.output.dataset import partitions_with_state
-from actorproc.output.files import OutputFiles
-from actorproc.output.origin import dataset_identity
+from actorproc.output.output_files import OutputFiles
 from actorproc.output.schema import read_schema
-from actorproc.parquet import footer_from, open_parquet, read_footer
-from actorproc.places import missing_processor
+from actorproc.output.source_identity import dataset_identity
 from actorproc.records import SEQUENCE
+from actorproc.retention.boundary import NOTHING_TRIMMED, Boundary
+from actorproc.retention.readers import lowest_numbers
 from actorproc.spark.dataset import Dataset, FileRows, repeated
-from actorproc.store import Store
+from actorproc.storage.listing import NumberedFile
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.parquet import footer_from, open_parquet, read_footer
+from actorproc.storage.store import Store
 
 PARTITION = pa.field("_partition", pa.string(), nullable=False)
 

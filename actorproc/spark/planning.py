@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from actorproc.errors import SourceError
-from actorproc.listing import NumberedFile
+from actorproc.runtime.tasks import gather
 from actorproc.spark.dataset import Dataset, Span
 from actorproc.spark.request import Request, check_partitions
-from actorproc.store import Store
-from actorproc.tasks import gather
+from actorproc.storage.listing import NumberedFile
+from actorproc.storage.store import Store
 
 Numbers = dict[str, int]
 """Partition -> number of the file to read next."""

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from actorproc.layout import ProcessorLayout
+from actorproc.runtime.tasks import gather
 from actorproc.spark.output import Output
 from actorproc.spark.planning import Numbers
-from actorproc.store import Store
-from actorproc.tasks import gather
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Store
 
 _LISTED = 1_000  # files listed of a partition, at most; what Spark has seen tells of more
 

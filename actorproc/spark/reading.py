@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from actorproc.errors import CorruptObject, SourceError
-from actorproc.listing import NumberedFile
 from actorproc.spark.dataset import FileRows, Span, alike
-from actorproc.spark.place import Place, opened
 from actorproc.spark.request import Request
-from actorproc.store import Stored
+from actorproc.spark.sync_store import Place, opened
+from actorproc.storage.listing import NumberedFile
+from actorproc.storage.store import Stored
 
 _AHEAD_FILES = 16  # fetched before they are asked for
 _AHEAD_BYTES = 64 * 2**20

@@ -10,13 +10,13 @@ from typing import Any
 
 import orjson
 
-from actorproc.document import whole_number
+from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
-from actorproc.settings import Settings
 from actorproc.spark.dataset import Dataset
 from actorproc.spark.letters import DeadLetters
 from actorproc.spark.log import Log
 from actorproc.spark.output import Output
+from actorproc.storage.document import whole_number
 from actorproc.stores import open_store
 
 KINDS = ("output", "log", "dead-letters")

@@ -12,13 +12,13 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
-from actorproc.clock import Clock
 from actorproc.errors import ActorprocError, HandlerDefinitionError, QueryFailed, StoreUnavailable
-from actorproc.logger import get_logger
-from actorproc.retry import Backoff
-from actorproc.spark.bounded import ends_within
+from actorproc.runtime.backoff import Backoff
+from actorproc.runtime.clock import Clock
+from actorproc.runtime.logger import get_logger
 from actorproc.spark.failure import explained, java_ended
 from actorproc.spark.progress import Progress
+from actorproc.spark.time_limit import ends_within
 
 log = get_logger(__name__)
 T = TypeVar("T")

@@ -18,14 +18,14 @@ from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from actorproc.config.settings import Settings
 from actorproc.errors import QueryFailed, UsageError
-from actorproc.extras import how_to_install
-from actorproc.logger import get_logger
-from actorproc.settings import Settings
-from actorproc.spark.bounded import ends_within
+from actorproc.runtime.extras import how_to_install
+from actorproc.runtime.logger import get_logger
 from actorproc.spark.failure import shortened, text_of
 from actorproc.spark.native import native_options
 from actorproc.spark.source import LIMITS
+from actorproc.spark.time_limit import ends_within
 
 log = get_logger(__name__)
 

@@ -18,19 +18,19 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from actorproc.clock import SYSTEM
 from actorproc.errors import SourceError, StoreError, UsageError
-from actorproc.layout import log_staged
-from actorproc.log.files import create_log, find_log, open_log
-from actorproc.log.partitioning import Router
+from actorproc.log.partitioner import Router
+from actorproc.log.segments import create_log, find_log, open_log
 from actorproc.log.staging import Staged, encode_staged
 from actorproc.log.transactions import UNNAMED, Transactions, abandon, is_begun, is_done
 from actorproc.records import RECORD_SCHEMA
-from actorproc.spark.acknowledged import Acknowledged
-from actorproc.spark.called import called_by_spark
-from actorproc.spark.place import Place, opened
+from actorproc.runtime.clock import SYSTEM
+from actorproc.spark.python_worker import called_by_spark
+from actorproc.spark.quick_ack import Acknowledged
+from actorproc.spark.sync_store import Place, opened
 from actorproc.spark.target import Target, checked_record_columns, to_records
-from actorproc.store import Store
+from actorproc.storage.names import log_staged
+from actorproc.storage.store import Store
 
 _HOW_TO_CREATE = 'create it by writing with .option("logPartitions", 8), or with: actorproc produce --log {url} --partitions 8 FILE.jsonl'
 STAGE_BYTES = 32 * 2**20

@@ -23,14 +23,14 @@ from pyspark.sql.types import StructType
 
 from actorproc.errors import UsageError
 from actorproc.rows.schema import schema_to_ddl
-from actorproc.spark.acknowledged import Acknowledged
-from actorproc.spark.called import called_by_spark
 from actorproc.spark.dataset import nullable
-from actorproc.spark.place import opened
+from actorproc.spark.python_worker import called_by_spark
+from actorproc.spark.quick_ack import Acknowledged
 from actorproc.spark.reading import read_spans
 from actorproc.spark.request import Request, parse_options
 from actorproc.spark.sink import BatchWriter, StreamWriter
 from actorproc.spark.stream import Stream, plan
+from actorproc.spark.sync_store import opened
 from actorproc.spark.target import parse_target
 
 try:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from actorproc.keeping.offsets import Offset, stream_identity
+from actorproc.retention.spark_offsets import Offset, stream_identity
 from actorproc.spark.dataset import Span, checked_columns
-from actorproc.spark.place import Place, opened
 from actorproc.spark.planning import Numbers, beginning, between, dealt, everything, news
 from actorproc.spark.request import Request
+from actorproc.spark.sync_store import Place, opened
 
 Document = dict[str, Any]
 """An offset as Spark keeps it."""

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType, TimestampType
 
-from actorproc.document import whole_number
+from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
-from actorproc.layout import checked_name
 from actorproc.log.transactions import UNNAMED
 from actorproc.records import RECORD_SCHEMA
-from actorproc.settings import Settings
 from actorproc.spark.request import COMPLETE, RIDING, check_options, riding_settings
+from actorproc.storage.document import whole_number
+from actorproc.storage.names import checked_name
 from actorproc.stores import open_store
 
 _OPTIONS = ("path", "kind", "logPartitions", "transaction", "batch")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
-from actorproc.settings import Settings
 from actorproc.stores import open_store, overlap
 
 _OURS = re.compile(r"(?:(?:s3|s3a|s3n|file)://.*|(?![A-Za-z][A-Za-z0-9+.-]*:/).*)")

@@ -7,10 +7,12 @@ docs/simulation.md shows how. `python -m actorproc.testing` runs actorproc's own
 
 from __future__ import annotations
 
-from actorproc.testing.clock import VirtualClock
-from actorproc.testing.cluster import Broken, Cluster
-from actorproc.testing.faults import CALM, Faults, FaultyBackend
-from actorproc.testing.loop import (
+from actorproc.testing.handler_run import Tried, run_handler
+from actorproc.testing.memory_source import MemorySource
+from actorproc.testing.simulation.clock import VirtualClock
+from actorproc.testing.simulation.cluster import Broken, Cluster
+from actorproc.testing.simulation.faults import CALM, Faults, FaultyBackend
+from actorproc.testing.simulation.loop import (
     Deadlock,
     Host,
     SimulationError,
@@ -20,14 +22,12 @@ from actorproc.testing.loop import (
     current_loop,
     run,
 )
-from actorproc.testing.process import Process
-from actorproc.testing.reference import Ended, Judge
-from actorproc.testing.source import MemorySource
+from actorproc.testing.simulation.process import Process
+from actorproc.testing.simulation.reference import Ended, Judge
+from actorproc.testing.simulation.stream import Stream
+from actorproc.testing.simulation.unsteady_source import UnsteadySource
 from actorproc.testing.source_check import CheckedSource, check_source
 from actorproc.testing.source_reading import WrongSource
-from actorproc.testing.stream import Stream
-from actorproc.testing.trying import Tried, run_handler
-from actorproc.testing.unsteady_source import UnsteadySource
 
 __all__ = [
     "CALM",

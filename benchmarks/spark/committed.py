@@ -9,13 +9,13 @@ import anyio
 import numpy as np
 import pyarrow as pa
 
-from actorproc.document import to_document
-from actorproc.layout import ProcessorLayout
 from actorproc.output.chain import Commit, encode_commit
-from actorproc.output.checkpoints import Checkpoint, Totals
+from actorproc.output.checkpoint import Checkpoint, Totals
 from actorproc.output.schema import agree_on_schema
 from actorproc.records import Cursor
 from actorproc.rows.schema import output_schema, parse_schema
+from actorproc.storage.document import to_document
+from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
 
 NAME = "Delays"

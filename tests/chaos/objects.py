@@ -7,7 +7,7 @@ from pathlib import Path
 
 import anyio
 
-from actorproc.settings import Settings
+from actorproc.config.settings import Settings
 from actorproc.stores import open_store
 
 HIDDEN = ".actorproc"  # of the folder store: locks and drafts, no objects

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from actorproc.settings import Settings
+from actorproc.config.settings import Settings
 from tests import servers
 from tests.chaos.objects import Objects, read_folder, read_store
 

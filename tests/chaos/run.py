@@ -11,12 +11,12 @@ from typing import Protocol
 
 import anyio
 
+from actorproc.admin.status import ProcessorStatus, read_status
 from actorproc.errors import StoreError, UsageError
-from actorproc.layout import ProcessorLayout
 from actorproc.sources import open_source
 from actorproc.sources.protocol import Source
-from actorproc.status import ProcessorStatus, read_status
-from actorproc.store import Store
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Store
 from actorproc.stores import open_store
 from tests.chaos import programs
 from tests.chaos.fleet import STOP_PATIENCE, Child, Fleet, State

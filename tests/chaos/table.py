@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
-from actorproc.clock import SYSTEM
+from actorproc.runtime.clock import SYSTEM
 from tests.chaos.verdict import Row
 
 UNNOTED = 0.2

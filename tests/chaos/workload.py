@@ -8,10 +8,10 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from actorproc.clock import SYSTEM
-from actorproc.context import PartitionContext
-from actorproc.handler import PartitionHandler
+from actorproc.handler.base import PartitionHandler
+from actorproc.handler.context import PartitionContext
 from actorproc.records import Batch, Record
+from actorproc.runtime.clock import SYSTEM
 
 SCHEMA = "producer string, number long, part int, parts int, host string, epoch long, attempt int, token string"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from actorproc.layout import ProcessorLayout
+from actorproc.storage.names import ProcessorLayout
 
 LAYOUT = ProcessorLayout("Delays")
 

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from actorproc.errors import CorruptObject
-from actorproc.parquet import write_parquet
 from actorproc.sources import OutputSource
+from actorproc.storage.parquet import write_parquet
 from actorproc.stores import open_store
 from tests.cli.conftest import Run
 from tests.cli.reading import LAYOUT

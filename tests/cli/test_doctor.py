@@ -39,12 +39,12 @@ def test_doctor_tells_no_s3_endpoint_of_a_folder_and_no_sign_of_a_zero(
 def test_doctor_fails_a_store_that_ignores_conditions(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from actorproc.stores.files import Files
+    from actorproc.stores.folder import FolderStore
 
-    async def ignores(self: Files, key: str, body: bytes) -> str:
+    async def ignores(self: FolderStore, key: str, body: bytes) -> str:
         return await self.put(key, body)
 
-    monkeypatch.setattr(Files, "put_if_absent", ignores)
+    monkeypatch.setattr(FolderStore, "put_if_absent", ignores)
     result = run("doctor", tmp_path / "place")
     assert result.exit_code == 1
     assert "NOT safe to use: create if absent" in result.stdout
@@ -54,12 +54,12 @@ def test_doctor_tells_of_a_store_that_refuses_every_match_and_leaves_nothing_in_
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from actorproc.errors import ConditionFailed
-    from actorproc.stores.files import Files
+    from actorproc.stores.folder import FolderStore
 
-    async def refuses(self: Files, key: str, body: bytes, tag: str) -> str:
+    async def refuses(self: FolderStore, key: str, body: bytes, tag: str) -> str:
         raise ConditionFailed(key)
 
-    monkeypatch.setattr(Files, "put_if_match", refuses)
+    monkeypatch.setattr(FolderStore, "put_if_match", refuses)
     monkeypatch.setenv("ACTORPROC_STORE_PATIENCE", "50ms")
     report = run("doctor", tmp_path / "place", "--json")
     assert report.exit_code == 1, report.exception
@@ -75,16 +75,16 @@ def test_doctor_leaves_nothing_in_a_store_that_fails_while_it_is_measured(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from actorproc.errors import StoreRefused
-    from actorproc.stores.files import Files
+    from actorproc.stores.folder import FolderStore
 
     async def all_held(*_: object) -> list[object]:
         return []
 
-    async def refuses(self: Files, key: str, **_: object) -> None:
+    async def refuses(self: FolderStore, key: str, **_: object) -> None:
         raise StoreRefused("AccessDenied")
 
     monkeypatch.setattr(doctor, "probe", all_held)
-    monkeypatch.setattr(Files, "get", refuses)
+    monkeypatch.setattr(FolderStore, "get", refuses)
     result = run("doctor", tmp_path / "place")
     assert result.exit_code != 0
     assert "AccessDenied" in result.stderr

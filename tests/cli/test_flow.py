@@ -18,7 +18,7 @@ import orjson
 import pytest
 
 from actorproc.cli.workers import GRACE
-from actorproc.signals import SAME_STOP
+from actorproc.runtime.signals import SAME_STOP
 from tests.cli.conftest import APP, QUICK_OPTIONS, Run, actorproc, events
 
 PLACE = ["--name", "Delays", "--container", "state"]

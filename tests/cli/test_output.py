@@ -15,7 +15,7 @@ from actorproc import PartitionContext, Processor, Producer, Record
 from actorproc.handlers import JsonRows, RecordHandler
 from actorproc.output.schema import agree_on_schema
 from actorproc.rows.schema import parse_schema
-from actorproc.store import Store
+from actorproc.storage.store import Store
 from actorproc.stores import open_store
 from tests.cli.conftest import QUICK, Run, processed
 from tests.cli.reading import LAYOUT, lines

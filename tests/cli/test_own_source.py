@@ -12,7 +12,7 @@ from tests.cli.conftest import Run
 
 APP = """
 from actorproc import PartitionHandler
-from actorproc.testing.source import MemorySource
+from actorproc.testing.memory_source import MemorySource
 
 class Lengths(PartitionHandler):
     output_schema = "length int"

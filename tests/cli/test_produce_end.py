@@ -18,9 +18,9 @@ import pytest
 
 from actorproc.cli import produce
 from actorproc.log.producer import Producer
-from actorproc.signals import SAME_STOP
+from actorproc.runtime.signals import SAME_STOP
 from actorproc.stores import open_store
-from actorproc.stores.files import Files
+from actorproc.stores.folder import FolderStore
 from tests.cli.conftest import Run
 from tests.log.reading import log_contents
 
@@ -29,9 +29,9 @@ PRODUCE = ["produce", "--log", "events", "--partitions", "2"]
 FULL = """
 import errno, os, sys
 from actorproc.cli import main
-from actorproc.stores.files import Files
+from actorproc.stores.folder import FolderStore
 
-create = Files._create
+create = FolderStore._create
 
 def full(self, path, body):
     if "partition=1" in path and os.path.exists("full"):
@@ -39,7 +39,7 @@ def full(self, path, body):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return create(self, path, body)
 
-Files._create = full
+FolderStore._create = full
 main()
 """
 """The command, on a disk that is full for one partition while there is a file `full`."""
@@ -83,9 +83,9 @@ def test_a_full_disk_leaves_what_is_known_and_the_command_loses_nothing(
     run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files: list[str] = []
-    create = Files._create
+    create = FolderStore._create
 
-    def full(self: Files, path: str, body: bytes) -> str:
+    def full(self: FolderStore, path: str, body: bytes) -> str:
         if "partition=" in path and len(files) >= 3:
             raise OSError(errno.ENOSPC, "No space left on device")
         tag = create(self, path, body)
@@ -94,7 +94,7 @@ def test_a_full_disk_leaves_what_is_known_and_the_command_loses_nothing(
 
     (folder / "blank").write_text("\n \n" + (folder / "flights.txt").read_text().replace("\n", "\n\n"))
     with monkeypatch.context() as patch:
-        patch.setattr(Files, "_create", full)
+        patch.setattr(FolderStore, "_create", full)
         patch.setattr(produce, "Producer", partial(Producer, delivery_timeout=1, linger=0.1))
         ended = run(*PRODUCE, "--rate", "200", "blank")
     assert ended.exit_code == 1

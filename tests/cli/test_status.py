@@ -12,7 +12,7 @@ from actorproc import Cursor, Producer
 from actorproc.group.assignment import Lease, Member
 from actorproc.group.heartbeat import Heartbeat
 from actorproc.group.membership import GroupDocument
-from actorproc.output.checkpoints import Checkpoint, Totals
+from actorproc.output.checkpoint import Checkpoint, Totals
 from actorproc.stores import open_store
 from tests.cli.conftest import Run, events
 from tests.cli.reading import LAYOUT

@@ -10,10 +10,10 @@ from typing import Any
 import anyio
 import pytest
 
-from actorproc.actor import RestartPolicy
 from actorproc.cli.serve import _supervise
 from actorproc.cli.workers import REACHED_END, Workers
-from actorproc.retry import Backoff
+from actorproc.runtime.actor import RestartPolicy
+from actorproc.runtime.backoff import Backoff
 
 
 class Process:

@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from actorproc.cli import app
-from actorproc.layout import log_file
+from actorproc.storage.names import log_file
 from actorproc.stores import open_store
 from tests.cli.conftest import APP, Run, actorproc, events
 from tests.servers import S3Server

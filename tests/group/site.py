@@ -10,18 +10,18 @@ from typing import Any, TypeVar
 
 import anyio
 
+from actorproc.config.settings import Settings
 from actorproc.errors import Fenced, StoreError, WrittenOut
 from actorproc.group.assignment import Lease
 from actorproc.group.group import Group, View
 from actorproc.group.membership import GroupDocument, read_group
 from actorproc.group.nudge import Nudges
-from actorproc.layout import ProcessorLayout
-from actorproc.settings import Settings
-from actorproc.store import Store
-from actorproc.stores.memory import Memory
-from actorproc.testing.clock import VirtualClock
-from actorproc.testing.faults import CALM, Faults, FaultyBackend
-from actorproc.testing.loop import Host, current_loop, start_outside
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Store
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.simulation.clock import VirtualClock
+from actorproc.testing.simulation.faults import CALM, Faults, FaultyBackend
+from actorproc.testing.simulation.loop import Host, current_loop, start_outside
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ class Version:
     document: GroupDocument
 
 
-class Recorder(Memory):
+class Recorder(MemoryStore):
     """Keeps every version of the group document, so that each step can be judged, not the end alone."""
 
     def __init__(self, group_key: str) -> None:
@@ -64,7 +64,7 @@ class Recorder(Memory):
 class Mail(Nudges):
     """Nudges between the hosts of a site, with a moment on the way."""
 
-    def __init__(self, site: Site, address: str) -> None:
+    def __init__(self, site: PartitionInfo, address: str) -> None:
         self.address = address
         self._site = site
 
@@ -88,7 +88,9 @@ class Mail(Nudges):
 class Node:
     """One host: renews, looks, and hands over what is marked after `drain` seconds (None: never)."""
 
-    def __init__(self, site: Site, label: str, name: str, drain: float | None, rate: float, offset: float) -> None:
+    def __init__(
+        self, site: PartitionInfo, label: str, name: str, drain: float | None, rate: float, offset: float
+    ) -> None:
         self.site = site
         self.label = label
         self.drain = drain
@@ -210,7 +212,7 @@ class Node:
         await group.leave()
 
 
-class Site:
+class PartitionInfo:
     """The hosts, their store, and what was written there."""
 
     def __init__(

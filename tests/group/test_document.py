@@ -8,9 +8,9 @@ import pytest
 from actorproc.errors import CorruptObject
 from actorproc.group.assignment import Lease, Member
 from actorproc.group.membership import GroupDocument
-from actorproc.testing.loop import run
+from actorproc.testing.simulation.loop import run
 
-from .site import Site
+from .site import PartitionInfo
 
 # A host may crash between starting a task and its first step. That is no fault of the task.
 pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
@@ -32,7 +32,7 @@ def test_a_document_that_names_nobody_who_is_out_is_read() -> None:
 
 def test_a_deleted_group_document_is_made_anew_and_epochs_go_on() -> None:
     async def main() -> None:
-        site = Site(6)
+        site = PartitionInfo(6)
         nodes = [site.start(name) for name in "ab"]
         await site.until_even("a", "b", within=60)
         await anyio.sleep(20)
@@ -48,7 +48,7 @@ def test_a_deleted_group_document_is_made_anew_and_epochs_go_on() -> None:
 
 def test_a_document_that_is_not_ours_is_refused_with_its_name() -> None:
     async def main() -> None:
-        site = Site(1)
+        site = PartitionInfo(1)
         for body, said in ((b"[1]", "no group document"), (b'{"version": 9}', "version 9")):
             await site.truth.put(site.layout.group, body)
             with pytest.raises(CorruptObject, match=f"p/group.json: .*{said}"):

@@ -7,12 +7,12 @@ from random import Random
 import anyio
 import pytest
 
-from actorproc.settings import Settings
-from actorproc.testing.faults import Faults
-from actorproc.testing.loop import run
+from actorproc.config.settings import Settings
+from actorproc.testing.simulation.faults import Faults
+from actorproc.testing.simulation.loop import run
 from tests.group.site import now
 
-from .site import Site
+from .site import PartitionInfo
 
 # A host may crash between starting a task and its first step. That is no fault of the task.
 pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
 
 def test_hosts_with_different_timers_leave_each_other_alone_and_each_is_dead_by_its_own() -> None:
     async def main() -> None:
-        site = Site(8, seed=3)
+        site = PartitionInfo(8, seed=3)
         patient = site.start("a")
         site.settings = Settings(lease_acquire_interval=1, lease_renew_interval=1, lease_expiration_interval=5)
         hasty = site.start("b")
@@ -39,7 +39,7 @@ def test_hosts_with_different_timers_leave_each_other_alone_and_each_is_dead_by_
 
 def test_a_crashed_host_is_replaced_after_the_expiration_and_not_before() -> None:
     async def main() -> None:
-        site = Site(9)
+        site = PartitionInfo(9)
         nodes = [site.start(name) for name in "abc"]
         await site.until_even(*"abc", within=60)
         await anyio.sleep(60)
@@ -62,7 +62,7 @@ def test_a_crashed_host_is_replaced_after_the_expiration_and_not_before() -> Non
 
 def test_a_pause_shorter_than_the_expiration_moves_nothing() -> None:
     async def main() -> None:
-        site = Site(9)
+        site = PartitionInfo(9)
         nodes = [site.start(name) for name in "abc"]
         await site.until_even(*"abc", within=60)
         await anyio.sleep(60)
@@ -80,7 +80,7 @@ def test_a_pause_shorter_than_the_expiration_moves_nothing() -> None:
 
 def test_a_host_that_was_paused_for_too_long_holds_nothing_and_joins_again_as_another_incarnation() -> None:
     async def main() -> None:
-        site = Site(8)
+        site = PartitionInfo(8)
         site.start("a")
         b = site.start("b")
         await site.until_even("a", "b", within=60)
@@ -106,7 +106,7 @@ def test_a_host_that_was_paused_for_too_long_holds_nothing_and_joins_again_as_an
 def test_a_look_that_was_stopped_for_long_in_the_middle_does_not_report_what_is_long_past() -> None:
     async def main() -> None:
         slow = Faults(latency=(1, 1), slow=0, lost_request=0, lost_reply=0, late_write=0, busy=0)
-        site = Site(4, faults=slow)
+        site = PartitionInfo(4, faults=slow)
         a, b = site.start("a"), site.start("b")
         await site.until_even("a", "b", within=60)
         await anyio.sleep(30)
@@ -125,7 +125,7 @@ def test_a_look_that_was_stopped_for_long_in_the_middle_does_not_report_what_is_
 @pytest.mark.parametrize("seed", range(20))
 def test_a_host_that_wakes_up_takes_nobody_for_dead(seed: int) -> None:
     async def main() -> None:
-        site = Site(9, faults=Faults(latency=(0.5, 3), slow=0, lost_request=0, lost_reply=0, late_write=0, busy=0), seed=seed)  # fmt: skip
+        site = PartitionInfo(9, faults=Faults(latency=(0.5, 3), slow=0, lost_request=0, lost_reply=0, late_write=0, busy=0), seed=seed)  # fmt: skip
         a, b, c = [site.start(name) for name in "abc"]
         await site.until_even(*"abc", within=90)
         random = Random(seed)
@@ -144,7 +144,7 @@ def test_a_host_that_wakes_up_takes_nobody_for_dead(seed: int) -> None:
 
 def test_after_a_full_stop_the_dead_of_yesterday_are_replaced_in_one_write() -> None:
     async def main() -> None:
-        site = Site(6)
+        site = PartitionInfo(6)
         for name in "abc":
             site.start(name)
         await site.until_even(*"abc", within=60)
@@ -162,7 +162,7 @@ def test_after_a_full_stop_the_dead_of_yesterday_are_replaced_in_one_write() -> 
 
 def test_a_newcomer_waits_for_the_silence_of_those_that_may_live() -> None:
     async def main() -> None:
-        site = Site(6)
+        site = PartitionInfo(6)
         for name in "ab":
             site.start(name)
         await site.until_even(*"ab", within=60)
@@ -179,7 +179,7 @@ def test_a_newcomer_waits_for_the_silence_of_those_that_may_live() -> None:
 
 def test_a_host_never_writes_itself_out() -> None:
     async def main() -> None:
-        site = Site(2)
+        site = PartitionInfo(2)
         group = site.group("a")
         await group.renew({})
         await group.look(site.partitions)

@@ -11,14 +11,14 @@ from structlog.testing import capture_logs
 from actorproc.errors import StoreUnavailable
 from actorproc.group.group import Group
 from actorproc.group.heartbeat import expiration_of, read_heartbeats
-from actorproc.store import Store, Stored
-from actorproc.stores.memory import Memory
-from actorproc.testing.clock import VirtualClock
-from actorproc.testing.faults import Faults
-from actorproc.testing.loop import run
+from actorproc.storage.store import Store, Stored
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.simulation.clock import VirtualClock
+from actorproc.testing.simulation.faults import Faults
+from actorproc.testing.simulation.loop import run
 from tests.group.site import now
 
-from .site import Site
+from .site import PartitionInfo
 
 # A host may crash between starting a task and its first step. That is no fault of the task.
 pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
 def test_what_a_heartbeat_is_worth_counts_from_before_the_request() -> None:
     async def main() -> None:
         slow = Faults(latency=(5, 5), slow=0, lost_request=0, lost_reply=0, late_write=0, busy=0)
-        site = Site(1, faults=slow)
+        site = PartitionInfo(1, faults=slow)
         group = site.group("a")
         assert group.fenced()
         start = now()
@@ -44,7 +44,7 @@ def test_what_a_heartbeat_is_worth_counts_from_before_the_request() -> None:
 
 def test_a_heartbeat_that_cannot_be_written_is_given_up_within_the_renew_interval() -> None:
     async def main() -> None:
-        site = Site(1)
+        site = PartitionInfo(1)
         group = site.group("a")
         site.backend.outage(100)
         start = now()
@@ -58,7 +58,7 @@ def test_a_heartbeat_that_cannot_be_written_is_given_up_within_the_renew_interva
 
 def test_a_heartbeat_says_who_it_is_and_differs_each_time() -> None:
     async def main() -> None:
-        site = Site(1)
+        site = PartitionInfo(1)
         group = site.group("a")
         await group.renew({"partitions": 3})
         await group.renew({"partitions": 3})
@@ -84,7 +84,7 @@ def test_a_heartbeat_says_who_it_is_and_differs_each_time() -> None:
 def test_a_heartbeat_of_an_earlier_incarnation_that_is_written_late_is_worth_nothing_to_the_next() -> None:
     async def main() -> None:
         slow = Faults(latency=(5, 5), slow=0, lost_request=0, lost_reply=0, late_write=0, busy=0)
-        group = Site(1, faults=slow).group("a")
+        group = PartitionInfo(1, faults=slow).group("a")
         await group.renew({})
         assert not group.fenced()
         async with anyio.create_task_group() as tasks:
@@ -100,13 +100,13 @@ def test_a_heartbeat_of_an_earlier_incarnation_that_is_written_late_is_worth_not
 
 
 def test_a_heartbeat_that_is_on_its_way_as_its_host_leaves_is_not_written_after_that() -> None:
-    class Slow(Memory):
+    class Slow(MemoryStore):
         async def put(self, key: str, body: bytes) -> str:
             await anyio.sleep(5)
             return await super().put(key, body)
 
     async def main() -> None:
-        site, clock = Site(1), VirtualClock("a")
+        site, clock = PartitionInfo(1), VirtualClock("a")
         store = Store(Slow(clock=clock), clock=clock)
         group = Group(store, site.layout, "a", site.settings, clock=clock)
         await group.renew({})
@@ -122,14 +122,14 @@ def test_a_heartbeat_that_is_on_its_way_as_its_host_leaves_is_not_written_after_
 
 
 def test_a_heartbeat_that_goes_while_all_are_read_is_passed_over() -> None:
-    class Goes(Memory):
+    class Goes(MemoryStore):
         async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
             if "gone" in key:
                 return None
             return await super().get(key, unless=unless, tail=tail)
 
     async def main() -> None:
-        site, clock = Site(1), VirtualClock("a")
+        site, clock = PartitionInfo(1), VirtualClock("a")
         store = Store(Goes(clock=clock), clock=clock)
         for host in ("gone", "here"):
             await Group(store, site.layout, host, site.settings, clock=VirtualClock(host)).renew({})

@@ -6,9 +6,9 @@ import anyio
 import pytest
 
 from actorproc.errors import Fenced, WrittenOut
-from actorproc.testing.loop import run
+from actorproc.testing.simulation.loop import run
 
-from .site import Site
+from .site import PartitionInfo
 
 # A host may crash between starting a task and its first step. That is no fault of the task.
 pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
 
 def test_a_host_that_is_started_again_takes_its_leases_back_at_once() -> None:
     async def main() -> None:
-        site = Site(6)
+        site = PartitionInfo(6)
         site.start("a")
         b = site.start("b")
         await site.until_even("a", "b", within=60)
@@ -35,7 +35,7 @@ def test_a_host_that_is_started_again_takes_its_leases_back_at_once() -> None:
 
 def test_of_two_hosts_with_one_name_the_later_stays_and_the_earlier_is_told() -> None:
     async def main() -> None:
-        site = Site(6)
+        site = PartitionInfo(6)
         earlier = site.start("a")
         site.start("b")
         await site.until_even("a", "b", within=60)
@@ -55,7 +55,7 @@ def test_of_two_hosts_with_one_name_the_later_stays_and_the_earlier_is_told() ->
 
 def test_a_host_that_was_replaced_while_it_was_written_out_does_not_push_its_successor_out() -> None:
     async def main() -> None:
-        site = Site(6)
+        site = PartitionInfo(6)
         earlier = site.start("a")
         site.start("b")
         await site.until_even("a", "b", within=60)
@@ -72,7 +72,7 @@ def test_a_host_that_was_replaced_while_it_was_written_out_does_not_push_its_suc
 
 def test_a_host_that_saw_itself_written_out_does_not_push_its_successor_out_either() -> None:
     async def main() -> None:
-        site = Site(2)
+        site = PartitionInfo(2)
         earlier, later = site.group("a"), site.group("a")
         await earlier.renew({})
         await earlier.look(site.partitions)
@@ -96,7 +96,7 @@ def test_a_host_that_saw_itself_written_out_does_not_push_its_successor_out_eith
 
 def test_a_host_that_was_written_in_and_out_again_before_its_first_look_joins_as_another_incarnation() -> None:
     async def main() -> None:
-        site = Site(2)
+        site = PartitionInfo(2)
         a, b = site.group("a"), site.group("b")
         await a.renew({})
         first = a.incarnation

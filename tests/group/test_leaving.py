@@ -7,11 +7,11 @@ import pytest
 
 from actorproc.errors import WrittenOut
 from actorproc.group.heartbeat import read_heartbeats
-from actorproc.store import Listing
-from actorproc.testing.loop import run
+from actorproc.storage.store import Listing
+from actorproc.testing.simulation.loop import run
 from tests.group.site import now
 
-from .site import Site
+from .site import PartitionInfo
 
 # A host may crash between starting a task and its first step. That is no fault of the task.
 pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
 
 def test_nothing_is_renewed_after_leaving_not_even_what_is_being_tried() -> None:
     async def main() -> None:
-        site = Site(1)
+        site = PartitionInfo(1)
         group = site.group("a")
         await group.renew({})
         await group.look(site.partitions)
@@ -40,7 +40,7 @@ def test_nothing_is_renewed_after_leaving_not_even_what_is_being_tried() -> None
 
 def test_a_stop_leaves_a_gap_of_less_than_a_second() -> None:
     async def main() -> None:
-        site = Site(9)
+        site = PartitionInfo(9)
         nodes = {name: site.start(name, drain=0.1) for name in "abc"}
         await site.until_even(*"abc", within=60)
         await anyio.sleep(60)
@@ -62,7 +62,7 @@ def test_a_stop_leaves_a_gap_of_less_than_a_second() -> None:
 
 def test_the_last_host_to_stop_leaves_nothing_behind_and_the_next_one_starts_at_once() -> None:
     async def main() -> None:
-        site = Site(4)
+        site = PartitionInfo(4)
         node = site.start("a")
         await site.until_even("a", within=2)
         await node.stop()
@@ -78,7 +78,7 @@ def test_the_last_host_to_stop_leaves_nothing_behind_and_the_next_one_starts_at_
 
 def test_a_host_that_left_is_not_written_in_again_by_a_heartbeat_that_lands_late() -> None:
     async def main() -> None:
-        site = Site(4)
+        site = PartitionInfo(4)
         a, b = site.start("a"), site.start("b")
         await site.until_even("a", "b", within=60)
         assert b.group is not None
@@ -98,7 +98,7 @@ def test_a_host_that_left_is_not_written_in_again_by_a_heartbeat_that_lands_late
 
 def test_a_host_that_leaves_before_it_was_in_is_not_written_in_by_one_that_has_just_seen_its_heartbeat() -> None:
     async def main() -> None:
-        site = Site(4)
+        site = PartitionInfo(4)
         stays, leaves = site.group("a"), site.group("b")
         await stays.renew({})
         await stays.look(site.partitions)
@@ -122,7 +122,7 @@ def test_a_host_that_leaves_before_it_was_in_is_not_written_in_by_one_that_has_j
 @pytest.mark.parametrize("others", ["", "c"])
 def test_nor_by_a_newcomer_who_never_saw_it_in_the_group(others: str) -> None:
     async def main() -> None:
-        site = Site(4)
+        site = PartitionInfo(4)
         for name in others:
             site.start(name)
         gone = site.start("a")
@@ -147,7 +147,7 @@ def test_nor_by_a_newcomer_who_never_saw_it_in_the_group(others: str) -> None:
 
 def test_a_newcomer_leaves_out_a_host_that_left_while_its_heartbeat_could_not_be_removed() -> None:
     async def main() -> None:
-        site = Site(4)
+        site = PartitionInfo(4)
         a = site.group("a")
         await a.renew({})
         await a.look(site.partitions)
@@ -168,7 +168,7 @@ def test_a_newcomer_leaves_out_a_host_that_left_while_its_heartbeat_could_not_be
 
 def test_a_host_that_leaves_removes_what_is_left_of_its_earlier_incarnations_too() -> None:
     async def main() -> None:
-        site = Site(2)
+        site = PartitionInfo(2)
         a, b = site.group("a"), site.group("b")
         await a.renew({})
         await a.look(site.partitions)

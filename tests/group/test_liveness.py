@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from actorproc.group.liveness import Watch
-from actorproc.layout import ProcessorLayout
-from actorproc.store import Entry, Listing
+from actorproc.group.liveness import LivenessTracker
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Entry, Listing
 
 LAYOUT = ProcessorLayout("p")
 B = ("b", "1")
@@ -16,7 +16,7 @@ class Observer:
     """A watch with its own clock (`time`) and a store that has another one, a million seconds ahead."""
 
     def __init__(self, expire: float = 60) -> None:
-        self.watch = Watch(expire)
+        self.watch = LivenessTracker(expire)
         self.time = 500.0
         self.beats: dict[tuple[str, str], tuple[str, float]] = {}
 
@@ -151,8 +151,8 @@ def test_a_member_without_any_heartbeat_is_silent_from_the_answer_on_that_first_
 
 
 def test_of_members_that_no_listing_was_asked_about_nothing_is_known() -> None:
-    assert Watch(60).why_dead(B) is None
-    assert not Watch(60).alive(B)
+    assert LivenessTracker(60).why_dead(B) is None
+    assert not LivenessTracker(60).alive(B)
 
 
 def test_a_newcomer_is_written_in_only_while_its_heartbeat_is_fresh() -> None:
@@ -207,7 +207,7 @@ def test_what_crashes_while_it_is_watched_is_litter_in_time() -> None:
 
 
 def test_other_objects_in_the_folder_are_passed_over() -> None:
-    watch = Watch(60)
+    watch = LivenessTracker(60)
     watch.observe(Listing([Entry(LAYOUT.hosts + "README", "t", 1, 0.0)], 0.0), [], asked=0, answered=0)
     assert watch.newcomers([]) == {}
     assert watch.litter([]) == []

@@ -9,10 +9,10 @@ import pytest
 import structlog
 
 from actorproc.group.assignment import Lease
-from actorproc.testing.loop import run
+from actorproc.testing.simulation.loop import run
 from tests.group.site import now
 
-from .site import Site
+from .site import PartitionInfo
 
 # A host may crash between starting a task and its first step. That is no fault of the task.
 pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
 
 def test_a_second_host_takes_its_half_within_two_seconds_after_the_rebalance_delay() -> None:
     async def main() -> None:
-        site = Site(256)
+        site = PartitionInfo(256)
         first = site.start("a", drain=0.1)
         await site.until_even("a", within=2)
         await anyio.sleep(20)
@@ -45,7 +45,7 @@ def test_a_second_host_takes_its_half_within_two_seconds_after_the_rebalance_del
 
 def test_the_owner_is_told_why_a_lease_moves() -> None:
     async def main() -> None:
-        site = Site(4, nudging=False)
+        site = PartitionInfo(4, nudging=False)
         seen: set[str] = set()
         site.start("a")
         await site.until_even("a", within=2)
@@ -61,7 +61,7 @@ def test_the_owner_is_told_why_a_lease_moves() -> None:
 
 def test_the_log_tells_why_leases_move_in_a_line_for_all_of_them() -> None:
     async def main() -> None:
-        site = Site(256)
+        site = PartitionInfo(256)
         site.start("a")
         await site.until_even("a", within=2)
         site.start("b")
@@ -80,7 +80,7 @@ def test_the_log_tells_why_leases_move_in_a_line_for_all_of_them() -> None:
 
 def test_a_retiring_host_may_hand_over_before_anybody_has_marked_its_leases() -> None:
     async def main() -> None:
-        site = Site(4)
+        site = PartitionInfo(4)
         a, b = site.group("a"), site.group("b")
         for group in (a, b):
             await group.renew({})
@@ -97,7 +97,7 @@ def test_a_retiring_host_may_hand_over_before_anybody_has_marked_its_leases() ->
 
 def test_leases_of_others_and_leases_that_shall_stay_are_not_handed_over() -> None:
     async def main() -> None:
-        site = Site(4)
+        site = PartitionInfo(4)
         a, b = site.group("a"), site.group("b")
         for group in (a, b):
             await group.renew({})
@@ -112,7 +112,7 @@ def test_leases_of_others_and_leases_that_shall_stay_are_not_handed_over() -> No
 
 def test_a_lease_that_is_not_handed_over_is_taken_by_force_in_time_and_not_before() -> None:
     async def main() -> None:
-        site = Site(4)
+        site = PartitionInfo(4)
         site.start("a", drain=None)
         await site.until_even("a", within=2)
         site.start("b")
@@ -128,7 +128,7 @@ def test_a_lease_that_is_not_handed_over_is_taken_by_force_in_time_and_not_befor
 
 def test_a_document_that_changes_for_other_reasons_gives_no_more_time_to_hand_over() -> None:
     async def main() -> None:
-        site = Site(4)
+        site = PartitionInfo(4)
         site.start("a", drain=None)
         await site.until_even("a", within=2)
         site.start("b")
@@ -149,7 +149,7 @@ def test_a_document_that_changes_for_other_reasons_gives_no_more_time_to_hand_ov
 
 def test_leases_do_not_move_before_the_membership_was_quiet_however_often_one_looks() -> None:
     async def main() -> None:
-        site = Site(4)
+        site = PartitionInfo(4)
         a, b = site.group("a"), site.group("b")
         await a.renew({})
         assert (await a.look(site.partitions)).look_again_in is None
@@ -174,7 +174,7 @@ def test_leases_do_not_move_before_the_membership_was_quiet_however_often_one_lo
 
 def test_marks_for_a_host_that_dies_are_called_off() -> None:
     async def main() -> None:
-        site = Site(4, max_handoff_time=300)
+        site = PartitionInfo(4, max_handoff_time=300)
         a = site.start("a", drain=None)
         await site.until_even("a", within=2)
         b = site.start("b")
@@ -189,7 +189,7 @@ def test_marks_for_a_host_that_dies_are_called_off() -> None:
 
 def test_a_rolling_restart_moves_each_lease_only_because_its_own_host_stops() -> None:
     async def main() -> None:
-        site = Site(12)
+        site = PartitionInfo(12)
         nodes = {name: site.start(name) for name in "abc"}
         await site.until_even(*"abc", within=60)
         before = {p: lease.epoch for p, lease in site.leases.items()}
@@ -207,7 +207,7 @@ def test_a_rolling_restart_moves_each_lease_only_because_its_own_host_stops() ->
 
 def test_new_partitions_are_given_away_at_once() -> None:
     async def main() -> None:
-        site = Site(4)
+        site = PartitionInfo(4)
         site.start("a")
         site.start("b")
         await site.until_even("a", "b", within=60)

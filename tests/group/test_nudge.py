@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
+from actorproc.config.settings import Settings
 from actorproc.group.nudge import NoNudges, UdpNudges
-from actorproc.settings import Settings
 
 
 class Listener:

@@ -9,9 +9,9 @@ import anyio
 import pytest
 
 from actorproc.group.assignment import Plan, plan
-from actorproc.testing.loop import run
+from actorproc.testing.simulation.loop import run
 
-from .site import Site
+from .site import PartitionInfo
 
 # A host may crash between starting a task and its first step. That is no fault of the task.
 pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
 
 def test_the_first_host_takes_everything_at_once_with_four_requests() -> None:
     async def main() -> None:
-        site = Site(8)
+        site = PartitionInfo(8)
         node = site.start("a")
         took = await site.until_even("a", within=2)
         assert took < 0.5
@@ -45,7 +45,7 @@ def test_an_idle_group_costs_one_put_one_list_one_get_whatever_the_number_of_par
 
     async def main() -> None:
         nonlocal planned
-        site = Site(partitions)
+        site = PartitionInfo(partitions)
         nodes = [site.start(name) for name in "abc"]
         await site.until_even(*"abc", within=60)
         await anyio.sleep(30)
@@ -66,7 +66,7 @@ def test_an_idle_group_costs_one_put_one_list_one_get_whatever_the_number_of_par
 
 def test_two_hundred_hosts_that_start_at_once_need_few_writes() -> None:
     async def main() -> None:
-        site = Site(400)
+        site = PartitionInfo(400)
         random = Random(1)
         names = [f"h{i:03}" for i in range(200)]
         for name in names:

@@ -8,10 +8,10 @@ from random import Random
 import anyio
 import pytest
 
-from actorproc.testing.faults import CALM, Faults
-from actorproc.testing.loop import run
+from actorproc.testing.simulation.faults import CALM, Faults
+from actorproc.testing.simulation.loop import run
 
-from .site import Node, Site
+from .site import Node, PartitionInfo
 
 # A host may crash between starting a task and its first step. That is no fault of the task.
 pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
 def test_lost_replies_neither_lose_nor_repeat_a_step(seed: int) -> None:
     async def main() -> None:
         faults = Faults(slow=0, lost_request=0, lost_reply=0.5, late_write=0, busy=0, silence=(1, 3))
-        site = Site(12, faults=faults, seed=seed)
+        site = PartitionInfo(12, faults=faults, seed=seed)
         nodes = {name: site.start(name) for name in "abcd"}
         await site.until_even(*"abcd", within=300)
         await nodes["c"].stop()
@@ -41,7 +41,7 @@ def test_no_two_hosts_rely_on_the_same_lease_whatever_goes_wrong(seed: int) -> N
 
     async def main() -> None:
         random = Random(seed)
-        site = Site(16, faults=Faults(), seed=seed, max_handoff_time=3_000)
+        site = PartitionInfo(16, faults=Faults(), seed=seed, max_handoff_time=3_000)
         for name in "abcde":
             site.start(name, rate=random.uniform(0.98, 1.02), offset=random.uniform(-300, 300))
         alive = dict(site.nodes)

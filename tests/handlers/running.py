@@ -10,17 +10,17 @@ import orjson
 import pyarrow as pa
 import structlog
 
-from actorproc.clock import Clock
-from actorproc.context import Site
-from actorproc.handler import PartitionHandler
-from actorproc.handler_checks import checked_handler
-from actorproc.options import load_options
+from actorproc.config.settings import Settings
+from actorproc.handler.base import PartitionHandler
+from actorproc.handler.checks import checked_handler
+from actorproc.handler.context import PartitionInfo
+from actorproc.handler.options import load_options
+from actorproc.partition.dead_letter_limit import LetterLimit
 from actorproc.partition.handler_threads import HandlerThreads
-from actorproc.partition.letter_limit import LetterLimit
 from actorproc.partition.processing import BatchProcessor
 from actorproc.records import Batch
 from actorproc.rows.schema import parse_schema
-from actorproc.settings import Settings
+from actorproc.runtime.clock import Clock
 
 QUICK = Settings(retry_backoff=0.001, retry_backoff_max=0.002)
 
@@ -51,7 +51,7 @@ async def run(
         raise AssertionError("nothing here commits")
 
     processor = BatchProcessor(
-        instance, Site("p", "h", "0", 1, filled, None, structlog.get_logger()), parse_schema(kind.schema_for(filled)), settings,
+        instance, PartitionInfo("p", "h", "0", 1, filled, None, structlog.get_logger()), parse_schema(kind.schema_for(filled)), settings,
         Clock(1), save=save, draining=anyio.Event(), threads=HandlerThreads(2, Clock(1)), limit=LetterLimit(settings),
     )  # fmt: skip
     outcome = await processor.process(batch)

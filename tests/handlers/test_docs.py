@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from actorproc import Batch, PartitionContext, Record
-from actorproc.context import Site
-from actorproc.handler import CloseReason, PartitionHandler
-from actorproc.options import load_options
+from actorproc.handler.base import CloseReason, PartitionHandler
+from actorproc.handler.context import PartitionInfo
+from actorproc.handler.options import load_options
 from tests.handlers.running import run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "handlers.md").read_text()
@@ -63,7 +63,7 @@ async def test_an_example_does_what_the_page_says(name: str, tmp_path: Path) -> 
     options: dict[str, object] = {"container": str(tmp_path)} if name == "RunningTotals" else {}
     if name == "RunningTotals":
         claimed(tmp_path)
-    site = Site("p", "h", "0", 1, options=load_options(type(handler), options, environment={}), log=_Silent())
+    site = PartitionInfo("p", "h", "0", 1, options=load_options(type(handler), options, environment={}), log=_Silent())
     await handler.opened(site)
     result = await run(handler, VALUES, options=options)
     await handler.closing(site, CloseReason.STOPPING)
@@ -84,7 +84,7 @@ async def opened_totals(container: object) -> dict[str, float]:
     """The state with which the example of state per key begins."""
     handler = handlers()["RunningTotals"]()
     options = load_options(type(handler), {"container": str(container)}, environment={})
-    await handler.opened(Site("p", "h", "0", 1, options=options))
+    await handler.opened(PartitionInfo("p", "h", "0", 1, options=options))
     return handler.totals  # type: ignore[attr-defined, no-any-return]
 
 

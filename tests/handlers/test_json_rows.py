@@ -16,14 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from actorproc import Settings
-from actorproc.clock import Clock
 from actorproc.errors import HandlerDefinitionError, SchemaError, SettingsError
+from actorproc.handler.options import load_options
 from actorproc.handlers import JsonRows
 from actorproc.handlers.json_parsing import JsonParser
-from actorproc.options import load_options
 from actorproc.processor import Processor
+from actorproc.runtime.clock import Clock
 from actorproc.testing import run_handler
-from actorproc.testing.source import MemorySource
+from actorproc.testing.memory_source import MemorySource
 from tests.handlers.running import run
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)

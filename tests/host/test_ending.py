@@ -12,25 +12,25 @@ import structlog
 from actorproc.group.assignment import Lease, Member
 from actorproc.group.heartbeat import Heartbeat
 from actorproc.group.membership import GroupDocument
-from actorproc.host.ending import Ending
+from actorproc.host.end_progress import UntilEnd
+from actorproc.host.run_until_end import Ending
 from actorproc.host.supervisor import Supervisor
-from actorproc.host.until_end import UntilEnd
-from actorproc.layout import ProcessorLayout
-from actorproc.logger import get_logger
-from actorproc.output.checkpoints import Checkpoint
+from actorproc.output.checkpoint import Checkpoint
 from actorproc.records import Cursor
+from actorproc.runtime.logger import get_logger
 from actorproc.sources.protocol import End
-from actorproc.store import Store
-from actorproc.stores.memory import Memory
-from actorproc.testing.clock import VirtualClock
-from actorproc.testing.faults import CALM, FaultyBackend
-from actorproc.testing.loop import run
-from actorproc.testing.source import MemorySource
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Store
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.memory_source import MemorySource
+from actorproc.testing.simulation.clock import VirtualClock
+from actorproc.testing.simulation.faults import CALM, FaultyBackend
+from actorproc.testing.simulation.loop import run
 
 LAYOUT = ProcessorLayout("p")
 
 
-class Elsewhere:
+class RemoteProgress:
     """A supervisor whose partitions all run on other hosts."""
 
     partitions: frozenset[str] = frozenset()
@@ -52,9 +52,9 @@ class Elsewhere:
 def test_a_damaged_checkpoint_of_another_hosts_partition_does_not_end_the_run_of_this_one() -> None:
     async def main() -> None:
         clock, source = VirtualClock("a"), MemorySource(2)
-        memory = Memory(clock=clock)
+        memory = MemoryStore(clock=clock)
         ending = Ending(source, Store(memory, clock=clock), LAYOUT, get_logger(__name__))
-        supervisor = Elsewhere(await ending.find())
+        supervisor = RemoteProgress(await ending.find())
         await memory.put(LAYOUT.checkpoint("0"), b"{")
         await memory.put(LAYOUT.checkpoint("1"), Checkpoint(1, 0, Cursor("0")).to_json())
         async with anyio.create_task_group() as tasks:
@@ -68,7 +68,7 @@ def test_a_damaged_checkpoint_of_another_hosts_partition_does_not_end_the_run_of
 
 
 def test_a_partition_that_fails_beyond_its_end_keeps_nobody_from_waiting_for_those_of_other_hosts() -> None:
-    class Failing(Elsewhere):
+    class Failing(RemoteProgress):
         partitions = frozenset({"0"})
 
         def hopeless(self) -> dict[str, str]:
@@ -76,7 +76,7 @@ def test_a_partition_that_fails_beyond_its_end_keeps_nobody_from_waiting_for_tho
 
     async def main() -> None:
         clock, source = VirtualClock("a"), MemorySource(2)
-        store = Store(Memory(clock=clock), clock=clock)
+        store = Store(MemoryStore(clock=clock), clock=clock)
         ending = Ending(source, store, LAYOUT, get_logger(__name__))
         supervisor = Failing(await ending.find())
         supervisor.until_end.note_reached("0")
@@ -93,10 +93,10 @@ def test_a_partition_that_fails_beyond_its_end_keeps_nobody_from_waiting_for_tho
 def test_what_is_waited_for_elsewhere_is_told_now_and_then() -> None:
     async def main() -> list[Any]:
         clock, source = VirtualClock("a"), MemorySource(3)
-        store = Store(Memory(clock=clock), clock=clock)
+        store = Store(MemoryStore(clock=clock), clock=clock)
         with structlog.testing.capture_logs() as logs:
             ending = Ending(source, store, LAYOUT, structlog.get_logger())
-            supervisor = Elsewhere(await ending.find())
+            supervisor = RemoteProgress(await ending.find())
             await store.put(LAYOUT.checkpoint("1"), Checkpoint(1, 0, Cursor("0")).to_json())
             with anyio.move_on_after(34):
                 await ending.watch(cast(Supervisor, supervisor))
@@ -108,9 +108,9 @@ def test_what_is_waited_for_elsewhere_is_told_now_and_then() -> None:
 def test_a_partition_that_was_empty_and_has_grown_since_is_not_waited_for_for_ever() -> None:
     async def main() -> None:
         clock, source = VirtualClock("a"), MemorySource(1)
-        store = Store(Memory(clock=clock), clock=clock)
+        store = Store(MemoryStore(clock=clock), clock=clock)
         ending = Ending(source, store, LAYOUT, get_logger(__name__))
-        supervisor = Elsewhere(await ending.find())
+        supervisor = RemoteProgress(await ending.find())
         assert supervisor.until_end.ends["0"].sequence is None
         source.append("0", [b"1", b"2"])
         await store.put(LAYOUT.checkpoint("0"), Checkpoint(1, 0, Cursor("1", 0)).to_json())
@@ -138,9 +138,9 @@ def test_a_coarse_position_alone_is_no_sign_that_another_host_is_at_the_end(curs
 
     async def main() -> None:
         clock, source = VirtualClock("a"), OnePage(1)
-        store = Store(Memory(clock=clock), clock=clock)
+        store = Store(MemoryStore(clock=clock), clock=clock)
         ending = Ending(source, store, LAYOUT, get_logger(__name__))
-        supervisor = Elsewhere(await ending.find())
+        supervisor = RemoteProgress(await ending.find())
         await store.put(LAYOUT.checkpoint("0"), Checkpoint(1, 0, cursor).to_json())
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ending.watch, cast(Supervisor, supervisor))
@@ -155,7 +155,7 @@ def test_a_coarse_position_alone_is_no_sign_that_another_host_is_at_the_end(curs
 def test_what_other_hosts_have_reached_is_seen_soon_and_not_asked_without_pause_though_there_are_many() -> None:
     async def main() -> None:
         clock, source = VirtualClock("a"), MemorySource(400)
-        memory = Memory(clock=clock)
+        memory = MemoryStore(clock=clock)
         slow: Any = FaultyBackend(memory, CALM)
         store = Store(slow, clock=clock)
         ending = Ending(source, store, LAYOUT, get_logger(__name__))
@@ -164,7 +164,7 @@ def test_what_other_hosts_have_reached_is_seen_soon_and_not_asked_without_pause_
             await memory.put(LAYOUT.checkpoint(partition), Checkpoint(1, 0, Cursor("0")).to_json())
         late = LAYOUT.checkpoint("7")
         await memory.put(late, Checkpoint(1, 0, Cursor("-1")).to_json())
-        supervisor = Elsewhere(run_until)
+        supervisor = RemoteProgress(run_until)
         began = clock.monotonic()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ending.watch, cast(Supervisor, supervisor))
@@ -181,9 +181,9 @@ def test_what_other_hosts_have_reached_is_seen_soon_and_not_asked_without_pause_
 def test_what_has_failed_elsewhere_is_waited_for_once_it_has_come_here() -> None:
     async def main() -> None:
         clock, source = VirtualClock("a"), MemorySource(2)
-        store = Store(Memory(clock=clock), clock=clock)
+        store = Store(MemoryStore(clock=clock), clock=clock)
         ending = Ending(source, store, LAYOUT, get_logger(__name__))
-        supervisor = Elsewhere(await ending.find())
+        supervisor = RemoteProgress(await ending.find())
         supervisor.partitions = frozenset("0")
         members, leases = {"b": Member("1")}, {"0": Lease("a", 1), "1": Lease("b", 1)}
         await store.put(LAYOUT.group, GroupDocument(members, leases).to_json())

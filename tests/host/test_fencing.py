@@ -11,17 +11,17 @@ import pytest
 import structlog
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor
-from actorproc.context import Site
 from actorproc.errors import StoreError, StoreRefused, StoreUnavailable
 from actorproc.group.membership import GroupDocument, read_group
 from actorproc.group.nudge import NoNudges
-from actorproc.handler import CloseReason
-from actorproc.layout import ProcessorLayout
-from actorproc.store import Listing, Store, Stored
-from actorproc.stores.memory import Memory
-from actorproc.testing.clock import VirtualClock
-from actorproc.testing.loop import run
-from actorproc.testing.source import MemorySource
+from actorproc.handler.base import CloseReason
+from actorproc.handler.context import PartitionInfo
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Listing, Store, Stored
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.memory_source import MemorySource
+from actorproc.testing.simulation.clock import VirtualClock
+from actorproc.testing.simulation.loop import run
 
 LAYOUT = ProcessorLayout("n")
 
@@ -32,18 +32,18 @@ class Handler(PartitionHandler):
     opened_at: ClassVar[list[float]]
     closed: ClassVar[list[CloseReason]]
 
-    async def opened(self, ctx: Site) -> None:
+    async def opened(self, ctx: PartitionInfo) -> None:
         self.opened_at.append(anyio.current_time())
 
     async def process(self, batch: Batch, ctx: PartitionContext) -> None:
         for record in batch:
             await anyio.sleep(record.json())
 
-    async def closing(self, ctx: Site, reason: CloseReason) -> None:
+    async def closing(self, ctx: PartitionInfo, reason: CloseReason) -> None:
         self.closed.append(reason)
 
 
-class Trouble(Memory):
+class Trouble(MemoryStore):
     """Takes no heartbeat while there is an error to `refuse` it with, lists none while there is one to `hide` them with; gives no group
     document while it is `silent`."""
 
@@ -237,7 +237,7 @@ def test_a_source_without_partitions_is_warned_of_once() -> None:
         clock = VirtualClock("a")
         with structlog.testing.capture_logs() as logs:
             async with Processor(
-                Handler, name="n", source=MemorySource(0), container=Store(Memory(clock=clock), clock=clock), clock=clock,
+                Handler, name="n", source=MemorySource(0), container=Store(MemoryStore(clock=clock), clock=clock), clock=clock,
                 nudges=NoNudges(),
             ):  # fmt: skip
                 await anyio.sleep(1_000)

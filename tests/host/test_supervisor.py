@@ -12,21 +12,21 @@ import pytest
 import structlog
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor
-from actorproc.clock import Clock
-from actorproc.context import Site
 from actorproc.errors import CorruptObject, StoreUnavailable
 from actorproc.group.heartbeat import read_heartbeats
 from actorproc.group.membership import GroupDocument, read_group
 from actorproc.group.nudge import NoNudges
-from actorproc.handler import CloseReason
-from actorproc.layout import ProcessorLayout
+from actorproc.handler.base import CloseReason
+from actorproc.handler.context import PartitionInfo
 from actorproc.records import warm_up
+from actorproc.runtime.clock import Clock
 from actorproc.sources.protocol import Chunk
-from actorproc.store import Store
-from actorproc.stores.memory import Memory
-from actorproc.testing.clock import VirtualClock
-from actorproc.testing.loop import run
-from actorproc.testing.source import MemorySource
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Store
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.memory_source import MemorySource
+from actorproc.testing.simulation.clock import VirtualClock
+from actorproc.testing.simulation.loop import run
 
 QUICK: dict[str, Any] = {
     "lease_acquire_interval": 0.2,
@@ -40,7 +40,7 @@ class Nothing(PartitionHandler):
         pass
 
 
-class HeartbeatsRefused(Memory):
+class HeartbeatsRefused(MemoryStore):
     """A store that takes no heartbeat while `refusing`."""
 
     refusing = False
@@ -99,12 +99,12 @@ class SlowImports(Clock):
 
 
 async def test_a_host_joins_the_group_while_it_still_imports_and_runs_partitions_once_it_has() -> None:
-    clock, store, layout = SlowImports(), Store(Memory()), ProcessorLayout("Nothing")
+    clock, store, layout = SlowImports(), Store(MemoryStore()), ProcessorLayout("Nothing")
     clock.imported = anyio.Event()
     opened: list[str] = []
 
     class Opens(Nothing):
-        async def opened(self, ctx: Site) -> None:
+        async def opened(self, ctx: PartitionInfo) -> None:
             opened.append(ctx.partition)
 
     async with Processor(
@@ -131,7 +131,7 @@ class SlowToClose(PartitionHandler):
     closing_now = 0
     closed = 0
 
-    async def opened(self, ctx: Site) -> None:
+    async def opened(self, ctx: PartitionInfo) -> None:
         kind = type(self)
         kind.alive += 1
         kind.most_alive = max(kind.alive, kind.most_alive)
@@ -139,7 +139,7 @@ class SlowToClose(PartitionHandler):
     async def process(self, batch: Batch, ctx: PartitionContext) -> None:
         pass
 
-    async def closing(self, ctx: Site, reason: CloseReason) -> None:
+    async def closing(self, ctx: PartitionInfo, reason: CloseReason) -> None:
         type(self).closing_now += 1
         await anyio.sleep(9)
         type(self).closing_now -= 1
@@ -148,7 +148,7 @@ class SlowToClose(PartitionHandler):
 
 
 @asynccontextmanager
-async def slow_to_close(backend: Memory, clock: VirtualClock) -> AsyncIterator[type[SlowToClose]]:
+async def slow_to_close(backend: MemoryStore, clock: VirtualClock) -> AsyncIterator[type[SlowToClose]]:
     """A host with one partition, in virtual time."""
 
     class Handler(SlowToClose):
@@ -192,7 +192,7 @@ def test_a_partition_whose_closing_outlasts_the_fencing_of_its_host_starts_again
 def test_a_host_that_gets_a_partition_back_waits_for_its_own_old_instance_to_close() -> None:
     async def main() -> None:
         clock = VirtualClock("a")
-        backend = Memory(clock=clock)
+        backend = MemoryStore(clock=clock)
         store, layout = Store(backend, clock=clock), ProcessorLayout("slow")
         async with slow_to_close(backend, clock) as handler:
             group = await read_group(store, layout)
@@ -209,7 +209,7 @@ def test_a_host_that_gets_a_partition_back_waits_for_its_own_old_instance_to_clo
 def test_a_partition_whose_move_is_called_off_while_it_is_drained_starts_again_at_once() -> None:
     async def main() -> None:
         clock = VirtualClock("a")
-        backend = Memory(clock=clock)
+        backend = MemoryStore(clock=clock)
         store, layout = Store(backend, clock=clock), ProcessorLayout("slow")
         async with slow_to_close(backend, clock) as handler:
             before = await read_group(store, layout)
@@ -230,7 +230,7 @@ def test_the_snapshot_says_what_a_partition_is_at_until_it_is_handed_over() -> N
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             await anyio.sleep(5)
 
-        async def closing(self, ctx: Site, reason: CloseReason) -> None:
+        async def closing(self, ctx: PartitionInfo, reason: CloseReason) -> None:
             await anyio.sleep(2 if ctx.partition == "0" else 8)
 
     async def main() -> None:
@@ -239,7 +239,7 @@ def test_the_snapshot_says_what_a_partition_is_at_until_it_is_handed_over() -> N
         source.append("0", [b"1"])
         states: list[str] = []
         async with Processor(
-            TakesItsTime, name="slow", source=source, container=Store(Memory(clock=clock), clock=clock), host="a",
+            TakesItsTime, name="slow", source=source, container=Store(MemoryStore(clock=clock), clock=clock), host="a",
             clock=clock, nudges=NoNudges(),
         ) as processor:  # fmt: skip
             for second in range(1200):
@@ -254,7 +254,7 @@ def test_the_snapshot_says_what_a_partition_is_at_until_it_is_handed_over() -> N
 
 
 def test_a_host_whose_first_heartbeat_hangs_for_a_while_joins_once_one_is_taken() -> None:
-    class Hangs(Memory):
+    class Hangs(MemoryStore):
         async def put(self, key: str, body: bytes) -> str:
             if "/hosts/" in key and clock.monotonic() < free[0]:
                 await anyio.sleep(free[0] - clock.monotonic())
@@ -312,7 +312,7 @@ class Away(MemorySource):
 def test_a_host_that_cannot_list_the_partitions_of_its_source_says_so_until_it_can() -> None:
     async def main() -> None:
         clock, source = VirtualClock("a"), Away(1)
-        store, layout = Store(Memory(clock=clock), clock=clock), ProcessorLayout("Nothing")
+        store, layout = Store(MemoryStore(clock=clock), clock=clock), ProcessorLayout("Nothing")
         async with Processor(Nothing, source=source, container=store, clock=clock, nudges=NoNudges()) as processor:
 
             def error() -> str | None:
@@ -343,7 +343,7 @@ def test_a_lease_that_is_to_move_on_and_does_not_run_here_is_handed_over_at_once
 
     async def main() -> None:
         clock = VirtualClock("a")
-        store, layout = Store(Memory(clock=clock), clock=clock), ProcessorLayout("slow")
+        store, layout = Store(MemoryStore(clock=clock), clock=clock), ProcessorLayout("slow")
         both: dict[str, Any] = {"source": MemorySource(2), "container": store, "nudges": NoNudges(), "name": "slow"}
         async with (
             Processor(Nothing, host="a", clock=clock, **both) as a,
@@ -375,7 +375,7 @@ def test_a_lease_that_is_to_move_on_and_does_not_run_here_is_handed_over_at_once
 def test_looks_that_fail_are_a_warning_until_that_has_lasted_for_as_long_as_a_host_may_be_silent() -> None:
     async def main() -> None:
         clock, source = VirtualClock("a"), Away(1)
-        store = Store(Memory(clock=clock), clock=clock)
+        store = Store(MemoryStore(clock=clock), clock=clock)
         with structlog.testing.capture_logs() as logs:
             async with Processor(Nothing, source=source, container=store, clock=clock, nudges=NoNudges()):
                 await anyio.sleep(200)
@@ -406,7 +406,7 @@ def test_a_source_that_never_says_its_partitions_is_told_of_and_leases_move_all_
 
     async def main() -> None:
         clock, source = VirtualClock("a"), Hangs(2)
-        store = Store(Memory(clock=clock), clock=clock)
+        store = Store(MemoryStore(clock=clock), clock=clock)
         both: dict[str, Any] = {
             "source": source,
             "container": store,
@@ -441,13 +441,13 @@ def test_a_partition_that_fails_in_the_same_way_again_and_again_is_told_every_te
         why = "no database"
         failed = 0
 
-        async def opened(self, ctx: Site) -> None:
+        async def opened(self, ctx: PartitionInfo) -> None:
             Fails.failed += 1
             raise RuntimeError(self.why)
 
     async def main() -> None:
         clock = VirtualClock("a")
-        store = Store(Memory(clock=clock), clock=clock)
+        store = Store(MemoryStore(clock=clock), clock=clock)
         with structlog.testing.capture_logs() as logs:
             async with Processor(
                 Fails, source=MemorySource(1), container=store, clock=clock, nudges=NoNudges(), restart_backoff_max=0.5
@@ -470,7 +470,7 @@ def test_a_partition_that_fails_in_the_same_way_again_and_again_is_told_every_te
 def test_a_damaged_group_document_ends_no_host_that_runs_and_is_told_of(stop: bool) -> None:
     async def main() -> None:
         clock = VirtualClock("a")
-        store, layout = Store(Memory(clock=clock), clock=clock), ProcessorLayout("n")
+        store, layout = Store(MemoryStore(clock=clock), clock=clock), ProcessorLayout("n")
         source = MemorySource(1)
         processor = Processor(
             Counts, name="n", source=source, container=store, host="a", clock=clock, nudges=NoNudges()
@@ -505,7 +505,7 @@ def test_a_damaged_group_document_ends_no_host_that_runs_and_is_told_of(stop: bo
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             Counts.records += len(batch)
 
-        async def closing(self, ctx: Site, reason: CloseReason) -> None:
+        async def closing(self, ctx: PartitionInfo, reason: CloseReason) -> None:
             self.closed.append(reason)
 
     run(main())
@@ -514,7 +514,7 @@ def test_a_damaged_group_document_ends_no_host_that_runs_and_is_told_of(stop: bo
 def test_a_damaged_group_document_is_named_where_a_host_begins() -> None:
     async def main() -> None:
         clock = VirtualClock("a")
-        store = Store(Memory(clock=clock), clock=clock)
+        store = Store(MemoryStore(clock=clock), clock=clock)
         await store.put(ProcessorLayout("n").group, b"{}")
         with pytest.raises(CorruptObject, match=r"n/group\.json"):
             await Processor(
@@ -524,7 +524,7 @@ def test_a_damaged_group_document_is_named_where_a_host_begins() -> None:
     run(main())
 
 
-async def logged(source: MemorySource, memory: type[Memory], seconds: float) -> list[MutableMapping[str, Any]]:
+async def logged(source: MemorySource, memory: type[MemoryStore], seconds: float) -> list[MutableMapping[str, Any]]:
     """What a host logs that is stopped so long after its one partition runs."""
     clock = VirtualClock("a")
     container = Store(memory(clock=clock), clock=clock)
@@ -546,7 +546,7 @@ def test_a_drain_that_waits_for_the_source_alone_does_not_blame_the_handler() ->
     async def main() -> None:
         source = Blocked(1)
         source.append("0", [b"1"])
-        logs = await logged(source, Memory, 50)
+        logs = await logged(source, MemoryStore, 50)
         (told,) = (entry["why"] for entry in logs if entry["event"] == "partition.drain_timed_out")
         assert told == "the source's read() has not ended: a thread of it may be blocked"
 
@@ -555,7 +555,7 @@ def test_a_drain_that_waits_for_the_source_alone_does_not_blame_the_handler() ->
 
 @pytest.mark.parametrize("stop_after", [47.0, 47.5])
 def test_a_stop_that_takes_its_time_is_no_lost_lease(stop_after: float) -> None:
-    class Slow(Memory):
+    class Slow(MemoryStore):
         async def delete(self, key: str) -> None:
             await anyio.sleep(2)
             await super().delete(key)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from actorproc.settings import Settings
-from actorproc.store import Store
+from actorproc.config.settings import Settings
+from actorproc.storage.store import Store
 from actorproc.stores import open_store
 from tests.servers import S3Server
 

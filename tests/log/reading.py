@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from contextlib import aclosing
 
+from actorproc.config.settings import Settings
 from actorproc.records import Batch
-from actorproc.settings import Settings
 from actorproc.sources import LogSource
-from actorproc.store import Store
+from actorproc.storage.store import Store
 
 
 async def batches(source: LogSource, partition: str, position: str = "0") -> list[Batch]:

@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable
 import anyio
 import pytest
 
-from actorproc.boundary import RETENTION
 from actorproc.errors import StoreRefused, StoreUnavailable
-from actorproc.layout import log_file
 from actorproc.log.producer import Producer
-from actorproc.store import Store, Stored, StoreLimits
-from actorproc.stores.memory import Memory
-from actorproc.testing.clock import VirtualClock
-from actorproc.testing.loop import run
+from actorproc.retention.boundary import RETENTION
+from actorproc.storage.names import log_file
+from actorproc.storage.store import Store, Stored, StoreLimits
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.simulation.clock import VirtualClock
+from actorproc.testing.simulation.loop import run
 from tests.log.reading import log_contents
 from tests.log.test_append_hazards import Tampered
 
@@ -35,7 +35,7 @@ class Expiring(Tampered):
 def test_a_refusal_after_a_lost_reply_is_no_proof_that_the_record_is_not_there() -> None:
     async def main() -> None:
         clock = VirtualClock("p")
-        truth = Memory(clock=clock)
+        truth = MemoryStore(clock=clock)
 
         async def lost_reply(key: str, body: bytes, really: Really) -> str:
             await really()
@@ -57,7 +57,7 @@ def test_a_refusal_after_a_lost_reply_is_no_proof_that_the_record_is_not_there()
 def test_a_refusal_after_a_try_that_ended_in_doubt_is_no_proof_either() -> None:
     async def main() -> None:
         clock = VirtualClock("p")
-        truth = Memory(clock=clock)
+        truth = MemoryStore(clock=clock)
         late: list[Really] = []
 
         async def silent_then_refused(key: str, body: bytes, really: Really) -> str:
@@ -83,7 +83,7 @@ def test_a_refusal_after_a_try_that_ended_in_doubt_is_no_proof_either() -> None:
 def test_a_record_that_landed_after_a_long_sleep_is_in_doubt_where_the_boundary_may_not_be_read() -> None:
     async def main() -> None:
         clock = VirtualClock("p")
-        truth = Memory(clock=clock)
+        truth = MemoryStore(clock=clock)
 
         async def slow(key: str, body: bytes, really: Really) -> str:
             await clock.sleep(RETENTION)
@@ -105,7 +105,7 @@ def test_a_record_that_landed_after_a_long_sleep_is_in_doubt_where_the_boundary_
 def test_who_loses_every_race_gives_up_in_time() -> None:
     async def main() -> None:
         clock = VirtualClock("p")
-        truth = Memory(clock=clock)
+        truth = MemoryStore(clock=clock)
         rival: Stored | None = None
 
         async def faster(key: str, body: bytes, really: Really) -> str:

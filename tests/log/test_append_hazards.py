@@ -11,13 +11,13 @@ from itertools import chain
 import pytest
 
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable
-from actorproc.log.outgoing import Delivery
 from actorproc.log.producer import Producer
-from actorproc.store import Backend, Listing, Store, Stored, StoreLimits
-from actorproc.stores.memory import Memory
-from actorproc.testing.clock import VirtualClock
-from actorproc.testing.faults import CALM, Faults, FaultyBackend
-from actorproc.testing.loop import current_loop, run
+from actorproc.log.producer_batch import Delivery
+from actorproc.storage.store import Backend, Listing, Store, Stored, StoreLimits
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.simulation.clock import VirtualClock
+from actorproc.testing.simulation.faults import CALM, Faults, FaultyBackend
+from actorproc.testing.simulation.loop import current_loop, run
 from tests.log.reading import log_contents
 
 ROUGH = Faults(
@@ -59,7 +59,7 @@ class Tampered(Backend):
 def test_a_lost_reply_does_not_repeat_records() -> None:
     async def main() -> None:
         clock = VirtualClock("p")
-        truth = Memory(clock=clock)
+        truth = MemoryStore(clock=clock)
 
         async def reply_lost(key: str, body: bytes, really: Callable[[], Awaitable[str]]) -> str:
             await really()
@@ -77,7 +77,7 @@ def test_a_lost_reply_does_not_repeat_records() -> None:
 def test_an_append_refused_because_of_its_own_lost_reply_is_found_to_be_its_own() -> None:
     async def main() -> None:
         clock = VirtualClock("p")
-        truth = Memory(clock=clock)
+        truth = MemoryStore(clock=clock)
 
         async def applied_twice(key: str, body: bytes, really: Callable[[], Awaitable[str]]) -> str:
             await really()
@@ -97,7 +97,7 @@ def test_a_base_is_not_left_before_it_is_settled() -> None:
 
     async def main() -> None:
         clock = VirtualClock("p")
-        truth = Memory(clock=clock)
+        truth = MemoryStore(clock=clock)
 
         async def late(key: str, body: bytes, really: Callable[[], Awaitable[str]]) -> str:
             if backend.created.total() > 1:
@@ -124,7 +124,7 @@ def test_a_base_is_not_left_before_it_is_settled() -> None:
 def test_what_is_not_settled_in_time_fails_as_unknown_and_is_not_repeated_by_later_appends() -> None:
     async def main() -> None:
         clock = VirtualClock("p")
-        truth = Memory(clock=clock)
+        truth = MemoryStore(clock=clock)
         outage = True
 
         async def silent(key: str, body: bytes, really: Callable[[], Awaitable[str]]) -> str:
@@ -158,7 +158,7 @@ def test_what_is_not_settled_in_time_fails_as_unknown_and_is_not_repeated_by_lat
 def test_in_an_outage_all_that_was_sent_at_once_fails_at_once_however_much_waits() -> None:
     async def main() -> None:
         clock = VirtualClock("p")
-        truth = FaultyBackend(Memory(clock=clock), CALM)
+        truth = FaultyBackend(MemoryStore(clock=clock), CALM)
         store = Store(truth, clock=clock)
         async with Producer(
             store, partitions=2, batch_bytes=1, partitioner=lambda key, *_: int(key or b"0"), clock=clock
@@ -182,7 +182,7 @@ def test_what_waits_behind_an_append_in_doubt_has_its_own_time_and_keeps_the_ord
 
     async def main() -> None:
         clock = VirtualClock("p")
-        truth = Memory(clock=clock)
+        truth = MemoryStore(clock=clock)
         hanging = True
 
         async def hangs(key: str, body: bytes, really: Callable[[], Awaitable[str]]) -> str:
@@ -221,7 +221,7 @@ def test_what_waits_behind_an_append_in_doubt_has_its_own_time_and_keeps_the_ord
 def test_an_unknown_append_that_did_land_is_passed_by_the_next() -> None:
     async def main() -> None:
         clock = VirtualClock("p")
-        truth = Memory(clock=clock)
+        truth = MemoryStore(clock=clock)
 
         async def silent(key: str, body: bytes, really: Callable[[], Awaitable[str]]) -> str:
             if b"PAR1" in body and not landed:
@@ -249,7 +249,7 @@ def test_an_unknown_append_that_did_land_is_passed_by_the_next() -> None:
 def test_a_refusal_fails_at_once_and_leaves_other_partitions_alone() -> None:
     async def main() -> None:
         clock = VirtualClock("p")
-        truth = Memory(clock=clock)
+        truth = MemoryStore(clock=clock)
 
         async def refused(key: str, body: bytes, really: Callable[[], Awaitable[str]]) -> str:
             if key.startswith("partition=0/"):
@@ -276,7 +276,7 @@ def test_a_refusal_fails_at_once_and_leaves_other_partitions_alone() -> None:
 def test_producers_racing_for_a_partition_lose_nothing_and_repeat_nothing(producers: int) -> None:
     async def main() -> None:
         clock = VirtualClock("world")
-        truth = Memory(clock=clock)
+        truth = MemoryStore(clock=clock)
         store = FaultyBackend(truth, seed=1)
 
         async def produce(name: int) -> list[tuple[int, bytes]]:
@@ -306,7 +306,7 @@ def test_on_a_rough_network_with_crashes_every_confirmed_record_is_there_once_an
     async def main() -> None:
         loop = current_loop()
         clock = VirtualClock(f"{seed}/world")
-        truth = Memory(clock=clock)
+        truth = MemoryStore(clock=clock)
         store = FaultyBackend(truth, ROUGH, seed=seed)
         confirmed: dict[bytes, tuple[str, int]] = {}
         sent: Counter[bytes] = Counter()

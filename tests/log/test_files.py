@@ -13,12 +13,12 @@ import pytest
 
 from actorproc.errors import CorruptObject, UsageError
 from actorproc.group.membership import GroupDocument
-from actorproc.layout import ProcessorLayout
-from actorproc.log.files import ROW_GROUP_BYTES, LogFile, Notes, create_log, encode_file, open_log
 from actorproc.log.producer import Producer
+from actorproc.log.segments import ROW_GROUP_BYTES, Notes, Segment, create_log, encode_file, open_log
 from actorproc.records import RECORD_SCHEMA, Batch
-from actorproc.store import Store
-from actorproc.stores.memory import Memory
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Store
+from actorproc.stores.memory import MemoryStore
 
 NOTES = Notes("put", "producer", newest=1, running=1, covers=0)
 
@@ -59,16 +59,16 @@ async def test_a_log_is_not_made_among_processors_nor_inside_one(store: Store) -
 async def test_what_is_no_number_of_partitions_is_refused_before_anything_is_done(number: Any) -> None:
     why = re.escape(f"partitions = {number!r}: a whole number from 1 to 100,000")
     with pytest.raises(UsageError, match=why):
-        await create_log(Store(Memory()), number)
+        await create_log(Store(MemoryStore()), number)
     with pytest.raises(UsageError, match=why):
-        Producer(Store(Memory()), partitions=number)
+        Producer(Store(MemoryStore()), partitions=number)
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b'{"version":1}', b'{"version":1,"partitions":"x"}', b'{"version":2}']
 )
 async def test_a_log_that_is_described_wrongly_is_corrupt(body: bytes) -> None:
-    store = Store(Memory())
+    store = Store(MemoryStore())
     await store.put("log.json", body)
     with pytest.raises(CorruptObject, match=r"log\.json: "):
         await open_log(store)
@@ -76,13 +76,13 @@ async def test_a_log_that_is_described_wrongly_is_corrupt(body: bytes) -> None:
 
 def test_no_changed_byte_of_the_data_goes_unnoticed() -> None:
     body = encode_file(table([b"%d" % (i * i) for i in range(200)]), NOTES, "zstd")
-    whole = [value for batch in LogFile("0", 0, body).batches() for value in batch.values]
+    whole = [value for batch in Segment("0", 0, body).batches() for value in batch.values]
     footer = int.from_bytes(body[-8:-4], "little") + 8
     noticed = 0
     for index in range(len(body) - footer):
         broken = body[:index] + bytes([body[index] ^ 0x10]) + body[index + 1 :]
         try:
-            assert [value for batch in LogFile("0", 0, broken).batches() for value in batch.values] == whole
+            assert [value for batch in Segment("0", 0, broken).batches() for value in batch.values] == whole
         except CorruptObject:
             noticed += 1
     assert noticed > 0.9 * (len(body) - footer)
@@ -92,21 +92,21 @@ def test_a_large_file_has_row_groups_that_fit_into_memory() -> None:
     data = table([b"%9d" % i * 100 for i in range(20_000)])
     groups = pq.ParquetFile(pa.BufferReader(encode_file(data, NOTES, "zstd"))).metadata
     assert groups.num_row_groups == round(data.nbytes / ROW_GROUP_BYTES) > 1
-    batches = list(LogFile("0", 70, encode_file(data, NOTES, "zstd")).batches())
+    batches = list(Segment("0", 70, encode_file(data, NOTES, "zstd")).batches())
     assert max(batch.nbytes for batch in batches) <= 1.5 * ROW_GROUP_BYTES
     assert [sequence for batch in batches for sequence in batch.sequences] == list(range(70, 20_070))
 
 
 @pytest.mark.parametrize("skip", [0, 1, 6000, 19_999, 20_000])
 def test_records_are_skipped_across_row_groups(skip: int) -> None:
-    file = LogFile("0", 0, encode_file(table([b"%9d" % i * 100 for i in range(20_000)]), NOTES, "zstd"))
+    file = Segment("0", 0, encode_file(table([b"%9d" % i * 100 for i in range(20_000)]), NOTES, "zstd"))
     assert [sequence for batch in file.batches(skip) for sequence in batch.sequences] == list(range(skip, 20_000))
 
 
 @pytest.mark.parametrize("compression", ["zstd", "lz4", "snappy", "gzip", "none"])
 def test_each_compression_reads_back(compression: str) -> None:
     values = [b"a" * 100, None, b"", b"\x00\xff"]
-    (batch,) = LogFile("0", 0, encode_file(table(values), NOTES, compression)).batches()
+    (batch,) = Segment("0", 0, encode_file(table(values), NOTES, compression)).batches()
     assert batch.values == values
     assert batch.data.schema.equals(RECORD_SCHEMA)
 
@@ -115,9 +115,9 @@ def test_parquet_files_of_others_are_told_from_a_log_file() -> None:
     sink = io.BytesIO()
     pq.write_table(pa.table({"x": [1, 2]}), sink)
     with pytest.raises(CorruptObject, match="is no file of a log"):
-        LogFile("0", 0, sink.getvalue())
+        Segment("0", 0, sink.getvalue())
     with pytest.raises(CorruptObject, match="has no records"):
-        LogFile("0", 0, encode_file(table([]), NOTES, "zstd"))
+        Segment("0", 0, encode_file(table([]), NOTES, "zstd"))
 
 
 def test_a_file_little_larger_than_a_row_group_has_one_so_that_no_reader_holds_the_rest_of_it() -> None:

@@ -6,16 +6,16 @@ import anyio
 import orjson
 import pytest
 
+from actorproc.config.settings import Settings
 from actorproc.errors import ConditionFailed, StoreUnavailable
 from actorproc.log.heads import FORGET_AFTER, IDLE_AFTER, SWEEP_AGES
 from actorproc.log.producer import Producer
-from actorproc.settings import Settings
 from actorproc.sources import LogSource
-from actorproc.store import Backend, Listing, Store, Stored, StoreLimits
-from actorproc.stores.memory import Memory
-from actorproc.testing.clock import VirtualClock
-from actorproc.testing.faults import CALM, FaultyBackend
-from actorproc.testing.loop import current_loop, run
+from actorproc.storage.store import Backend, Listing, Store, Stored, StoreLimits
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.simulation.clock import VirtualClock
+from actorproc.testing.simulation.faults import CALM, FaultyBackend
+from actorproc.testing.simulation.loop import current_loop, run
 from tests.log.reading import log_contents
 
 
@@ -85,7 +85,7 @@ def by_number(key: bytes | None, value: bytes | None, partitions: int) -> int:
 def test_records_whose_producer_died_before_its_hint_are_found_by_the_sweep_in_however_many_files() -> None:
     async def main() -> None:
         clock = VirtualClock("t")
-        truth = Memory(clock=clock)
+        truth = MemoryStore(clock=clock)
         own = VirtualClock("p")
         backend = HeadsLost(truth)
         follower = Follower(Store(truth, clock=clock), clock)
@@ -128,7 +128,7 @@ def test_records_whose_producer_died_before_its_hint_are_found_by_the_sweep_in_h
 def test_an_append_that_lands_long_after_its_producer_died_is_found(late: float) -> None:
     async def main() -> None:
         clock = VirtualClock("t")
-        truth = Memory(clock=clock)
+        truth = MemoryStore(clock=clock)
         own = VirtualClock("p")
         host = current_loop().host("p")
         follower = Follower(Store(truth, clock=clock), clock)
@@ -165,7 +165,7 @@ def test_an_append_that_lands_long_after_its_producer_died_is_found(late: float)
 def test_a_head_is_open_before_the_first_append_and_idle_or_closed_after_the_last_hint() -> None:
     async def main() -> None:
         clock = VirtualClock("t")
-        truth = Memory(clock=clock)
+        truth = MemoryStore(clock=clock)
         seen: list[tuple[str, object]] = []
 
         class Watched(HeadsLost):
@@ -209,7 +209,7 @@ def test_a_head_is_open_before_the_first_append_and_idle_or_closed_after_the_las
 def test_a_busy_producer_writes_its_head_at_most_once_a_second() -> None:
     async def main() -> None:
         clock = VirtualClock("t")
-        store = Store(Memory(clock=clock), clock=clock)
+        store = Store(MemoryStore(clock=clock), clock=clock)
         async with Producer(store, partitions=4, linger=0.01, clock=clock) as producer:
             for number in range(3000):
                 await producer.send("x", key=number)
@@ -223,7 +223,7 @@ def test_a_busy_producer_writes_its_head_at_most_once_a_second() -> None:
 def test_with_an_append_unsettled_a_head_stays_open() -> None:
     async def main() -> None:
         clock = VirtualClock("t")
-        truth = Memory(clock=clock)
+        truth = MemoryStore(clock=clock)
 
         class Silent(HeadsLost):
             async def put_if_absent(self, key: str, body: bytes) -> str:
@@ -248,7 +248,7 @@ def test_with_an_append_unsettled_a_head_stays_open() -> None:
 def test_who_closes_right_after_a_doubt_leaves_its_head_open() -> None:
     async def main() -> None:
         clock = VirtualClock("t")
-        backend = LateAppends(Memory(clock=clock))
+        backend = LateAppends(MemoryStore(clock=clock))
         store = Store(backend, limits=StoreLimits(patience=1), clock=clock)
         backend.late = True
         with pytest.raises(StoreUnavailable):
@@ -284,7 +284,7 @@ class LateAppends(HeadsLost):
 def test_a_record_in_doubt_that_lands_late_is_found_while_its_producer_is_busy_elsewhere() -> None:
     async def main() -> None:
         clock = VirtualClock("t")
-        backend = LateAppends(Memory(clock=clock))
+        backend = LateAppends(MemoryStore(clock=clock))
         store = Store(backend, limits=StoreLimits(patience=1), clock=clock)
         follower = Follower(Store(backend, clock=clock), clock)
         async with Producer(
@@ -324,7 +324,7 @@ def test_a_record_in_doubt_that_lands_late_is_found_while_its_producer_is_busy_e
 def test_however_many_appends_end_in_doubt_heads_do_not_pile_up_and_late_records_are_found() -> None:
     async def main() -> None:
         clock = VirtualClock("t")
-        backend = LateAppends(Memory(clock=clock))
+        backend = LateAppends(MemoryStore(clock=clock))
         store = Store(backend, limits=StoreLimits(patience=1), clock=clock)
         follower = Follower(Store(backend, clock=clock), clock)
         async with Producer(
@@ -355,7 +355,7 @@ def test_however_many_appends_end_in_doubt_heads_do_not_pile_up_and_late_records
 def test_heads_of_closed_and_of_long_silent_producers_go_and_what_they_knew_stays() -> None:
     async def main() -> None:
         clock = VirtualClock("t")
-        store = Store(Memory(clock=clock), clock=clock)
+        store = Store(MemoryStore(clock=clock), clock=clock)
         for number in range(5):
             async with Producer(store, partitions=8, linger=0, partitioner=by_number, clock=clock) as producer:
                 await producer.send("x", key=number)
@@ -390,7 +390,7 @@ def test_a_late_write_of_an_older_head_does_not_land_on_a_newer_one() -> None:
 
     async def main() -> None:
         clock = VirtualClock("t")
-        truth = Memory(clock=clock)
+        truth = MemoryStore(clock=clock)
         held: list[tuple[str, bytes, str]] = []
 
         class Late(HeadsLost):
@@ -418,7 +418,7 @@ def test_followers_hear_of_everything_on_a_rough_network_with_dying_producers(se
     async def main() -> None:
         loop = current_loop()
         clock = VirtualClock(f"{seed}/w")
-        truth = Memory(clock=clock)
+        truth = MemoryStore(clock=clock)
         network = FaultyBackend(truth, CALM, seed=seed)
         follower = Follower(Store(network.view("reader"), clock=clock), clock)
 

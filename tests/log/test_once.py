@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from actorproc.layout import log_file
-from actorproc.log.files import Notes, encode_file, find_time
-from actorproc.log.once import ending
+from actorproc.log.append_once import ending
+from actorproc.log.segments import Notes, encode_file, find_time
 from actorproc.records import Batch
-from actorproc.store import Listing, Store
-from actorproc.stores.memory import Memory
+from actorproc.storage.names import log_file
+from actorproc.storage.store import Listing, Store
+from actorproc.stores.memory import MemoryStore
 
 
 def hour(number: int) -> datetime:
@@ -29,7 +29,7 @@ def file(at: int, put_id: str, *, covers: int, running: int | None = None) -> by
 
 
 async def test_a_file_of_another_that_comes_while_the_end_is_looked_for_is_not_taken_for_known() -> None:
-    class Raced(Memory):
+    class Raced(MemoryStore):
         raced = False
 
         async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Listing:

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actorproc.errors import UsageError
-from actorproc.log.partitioning import Router, murmur2, murmur2_many, partition_of_key, partitions_of_keys
+from actorproc.log.partitioner import Router, murmur2, murmur2_many, partition_of_key, partitions_of_keys
 from actorproc.log.producer import Producer
 from actorproc.records import RECORD_SCHEMA, Batch
-from actorproc.store import Store
-from actorproc.stores.memory import Memory
+from actorproc.storage.store import Store
+from actorproc.stores.memory import MemoryStore
 from tests.log.reading import log_contents
 
 KAFKAS_OWN = {  # org.apache.kafka.common.utils.UtilsTest, as Java ints
@@ -106,7 +106,7 @@ def test_a_callable_decides_for_all_and_is_held_to_the_partitions_there_are() ->
 
 @pytest.mark.parametrize("said", [True, Side.RIGHT])
 async def test_whatever_number_a_callable_says_the_record_goes_where_readers_look(said: int) -> None:
-    store = Store(Memory())
+    store = Store(MemoryStore())
     async with Producer(store, partitions=2, partitioner=lambda key, value, n: said) as producer:
         assert await (await producer.send("x")) == ("1", 0)
     assert (await log_contents(store))["1"] == [b"x"]

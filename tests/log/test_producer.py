@@ -16,19 +16,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from actorproc.config.settings import Settings
 from actorproc.errors import StoreError, StoreRefused, UsageError
-from actorproc.log.outgoing import OutgoingBatch, Sent, weight_of
-from actorproc.log.partitioning import partition_of_key
+from actorproc.log.partitioner import partition_of_key
 from actorproc.log.payloads import columns
 from actorproc.log.producer import Producer
+from actorproc.log.producer_batch import OutgoingBatch, Sent, weight_of
 from actorproc.records import Batch, Record
-from actorproc.settings import Settings
 from actorproc.sources import LogSource
-from actorproc.store import Store
-from actorproc.stores.memory import Memory
-from actorproc.testing.clock import VirtualClock
-from actorproc.testing.faults import CALM, FaultyBackend
-from actorproc.testing.loop import run
+from actorproc.storage.store import Store
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.simulation.clock import VirtualClock
+from actorproc.testing.simulation.faults import CALM, FaultyBackend
+from actorproc.testing.simulation.loop import run
 from tests.log.reading import batches, log_contents
 
 AT = datetime(2013, 1, 1, 5, 30, 0, 123456, tzinfo=UTC)
@@ -47,7 +47,7 @@ async def records(store: Store) -> list[Record]:
 
 def virtual() -> tuple[Store, VirtualClock]:
     clock = VirtualClock("p")
-    return Store(Memory(clock=clock), clock=clock), clock
+    return Store(MemoryStore(clock=clock), clock=clock), clock
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def virtual() -> tuple[Store, VirtualClock]:
     ],
 )  # fmt: skip
 async def test_values_are_sent_in_their_obvious_form(given: Any, stored: bytes | None) -> None:
-    store = Store(Memory())
+    store = Store(MemoryStore())
     async with Producer(store, partitions=1) as producer:
         await producer.send(given)
         await producer.send_many([given, b"mixed", given])
@@ -67,7 +67,7 @@ async def test_values_are_sent_in_their_obvious_form(given: Any, stored: bytes |
 
 @pytest.mark.parametrize("given", [1, 1.5, True, AT, object(), {1, 2}])
 async def test_a_value_without_one_obvious_form_is_refused(given: Any) -> None:
-    async with Producer(Store(Memory()), partitions=1) as producer:
+    async with Producer(Store(MemoryStore()), partitions=1) as producer:
         with pytest.raises(UsageError, match=f"is of type {type(given).__name__}: send bytes, str, None, or a dict"):
             await producer.send(given)
         with pytest.raises(UsageError, match=f"is of type {type(given).__name__}: send bytes"):
@@ -75,13 +75,13 @@ async def test_a_value_without_one_obvious_form_is_refused(given: Any) -> None:
 
 
 async def test_a_dict_that_is_no_json_is_refused() -> None:
-    async with Producer(Store(Memory()), partitions=1) as producer:
+    async with Producer(Store(MemoryStore()), partitions=1) as producer:
         with pytest.raises(UsageError, match="cannot be sent as JSON"):
             await producer.send({"x": object()})
 
 
 async def test_keys_headers_and_timestamps_arrive_as_given() -> None:
-    store = Store(Memory())
+    store = Store(MemoryStore())
     headers: list[tuple[str, bytes | str | None]] = [
         ("trace", b"\x01"),
         ("trace", b"\x02"),
@@ -121,13 +121,13 @@ async def test_keys_headers_and_timestamps_arrive_as_given() -> None:
     ],
 )
 async def test_what_goes_with_a_value_is_checked(options: Any, message: str) -> None:
-    async with Producer(Store(Memory()), partitions=1) as producer:
+    async with Producer(Store(MemoryStore()), partitions=1) as producer:
         with pytest.raises(UsageError, match=message):
             await producer.send("x", **options)
 
 
 async def test_columns_of_different_lengths_are_refused() -> None:
-    async with Producer(Store(Memory()), partitions=1) as producer:
+    async with Producer(Store(MemoryStore()), partitions=1) as producer:
         with pytest.raises(UsageError, match="1 keys for 2 values"):
             await producer.send_many(["a", "b"], keys=["k"])
         with pytest.raises(UsageError, match="timestamps with a time zone, none of them null"):
@@ -136,7 +136,7 @@ async def test_columns_of_different_lengths_are_refused() -> None:
 
 @pytest.mark.parametrize(("time", "unit"), [(10**18, "us"), (-(10**17), "us"), (10**17, "s"), (1, "ns")])
 async def test_times_that_a_record_cannot_have_are_refused(time: int, unit: str) -> None:
-    async with Producer(Store(Memory()), partitions=1) as producer:
+    async with Producer(Store(MemoryStore()), partitions=1) as producer:
         with pytest.raises(UsageError, match=r"^timestamps"):
             await producer.send_many(["a"], timestamps=pa.array([time], pa.timestamp(unit, "UTC")))
 
@@ -185,7 +185,7 @@ async def test_send_many_says_where_each_record_went(store: Store) -> None:
 
 
 async def test_order_within_a_partition_is_that_of_sending_one_by_one_or_many() -> None:
-    store = Store(Memory())
+    store = Store(MemoryStore())
     async with Producer(store, partitions=2, linger=0.001, batch_bytes=3000) as producer:
         number = 0
         for round_ in range(60):
@@ -238,7 +238,7 @@ def test_a_full_batch_and_a_flush_do_not_wait_for_linger() -> None:
     run(main())
 
 
-class Refusing(Memory):
+class Refusing(MemoryStore):
     """Whose log takes nothing any more once it is `closed`."""
 
     closed = False
@@ -271,7 +271,7 @@ async def test_each_task_that_flushes_is_told_of_the_batch_that_was_refused() ->
 
 
 async def test_a_producer_that_is_cancelled_while_it_flushes_closes_its_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Closing(Memory):
+    class Closing(MemoryStore):
         async def put_if_absent(self, key: str, body: bytes) -> str:
             if key.startswith("partition="):
                 await anyio.sleep_forever()
@@ -281,7 +281,7 @@ async def test_a_producer_that_is_cancelled_while_it_flushes_closes_its_store(mo
             closed.append(True)
 
     closed: list[bool] = []
-    monkeypatch.setattr("actorproc.stores.memory.Memory", Closing)
+    monkeypatch.setattr("actorproc.stores.memory.MemoryStore", Closing)
 
     async def use() -> None:
         async with Producer("memory://closes-when-cancelled", partitions=1) as producer:
@@ -295,7 +295,7 @@ async def test_a_producer_that_is_cancelled_while_it_flushes_closes_its_store(mo
 def test_send_waits_while_the_buffer_is_full_and_memory_stays_bounded() -> None:
     async def main() -> None:
         clock = VirtualClock("p")
-        slow = FaultyBackend(Memory(clock=clock), CALM.__class__(latency=(2, 4)))
+        slow = FaultyBackend(MemoryStore(clock=clock), CALM.__class__(latency=(2, 4)))
         limit = 100_000
         options = {"linger": 60, "batch_bytes": 20_000, "buffer_bytes": limit, "clock": clock}
         async with Producer(Store(slow, clock=clock), partitions=3, **options) as producer:  # type: ignore[arg-type]
@@ -369,7 +369,7 @@ def test_a_buffer_full_of_small_batches_is_sent_before_linger_ends() -> None:
 def test_batches_stay_large_while_the_buffer_is_full() -> None:
     async def main() -> None:
         clock = VirtualClock("p")
-        slow = FaultyBackend(Memory(clock=clock), replace(CALM, latency=(0.2, 0.2)))
+        slow = FaultyBackend(MemoryStore(clock=clock), replace(CALM, latency=(0.2, 0.2)))
         options: dict[str, Any] = {"partitions": 32, "buffer_bytes": 400_000, "compression": "none", "clock": clock}
         async with Producer(Store(slow, clock=clock), **options) as producer:
             began, sent = clock.monotonic(), 20_000
@@ -403,7 +403,7 @@ def test_senders_who_wait_for_room_are_never_stuck_behind_records_that_wait_for_
 
 
 async def test_an_error_of_the_caller_passes_through_and_what_was_sent_before_is_sent() -> None:
-    store = Store(Memory())
+    store = Store(MemoryStore())
     with pytest.raises(ZeroDivisionError):
         async with Producer(store, partitions=1, linger=60) as producer:
             await producer.send("before")
@@ -412,7 +412,7 @@ async def test_an_error_of_the_caller_passes_through_and_what_was_sent_before_is
 
 
 def test_what_was_sent_before_the_program_exits_within_the_block_is_sent() -> None:
-    store = Store(Memory())
+    store = Store(MemoryStore())
 
     async def main() -> None:
         async with Producer(store, partitions=1, linger=60) as producer:
@@ -428,7 +428,7 @@ def test_what_was_sent_before_the_program_exits_within_the_block_is_sent() -> No
 def test_cancelled_it_ends_at_once_and_says_that_the_fate_is_unknown() -> None:
     async def main() -> None:
         clock = VirtualClock("p")
-        network = FaultyBackend(Memory(clock=clock), CALM)
+        network = FaultyBackend(MemoryStore(clock=clock), CALM)
         began = clock.monotonic()
         with anyio.move_on_after(5):
             async with Producer(Store(network, clock=clock), partitions=2, linger=0, clock=clock) as producer:
@@ -445,7 +445,7 @@ def test_cancelled_it_ends_at_once_and_says_that_the_fate_is_unknown() -> None:
 
 
 async def test_deliveries_that_are_kept_hold_no_records() -> None:
-    async with Producer(Store(Memory()), partitions=1, linger=0) as producer:
+    async with Producer(Store(MemoryStore()), partitions=1, linger=0) as producer:
         tracemalloc.start()
         kept = [await producer.send(b"%d" % number + b"x" * 100_000) for number in range(100)]
         await producer.flush()
@@ -480,7 +480,7 @@ async def test_a_loop_of_sends_lets_others_run(many: bool) -> None:
             await anyio.lowlevel.checkpoint()
             turns += 1
 
-    async with Producer(Store(Memory()), partitions=1, linger=60) as producer, anyio.create_task_group() as tasks:
+    async with Producer(Store(MemoryStore()), partitions=1, linger=60) as producer, anyio.create_task_group() as tasks:
         tasks.start_soon(other)
         before = turns
         if many:
@@ -493,7 +493,7 @@ async def test_a_loop_of_sends_lets_others_run(many: bool) -> None:
 
 
 def test_a_record_that_came_late_to_a_batch_that_waits_has_most_of_its_time_too() -> None:
-    class Hangs(Memory):
+    class Hangs(MemoryStore):
         async def put_if_absent(self, key: str, body: bytes) -> str:
             if "partition=" in key:
                 await anyio.sleep_forever()

@@ -13,14 +13,14 @@ import orjson
 import pytest
 
 from actorproc.errors import StoreRefused, UsageError
-from actorproc.log.account import Account
-from actorproc.log.partitioning import partition_of_key
+from actorproc.log.line_producer import BLOCK, BadLine, Produced, first_checked, produce_lines
+from actorproc.log.partitioner import partition_of_key
 from actorproc.log.producer import Producer
-from actorproc.log.producing import BLOCK, BadLine, Produced, first_checked, produce_lines
-from actorproc.store import Store
-from actorproc.stores.memory import Memory
-from actorproc.testing.clock import VirtualClock
-from actorproc.testing.loop import run
+from actorproc.log.resume_point import Account
+from actorproc.storage.store import Store
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.simulation.clock import VirtualClock
+from actorproc.testing.simulation.loop import run
 from tests.log.reading import log_contents
 
 
@@ -29,7 +29,7 @@ async def test_each_line_is_a_record_as_it_is_in_the_partition_of_its_key(tmp_pa
     path = tmp_path / "events.jsonl"
     path.write_bytes(b"\n".join(lines) + b"\n")
     assert path.stat().st_size > BLOCK / 2
-    store = Store(Memory())
+    store = Store(MemoryStore())
     steps: list[Produced] = []
     with path.open("rb") as file:
         async with Producer(store, partitions=4) as producer:
@@ -46,7 +46,7 @@ async def test_each_line_is_a_record_as_it_is_in_the_partition_of_its_key(tmp_pa
 
 @pytest.mark.parametrize("ending", [b"", b"\n", b"\r\n", b"\n\n  \n"])
 async def test_blank_lines_and_line_breaks_are_no_part_of_records(ending: bytes) -> None:
-    store = Store(Memory())
+    store = Store(MemoryStore())
     async with Producer(store, partitions=1) as producer:
         produced = await produce_lines(producer, io.BytesIO(b"\n one\r\n\r\ntwo\n \t\nthree" + ending))
     assert (await log_contents(store))["0"] == [b" one", b"two", b"three"]
@@ -54,13 +54,13 @@ async def test_blank_lines_and_line_breaks_are_no_part_of_records(ending: bytes)
 
 
 async def test_nothing_gives_nothing() -> None:
-    store = Store(Memory())
+    store = Store(MemoryStore())
     async with Producer(store, partitions=1) as producer:
         assert await produce_lines(producer, io.BytesIO(b"")) == (0, 0, 0, 0, 0, {})
 
 
 async def test_keys_are_text_or_json_and_null_is_none() -> None:
-    store = Store(Memory())
+    store = Store(MemoryStore())
     keys = ["text", 5, 2.5, True, {"a": 1}, None]
     lines = b"\n".join(orjson.dumps({"k": key}) for key in keys)
     async with Producer(store, partitions=8) as producer:
@@ -72,13 +72,13 @@ async def test_keys_are_text_or_json_and_null_is_none() -> None:
 
 
 async def test_a_number_beside_what_is_deeper_than_python_reads_is_a_key() -> None:
-    async with Producer(Store(Memory()), partitions=8) as producer:
+    async with Producer(Store(MemoryStore()), partitions=8) as producer:
         line = b'{"k": 1e30, "x": %s}' % (b"[" * 1010 + b"]" * 1010)
         assert (await produce_lines(producer, io.BytesIO(line), key="k")).unkeyed == 0
 
 
 async def test_whole_numbers_are_keys_to_the_last_digit() -> None:
-    store = Store(Memory())
+    store = Store(MemoryStore())
     numbers = [str(10**29 + n).encode() for n in range(20)]
     async with Producer(store, partitions=8) as producer:
         lines = [b'{"k":%s}' % number for number in numbers]
@@ -92,21 +92,21 @@ BAD = b'{"k":"a"}\n\nnot json\n[1]\n{"other":1}\n{"k":"b"}\n'
 
 
 async def test_a_bad_line_is_skipped_or_kept_and_told_or_ends_it_with_its_number() -> None:
-    store = Store(Memory())
+    store = Store(MemoryStore())
     told: list[BadLine] = []
     async with Producer(store, partitions=1) as producer:
         produced = await produce_lines(producer, io.BytesIO(BAD), key="k", on_bad_line="skip", tell=told.append)
     assert produced[:5] == (2, produced.bytes, 0, 0, 3)
     assert (await log_contents(store))["0"] == [b'{"k":"a"}', b'{"k":"b"}']
     assert [line.number for line in told] == [3, 4, 5]
-    store = Store(Memory())
+    store = Store(MemoryStore())
     told.clear()
     async with Producer(store, partitions=1) as producer:
         produced = await produce_lines(producer, io.BytesIO(BAD), key="k", on_bad_line="keep", tell=told.append)
     assert produced[:5] == (5, produced.bytes, 3, 3, 0)
     assert (await log_contents(store))["0"] == [line for line in BAD.splitlines() if line]
     assert [line.number for line in told] == [3, 4, 5]
-    store = Store(Memory())
+    store = Store(MemoryStore())
     with pytest.raises(UsageError, match=r"line 3: no JSON .*: not json; the lines before it are in the log"):
         async with Producer(store, partitions=1) as producer:
             await produce_lines(producer, io.BytesIO(BAD), key="k", on_bad_line="fail")
@@ -114,7 +114,7 @@ async def test_a_bad_line_is_skipped_or_kept_and_told_or_ends_it_with_its_number
 
 
 async def test_lines_that_were_skipped_are_counted_where_it_says_from_which_to_go_on() -> None:
-    class RefusesB(Memory):
+    class RefusesB(MemoryStore):
         async def put_if_absent(self, key: str, body: bytes) -> str:
             if key.startswith("partition=1/"):
                 raise StoreRefused("no right to write there")
@@ -131,7 +131,7 @@ async def test_lines_that_were_skipped_are_counted_where_it_says_from_which_to_g
 
 
 async def test_without_a_key_field_a_line_may_be_anything() -> None:
-    store = Store(Memory())
+    store = Store(MemoryStore())
     async with Producer(store, partitions=1) as producer:
         await produce_lines(producer, io.BytesIO(BAD), on_bad_line="fail")
     assert len((await log_contents(store))["0"]) == 5
@@ -142,7 +142,7 @@ async def test_a_line_longer_than_a_block_stays_whole(tmp_path: Path) -> None:
     long = b"x" * (3 * BLOCK + 17)
     with gzip.open(path, "wb", compresslevel=1) as file:
         file.write(b"a\n" + long + b"\nb\n")
-    store = Store(Memory())
+    store = Store(MemoryStore())
     with gzip.open(path, "rb") as packed:
         async with Producer(store, partitions=1) as producer:
             await produce_lines(producer, packed)
@@ -151,7 +151,7 @@ async def test_a_line_longer_than_a_block_stays_whole(tmp_path: Path) -> None:
 
 async def test_a_pipe_is_followed_as_it_comes() -> None:
     reading, writing = os.pipe()
-    store = Store(Memory())
+    store = Store(MemoryStore())
     with os.fdopen(reading, "rb") as lines, os.fdopen(writing, "wb", buffering=0) as pipe:
         async with Producer(store, partitions=1, linger=0) as producer, anyio.create_task_group() as tasks:
             tasks.start_soon(produce_lines, producer, lines)
@@ -172,7 +172,7 @@ async def test_a_pipe_is_followed_as_it_comes() -> None:
 def test_a_rate_is_kept() -> None:
     async def main() -> None:
         clock = VirtualClock("p")
-        store = Store(Memory(clock=clock), clock=clock)
+        store = Store(MemoryStore(clock=clock), clock=clock)
         async with Producer(store, partitions=2, clock=clock) as producer:
             began = clock.monotonic()
             halfway: list[float] = []
@@ -192,7 +192,7 @@ def test_a_rate_is_kept() -> None:
 
 @pytest.mark.parametrize("rate", [0, math.inf, math.nan])
 async def test_a_rate_that_is_none_is_refused(rate: float) -> None:
-    async with Producer(Store(Memory()), partitions=1) as producer:
+    async with Producer(Store(MemoryStore()), partitions=1) as producer:
         with pytest.raises(UsageError, match=f"rate = {rate}: more than 0 records per second, and finite"):
             await produce_lines(producer, io.BytesIO(b"x\n"), rate=rate)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from actorproc.log.files import read_notes
 from actorproc.log.producer import Producer
-from actorproc.store import Store
-from actorproc.stores.memory import Memory
+from actorproc.log.segments import read_notes
+from actorproc.storage.store import Store
+from actorproc.stores.memory import MemoryStore
 
 
 def hour(number: int) -> datetime:
@@ -30,7 +30,7 @@ async def times(store: Store, base: int) -> tuple[int, int]:
 
 
 async def test_a_file_tells_the_greatest_timestamp_of_its_own_and_of_all_before_it() -> None:
-    store = Store(Memory())
+    store = Store(MemoryStore())
     async with Producer(store, partitions=1) as producer:
         await append(producer, 9, 5)
         await append(producer, 2)
@@ -41,7 +41,7 @@ async def test_a_file_tells_the_greatest_timestamp_of_its_own_and_of_all_before_
 
 
 async def test_a_producer_that_begins_or_comes_second_tells_of_the_files_of_others_too() -> None:
-    store = Store(Memory())
+    store = Store(MemoryStore())
     async with Producer(store, partitions=1) as first, Producer(store, partitions=1) as second:
         await append(first, 5)
         await append(second, 3)  # begins at the end of the first's

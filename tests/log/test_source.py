@@ -12,22 +12,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actorproc.budget import ByteBudget, Room
+from actorproc.config.settings import Settings
 from actorproc.errors import CorruptObject, SourceError, UsageError
-from actorproc.layout import log_file
 from actorproc.log.appender import Appender
-from actorproc.log.files import ROW_GROUP_BYTES, create_log
 from actorproc.log.heads import HeadWriter
 from actorproc.log.producer import Producer
+from actorproc.log.segments import ROW_GROUP_BYTES, create_log
 from actorproc.records import RECORD_SCHEMA, Batch
-from actorproc.settings import Settings
+from actorproc.runtime.budget import ByteBudget, Room
 from actorproc.sources import LogSource, open_source
 from actorproc.sources.protocol import End
-from actorproc.store import Store, Stored, StoreLimits
-from actorproc.stores.memory import Memory
-from actorproc.testing.clock import VirtualClock
-from actorproc.testing.faults import CALM, FaultyBackend
-from actorproc.testing.loop import run
+from actorproc.storage.names import log_file
+from actorproc.storage.store import Store, Stored, StoreLimits
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.simulation.clock import VirtualClock
+from actorproc.testing.simulation.faults import CALM, FaultyBackend
+from actorproc.testing.simulation.loop import run
 from tests.log.reading import batches, log_contents, values
 
 DAY = datetime(2013, 1, 1, tzinfo=UTC)
@@ -94,7 +94,7 @@ async def test_reading_goes_on_at_every_position_that_was_handed_out(store: Stor
 
 
 async def test_an_empty_log_has_its_end_at_its_start() -> None:
-    store = Store(Memory())
+    store = Store(MemoryStore())
     await create_log(store, 2)
     source = await opened(store)
     assert await source.start("0", "earliest") == await source.start("0", "latest") == "0"
@@ -130,7 +130,7 @@ def test_a_time_finds_the_first_record_as_late_as_it_whoever_wrote_when(data: st
 
     async def main() -> None:
         clock = VirtualClock("t")
-        store = Store(Memory(clock=clock), clock=clock)
+        store = Store(MemoryStore(clock=clock), clock=clock)
         await create_log(store, 1)
         # Appenders remember where the end was when they last wrote: each finds others' files in its way.
         appenders = [Appender(store, "0", f"p{i}", compression="zstd", hint=0, clock=clock) for i in range(3)]
@@ -154,7 +154,7 @@ def test_a_time_finds_the_first_record_as_late_as_it_whoever_wrote_when(data: st
 def test_the_end_of_a_long_partition_is_found_in_few_requests(known: bool) -> None:
     async def main() -> None:
         clock = VirtualClock("t")
-        store = Store(Memory(clock=clock), clock=clock)
+        store = Store(MemoryStore(clock=clock), clock=clock)
         async with Producer(store, partitions=1, linger=0, clock=clock) as producer:
             for number in range(3000):
                 await (await producer.send(str(number)))
@@ -175,7 +175,7 @@ def test_the_end_of_a_long_partition_is_found_in_few_requests(known: bool) -> No
 def test_a_waiting_reader_hears_of_news_within_the_poll_interval_and_the_hint_interval() -> None:
     async def main() -> None:
         clock = VirtualClock("t")
-        store = Store(Memory(clock=clock), clock=clock)
+        store = Store(MemoryStore(clock=clock), clock=clock)
         async with Producer(store, partitions=2, linger=0, clock=clock) as producer:
             source = await opened(store, poll_interval=1)
             heard: list[float] = []
@@ -202,7 +202,7 @@ def test_a_waiting_reader_hears_of_news_within_the_poll_interval_and_the_hint_in
 def test_an_idle_log_costs_one_listing_per_poll_whatever_the_number_of_partitions() -> None:
     async def main() -> None:
         clock = VirtualClock("t")
-        store = Store(Memory(clock=clock), clock=clock)
+        store = Store(MemoryStore(clock=clock), clock=clock)
         async with Producer(store, partitions=500, partitioner="round-robin", clock=clock) as producer:
             await producer.send_many(["x"] * 1000)
         source = await opened(store, poll_interval=2)
@@ -230,7 +230,7 @@ def test_an_idle_log_costs_one_listing_per_poll_whatever_the_number_of_partition
 def test_when_the_reader_that_polls_is_cancelled_another_takes_over() -> None:
     async def main() -> None:
         clock = VirtualClock("t")
-        store = Store(Memory(clock=clock), clock=clock)
+        store = Store(MemoryStore(clock=clock), clock=clock)
         async with Producer(
             store, partitions=20, linger=0, partitioner=lambda key, value, n: int(key or b"0"), clock=clock
         ) as p:
@@ -265,7 +265,7 @@ def test_when_the_reader_that_polls_is_cancelled_another_takes_over() -> None:
 def test_an_outage_delays_a_waiting_reader_and_does_not_end_it() -> None:
     async def main() -> None:
         clock = VirtualClock("t")
-        truth = Memory(clock=clock)
+        truth = MemoryStore(clock=clock)
         network = FaultyBackend(truth, CALM)
         await append(Store(truth, clock=clock), ["before"])
         source = await opened(Store(network, clock=clock), store_patience=5)
@@ -290,7 +290,7 @@ def test_an_outage_delays_a_waiting_reader_and_does_not_end_it() -> None:
 def test_a_reader_far_behind_on_a_slow_store_fetches_files_together_within_its_memory() -> None:
     async def main() -> None:
         clock = VirtualClock("t")
-        truth = Memory(clock=clock)
+        truth = MemoryStore(clock=clock)
         async with Producer(Store(truth, clock=clock), partitions=1, linger=0, clock=clock) as producer:
             for number in range(400):
                 await (await producer.send(str(number)))
@@ -314,7 +314,7 @@ def test_what_could_be_written_to_a_slow_store_can_be_read_and_what_was_listed_i
 
     asked: Counter[str] = Counter()
 
-    class Slow(Memory):
+    class Slow(MemoryStore):
         async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
             asked[key] += tail is None
             stored = await super().get(key, unless=unless, tail=tail)
@@ -342,7 +342,7 @@ def test_what_could_be_written_to_a_slow_store_can_be_read_and_what_was_listed_i
 def test_readers_of_many_partitions_fetch_what_there_is_room_for_and_all_get_their_turn() -> None:
     partitions, file_size = 12, 2**20
 
-    class Counting(Memory):
+    class Counting(MemoryStore):
         fetched = 0
 
         async def get(self, key: str, **options: Any) -> Stored | None:
@@ -391,7 +391,7 @@ def test_readers_of_many_partitions_fetch_what_there_is_room_for_and_all_get_the
 def test_files_that_are_on_their_way_count_as_fetched_ahead() -> None:
     async def main() -> None:
         clock = VirtualClock("t")
-        truth = Memory(clock=clock)
+        truth = MemoryStore(clock=clock)
         async with Producer(
             Store(truth, clock=clock), partitions=6, partitioner="round-robin", clock=clock
         ) as producer:
@@ -451,7 +451,7 @@ async def test_a_corrupt_file_is_named_and_never_passed_over(store: Store) -> No
 
 
 async def test_files_that_were_deleted_before_they_were_read_are_an_error() -> None:
-    store = Store(Memory())
+    store = Store(MemoryStore())
     for text in "abc":
         await append(store, [text])
     await store.delete(log_file("0", 0))
@@ -468,7 +468,7 @@ async def test_files_that_were_deleted_before_they_were_read_are_an_error() -> N
 @pytest.mark.parametrize("since", [[], ["d"], ["d", "e", "f", "g"]], ids=["nothing", "less", "more"])
 async def test_a_position_beyond_what_an_older_copy_of_the_log_has_is_an_error(position: str, since: list[str]) -> None:
     """Unless files begin or end there again by chance: that cannot be told."""
-    store = Store(Memory())
+    store = Store(MemoryStore())
     for texts in (["a"], ["b"], ["c"]):
         await append(store, texts)
     await store.delete(log_file("0", 2))
@@ -488,7 +488,7 @@ async def test_a_position_beyond_what_an_older_copy_of_the_log_has_is_an_error(p
 
 
 async def test_a_position_at_the_end_costs_one_request_to_be_sure_of() -> None:
-    store = Store(Memory())
+    store = Store(MemoryStore())
     for text in "abc":
         await append(store, [text])
     source = await opened(store)
@@ -500,7 +500,7 @@ async def test_a_position_at_the_end_costs_one_request_to_be_sure_of() -> None:
 
 
 async def test_a_position_of_another_source_is_refused() -> None:
-    store = Store(Memory())
+    store = Store(MemoryStore())
     await append(store, ["a"])
     source = await opened(store)
     with pytest.raises(SourceError, match="'12:34' is no position in partition 0 of a log"):
@@ -515,12 +515,12 @@ async def test_a_log_that_is_not_there_is_a_usage_error_that_says_how_to_make_on
 
 
 async def test_the_store_is_closed_again_where_there_is_no_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    closed: list[Memory] = []
+    closed: list[MemoryStore] = []
 
-    async def close(self: Memory) -> None:
+    async def close(self: MemoryStore) -> None:
         closed.append(self)
 
-    monkeypatch.setattr(Memory, "close", close)
+    monkeypatch.setattr(MemoryStore, "close", close)
     source = open_source("memory://nothing-here")
     with pytest.raises(UsageError):
         await source.open()
@@ -534,12 +534,12 @@ def test_an_unknown_kind_of_source_lists_what_is_allowed() -> None:
         open_source("kafka://broker/topic")
     with pytest.raises(UsageError, match=r"there is no 'redis' source.*s3://"):
         open_source("redis://x")
-    source = LogSource(Store(Memory()))
+    source = LogSource(Store(MemoryStore()))
     assert open_source(source) is source
 
 
 async def test_a_head_that_is_no_head_does_not_stop_readers_or_producers() -> None:
-    store = Store(Memory())
+    store = Store(MemoryStore())
     await append(store, ["a"])
     for number, body in enumerate([b"", b"[]", b'{"version":1,"newest":{"0":"x"}}', b'{"version":7}']):
         await store.put(f"heads/{number}.json", body)

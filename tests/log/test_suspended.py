@@ -8,18 +8,18 @@ from typing import TypeVar
 
 import pytest
 
-from actorproc.boundary import read_boundary
+from actorproc.admin.retained import RetainedLog
+from actorproc.admin.trim import trim
+from actorproc.config.settings import Settings
 from actorproc.errors import ActorprocError, ConditionFailed, StoreUnavailable
-from actorproc.keeping.kept import KeptLog
-from actorproc.keeping.trim import trim
-from actorproc.layout import log_boundary, log_file
 from actorproc.log.producer import Producer
-from actorproc.settings import Settings
+from actorproc.retention.boundary import read_boundary
 from actorproc.sources import LogSource
-from actorproc.store import Backend, Listing, Store, Stored
-from actorproc.stores.memory import Memory
-from actorproc.testing.clock import VirtualClock
-from actorproc.testing.loop import run
+from actorproc.storage.names import log_boundary, log_file
+from actorproc.storage.store import Backend, Listing, Store, Stored
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.simulation.clock import VirtualClock
+from actorproc.testing.simulation.loop import run
 from tests.log.reading import batches
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class World:
 
     def __init__(self) -> None:
         self.clock = VirtualClock("world")
-        self.truth = Memory(clock=self.clock)
+        self.truth = MemoryStore(clock=self.clock)
         self.store = Store(self.truth, clock=self.clock)
         self.seen: dict[int, bytes | None] = {}  # what has been read, by sequence
 
@@ -50,7 +50,7 @@ class World:
         """So much time passes; what there is then is read, and trimmed."""
         self.clock.offset += hours * HOUR
         await self.read()
-        await trim(KeptLog(self.store), SETTINGS)
+        await trim(RetainedLog(self.store), SETTINGS)
 
     async def late_files(self) -> None:
         """Others that slept create theirs, of a hundred records each, wherever a file was trimmed: they are void."""

@@ -14,15 +14,15 @@ import pyarrow as pa
 import pytest
 
 from actorproc.errors import StoreError, UsageError
-from actorproc.layout import log_file
 from actorproc.log import appender, payloads
-from actorproc.log.files import LogFile, encode_file
 from actorproc.log.producer import Producer
+from actorproc.log.segments import Segment, encode_file
 from actorproc.records import Batch
-from actorproc.store import Store
-from actorproc.stores.memory import Memory
-from actorproc.testing.clock import VirtualClock
-from actorproc.testing.loop import run
+from actorproc.storage.names import log_file
+from actorproc.storage.store import Store
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.simulation.clock import VirtualClock
+from actorproc.testing.simulation.loop import run
 from tests.log.reading import log_contents
 
 HALF = "caf\udce9"  # as os.listdir gives a name that is no UTF-8
@@ -47,7 +47,7 @@ async def test_what_no_file_can_hold_is_refused_by_name_and_the_producer_goes_on
 ) -> None:
     monkeypatch.setattr("actorproc.log.payloads.VALUE_LIMIT", 1000)
     monkeypatch.setattr("actorproc.log.producer.VALUE_LIMIT", 1000)
-    store = Store(Memory())
+    store = Store(MemoryStore())
     async with Producer(store, partitions=1) as producer:
         await producer.send("before")
         with pytest.raises(UsageError, match=message):
@@ -59,7 +59,7 @@ async def test_what_no_file_can_hold_is_refused_by_name_and_the_producer_goes_on
 
 
 async def test_columns_of_any_type_are_taken_as_their_items_one_by_one_would_be() -> None:
-    store = Store(Memory())
+    store = Store(MemoryStore())
     async with Producer(store, partitions=1) as producer:
         await producer.send_many(pa.array([{"a": 1}]), keys=pa.array([7]))
         with pytest.raises(UsageError, match="value 1 is of type int"):
@@ -70,14 +70,14 @@ async def test_columns_of_any_type_are_taken_as_their_items_one_by_one_would_be(
 
 
 async def test_numpys_and_pandas_columns_are_taken_as_their_items_too() -> None:
-    store = Store(Memory())
+    store = Store(MemoryStore())
     async with Producer(store, partitions=1) as producer:
         await producer.send_many(np.array(["a", "caf\u00e9"]), keys=pd.Series([1, 256]))
         await producer.send_many(pd.Series([b"a\0b", None, float("nan")]), keys=pd.Categorical([7, 7, 8]))
         for keys in (np.array([1]), np.array([1.5]), pd.Series([True])):
             with pytest.raises(UsageError, match=r"^key .* is of type"):
                 await producer.send_many(["x"], keys=keys)
-    found = LogFile("0", 0, (await store.get(log_file("0", 0))).body)  # type: ignore[union-attr]
+    found = Segment("0", 0, (await store.get(log_file("0", 0))).body)  # type: ignore[union-attr]
     (batch,) = found.batches()
     assert batch.values == [b"a", "caf\u00e9".encode(), b"a\0b", None, None]
     assert batch.keys == [b"1", b"256", b"7", b"7", b"8"]
@@ -94,7 +94,7 @@ def test_an_error_that_nobody_expected_is_that_batchs_alone(monkeypatch: pytest.
     async def main() -> None:
         monkeypatch.setattr(appender, "encode_file", picky)
         clock = VirtualClock("p")
-        store = Store(Memory(clock=clock), clock=clock)
+        store = Store(MemoryStore(clock=clock), clock=clock)
         async with Producer(
             store, partitions=2, partitioner=lambda key, value, n: int(key or b"0"), linger=0, clock=clock
         ) as producer:
@@ -111,7 +111,7 @@ def test_an_error_that_nobody_expected_is_that_batchs_alone(monkeypatch: pytest.
 
 
 async def test_headers_count_for_what_may_wait() -> None:
-    async with Producer(Store(Memory()), partitions=1, linger=3600, buffer_bytes=10_000) as producer:
+    async with Producer(Store(MemoryStore()), partitions=1, linger=3600, buffer_bytes=10_000) as producer:
         await producer.send(b"", headers=[("a", bytes(1000)), ("b", None), ("c", "x")])
         assert 1000 < producer.statistics().waiting_bytes < 3000
         await producer.flush()
@@ -122,7 +122,7 @@ async def test_headers_count_for_what_may_wait() -> None:
 async def test_a_record_that_waits_for_room_when_the_producer_is_closed_is_refused_and_not_lost_in_silence(
     many: bool,
 ) -> None:
-    store, said = Store(Memory()), list[str]()
+    store, said = Store(MemoryStore()), list[str]()
 
     async def send(producer: Producer) -> None:
         try:
@@ -140,7 +140,7 @@ async def test_a_record_that_waits_for_room_when_the_producer_is_closed_is_refus
 
 
 async def test_who_is_cancelled_in_send_has_sent_nothing() -> None:
-    async with Producer(Store(Memory()), partitions=1, linger=3600) as producer:
+    async with Producer(Store(MemoryStore()), partitions=1, linger=3600) as producer:
         returned = 0
         for _ in range(1200):
             with anyio.CancelScope() as scope:
@@ -185,7 +185,7 @@ async def test_records_whose_sizes_vary_are_sent_in_as_many_parts_as_they_take(
     monkeypatch.setattr(payloads, "COLUMNS_LIMIT", 120_000)
     monkeypatch.setattr("actorproc.log.producer.columns", watched)
     values = [b"small"] * 64 + [b"%d" % number * 500 for number in range(1000, 1400)] + [bytes(90_000)]
-    store = Store(Memory())
+    store = Store(MemoryStore())
     async with Producer(store, partitions=1) as producer:
         sent = await (await producer.send_many(values))
     assert [sequence for _, sequence in sent] == list(range(len(values)))

@@ -10,20 +10,20 @@ import anyio
 import numpy as np
 import pytest
 
-from actorproc.boundary import raise_boundary
 from actorproc.errors import CorruptObject, SourceError, StoreUnavailable, UsageError
-from actorproc.layout import LOG_STAGED, log_boundary, log_file, log_staged, log_transaction
 from actorproc.log import transactions
-from actorproc.log.files import create_log, end_of
 from actorproc.log.producer import Producer
+from actorproc.log.segments import create_log, end_of
 from actorproc.log.staging import Staged, decode_staged, encode_staged
 from actorproc.log.transactions import Transactions, is_begun, is_done
 from actorproc.records import Batch
+from actorproc.retention.boundary import raise_boundary
 from actorproc.sources.log import LogSource
-from actorproc.store import Store, StoreLimits
-from actorproc.stores.memory import Memory
-from actorproc.testing.clock import VirtualClock
-from actorproc.testing.loop import run
+from actorproc.storage.names import LOG_STAGED, log_boundary, log_file, log_staged, log_transaction
+from actorproc.storage.store import Store, StoreLimits
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.simulation.clock import VirtualClock
+from actorproc.testing.simulation.loop import run
 from tests.fragile import CLOCK, Fate, Fragile, Killed, Shuffled
 from tests.log.reading import batches
 
@@ -51,7 +51,7 @@ class World:
     """A log in memory with a file in it, and drivers that append to it in a transaction named `t`."""
 
     def __init__(self) -> None:
-        self.truth = Memory()
+        self.truth = MemoryStore()
 
     async def prepare(self) -> None:
         await create_log(Store(self.truth), PARTITIONS)
@@ -91,7 +91,7 @@ class World:
 
     async def commit_elsewhere(self, batch: int, values: Sequence[str]) -> None:
         """Its tasks have staged where the driver does not look."""
-        staged = await self.stage(Store(Memory()), batch, values)
+        staged = await self.stage(Store(MemoryStore()), batch, values)
         async with Transactions.opened(Store(self.truth)) as opened:
             await opened.commit("t", batch, staged)
 
@@ -336,7 +336,7 @@ def test_what_was_staged_and_abandoned_is_removed_a_week_later_unless_a_transact
     async def main() -> None:
         clock = VirtualClock("t")
         world = World()
-        world.truth = Memory(clock=clock)
+        world.truth = MemoryStore(clock=clock)
         store = Store(world.truth, clock=clock)
         await create_log(store, PARTITIONS)
         await world.stage(store, 0, BATCH)  # its transaction will come to be unfinished
@@ -365,7 +365,7 @@ async def test_a_transaction_without_a_name_of_its_own_leaves_nothing_behind(wor
 
 async def test_a_place_without_a_log_is_refused() -> None:
     with pytest.raises(UsageError, match="there is no log"):
-        async with Transactions.opened(Store(Memory())):
+        async with Transactions.opened(Store(MemoryStore())):
             pass
 
 

@@ -10,23 +10,24 @@ import numpy as np
 import orjson
 import pytest
 
-from actorproc.keeping.kept import KeptLog
-from actorproc.keeping.trim import trim
-from actorproc.layout import ProcessorLayout, log_staged
-from actorproc.log import once, transactions
-from actorproc.log.files import open_log
-from actorproc.log.once import ending, hinting
+from actorproc.admin.replay import Replay, Replayed
+from actorproc.admin.retained import RetainedLog
+from actorproc.admin.trim import trim
+from actorproc.config.settings import Settings
+from actorproc.log import append_once as once
+from actorproc.log import transactions
+from actorproc.log.append_once import ending, hinting
 from actorproc.log.producer import Producer
+from actorproc.log.segments import open_log
 from actorproc.log.staging import Staged, encode_staged
 from actorproc.log.transactions import Transactions, is_done
 from actorproc.records import Batch
-from actorproc.replay import Replay, Replayed
-from actorproc.settings import Settings
 from actorproc.sources import LogSource
-from actorproc.store import Store, Stored
-from actorproc.stores.memory import Memory
-from actorproc.testing.clock import VirtualClock
-from actorproc.testing.loop import run
+from actorproc.storage.names import ProcessorLayout, log_staged
+from actorproc.storage.store import Store, Stored
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.simulation.clock import VirtualClock
+from actorproc.testing.simulation.loop import run
 from tests.log.reading import log_contents
 
 Meanwhile = Callable[[], Awaitable[None]]
@@ -37,9 +38,9 @@ class World:
 
     def __init__(self) -> None:
         self.clock = VirtualClock("a")
-        self.store = self.seen_by(Memory)
+        self.store = self.seen_by(MemoryStore)
 
-    def seen_by(self, kind: type[Memory]) -> Store:
+    def seen_by(self, kind: type[MemoryStore]) -> Store:
         return Store(kind("trimmed beside", clock=self.clock), clock=self.clock)
 
     async def append(self, *values: str, timestamp: datetime | None = None) -> None:
@@ -48,7 +49,7 @@ class World:
                 await (await producer.send(value, timestamp=timestamp))
 
     async def trim(self) -> None:
-        assert (await trim(KeptLog(self.store), Settings())).files
+        assert (await trim(RetainedLog(self.store), Settings())).files
 
     async def hours_later(self) -> None:
         await self.append("x")
@@ -65,7 +66,7 @@ def world() -> Any:
     memory._named.pop("trimmed beside", None)
 
 
-class Between(Memory):
+class Between(MemoryStore):
     """Others are at work between a listing and the read of what it lists."""
 
     meanwhile: Meanwhile | None = None
@@ -175,7 +176,7 @@ def test_a_replay_that_slept_while_another_finished_it_hears_that_it_is_done(
             assert await replay() == Replayed(1, 0)
             await world.hours_later()
 
-        monkeypatch.setattr("actorproc.replay.land", sleeping_in(once.land, another))
+        monkeypatch.setattr("actorproc.admin.replay.land", sleeping_in(once.land, another))
         assert await replay() == Replayed(0, 1)
         assert await base(world.store) == 4, "first, dead, x, y"
 

@@ -9,18 +9,18 @@ import orjson
 import pyarrow as pa
 import structlog
 
-from actorproc.clock import Clock
-from actorproc.context import PartitionContext, Site
-from actorproc.handler import PartitionHandler
+from actorproc.config.settings import Settings
+from actorproc.handler.base import PartitionHandler
+from actorproc.handler.context import PartitionContext, PartitionInfo
+from actorproc.partition.dead_letter_limit import LetterLimit
 from actorproc.partition.handler_threads import HandlerThreads
-from actorproc.partition.letter_limit import LetterLimit
 from actorproc.partition.outcome import Outcome
 from actorproc.partition.processing import BatchProcessor
 from actorproc.records import Batch
 from actorproc.rows.schema import parse_schema
-from actorproc.settings import Settings
+from actorproc.runtime.clock import Clock
 
-SITE = Site("p", "h", "0", 1, None, None, structlog.get_logger())
+SITE = PartitionInfo("p", "h", "0", 1, None, None, structlog.get_logger())
 QUICK = Settings(retry_backoff=0.001, retry_backoff_max=0.002)
 
 

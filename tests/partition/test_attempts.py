@@ -7,9 +7,9 @@ import orjson
 import pytest
 import structlog
 
-from actorproc.context import PartitionContext
-from actorproc.handler import Decision, PartitionHandler
-from actorproc.partition.retrying import Interrupted
+from actorproc.handler.base import Decision, PartitionHandler
+from actorproc.handler.context import PartitionContext
+from actorproc.partition.retry_pause import Interrupted
 from actorproc.records import Batch
 from tests.partition.running import QUICK, Doubler, Run, column, letters, numbers
 

@@ -8,8 +8,8 @@ import anyio
 import orjson
 import pytest
 
-from actorproc.context import PartitionContext
-from actorproc.handler import PartitionHandler
+from actorproc.handler.base import PartitionHandler
+from actorproc.handler.context import PartitionContext
 from actorproc.records import Batch
 from tests.partition.running import QUICK, Doubler, Run, column, letters, numbers
 

@@ -8,12 +8,12 @@ from typing import Any
 import anyio
 import pytest
 
-from actorproc.context import PartitionContext
-from actorproc.handler import PartitionHandler
+from actorproc.handler.base import PartitionHandler
+from actorproc.handler.context import PartitionContext
 from actorproc.partition.read_ahead import fitting
 from actorproc.records import Batch
-from actorproc.testing.clock import VirtualClock
-from actorproc.testing.loop import run
+from actorproc.testing.simulation.clock import VirtualClock
+from actorproc.testing.simulation.loop import run
 from tests.partition.world import World
 
 

@@ -7,8 +7,8 @@ import gc
 import pickle
 import weakref
 
-from actorproc.context import PartitionContext
-from actorproc.handler import PartitionHandler
+from actorproc.handler.base import PartitionHandler
+from actorproc.handler.context import PartitionContext
 from actorproc.records import Batch
 from tests.partition.running import Doubler, Run, column, letters, numbers
 

@@ -10,8 +10,8 @@ import anyio
 import pytest
 import structlog
 
-from actorproc.context import PartitionContext
-from actorproc.handler import PartitionHandler
+from actorproc.handler.base import PartitionHandler
+from actorproc.handler.context import PartitionContext
 from actorproc.partition.outcome import Outcome
 from actorproc.records import Batch, Record
 from tests.partition.running import QUICK, Doubler, Run, column, numbers

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from actorproc import errors
-from actorproc.context import PartitionContext
-from actorproc.handler import PartitionHandler
+from actorproc.handler.base import PartitionHandler
+from actorproc.handler.context import PartitionContext
 from actorproc.records import Batch
 from tests.partition.running import QUICK, Doubler, Run, numbers
 

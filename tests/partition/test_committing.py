@@ -13,16 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from actorproc import errors
-from actorproc.context import PartitionContext
-from actorproc.handler import CloseReason
+from actorproc.handler.base import CloseReason
+from actorproc.handler.context import PartitionContext
 from actorproc.records import Batch
+from actorproc.runtime.tasks import first_cause
 from actorproc.sources.protocol import Chunk
-from actorproc.store import Store
-from actorproc.stores.memory import Memory
-from actorproc.tasks import first_cause
-from actorproc.testing.clock import VirtualClock
-from actorproc.testing.loop import run
-from actorproc.testing.source import MemorySource
+from actorproc.storage.store import Store
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.memory_source import MemorySource
+from actorproc.testing.simulation.clock import VirtualClock
+from actorproc.testing.simulation.loop import run
 from tests.partition.world import Numbers, World, _at_least, eventually
 
 
@@ -194,7 +194,7 @@ async def test_a_commit_that_the_handler_cuts_short_is_not_made_again_and_taken_
     world = World()
     let_go = anyio.Event()
 
-    class Hangs(Memory):
+    class Hangs(MemoryStore):
         async def put_if_absent(self, key: str, body: bytes) -> str:
             tag = await super().put_if_absent(key, body)
             if world.layout.output in key:
@@ -221,7 +221,7 @@ async def test_a_commit_that_the_handler_cuts_short_is_not_made_again_and_taken_
         except ExceptionGroup as group:
             raise first_cause(group) from group
     assert Impatient.closed == [CloseReason.FAILED]
-    memory.put_if_absent = Memory.put_if_absent.__get__(memory)  # type: ignore[method-assign]
+    memory.put_if_absent = MemoryStore.put_if_absent.__get__(memory)  # type: ignore[method-assign]
     world.handler = Numbers
     await world.until_end(1)
     await world.check()

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from actorproc import errors
-from actorproc.context import PartitionContext
-from actorproc.handler import PartitionHandler
-from actorproc.partition.letter_limit import LetterLimit
+from actorproc.config.settings import Settings
+from actorproc.handler.base import PartitionHandler
+from actorproc.handler.context import PartitionContext
+from actorproc.partition.dead_letter_limit import LetterLimit
 from actorproc.records import Batch, Record
-from actorproc.settings import Settings
 from tests.partition.running import QUICK, Doubler, Run, column, letters, numbers
 
 

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from actorproc import errors
-from actorproc.context import PartitionContext
-from actorproc.handler import PartitionHandler
-from actorproc.parquet import write_parquet
+from actorproc.handler.base import PartitionHandler
+from actorproc.handler.context import PartitionContext
 from actorproc.records import Batch, Record
+from actorproc.storage.parquet import write_parquet
 from tests.partition.running import Doubler, Run, column, letters, numbers
 
 

@@ -10,8 +10,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from actorproc.clock import Clock
 from actorproc.partition.handler_threads import HandlerThreads
+from actorproc.runtime.clock import Clock
 
 
 async def until(condition: threading.Event) -> None:
@@ -144,7 +144,7 @@ async def test_a_thread_ends_also_where_anyio_cannot_tell_the_loop_outside_of_a_
 
 
 async def test_what_is_read_ahead_waits_for_a_handler_that_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actorproc.clock._PATIENCE", 60)
+    monkeypatch.setattr("actorproc.runtime.clock._PATIENCE", 60)
     clock = Measured(1.0)
     threads, go_on, decoded = HandlerThreads(4, clock), threading.Event(), list[str]()
     async with anyio.create_task_group() as tasks:
@@ -158,7 +158,7 @@ async def test_what_is_read_ahead_waits_for_a_handler_that_computes(monkeypatch:
 
 
 async def test_a_turn_that_does_not_come_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actorproc.clock._PATIENCE", 0.01)
+    monkeypatch.setattr("actorproc.runtime.clock._PATIENCE", 0.01)
     threads = HandlerThreads(4, Measured(1.0))
     go_on, inside = threading.Event(), threading.Event()
     async with anyio.create_task_group() as tasks:

@@ -9,14 +9,14 @@ from collections.abc import AsyncGenerator
 import anyio
 import pytest
 
-from actorproc.context import PartitionContext
-from actorproc.handler import Decision
-from actorproc.partition.partition import PartitionActor
+from actorproc.handler.base import Decision
+from actorproc.handler.context import PartitionContext
+from actorproc.partition.actor import PartitionActor
 from actorproc.records import Batch
 from actorproc.sources.protocol import Chunk
-from actorproc.testing.clock import VirtualClock
-from actorproc.testing.loop import run
-from actorproc.testing.source import MemorySource
+from actorproc.testing.memory_source import MemorySource
+from actorproc.testing.simulation.clock import VirtualClock
+from actorproc.testing.simulation.loop import run
 from tests.partition.world import Numbers, World, _is, eventually
 
 

@@ -12,8 +12,8 @@ import pytest
 import structlog
 
 from actorproc import errors
-from actorproc.context import PartitionContext
-from actorproc.handler import PartitionHandler
+from actorproc.handler.base import PartitionHandler
+from actorproc.handler.context import PartitionContext
 from actorproc.records import Batch, Record
 from tests.partition.running import Doubler, Run, column, numbers
 

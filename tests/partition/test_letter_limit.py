@@ -9,14 +9,14 @@ import orjson
 import pytest
 
 from actorproc import PartitionContext, Processor, Record
+from actorproc.config.settings import Settings
 from actorproc.errors import TooManyDeadLetters
 from actorproc.handlers import RecordHandler
-from actorproc.partition.letter_limit import LetterLimit
+from actorproc.partition.dead_letter_limit import LetterLimit
 from actorproc.records import Batch
-from actorproc.settings import Settings
-from actorproc.store import Store
-from actorproc.stores.memory import Memory
-from actorproc.testing.source import MemorySource
+from actorproc.storage.store import Store
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.memory_source import MemorySource
 
 QUICK: dict[str, Any] = {
     "retry_backoff": 0.001,
@@ -163,7 +163,7 @@ class Sorted(RecordHandler):
 async def processed(whats: list[str], **settings: Any) -> tuple[int, int]:
     source = MemorySource(1)
     source.append("0", [orjson.dumps([number, what]) for number, what in enumerate(whats)])
-    processor = Processor(Sorted, source=source, container=Store(Memory()), host="a", **QUICK, **settings)
+    processor = Processor(Sorted, source=source, container=Store(MemoryStore()), host="a", **QUICK, **settings)
     await processor.run(until_end=True)
     supervisor = processor.statistics().supervisor
     assert supervisor is not None

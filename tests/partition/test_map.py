@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import anyio
 
-from actorproc.context import PartitionContext
+from actorproc.handler.context import PartitionContext
 from actorproc.records import Batch, Record
 from tests.partition.running import QUICK, Doubler, Run, column, letters, numbers
 

@@ -9,7 +9,7 @@ import anyio
 import pyarrow as pa
 import pytest
 
-from actorproc.context import PartitionContext
+from actorproc.handler.context import PartitionContext
 from actorproc.records import Batch, Record
 from tests.partition.running import QUICK, Doubler, Run, column, letters, numbers
 

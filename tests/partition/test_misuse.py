@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from actorproc import errors
-from actorproc.context import PartitionContext
-from actorproc.handler import PartitionHandler
+from actorproc.handler.base import PartitionHandler
+from actorproc.handler.context import PartitionContext
 from actorproc.records import Batch, Record
 from tests.partition.running import QUICK, Doubler, Run, letters, numbers
 

@@ -8,8 +8,8 @@ import pytest
 import structlog
 
 from actorproc import errors
-from actorproc.context import PartitionContext
-from actorproc.handler import Decision
+from actorproc.handler.base import Decision
+from actorproc.handler.context import PartitionContext
 from actorproc.records import Batch
 from tests.partition.running import QUICK, Doubler, Run, column, letters, numbers
 

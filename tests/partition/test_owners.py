@@ -11,10 +11,10 @@ import pytest
 
 from actorproc import errors
 from actorproc.output.chain import OutputChain
-from actorproc.partition.partition import PartitionActor
-from actorproc.tasks import first_cause
-from actorproc.testing.clock import VirtualClock
-from actorproc.testing.loop import run
+from actorproc.partition.actor import PartitionActor
+from actorproc.runtime.tasks import first_cause
+from actorproc.testing.simulation.clock import VirtualClock
+from actorproc.testing.simulation.loop import run
 from tests.partition.world import World, _at_least, eventually
 
 

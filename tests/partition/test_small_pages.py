@@ -9,13 +9,13 @@ import anyio
 import pyarrow as pa
 import pytest
 
-from actorproc.context import PartitionContext
-from actorproc.handler import Decision
+from actorproc.handler.base import Decision
+from actorproc.handler.context import PartitionContext
 from actorproc.records import RECORD_SCHEMA, Batch, Record
 from actorproc.sources.protocol import Chunk, End
-from actorproc.testing.clock import VirtualClock
-from actorproc.testing.loop import run
-from actorproc.testing.source import MemorySource
+from actorproc.testing.memory_source import MemorySource
+from actorproc.testing.simulation.clock import VirtualClock
+from actorproc.testing.simulation.loop import run
 from tests.partition.world import Numbers, World
 
 # Small pieces: a batch costs its pauses however small it is

@@ -7,11 +7,11 @@ import re
 import anyio
 import structlog
 
-from actorproc.context import PartitionContext
-from actorproc.handler import Decision
+from actorproc.handler.base import Decision
+from actorproc.handler.context import PartitionContext
 from actorproc.records import Batch, Record
-from actorproc.testing.clock import VirtualClock
-from actorproc.testing.loop import current_loop, run
+from actorproc.testing.simulation.clock import VirtualClock
+from actorproc.testing.simulation.loop import current_loop, run
 from tests.partition.world import Numbers, World
 
 # What is said of failures

@@ -11,23 +11,23 @@ import anyio
 import orjson
 import pyarrow.parquet as pq
 
-from actorproc.budget import ByteBudget, Tally
-from actorproc.clock import Clock
-from actorproc.context import PartitionContext, Site
-from actorproc.handler import CloseReason, PartitionHandler
-from actorproc.layout import ProcessorLayout
+from actorproc.config.settings import Settings
+from actorproc.handler.base import CloseReason, PartitionHandler
+from actorproc.handler.context import PartitionContext, PartitionInfo
 from actorproc.output.chain import OutputChain
-from actorproc.output.checkpoints import Checkpoint
+from actorproc.output.checkpoint import Checkpoint
+from actorproc.partition.actor import Common, PartitionActor
+from actorproc.partition.dead_letter_summary import DeadLetterSummary
 from actorproc.partition.handler_threads import HandlerThreads
-from actorproc.partition.letter_news import LetterNews
-from actorproc.partition.partition import Common, PartitionActor
 from actorproc.records import Batch
 from actorproc.rows.schema import output_schema, parse_schema
-from actorproc.settings import Settings
+from actorproc.runtime.budget import ByteBudget, Tally
+from actorproc.runtime.clock import Clock
 from actorproc.sources.protocol import End
-from actorproc.store import Store
-from actorproc.stores.memory import Memory
-from actorproc.testing.source import MemorySource
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Store
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.memory_source import MemorySource
 
 
 class Numbers(PartitionHandler):
@@ -44,7 +44,7 @@ class Numbers(PartitionHandler):
             elif number % 2 == 0:
                 ctx.emit(record, {"n": number})
 
-    async def closing(self, ctx: Site, reason: CloseReason) -> None:
+    async def closing(self, ctx: PartitionInfo, reason: CloseReason) -> None:
         self.closed.append(reason)
 
 
@@ -60,7 +60,7 @@ class World:
     ) -> None:
         self.clock = clock
         self.source = MemorySource(1, page=page, step=3)
-        self.store = Store(Memory(), clock=clock(0))
+        self.store = Store(MemoryStore(), clock=clock(0))
         self.layout = ProcessorLayout("p")
         self.handler = handler
         self.settings = Settings.load(**{"commit_interval": 1000, "idle_commit_interval": 1000, **settings})
@@ -78,7 +78,7 @@ class World:
         common = Common(
             "p", f"host-{epoch}", self.handler, output_schema(parse_schema(self.handler.output_schema)), self.source,
             self.store, self.layout, self.settings, self.clock(epoch), "earliest", None, None,
-            self.budget, self.waiting, LetterNews(), HandlerThreads(1, self.clock(epoch)),
+            self.budget, self.waiting, DeadLetterSummary(), HandlerThreads(1, self.clock(epoch)),
         )  # fmt: skip
         return PartitionActor("0", epoch, common, end=end, reached=reached)
 

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor
-from actorproc.store import Store
-from actorproc.testing.source import MemorySource
+from actorproc.storage.store import Store
+from actorproc.testing.memory_source import MemorySource
 
 QUICK: dict[str, Any] = {
     "lease_acquire_interval": 0.2,

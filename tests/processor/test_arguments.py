@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer, Record, errors
+from actorproc.config.settings import Settings
 from actorproc.handlers import Capture, JsonRows, RecordHandler
-from actorproc.settings import Settings
-from actorproc.store import Store
-from actorproc.stores.memory import Memory
+from actorproc.storage.store import Store
+from actorproc.stores.memory import MemoryStore
 from tests.processor.doubling import QUICK, Double, fed
 
 
@@ -93,4 +93,4 @@ def test_wrong_arguments_are_refused_before_anything_is_touched(wrong: dict[str,
 
 def test_settings_and_a_file_of_settings_are_not_both_taken(tmp_path: Path) -> None:
     with pytest.raises(errors.UsageError, match="give settings or config, not both"):
-        Processor(Double, source=fed(), container=Store(Memory()), settings=Settings(), config=tmp_path / "a.toml")
+        Processor(Double, source=fed(), container=Store(MemoryStore()), settings=Settings(), config=tmp_path / "a.toml")

@@ -10,23 +10,23 @@ import pytest
 
 from actorproc import Batch, Decision, PartitionContext, Processor, errors
 from actorproc.group.nudge import NoNudges
-from actorproc.host.running import HOPELESS
-from actorproc.layout import ProcessorLayout
-from actorproc.output.checkpoints import Checkpoint
+from actorproc.host.partition_slot import HOPELESS
+from actorproc.output.checkpoint import Checkpoint
 from actorproc.records import Cursor
 from actorproc.sources.protocol import End, Start
-from actorproc.store import Store, Stored
-from actorproc.stores.memory import Memory
-from actorproc.testing.clock import VirtualClock
-from actorproc.testing.loop import run
-from actorproc.testing.source import MemorySource
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Store, Stored
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.memory_source import MemorySource
+from actorproc.testing.simulation.clock import VirtualClock
+from actorproc.testing.simulation.loop import run
 from tests.processor.doubling import Double, _partitions, fed, rows
 
 
 def at_defaults(source: Any, **settings: Any) -> tuple[Store, dict[str, Any]]:
     """A store, and what hosts with the default timers have in common, in virtual time."""
     clock = VirtualClock("a")
-    store = Store(Memory(clock=clock), clock=clock)
+    store = Store(MemoryStore(clock=clock), clock=clock)
     return store, {"source": source, "container": store, "name": "Double", "nudges": NoNudges(), **settings}
 
 
@@ -222,7 +222,7 @@ def test_a_source_without_an_earliest_record_that_grows_as_the_run_begins_does_n
 
 
 def test_a_container_that_refuses_for_a_while_ends_no_run_that_waits_for_others() -> None:
-    class Refusing(Memory):
+    class Refusing(MemoryStore):
         refusing = False
 
         async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
@@ -232,7 +232,7 @@ def test_a_container_that_refuses_for_a_while_ends_no_run_that_waits_for_others(
 
     async def main() -> None:
         a, b = VirtualClock("a"), VirtualClock("b")
-        theirs, ours = Memory(clock=a, name="both"), Refusing(clock=a, name="both")
+        theirs, ours = MemoryStore(clock=a, name="both"), Refusing(clock=a, name="both")
         _, both = at_defaults(fed(1))
         here = both | {"container": Store(ours, clock=b), "clock": b}
         there = both | {"container": Store(theirs, clock=a), "clock": a}

@@ -9,14 +9,14 @@ import anyio
 import pytest
 
 from actorproc import Batch, PartitionContext, Processor, errors
-from actorproc.store import Store
-from actorproc.stores.memory import Memory
-from actorproc.testing.source import MemorySource
+from actorproc.storage.store import Store
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.memory_source import MemorySource
 from tests.processor.doubling import QUICK, Double, _partitions, fed, rows
 
 
 async def test_embedded_it_runs_in_the_background_and_drains_when_the_block_ends() -> None:
-    store, source = Store(Memory()), fed()
+    store, source = Store(MemoryStore()), fed()
     async with Processor(Double, source=source, container=store, host="a", **QUICK) as processor:
         with anyio.fail_after(60):
             while await rows(store) != sorted(2 * n for n in range(10) for _ in range(4)):
@@ -40,7 +40,7 @@ async def test_a_block_that_is_cancelled_while_it_drains_leaves_nothing_running(
             await anyio.sleep_forever()
 
     begun = anyio.Event()
-    processor = Processor(Stands, source=fed(1), container=Store(Memory()), **QUICK)
+    processor = Processor(Stands, source=fed(1), container=Store(MemoryStore()), **QUICK)
 
     async def use() -> None:
         async with processor:
@@ -64,7 +64,7 @@ async def test_a_block_that_is_cancelled_while_it_drains_leaves_nothing_running(
 
 
 async def test_an_error_in_the_block_still_drains_and_comes_through_as_it_is() -> None:
-    store = Store(Memory())
+    store = Store(MemoryStore())
     with pytest.raises(KeyError):
         async with Processor(Double, source=fed(), container=store, **{**QUICK, "commit_interval": 1000}) as processor:
             with anyio.fail_after(60):
@@ -76,7 +76,7 @@ async def test_an_error_in_the_block_still_drains_and_comes_through_as_it_is() -
 
 
 def test_a_program_that_exits_within_the_block_has_drained_and_ends_with_its_own_code() -> None:
-    store = Store(Memory())
+    store = Store(MemoryStore())
 
     async def main() -> None:
         async with Processor(Double, source=fed(), container=store, **{**QUICK, "commit_interval": 1000}) as processor:
@@ -94,13 +94,13 @@ def test_a_program_that_exits_within_the_block_has_drained_and_ends_with_its_own
 async def test_an_error_group_of_the_block_comes_out_as_it_was_raised() -> None:
     raised = ExceptionGroup("mine", [ValueError("a"), KeyError("b")])
     with pytest.raises(ExceptionGroup) as caught:
-        async with Processor(Double, source=fed(), container=Store(Memory()), host="a", **QUICK):
+        async with Processor(Double, source=fed(), container=Store(MemoryStore()), host="a", **QUICK):
             raise raised
     assert caught.value is raised
 
 
 async def test_a_processor_runs_again_after_its_block_and_after_a_run() -> None:
-    store, source = Store(Memory()), fed(1, 5)
+    store, source = Store(MemoryStore()), fed(1, 5)
     processor = Processor(Double, source=source, container=store, host="a", **QUICK)
     async with processor:
         pass
@@ -114,7 +114,7 @@ async def test_a_processor_runs_again_after_its_block_and_after_a_run() -> None:
 
 
 async def test_a_processor_that_runs_is_not_run_a_second_time_and_goes_on() -> None:
-    store = Store(Memory())
+    store = Store(MemoryStore())
     async with Processor(Double, source=fed(1, 5), container=store, host="a", **QUICK) as processor:
         with pytest.raises(errors.UsageError, match="runs already; make another one"):
             await processor.run(until_end=True)
@@ -133,7 +133,7 @@ async def test_a_stop_while_it_starts_counts_although_a_second_run_is_refused_me
             await go_on.wait()
 
     opening, go_on = anyio.Event(), anyio.Event()
-    processor = Processor(Double, source=Slow(1), container=Store(Memory()), **QUICK)
+    processor = Processor(Double, source=Slow(1), container=Store(MemoryStore()), **QUICK)
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(processor.run)

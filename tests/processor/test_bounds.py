@@ -6,9 +6,9 @@ import anyio
 import structlog
 
 from actorproc import Batch, Decision, PartitionContext, Processor
-from actorproc.store import Store
-from actorproc.stores.memory import Memory
-from actorproc.testing.source import MemorySource
+from actorproc.storage.store import Store
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.memory_source import MemorySource
 from tests.processor.doubling import QUICK, Double, fed, rows
 
 
@@ -22,7 +22,7 @@ async def test_partitions_that_try_again_for_ever_leave_the_read_ahead_to_the_ot
         def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision:
             return Decision.RETRY
 
-    store, source = Store(Memory()), MemorySource(4)
+    store, source = Store(MemoryStore()), MemorySource(4)
     for partition in range(4):
         source.append(str(partition), [b"%d" % n for n in range(100)])
     one_batch = Batch.of("0", [b"%d" % n for n in range(10)], range(10)).nbytes
@@ -46,7 +46,7 @@ async def test_rows_that_wait_for_a_commit_are_bounded_over_all_partitions() -> 
             most = max(most, sum(p.records - p.rows for p in statistics.partitions))
             await super().process(batch, ctx)
 
-    store, source = Store(Memory()), fed(partitions=8, each=1_000)
+    store, source = Store(MemoryStore()), fed(partitions=8, each=1_000)
     settings = QUICK | {"max_batch_records": 10, "commit_interval": 1000, "uncommitted_bytes": 16 * 100}
     processor = Processor(Watched, source=source, container=store, host="a", name="Double", **settings)
     await processor.run(until_end=True)
@@ -59,7 +59,7 @@ async def test_rows_without_bound_that_the_handler_never_commits_are_an_error_no
         pass
 
     settings = QUICK | {"auto_commit": False, "max_batch_records": 10, "uncommitted_bytes": 16 * 100}
-    processor = Processor(Forgetful, source=fed(1, 1_000), container=Store(Memory()), host="a", **settings)
+    processor = Processor(Forgetful, source=fed(1, 1_000), container=Store(MemoryStore()), host="a", **settings)
     with anyio.fail_after(60), structlog.testing.capture_logs() as logs:
         async with processor:
             while not any("uncommitted_bytes = 1600" in entry.get("error", "") for entry in logs):

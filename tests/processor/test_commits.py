@@ -9,17 +9,17 @@ import orjson
 import pytest
 
 from actorproc import Batch, Decision, PartitionContext, PartitionHandler, Processor, Record, errors
-from actorproc.layout import ProcessorLayout
 from actorproc.output.chain import read_cursor
 from actorproc.sources.protocol import Chunk, End
-from actorproc.store import Store
-from actorproc.stores.memory import Memory
-from actorproc.testing.source import MemorySource
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Store
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.memory_source import MemorySource
 from tests.processor.doubling import QUICK, Double, _partitions, fed, rows
 
 
 async def test_what_was_processed_but_not_due_yet_is_committed_when_the_block_ends() -> None:
-    store, source = Store(Memory()), fed(1)
+    store, source = Store(MemoryStore()), fed(1)
     settings = {**QUICK, "commit_interval": 1000}
     async with Processor(Double, source=source, container=store, **settings) as processor:
         with anyio.fail_after(60):
@@ -38,7 +38,7 @@ async def test_manual_commits_survive_a_handoff() -> None:
                 ctx.emit(record, {"n": orjson.loads(record.value or b"")})
             await ctx.commit()
 
-    store, source = Store(Memory()), fed(4)
+    store, source = Store(MemoryStore()), fed(4)
     settings = {**QUICK, "auto_commit": False}
     async with anyio.create_task_group() as tasks:
         for host in "abc":
@@ -63,7 +63,7 @@ async def test_manual_commits_reach_an_end_up_to_which_the_source_gives_no_more_
             await super().process(batch, ctx)
             await ctx.commit()
 
-    store, source = Store(Memory()), Filtering(2)
+    store, source = Store(MemoryStore()), Filtering(2)
     source.append("0", [b"1", b"2"])  # and nothing in the other one
     settings = {**QUICK, "auto_commit": False}
     with anyio.fail_after(60):
@@ -86,7 +86,7 @@ async def test_commits_from_many_records_at_once_repeat_and_lose_nothing() -> No
 
             await ctx.map(batch, work, concurrency=8)
 
-    store = Store(Memory())
+    store = Store(MemoryStore())
     with anyio.fail_after(60):
         source = fed(1, each=300)
         await Processor(Committing, name="Double", source=source, container=store, **QUICK).run(until_end=True)
@@ -101,7 +101,7 @@ async def test_a_commit_in_the_loop_goes_as_far_as_it_says() -> None:
                 if index % 10 == 9:
                     await ctx.commit(record)
 
-    store = Store(Memory())
+    store = Store(MemoryStore())
     source = fed(1, each=95)
     await Processor(InLoop, name="Double", source=source, container=store, **QUICK).run(until_end=True)
     assert await rows(store) == list(range(95))
@@ -117,7 +117,7 @@ async def test_what_was_good_is_committed_while_a_later_batch_is_tried_again_for
         def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision:
             return Decision.RETRY
 
-    store = Store(Memory())
+    store = Store(MemoryStore())
     settings = QUICK | {"max_batch_records": 10, "commit_interval": 0.05}
     async with Processor(Stumbling, source=fed(1, 20), container=store, host="a", name="Double", **settings):
         with anyio.fail_after(60):
@@ -138,7 +138,7 @@ async def test_what_was_good_before_a_stop_is_committed_and_not_processed_again(
         def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision:
             return Decision.STOP
 
-    store = Store(Memory())
+    store = Store(MemoryStore())
     settings = QUICK | {"max_batch_records": 10, "commit_interval": 1000}
     processor = Processor(Stopping, source=fed(1, 20), container=store, host="a", name="Double", **settings)
     with pytest.raises(errors.EndNotReached, match="no further"):

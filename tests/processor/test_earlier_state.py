@@ -9,14 +9,14 @@ import anyio
 import pytest
 
 from actorproc import Processor, Producer, errors
-from actorproc.layout import ProcessorLayout
-from actorproc.store import Store
-from actorproc.stores.memory import Memory
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Store
+from actorproc.stores.memory import MemoryStore
 from tests.processor.doubling import QUICK, Double, fed, rows
 
 
 async def test_a_torn_checkpoint_stops_its_partition_alone_and_once_restored_nothing_is_lost_or_repeated() -> None:
-    store, source = Store(Memory()), fed(partitions=3)
+    store, source = Store(MemoryStore()), fed(partitions=3)
     await Processor(Double, source=source, container=store, **QUICK).run(until_end=True)
     for partition in range(3):
         source.append(str(partition), [b"100"])
@@ -46,7 +46,7 @@ async def test_output_with_another_schema_is_refused_at_start(tmp_path: Path) ->
 
 
 async def test_a_lost_group_document_does_not_lock_its_own_hosts_out() -> None:
-    store, source = Store(Memory()), fed(2)
+    store, source = Store(MemoryStore()), fed(2)
     for host in "abc":  # each takes over from the one before: epochs grow
         await Processor(Double, source=source, container=store, host=host, **QUICK).run(until_end=True)
     await store.delete("Double/group.json")

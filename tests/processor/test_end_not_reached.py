@@ -12,15 +12,15 @@ import anyio
 import pytest
 
 from actorproc import Batch, Decision, PartitionContext, PartitionHandler, Processor, Producer, Record, errors
-from actorproc.host.running import HOPELESS
-from actorproc.layout import ProcessorLayout, log_file
+from actorproc.host.partition_slot import HOPELESS
 from actorproc.output.chain import read_cursor
 from actorproc.sources import LogSource
 from actorproc.sources.protocol import Chunk
-from actorproc.store import Store
+from actorproc.storage.names import ProcessorLayout, log_file
+from actorproc.storage.store import Store
 from actorproc.stores import open_store
-from actorproc.stores.memory import Memory
-from actorproc.testing.source import MemorySource
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.memory_source import MemorySource
 from tests.processor.doubling import QUICK, Double, _partitions, fed, rows
 
 
@@ -34,7 +34,7 @@ async def test_until_end_says_which_partition_cannot_go_on_after_the_others_have
         def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
             return Decision.STOP
 
-    store = Store(Memory())
+    store = Store(MemoryStore())
     processor = Processor(Stopping, name="Double", source=fed(), container=store, **QUICK)
     says = rf"1 of 4 partitions has not reached the end it had .*\npartition 2: failed at least {HOPELESS} times.*on_error said stop: ValueError: poison"
     with anyio.fail_after(60), pytest.raises(errors.EndNotReached, match=says):
@@ -55,7 +55,7 @@ async def test_until_end_gives_up_at_once_on_a_mistake_in_the_handler_itself_and
                 ctx.emit_each(batch, [])
             await super().process(batch, ctx)
 
-    store, slowly = Store(Memory()), QUICK | {"restart_backoff": 30, "restart_backoff_max": 60}
+    store, slowly = Store(MemoryStore()), QUICK | {"restart_backoff": 30, "restart_backoff_max": 60}
     processor = Processor(Mistaken, name="Double", source=fed(), container=store, **slowly)
     says = r"partitions 1-2: failed, and would again until the handler is mended: HandlerMisuse: 0 rows for"
     with anyio.fail_after(20), pytest.raises(errors.EndNotReached, match=says):
@@ -72,7 +72,7 @@ async def test_until_end_is_no_success_where_the_handler_committed_records_and_e
                 if index == 3:
                     await ctx.commit()
 
-    store = Store(Memory())
+    store = Store(MemoryStore())
     processor = Processor(Hasty, name="Double", source=fed(1), container=store, **QUICK)
     with (
         anyio.fail_after(60),
@@ -94,7 +94,7 @@ async def test_until_end_is_no_success_where_rows_came_after_process_had_returne
 
             tasks.update(asyncio.ensure_future(later(record)) for record in batch)
 
-    processor = Processor(Hasty, name="Double", source=fed(1), container=Store(Memory()), **QUICK)
+    processor = Processor(Hasty, name="Double", source=fed(1), container=Store(MemoryStore()), **QUICK)
     with (
         anyio.fail_after(60),
         pytest.raises(errors.EndNotReached, match=r"rows were lost .*\npartition 0: .*after process\(\) had returned"),
@@ -110,7 +110,7 @@ async def test_until_end_is_no_success_where_the_source_ends_before_what_was_its
                 yield Chunk(chunk.batch[:0], "7")
                 await anyio.sleep_forever()
 
-    store, source = Store(Memory()), Gap(1)
+    store, source = Store(MemoryStore()), Gap(1)
     source.append("0", [b"%d" % n for n in range(10)])
     processor = Processor(Double, source=source, container=store, **QUICK)
     says = r"(?s)1 of 1 partition has not .*nothing more of partition 0 after sequence 6, .* its newest record was 9"
@@ -129,14 +129,14 @@ async def test_until_end_is_no_success_where_the_source_does_not_even_begin() ->
 
     source = Lagging(1)
     source.append("0", [b"%d" % n for n in range(10)])
-    processor = Processor(Double, source=source, container=Store(Memory()), **QUICK)
+    processor = Processor(Double, source=source, container=Store(MemoryStore()), **QUICK)
     says = r"(?s)1 of 1 partition has not .*nothing more of partition 0 after sequence -1, .* its newest record was 9"
     with anyio.fail_after(60), pytest.raises(errors.EndNotReached, match=says):
         await processor.run(until_end=True)
 
 
 async def test_until_end_brings_the_others_to_theirs_where_partitions_cannot_tell_their_ends() -> None:
-    log, container = open_store("memory://damaged"), Store(Memory())
+    log, container = open_store("memory://damaged"), Store(MemoryStore())
     for _ in range(2):
         async with Producer(log, partitions=5) as producer:
             for n in range(50):
@@ -169,7 +169,9 @@ async def test_until_end_that_is_stopped_before_does_not_return_as_if_it_had_got
             await super().process(batch, ctx)
 
     asking = anyio.Event()
-    processor = Processor(Slow, name="Double", source=fed(2), container=Store(Memory()), **QUICK, max_handoff_time=0.1)
+    processor = Processor(
+        Slow, name="Double", source=fed(2), container=Store(MemoryStore()), **QUICK, max_handoff_time=0.1
+    )
     async with anyio.create_task_group() as tasks:
 
         async def run() -> None:
@@ -196,7 +198,7 @@ async def test_a_run_until_the_end_gives_up_on_a_plain_handler_that_hangs_and_th
             for record in batch:
                 ctx.emit(record, {"n": record.json()})
 
-    store = Store(Memory())
+    store = Store(MemoryStore())
     settings = {**QUICK, "max_process_time": 0.1, "read_ahead_bytes": 4000, "max_batch_bytes": 4000}
     try:
         with (
@@ -210,7 +212,7 @@ async def test_a_run_until_the_end_gives_up_on_a_plain_handler_that_hangs_and_th
 
 
 async def test_until_end_of_a_log_that_has_lost_what_was_read_is_an_error() -> None:
-    log, container = Store(Memory()), Store(Memory())
+    log, container = Store(MemoryStore()), Store(MemoryStore())
     for each in (b"1", b"2"):
         async with Producer(log, partitions=1) as producer:
             await producer.send(each)
@@ -227,7 +229,7 @@ async def test_until_end_of_a_log_that_has_lost_what_was_read_is_an_error() -> N
 
 async def test_a_tail_that_the_handler_never_commits_ends_a_run_until_the_end_with_the_reason() -> None:
     settings = QUICK | {"auto_commit": False}
-    processor = Processor(Double, source=fed(1), container=Store(Memory()), host="a", **settings)
+    processor = Processor(Double, source=fed(1), container=Store(MemoryStore()), host="a", **settings)
     with (
         anyio.fail_after(60),
         pytest.raises(errors.EndNotReached, match=r"call ctx\.commit\(\) at the end of each batch"),

@@ -13,14 +13,14 @@ import orjson
 import pytest
 import structlog
 
-from actorproc import Batch, CloseReason, PartitionContext, PartitionHandler, Processor, Site, errors
+from actorproc import Batch, CloseReason, PartitionContext, PartitionHandler, PartitionInfo, Processor, errors
 from actorproc.group.nudge import NoNudges
 from actorproc.output.chain import LETTERS_LIMIT
-from actorproc.store import Store
-from actorproc.stores.memory import Memory
-from actorproc.testing.clock import VirtualClock
-from actorproc.testing.loop import run
-from actorproc.testing.source import MemorySource
+from actorproc.storage.store import Store
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.memory_source import MemorySource
+from actorproc.testing.simulation.clock import VirtualClock
+from actorproc.testing.simulation.loop import run
 from tests.processor.doubling import QUICK, Double, fed, rows
 
 
@@ -42,20 +42,20 @@ async def test_a_handler_that_ends_the_process_fails_and_does_not_end_a_run_as_i
     how: Any = {"opened": leave_later, "__init__": leave}.get(where, classmethod(leave))
     leaving: Any = type("Leaving", (Double,), {where: how})
     with pytest.raises(errors.ActorprocError, match=type(raised).__name__):
-        await Processor(leaving, source=fed(2), container=Store(Memory()), **QUICK).run(until_end=True)
+        await Processor(leaving, source=fed(2), container=Store(MemoryStore()), **QUICK).run(until_end=True)
 
 
 @pytest.mark.parametrize("raised", [RuntimeError("cannot open"), Panic("cannot open")])
 async def test_a_bug_in_one_partition_never_stops_the_others(raised: BaseException) -> None:
     class Buggy(Double):
-        async def opened(self, ctx: Site) -> None:
+        async def opened(self, ctx: PartitionInfo) -> None:
             if ctx.partition == "1":
                 raise raised
 
-        async def closing(self, ctx: Site, reason: CloseReason) -> None:
+        async def closing(self, ctx: PartitionInfo, reason: CloseReason) -> None:
             raise raised
 
-    store, source = Store(Memory()), fed(3)
+    store, source = Store(MemoryStore()), fed(3)
     async with Processor(Buggy, name="Double", source=source, container=store, host="a", **QUICK) as processor:
         with anyio.fail_after(60):
             while len(await rows(store)) < 20:
@@ -67,13 +67,13 @@ def test_how_often_a_partition_may_fail_before_it_waits_the_longest_is_a_setting
     class Broken(Double):
         failed_at: ClassVar[list[float]] = []
 
-        async def opened(self, ctx: Site) -> None:
+        async def opened(self, ctx: PartitionInfo) -> None:
             self.failed_at.append(anyio.current_time())
             raise RuntimeError("cannot open")
 
     async def main() -> None:
         clock = VirtualClock("a")
-        store = Store(Memory(clock=clock), clock=clock)
+        store = Store(MemoryStore(clock=clock), clock=clock)
         settings = QUICK | {"restart_intensity": 3, "restart_period": 3600, "restart_backoff_max": 1000}
         async with Processor(Broken, source=fed(1), container=store, clock=clock, nudges=NoNudges(), **settings):
             await anyio.sleep(900)
@@ -98,7 +98,7 @@ class Stray(Double):
             await ctx.map(batch, lambda record: self.strike())
         await super().process(batch, ctx)
 
-    async def opened(self, ctx: Site) -> None:
+    async def opened(self, ctx: PartitionInfo) -> None:
         if self.way == "opened":
             await self.strike()
 
@@ -114,7 +114,7 @@ class Stray(Double):
 @pytest.mark.parametrize("way", ["process", "map", "opened"])
 async def test_a_cancellation_out_of_something_awaited_is_a_failure_and_loses_nothing(way: str) -> None:
     Stray.way, Stray.struck = way, False
-    store = Store(Memory())
+    store = Store(MemoryStore())
     with anyio.fail_after(60):
         await Processor(Stray, name="Double", source=fed(1), container=store, **QUICK).run(until_end=True)
     assert Stray.struck
@@ -131,7 +131,7 @@ async def test_a_source_that_cannot_list_its_partitions_for_a_while_stops_nothin
                 raise ConnectionError("not now")
             return await super().partitions()
 
-    store, source = Store(Memory()), Moody(1)
+    store, source = Store(MemoryStore()), Moody(1)
     settings = {**QUICK, "partition_refresh_interval": 0.01}
     async with Processor(Double, source=source, container=store, **settings):
         with anyio.fail_after(60):
@@ -144,11 +144,11 @@ async def test_a_source_that_cannot_list_its_partitions_for_a_while_stops_nothin
 
 async def test_an_error_text_that_is_no_text_does_not_end_the_host() -> None:
     class Half(Double):
-        async def opened(self, ctx: Site) -> None:
+        async def opened(self, ctx: PartitionInfo) -> None:
             if ctx.partition == "0":
                 raise ValueError("\ud800")
 
-    store = Store(Memory())
+    store = Store(MemoryStore())
     processor = Processor(Half, source=fed(2), container=store, host="a", name="Double", **QUICK)
     with structlog.testing.capture_logs() as logs:
         async with processor:
@@ -171,7 +171,7 @@ async def test_a_dead_letter_too_large_for_a_footer_is_kept_whole_and_published_
                     ctx.emit(record, {"n": 2 * record.json()})
 
     giant = random.Random(1).randbytes(LETTERS_LIMIT + 1)
-    store, source = Store(Memory()), MemorySource(1)
+    store, source = Store(MemoryStore()), MemorySource(1)
     source.append("0", [b"1", giant, b"2"])
     processor = Processor(Refusing, source=source, container=store, host="a", name="Double", **QUICK)
     await processor.run(until_end=True)
@@ -204,7 +204,7 @@ async def test_what_ends_a_program_is_a_failure_of_the_record_when_a_handler_rai
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:  # type: ignore[override]
             super().process(batch, ctx)
 
-    store = Store(Memory())
+    store = Store(MemoryStore())
     exiting = InThread if threaded else OnLoop
     await Processor(exiting, source=fed(1), container=store, host="a", name="Double", **QUICK).run(until_end=True)
     assert await rows(store) == [2 * n for n in range(10) if n != 3]

@@ -10,10 +10,10 @@ import anyio
 import pytest
 from pydantic import BaseModel
 
-from actorproc import Batch, CloseReason, PartitionContext, PartitionHandler, Processor, Site, errors
-from actorproc.store import Store
-from actorproc.stores.memory import Memory
-from actorproc.testing.source import MemorySource
+from actorproc import Batch, CloseReason, PartitionContext, PartitionHandler, PartitionInfo, Processor, errors
+from actorproc.storage.store import Store
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.memory_source import MemorySource
 from tests.processor.doubling import QUICK, Double, fed
 
 
@@ -29,7 +29,7 @@ async def test_a_failure_in_shared_names_the_handler_and_the_place() -> None:
     with pytest.raises(
         errors.HandlerError, match=r"Sharing.shared failed: ConnectionError: no database \(in .*py:\d+\)"
     ):
-        await Processor(Sharing, source=fed(), container=Store(Memory()), **QUICK).run()
+        await Processor(Sharing, source=fed(), container=Store(MemoryStore()), **QUICK).run()
 
 
 async def test_a_failure_at_the_end_of_shared_is_the_handlers_and_other_errors_pass() -> None:
@@ -43,7 +43,7 @@ async def test_a_failure_at_the_end_of_shared_is_the_handlers_and_other_errors_p
     with pytest.raises(
         errors.HandlerError, match=r"Sharing.shared failed: BrokenPipeError: the pool is gone \(in .*py:\d+\)"
     ):
-        await Processor(Sharing, source=fed(), container=Store(Memory()), **QUICK).run(until_end=True)
+        await Processor(Sharing, source=fed(), container=Store(MemoryStore()), **QUICK).run(until_end=True)
 
     class Tidy(Double):
         @classmethod
@@ -63,10 +63,10 @@ async def test_a_failure_at_the_end_of_shared_is_the_handlers_and_other_errors_p
             raise errors.UsageError("what comes after shared was entered")
 
     with pytest.raises(errors.UsageError, match="what comes after"):
-        await Processor(Grouped, source=Refuses(1), container=Store(Memory()), **QUICK).run()
+        await Processor(Grouped, source=Refuses(1), container=Store(MemoryStore()), **QUICK).run()
     block = ValueError("the block's own")
     with pytest.raises(ValueError, match="the block's own"):
-        async with Processor(Tidy, source=fed(), container=Store(Memory()), **QUICK):
+        async with Processor(Tidy, source=fed(), container=Store(MemoryStore()), **QUICK):
             raise block
 
 
@@ -89,17 +89,17 @@ async def test_hooks_options_and_what_a_host_shares() -> None:
             yield []
             events.append("exit")
 
-        async def opened(self, ctx: Site) -> None:
+        async def opened(self, ctx: PartitionInfo) -> None:
             events.append(f"opened {ctx.partition}")
 
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             ctx.shared.append(ctx.options.factor * len(batch))
             events.append(f"process {ctx.partition} {len(ctx.shared)}")
 
-        async def closing(self, ctx: Site, reason: CloseReason) -> None:
+        async def closing(self, ctx: PartitionInfo, reason: CloseReason) -> None:
             events.append(f"closing {ctx.partition} {reason.value}")
 
-    processor = Processor(Hooked, source=fed(2), container=Store(Memory()), options={"factor": "3"}, **QUICK)
+    processor = Processor(Hooked, source=fed(2), container=Store(MemoryStore()), options={"factor": "3"}, **QUICK)
     await processor.run(until_end=True)
     assert events[0] == "enter 3"
     assert events[-1] == "exit"
@@ -114,14 +114,14 @@ async def test_closing_is_called_only_for_a_handler_that_was_opened() -> None:
     calls: list[str] = []
 
     class Unopened(Double):
-        async def opened(self, ctx: Site) -> None:
+        async def opened(self, ctx: PartitionInfo) -> None:
             calls.append("opened")
             raise ValueError("no")
 
-        async def closing(self, ctx: Site, reason: CloseReason) -> None:
+        async def closing(self, ctx: PartitionInfo, reason: CloseReason) -> None:
             calls.append("closing")
 
-    async with Processor(Unopened, source=fed(1), container=Store(Memory()), host="a", **QUICK):
+    async with Processor(Unopened, source=fed(1), container=Store(MemoryStore()), host="a", **QUICK):
         with anyio.fail_after(60):
             while len(calls) < 2:
                 await anyio.sleep(0.01)

@@ -6,13 +6,13 @@ import anyio
 import pytest
 
 from actorproc import Processor, errors
-from actorproc.store import Store
-from actorproc.stores.memory import Memory
+from actorproc.storage.store import Store
+from actorproc.stores.memory import MemoryStore
 from tests.processor.doubling import QUICK, Double, _partitions, fed, rows
 
 
 async def test_two_hosts_share_the_partitions_and_both_return_at_the_end() -> None:
-    store, source = Store(Memory()), fed(partitions=8)
+    store, source = Store(MemoryStore()), fed(partitions=8)
     async with anyio.create_task_group() as tasks:
         for host in "ab":
             processor = Processor(Double, source=source, container=store, host=host, **QUICK)
@@ -21,7 +21,7 @@ async def test_two_hosts_share_the_partitions_and_both_return_at_the_end() -> No
 
 
 async def test_several_processors_live_in_one_process() -> None:
-    store, source = Store(Memory()), fed()
+    store, source = Store(MemoryStore()), fed()
     async with anyio.create_task_group() as tasks:
         for name in ("one", "two"):
             processor = Processor(Double, name=name, source=source, container=store, **QUICK)
@@ -31,7 +31,7 @@ async def test_several_processors_live_in_one_process() -> None:
 
 
 async def test_two_hosts_without_names_in_one_process_share_the_partitions() -> None:
-    store, source = Store(Memory()), fed(partitions=8)
+    store, source = Store(MemoryStore()), fed(partitions=8)
     one, two = (Processor(Double, source=source, container=store, **QUICK) for _ in range(2))
     assert one.host != two.host
     async with one, two:
@@ -41,7 +41,7 @@ async def test_two_hosts_without_names_in_one_process_share_the_partitions() -> 
 
 
 async def test_a_second_host_of_the_same_name_replaces_the_first_which_says_so() -> None:
-    store, source = Store(Memory()), fed()
+    store, source = Store(MemoryStore()), fed()
     with pytest.raises(errors.Fenced, match=r"another host.*'a'"):
         async with Processor(Double, source=source, container=store, host="a", **QUICK):
             await anyio.sleep(0.1)

@@ -11,12 +11,12 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from actorproc import Batch, CloseReason, Decision, PartitionContext, Processor, Site
+from actorproc import Batch, CloseReason, Decision, PartitionContext, PartitionInfo, Processor
 from actorproc.group.nudge import NoNudges
 from actorproc.sources.protocol import Chunk
-from actorproc.store import Listing, Store
-from actorproc.stores.memory import Memory
-from actorproc.testing.source import MemorySource
+from actorproc.storage.store import Listing, Store
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.memory_source import MemorySource
 from tests.processor.doubling import QUICK, Double, _partitions, fed, rows
 
 
@@ -29,7 +29,7 @@ async def test_what_is_done_is_committed_although_the_source_waits_in_a_thread()
                 yield await anext(chunks)
             await anyio.to_thread.run_sync(hang.wait)
 
-    store, source = Store(Memory()), Waits(1)
+    store, source = Store(MemoryStore()), Waits(1)
     source.append("0", [b"1", b"2"])
     processor = Processor(Double, source=source, container=store, **{**QUICK, "commit_interval": 3600})
     try:
@@ -60,7 +60,7 @@ async def test_a_partition_that_fails_while_draining_holds_nobody_up() -> None:
 
     settings = {**QUICK, "restart_backoff": 20, "restart_backoff_max": 20, "max_handoff_time": 30}
     with structlog.testing.capture_logs() as logs:
-        async with Processor(Failing, source=fed(2), container=Store(Memory()), **settings) as processor:
+        async with Processor(Failing, source=fed(2), container=Store(MemoryStore()), **settings) as processor:
             with anyio.fail_after(10):  # less than the pause before a partition is started again
                 await at_work.wait()
                 processor.stop()
@@ -72,14 +72,14 @@ async def test_a_partition_that_fails_while_draining_holds_nobody_up() -> None:
 
 
 async def test_a_stop_asked_for_before_the_run_begins_is_kept() -> None:
-    processor = Processor(Double, source=fed(), container=Store(Memory()), host="a", **QUICK)
+    processor = Processor(Double, source=fed(), container=Store(MemoryStore()), host="a", **QUICK)
     processor.stop()
     with anyio.fail_after(60):
         await processor.run()
 
 
 async def test_a_stop_asked_for_before_the_block_begins_is_kept() -> None:
-    processor = Processor(Double, source=fed(), container=Store(Memory()), host="a", **QUICK)
+    processor = Processor(Double, source=fed(), container=Store(MemoryStore()), host="a", **QUICK)
     processor.stop()
     with structlog.testing.capture_logs() as logs:
         async with processor:
@@ -89,7 +89,7 @@ async def test_a_stop_asked_for_before_the_block_begins_is_kept() -> None:
 
 
 async def test_a_stop_does_not_wait_for_a_store_that_hangs() -> None:
-    class Hanging(Memory):
+    class Hanging(MemoryStore):
         hangs = False
 
         async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Listing:
@@ -101,7 +101,7 @@ async def test_a_stop_does_not_wait_for_a_store_that_hangs() -> None:
     seen: list[CloseReason] = []
 
     class Watched(Double):
-        async def closing(self, ctx: Site, reason: CloseReason) -> None:
+        async def closing(self, ctx: PartitionInfo, reason: CloseReason) -> None:
             seen.append(reason)
 
     settings = QUICK | {"commit_interval": 1000, "max_handoff_time": 0.2}
@@ -131,7 +131,7 @@ async def test_a_host_that_is_cancelled_before_it_listens_leaves_nothing_open() 
             starting.set()
             await anyio.sleep_forever()
 
-    processor = Processor(Double, source=fed(), container=Store(Memory()), nudges=Slow(), **QUICK)
+    processor = Processor(Double, source=fed(), container=Store(MemoryStore()), nudges=Slow(), **QUICK)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(processor.run)
         with anyio.fail_after(60):

@@ -12,13 +12,13 @@ import anyio.from_thread
 import pytest
 import structlog
 
-from actorproc import Batch, CloseReason, PartitionContext, Processor, Site, errors
+from actorproc import Batch, CloseReason, PartitionContext, PartitionInfo, Processor, errors
 from actorproc.group.heartbeat import read_heartbeats
 from actorproc.group.membership import GroupDocument, read_group
-from actorproc.layout import ProcessorLayout
-from actorproc.partition.committing import Committer
-from actorproc.store import Store
-from actorproc.stores.memory import Memory
+from actorproc.partition.committer import Committer
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Store
+from actorproc.stores.memory import MemoryStore
 from tests.processor.doubling import QUICK, Double, _partitions, fed, rows
 
 
@@ -32,7 +32,7 @@ async def test_a_stuck_handler_is_cancelled_and_its_partition_started_again() ->
                 await anyio.sleep_forever()
             await super().process(batch, ctx)
 
-    store = Store(Memory())
+    store = Store(MemoryStore())
     processor = Processor(Stuck, name="Double", source=fed(1), container=store, **{**QUICK, "max_process_time": 0.1})
     with anyio.fail_after(60):
         await processor.run(until_end=True)
@@ -51,7 +51,7 @@ async def test_at_most_once_what_was_done_before_a_handler_got_stuck_is_kept() -
                 await anyio.sleep_forever()
             await super().process(batch, ctx)
 
-    store = Store(Memory())
+    store = Store(MemoryStore())
     settings = {
         **QUICK, "max_process_time": 0.1, "max_batch_records": 4, "delivery": "at-most-once", "commit_interval": 1000
     }  # fmt: skip
@@ -71,7 +71,7 @@ async def test_at_most_once_what_was_done_before_a_batch_that_outlasts_a_stop_is
                 await anyio.sleep_forever()
             await super().process(batch, ctx)
 
-    store = Store(Memory())
+    store = Store(MemoryStore())
     settings = {
         **QUICK, "max_handoff_time": 0.2, "max_batch_records": 4, "delivery": "at-most-once", "commit_interval": 1000
     }  # fmt: skip
@@ -85,12 +85,12 @@ async def test_a_handler_that_does_not_get_through_opened_is_cancelled_and_its_p
     starts: list[str] = []
 
     class Stuck(Double):
-        async def opened(self, ctx: Site) -> None:
+        async def opened(self, ctx: PartitionInfo) -> None:
             starts.append(ctx.partition)
             if len(starts) == 1:
                 await anyio.sleep_forever()
 
-    store = Store(Memory())
+    store = Store(MemoryStore())
     processor = Processor(Stuck, name="Double", source=fed(1), container=store, **{**QUICK, "max_process_time": 0.1})
     with anyio.fail_after(60):
         await processor.run(until_end=True)
@@ -111,7 +111,7 @@ async def test_a_stuck_handler_that_swallows_its_cancellation_is_reported_all_th
         beats = await read_heartbeats(store, ProcessorLayout("Double"))
         return beats[0][0].statistics["failing"] if beats else None
 
-    told, store = anyio.Event(), Store(Memory())
+    told, store = anyio.Event(), Store(MemoryStore())
     settings = {**QUICK, "max_process_time": 0.1, "max_batch_records": 5}
     stuck = "PartitionStuck: the handler made no progress for max_process_time = 0.1 s"
     with structlog.testing.capture_logs() as logs:
@@ -136,7 +136,7 @@ async def test_a_partition_behind_an_earlier_call_that_does_not_end_says_so_and_
                     await asyncio.sleep(0.01)
             await super().process(batch, ctx)
 
-    ended, store, layout = anyio.Event(), Store(Memory()), ProcessorLayout("Double")
+    ended, store, layout = anyio.Event(), Store(MemoryStore()), ProcessorLayout("Double")
     settings = {**QUICK, "max_process_time": 0.1}
     with structlog.testing.capture_logs() as logs:
         async with Processor(Stubborn, name="Double", source=fed(1), container=store, **settings) as processor:
@@ -173,7 +173,7 @@ async def test_a_partition_that_waits_for_a_thread_because_all_are_in_calls_that
             for record in batch:
                 ctx.emit(record, {"n": 2 * record.json()})
 
-    store = Store(Memory())
+    store = Store(MemoryStore())
     settings = {**QUICK, "max_process_time": 0.1, "handler_threads": 1}
     with structlog.testing.capture_logs() as logs:
         async with Processor(Hangs, name="Double", source=fed(2), container=store, **settings) as processor:
@@ -203,14 +203,14 @@ async def test_at_most_once_whatever_keeps_the_commit_after_a_stuck_call_from_be
                 await anyio.sleep_forever()
             await super().process(batch, ctx)
 
-        async def closing(self, ctx: Site, reason: CloseReason) -> None:
+        async def closing(self, ctx: PartitionInfo, reason: CloseReason) -> None:
             monkeypatch.setattr(Committer, "commit", commit)
             closed.append(reason)
 
     async def cannot(_: Committer) -> None:
         raise MemoryError("no room for a commit")
 
-    commit, store = Committer.commit, Store(Memory())
+    commit, store = Committer.commit, Store(MemoryStore())
     settings = {
         **QUICK, "max_process_time": 0.1, "max_batch_records": 4, "delivery": "at-most-once", "commit_interval": 1000
     }  # fmt: skip
@@ -244,7 +244,7 @@ async def test_a_plain_handler_that_is_given_up_may_still_await_and_is_refused_i
                         refused.append(str(error))
                         raise
 
-    store = Store(Memory())
+    store = Store(MemoryStore())
     processor = Processor(Late, name="Double", source=fed(1), container=store, **{**QUICK, "max_process_time": 0.1})
     await _run_and_call_once_stuck(processor, given_up.set)
     assert await rows(store) == [2 * n for n in range(10)]
@@ -252,7 +252,7 @@ async def test_a_plain_handler_that_is_given_up_may_still_await_and_is_refused_i
 
 
 async def test_a_plain_handler_that_is_given_up_amid_a_commit_ends_and_its_partition_goes_on() -> None:
-    class Slow(Memory):
+    class Slow(MemoryStore):
         """The first commit takes its time."""
 
         async def put_if_absent(self, key: str, body: bytes) -> str:

@@ -11,16 +11,16 @@ import anyio
 import pytest
 import structlog
 
-from actorproc import Batch, Decision, PartitionContext, Processor, Site, errors
+from actorproc import Batch, Decision, PartitionContext, PartitionInfo, Processor, errors
 from actorproc.group.heartbeat import read_heartbeats
 from actorproc.group.nudge import NoNudges
-from actorproc.host.running import Done
-from actorproc.layout import ProcessorLayout
-from actorproc.store import Store
-from actorproc.stores.memory import Memory
-from actorproc.testing.clock import VirtualClock
-from actorproc.testing.loop import run
-from actorproc.testing.source import MemorySource
+from actorproc.host.partition_slot import Done
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Store
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.memory_source import MemorySource
+from actorproc.testing.simulation.clock import VirtualClock
+from actorproc.testing.simulation.loop import run
 from tests.processor.doubling import QUICK, Double, _partitions, fed
 
 
@@ -33,7 +33,7 @@ async def test_records_that_were_skipped_are_counted_also_where_nothing_else_is_
         def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision:
             return Decision.SKIP
 
-    processor = Processor(Skipping, name="Double", source=fed(), container=Store(Memory()), **QUICK)
+    processor = Processor(Skipping, name="Double", source=fed(), container=Store(MemoryStore()), **QUICK)
     await processor.run(until_end=True)
     supervisor = processor.statistics().supervisor
     assert supervisor is not None
@@ -49,7 +49,7 @@ async def test_what_a_host_has_done_is_known_when_it_has_stopped() -> None:
                 else:
                     ctx.emit(record, {"n": record.json()})
 
-    processor = Processor(Poisoned, name="Double", source=fed(), container=Store(Memory()), **QUICK)
+    processor = Processor(Poisoned, name="Double", source=fed(), container=Store(MemoryStore()), **QUICK)
     with structlog.testing.capture_logs() as logs:
         await processor.run(until_end=True)
     supervisor = processor.statistics().supervisor
@@ -69,7 +69,7 @@ async def test_dead_letters_are_told_once_in_a_renew_interval_however_many_there
                 ctx.dead_letter(record, "always")
             await ctx.commit()
 
-    store, source = Store(Memory()), fed(4)
+    store, source = Store(MemoryStore()), fed(4)
     with structlog.testing.capture_logs() as logs:
         settings = {**QUICK, "lease_renew_interval": 100, "lease_expiration_interval": 1000, "dead_letter_limit": 1}
         async with Processor(Poisoned, name="Double", source=source, container=store, **settings) as processor:
@@ -84,11 +84,11 @@ async def test_dead_letters_are_told_once_in_a_renew_interval_however_many_there
 
 async def test_statistics_tell_of_a_partition_that_fails_also_while_it_waits_to_start_again() -> None:
     class Half(Double):
-        async def opened(self, ctx: Site) -> None:
+        async def opened(self, ctx: PartitionInfo) -> None:
             if ctx.partition == "0":
                 raise RuntimeError("no such table")
 
-    async with Processor(Half, source=fed(partitions=2), container=Store(Memory()), **QUICK) as processor:
+    async with Processor(Half, source=fed(partitions=2), container=Store(MemoryStore()), **QUICK) as processor:
         with anyio.fail_after(60):
             while {p.partition: p.state for p in _partitions(processor)} != {"0": "waiting", "1": "running"}:
                 await anyio.sleep(0.001)
@@ -99,10 +99,10 @@ async def test_statistics_tell_of_a_partition_that_fails_also_while_it_waits_to_
 
 async def test_a_heartbeat_shows_the_beginning_of_a_long_error() -> None:
     class Fails(Double):
-        async def opened(self, ctx: Site) -> None:
+        async def opened(self, ctx: PartitionInfo) -> None:
             raise RuntimeError("x" * 10_000)
 
-    store = Store(Memory())
+    store = Store(MemoryStore())
     async with Processor(Fails, name="Double", source=fed(1), container=store, **QUICK):
         failing: dict[str, str] = {}
         with anyio.fail_after(60):
@@ -133,7 +133,11 @@ def test_a_method_of_the_users_that_a_start_or_an_end_waits_for_is_told(method: 
         source = type("SlowSource", (MemorySource,), {} if method == "shared" else {method: slow})(1)
         with structlog.testing.capture_logs() as logs:
             processor = Processor(
-                Slow, source=source, container=Store(Memory(clock=clock), clock=clock), clock=clock, nudges=NoNudges()
+                Slow,
+                source=source,
+                container=Store(MemoryStore(clock=clock), clock=clock),
+                clock=clock,
+                nudges=NoNudges(),
             )
             await processor.run(until_end=True)
         return [(e["waiting_for"], e["seconds"]) for e in logs if e["event"] == "processor.slow"]
@@ -153,7 +157,7 @@ def test_a_run_until_the_end_tells_which_partitions_here_do_not_get_on() -> None
     async def main() -> list[Any]:
         clock = VirtualClock("a")
         with structlog.testing.capture_logs() as logs:
-            store = Store(Memory(clock=clock), clock=clock)
+            store = Store(MemoryStore(clock=clock), clock=clock)
             await Processor(Stands, source=fed(3), container=store, clock=clock, nudges=NoNudges()).run(until_end=True)
         return [e for e in logs if e["event"] == "processor.waiting_for_end"]
 
@@ -171,7 +175,7 @@ def test_a_source_that_never_answers_ends_a_run_until_the_end_by_name(method: st
     async def main() -> None:
         clock = VirtualClock("a")
         source = type("Hanging", (MemorySource,), {method: hang})(1)
-        store = Store(Memory(clock=clock), clock=clock)
+        store = Store(MemoryStore(clock=clock), clock=clock)
         await Processor(Double, source=source, container=store, clock=clock, nudges=NoNudges()).run(until_end=True)
 
     with pytest.raises(errors.ActorprocError, match=rf"{method}\(\) of the source has not (answered|ended)"):

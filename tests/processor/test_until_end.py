@@ -9,16 +9,16 @@ import anyio
 import pytest
 
 from actorproc import Batch, Decision, PartitionContext, Processor
-from actorproc.host.running import HOPELESS
+from actorproc.host.partition_slot import HOPELESS
 from actorproc.sources.protocol import Chunk, Start
-from actorproc.store import Store
-from actorproc.stores.memory import Memory
-from actorproc.testing.source import MemorySource
+from actorproc.storage.store import Store
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.memory_source import MemorySource
 from tests.processor.doubling import QUICK, Double, fed, rows
 
 
 async def test_until_end_processes_what_there_is_and_returns() -> None:
-    store = Store(Memory())
+    store = Store(MemoryStore())
     await Processor(Double, source=fed(), container=store, host="a", **QUICK).run(until_end=True)
     assert await rows(store) == sorted(2 * n for n in range(10) for _ in range(4))
     assert (await store.list("Double/hosts/")).entries == []
@@ -36,7 +36,7 @@ async def test_until_end_is_there_where_an_earlier_run_began_at_the_end_in_the_s
             yield Chunk(Batch.of(partition, [], []), position)
             await anyio.sleep_forever()
 
-    store, source = Store(Memory()), Named(1)
+    store, source = Store(MemoryStore()), Named(1)
     source.append("0", [b"%d" % n for n in range(10)])
     for start in ("latest", "earliest"):  # the second has a checkpoint, and its start does not count
         processor = Processor(Double, source=source, container=store, start=start, **QUICK)
@@ -52,7 +52,7 @@ async def test_until_end_is_there_although_the_newest_records_were_deleted_meanw
             async for chunk in super().read(partition, position):
                 yield chunk
 
-    store, source = Store(Memory()), Shrinks(1)
+    store, source = Store(MemoryStore()), Shrinks(1)
     source.append("0", [b"%d" % n for n in range(10)])
     with anyio.fail_after(60):
         await Processor(Double, source=source, container=store, **QUICK).run(until_end=True)
@@ -71,7 +71,7 @@ async def test_until_end_from_the_latest_record_on_is_there_although_the_source_
 
     source = Grows(1)
     source.append("0", [b"%d" % n for n in range(10)])
-    store = Store(Memory())
+    store = Store(MemoryStore())
     with anyio.fail_after(60):
         await Processor(Double, source=source, container=store, start="latest", **QUICK).run(until_end=True)
     assert await rows(store) == []
@@ -80,7 +80,7 @@ async def test_until_end_from_the_latest_record_on_is_there_although_the_source_
 async def test_until_end_has_patience_with_a_partition_that_gets_on_between_its_failures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("actorproc.host.ending.END_POLL", 0.001)  # it looks between any two failures
+    monkeypatch.setattr("actorproc.host.run_until_end.END_POLL", 0.001)  # it looks between any two failures
 
     class Stumbling(Double):
         failures: ClassVar[int] = 0
@@ -96,7 +96,7 @@ async def test_until_end_has_patience_with_a_partition_that_gets_on_between_its_
         def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
             return Decision.STOP
 
-    store = Store(Memory())
+    store = Store(MemoryStore())
     with anyio.fail_after(60):
         await Processor(Stumbling, name="Double", source=fed(1, HOPELESS + 2), container=store, **QUICK).run(
             until_end=True
@@ -106,11 +106,11 @@ async def test_until_end_has_patience_with_a_partition_that_gets_on_between_its_
 
 
 async def test_until_end_of_an_empty_stream_returns() -> None:
-    await Processor(Double, source=MemorySource(3), container=Store(Memory()), **QUICK).run(until_end=True)
+    await Processor(Double, source=MemorySource(3), container=Store(MemoryStore()), **QUICK).run(until_end=True)
 
 
 async def test_until_end_sees_what_an_ordinary_host_has_committed() -> None:
-    store, source = Store(Memory()), fed(4)
+    store, source = Store(MemoryStore()), fed(4)
     async with Processor(Double, source=source, container=store, host="a", **QUICK):
         with anyio.fail_after(60):
             while len(await rows(store)) < 40:

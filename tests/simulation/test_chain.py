@@ -9,13 +9,13 @@ from random import Random
 import orjson
 import pytest
 
-from actorproc.context import PartitionContext
-from actorproc.handler import PartitionHandler
+from actorproc.config.settings import Settings
+from actorproc.handler.base import PartitionHandler
+from actorproc.handler.context import PartitionContext
 from actorproc.records import Batch
-from actorproc.settings import Settings
 from actorproc.sources import OutputSource
 from actorproc.sources.protocol import Source
-from actorproc.store import Store
+from actorproc.storage.store import Store
 from actorproc.testing import Cluster, Ended, Faults, Process, Stream, UnsteadySource, run
 
 ROUGH = Faults(

@@ -14,17 +14,17 @@ import pytest
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
-from actorproc import context
-from actorproc.clock import SYSTEM
-from actorproc.context import PartitionContext
 from actorproc.errors import SettingsError
-from actorproc.handler import PartitionHandler
+from actorproc.handler import context
+from actorproc.handler.base import PartitionHandler
+from actorproc.handler.context import PartitionContext
 from actorproc.records import Batch
+from actorproc.runtime.clock import SYSTEM
 from actorproc.testing import CALM, Broken, Cluster, Ended, Faults, SimulationError, UnsteadySource, current_loop, run
 from actorproc.testing import __main__ as command
-from actorproc.testing.reference import judge_reference
-from actorproc.testing.scenario import on_the_log, simulate
-from actorproc.testing.styles import STYLES, Loop
+from actorproc.testing.simulation.reference import judge_reference
+from actorproc.testing.simulation.scenario import on_the_log, simulate
+from actorproc.testing.simulation.styles import STYLES, Loop
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 

@@ -14,24 +14,24 @@ import pyarrow.parquet as pq
 import pytest
 import structlog
 
-from actorproc.attempt import Attempt
-from actorproc.context import PartitionContext, Site
-from actorproc.group.liveness import Watch
+from actorproc.group.liveness import LivenessTracker
+from actorproc.handler.attempt import Attempt
+from actorproc.handler.context import PartitionContext, PartitionInfo
 from actorproc.log.appender import Appender
 from actorproc.output import dead_letters
 from actorproc.output.chain import Commit, OutputChain
-from actorproc.parquet import parse_footer
 from actorproc.partition import attempt_rows, batch_run
+from actorproc.partition.actor import PartitionActor
 from actorproc.partition.batch_run import BatchRun
 from actorproc.partition.outcome import Outcome
-from actorproc.partition.partition import PartitionActor
 from actorproc.partition.processing import BatchProcessor
 from actorproc.records import Batch, Cursor
 from actorproc.rows import sequenced
-from actorproc.store import Conflict, Store
-from actorproc.testing.cluster import Broken
-from actorproc.testing.loop import current_loop
-from actorproc.testing.scenario import simulate
+from actorproc.storage.parquet import parse_footer
+from actorproc.storage.store import Conflict, Store
+from actorproc.testing.simulation.cluster import Broken
+from actorproc.testing.simulation.loop import current_loop
+from actorproc.testing.simulation.scenario import simulate
 
 SEEDS = 12
 
@@ -71,8 +71,8 @@ def test_a_seed_that_breaks_plays_the_same_again_event_by_event(monkeypatch: pyt
 
 
 def test_taking_over_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    careful = Watch._expire_of
-    monkeypatch.setattr(Watch, "_expire_of", lambda watch, who: careful(watch, who) - 20)
+    careful = LivenessTracker._expire_of
+    monkeypatch.setattr(LivenessTracker, "_expire_of", lambda watch, who: careful(watch, who) - 20)
     assert "which had been silent for" in first_broken()
 
 
@@ -209,7 +209,7 @@ def test_saying_that_is_committed_what_is_not_yet_is_found(monkeypatch: pytest.M
 def test_keeping_rows_of_a_failed_attempt_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     init, last = PartitionContext.__init__, dict[Any, Attempt]()
 
-    def keep(self: PartitionContext, site: Site, attempt: Attempt, commit: Any) -> None:
+    def keep(self: PartitionContext, site: PartitionInfo, attempt: Attempt, commit: Any) -> None:
         init(self, site, attempt, commit)
         if attempt.number > 1 and (before := last.get(commit.__self__)) is not None:
             tables, _ = before.emitted.copy().encode()

@@ -12,17 +12,17 @@ import orjson
 import pytest
 
 from actorproc import Batch, PartitionContext, PartitionHandler
-from actorproc.boundary import RETENTION
-from actorproc.clock import SYSTEM
+from actorproc.admin.retained import RetainedOutput
+from actorproc.admin.trim import trim
+from actorproc.config.settings import Settings
 from actorproc.errors import StoreError, UsageError
-from actorproc.keeping.kept import KeptOutput
-from actorproc.keeping.registry import Reader, read_registry, register, remove
-from actorproc.keeping.trim import trim
-from actorproc.layout import number_of
 from actorproc.output.dataset import output_pieces, read_rows
-from actorproc.settings import Settings
-from actorproc.store import Backend, Listing, Store, Stored
-from actorproc.tasks import first_cause
+from actorproc.retention.boundary import RETENTION
+from actorproc.retention.readers import Reader, read_registry, register, remove
+from actorproc.runtime.clock import SYSTEM
+from actorproc.runtime.tasks import first_cause
+from actorproc.storage.names import number_of
+from actorproc.storage.store import Backend, Listing, Store, Stored
 from actorproc.testing import (
     CALM,
     Broken,
@@ -106,11 +106,11 @@ class Story:
         self.cluster = Cluster(Squares, self.source, judge=judge, faults=ROUGH, seed=seed, settings=SETTINGS)
         self.flowing = True
         self.read: dict[str, set[tuple[str, int]]] = {}
-        self.clean = KeptOutput(Store(self.cluster.store.truth, clock=VirtualClock("clean")), self.cluster.layout)
+        self.clean = RetainedOutput(Store(self.cluster.store.truth, clock=VirtualClock("clean")), self.cluster.layout)
 
-    def kept(self, who: str) -> KeptOutput:
+    def kept(self, who: str) -> RetainedOutput:
         """The output as somebody sees it, over a network of his own."""
-        return KeptOutput(Store(Aged(self.cluster.store.view(who)), clock=VirtualClock(who)), self.cluster.layout)
+        return RetainedOutput(Store(Aged(self.cluster.store.view(who)), clock=VirtualClock(who)), self.cluster.layout)
 
     async def play(self, rounds: int) -> None:
         async with anyio.create_task_group() as tasks:
@@ -222,7 +222,7 @@ async def _played(seed: int) -> int:
     assert seen["trimmed"] > 30
     for name in ("from-the-beginning", "from-the-middle"):
         await remove(kept.store, kept.readers, name)
-    await trim(KeptOutput(Store(Aged(story.cluster.store.truth)), story.cluster.layout), Settings())
+    await trim(RetainedOutput(Store(Aged(story.cluster.store.truth)), story.cluster.layout), Settings())
     left = [entry.key for entry in (await kept.store.list(story.cluster.layout.output)).entries]
     assert len(left) <= PARTITIONS
     return seen["void"]
@@ -242,10 +242,10 @@ def _plays_into(seed: int, why: str) -> None:
 def test_deleting_without_a_boundary_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def nothing(store: Store, key: str, lowest: int) -> None: ...
 
-    monkeypatch.setattr("actorproc.keeping.trim.raise_boundary", nothing)
+    monkeypatch.setattr("actorproc.admin.trim.raise_boundary", nothing)
     _plays_into(0, "was deleted, the boundary is at 0")
 
 
 def test_trimming_the_newest_file_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(KeptOutput, "newest", KeptOutput.end)
+    monkeypatch.setattr(RetainedOutput, "newest", RetainedOutput.end)
     _plays_into(0, "the checkpoint has not passed that")

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Settings
-from actorproc.boundary import read_boundary
-from actorproc.layout import ProcessorLayout, number_of
-from actorproc.store import Store
-from actorproc.testing.source import MemorySource
+from actorproc.retention.boundary import read_boundary
+from actorproc.storage.names import ProcessorLayout, number_of
+from actorproc.storage.store import Store
+from actorproc.testing.memory_source import MemorySource
 
 LAYOUT = ProcessorLayout("numbers")
 

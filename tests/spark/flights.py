@@ -12,7 +12,7 @@ import pyarrow as pa
 from actorproc import Processor
 from actorproc.demo.data import events
 from actorproc.demo.handler import Delays
-from actorproc.testing.source import MemorySource
+from actorproc.testing.memory_source import MemorySource
 from tests.spark.committing import QUICK
 
 NAME = "delays"

@@ -7,8 +7,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from actorproc.clock import SYSTEM
-from actorproc.retry import Backoff
+from actorproc.runtime.backoff import Backoff
+from actorproc.runtime.clock import SYSTEM
 from actorproc.spark.job import Job
 from actorproc.spark.progress import Progress
 from actorproc.spark.query import Query, QueryFunction, Sink

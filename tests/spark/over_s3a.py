@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from actorproc.settings import Settings
+from actorproc.config.settings import Settings
 from actorproc.spark import read_output, stream_output
 from actorproc.spark.native import native_options
 from tests.spark.conftest import ROOT, new_session

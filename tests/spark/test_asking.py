@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from actorproc.cli.spark_query import Ask, _check, _reader_name, _session, _sink, _urls
+from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
-from actorproc.keeping.registry import Reader
-from actorproc.settings import Settings
+from actorproc.retention.readers import Reader
 from actorproc.spark.request import riding_options
 from actorproc.spark.target import parse_target
-from actorproc.store import Store
-from actorproc.stores.memory import Memory
+from actorproc.storage.store import Store
+from actorproc.stores.memory import MemoryStore
 
 S3 = Settings.load(s3_endpoint="http://127.0.0.1:9000", s3_access_key="user", s3_secret_key="hidden")
 
@@ -29,7 +29,7 @@ def asked(**options: Any) -> Ask:
 
 
 def urls(ask: Ask) -> dict[str, str]:
-    return _urls(ask, Store(Memory()), S3)
+    return _urls(ask, Store(MemoryStore()), S3)
 
 
 @pytest.mark.parametrize("given", ["s3://bucket/alerts", "s3a://bucket/alerts"])

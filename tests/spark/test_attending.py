@@ -13,10 +13,10 @@ from pyspark.errors import StreamingQueryException
 
 import actorproc.spark.running
 from actorproc.errors import QueryFailed, StoreUnavailable
-from actorproc.spark.bounded import ends_within
 from actorproc.spark.running import RunLimits, RunningQuery
-from actorproc.testing.clock import VirtualClock
-from actorproc.testing.loop import run
+from actorproc.spark.time_limit import ends_within
+from actorproc.testing.simulation.clock import VirtualClock
+from actorproc.testing.simulation.loop import run
 
 
 def report(batch: int, second: int, *, ran: bool) -> Any:

@@ -16,13 +16,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
-from actorproc.layout import ProcessorLayout
-from actorproc.settings import Settings
 from actorproc.spark import read_output, stream_output
 from actorproc.spark.reading import read_spans
 from actorproc.spark.request import parse_options
 from actorproc.spark.stream import plan
+from actorproc.storage.names import ProcessorLayout
 from tests.servers import S3Server
 from tests.spark.committing import Fleet
 from tests.spark.conftest import minio_is_long

@@ -11,11 +11,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from actorproc import errors
-from actorproc.boundary import raise_boundary, read_boundary
-from actorproc.layout import ProcessorLayout
-from actorproc.output.files import OutputFile
+from actorproc.output.output_files import OutputFile
+from actorproc.retention.boundary import raise_boundary, read_boundary
 from actorproc.spark import compact, read_output, stream_output
 from actorproc.spark.compaction import Compaction
+from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
 from tests.servers import S3Server
 from tests.spark import committing

@@ -12,13 +12,13 @@ from pathlib import Path
 import anyio
 import pytest
 
-from actorproc.boundary import read_boundary
-from actorproc.layout import ProcessorLayout
 from actorproc.output.compaction import sweep
+from actorproc.retention.boundary import read_boundary
+from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
+from tests.output.test_compaction import compact, rows
 from tests.spark.committing import Fleet, delete_originals
 from tests.spark.conftest import ROOT
-from tests.test_compaction import compact, rows
 
 LAYOUT = ProcessorLayout("numbers")
 PARTITIONS = ("0", "1", "2")

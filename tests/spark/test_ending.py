@@ -19,21 +19,21 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import actorproc.cli.spark_query
 import actorproc.spark.session
+from actorproc.admin.retained import RetainedOutput
 from actorproc.cli.spark_query import _keep
-from actorproc.clock import SYSTEM
 from actorproc.errors import HandlerDefinitionError, QueryFailed, UsageError
-from actorproc.keeping.kept import KeptOutput
-from actorproc.keeping.offsets import Offset
-from actorproc.keeping.registry import Reader, decide, read_registry, register
-from actorproc.layout import ProcessorLayout
-from actorproc.retry import Backoff
-from actorproc.signals import Signals
+from actorproc.retention.readers import Reader, decide, read_registry, register
+from actorproc.retention.spark_offsets import Offset
+from actorproc.runtime.backoff import Backoff
+from actorproc.runtime.clock import SYSTEM
+from actorproc.runtime.signals import Signals
+from actorproc.runtime.tasks import first_cause
 from actorproc.spark.query import Query, Sink
 from actorproc.spark.running import RunLimits, RunningQuery
 from actorproc.spark.session import Session
-from actorproc.store import Store
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Store
 from actorproc.stores import open_store
-from actorproc.tasks import first_cause
 
 QUICK = RunLimits(failures=2, backoff=Backoff(0.01, 0.02))
 READERS = ProcessorLayout("Delays").readers
@@ -274,7 +274,7 @@ async def test_what_is_wrong_with_the_checkpoint_names_it(tmp_path: Path) -> Non
 
 async def read_up_to(number: int, store: Store, checkpoint: Path) -> None:
     """What Spark leaves when a micro-batch is done."""
-    kept = KeptOutput(store, ProcessorLayout("Delays"))
+    kept = RetainedOutput(store, ProcessorLayout("Delays"))
     offset = Offset(str(kept), await kept.stream_identity(), {"0": number}).to_dict()
     async with open_store(str(checkpoint)) as spark:
         await spark.put("offsets/0", b"v1\n{}\n" + orjson.dumps(offset))

@@ -13,26 +13,26 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from actorproc.config.settings import Settings
 from actorproc.errors import SourceError, UsageError
-from actorproc.layout import ProcessorLayout
-from actorproc.listing import NumberedFile
 from actorproc.log.producer import Producer
 from actorproc.rows.schema import output_schema, parse_schema
-from actorproc.settings import Settings
 from actorproc.spark.dataset import Span, nullable
-from actorproc.spark.place import opened
 from actorproc.spark.planning import beginning, between, dealt, everything, most_within, news
 from actorproc.spark.reading import read_spans
 from actorproc.spark.request import Request, given_options, parse_options, riding_options
 from actorproc.spark.stream import Stream, plan
-from actorproc.store import Listing, Store
-from actorproc.stores.memory import Memory
+from actorproc.spark.sync_store import opened
+from actorproc.storage.listing import NumberedFile
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Listing, Store
+from actorproc.stores.memory import MemoryStore
 from tests.spark.committing import Fleet, Numbers
 
 LAYOUT = ProcessorLayout("numbers")
 
 
-class Watched(Memory):
+class Watched(MemoryStore):
     """Notes what is listed, and passes over the keys in `unlisted`, as a listing may that runs while they are made."""
 
     def __init__(self) -> None:

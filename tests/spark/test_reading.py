@@ -15,10 +15,10 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer, errors
-from actorproc.boundary import raise_boundary
-from actorproc.layout import ProcessorLayout
-from actorproc.settings import Settings
+from actorproc.config.settings import Settings
+from actorproc.retention.boundary import raise_boundary
 from actorproc.spark import read_output, stream_output
+from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
 from tests.servers import S3Server
 from tests.spark.committing import QUICK, Fleet, Grown, Numbers, Rows, Stream

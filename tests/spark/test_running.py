@@ -11,14 +11,14 @@ import anyio
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from actorproc.config.settings import Settings
 from actorproc.errors import HandlerDefinitionError, QueryFailed, UsageError
-from actorproc.layout import ProcessorLayout
-from actorproc.settings import Settings
 from actorproc.spark.output import Output
 from actorproc.spark.progress import Progress, read_lag
 from actorproc.spark.query import Query
 from actorproc.spark.query import Sink as To
 from actorproc.spark.running import RunLimits
+from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
 from tests.spark.committing import Fleet
 from tests.spark.conftest import needs_limits

@@ -15,8 +15,8 @@ from py4j import clientserver
 from pyspark.errors import PySparkException
 
 import actorproc.spark.session
+from actorproc.config.settings import Settings
 from actorproc.errors import HandlerDefinitionError, Lost, QueryFailed, UsageError
-from actorproc.settings import Settings
 from actorproc.spark.failure import explained, shortened
 from actorproc.spark.session import RemoteSession, Session, check_remote, session_options
 from actorproc.spark.urls import check_apart, spark_url

@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 import actorproc.cli.spark_show
 from actorproc.cli.spark_show import Figures, Show, summary
 from actorproc.spark.progress import Progress
-from actorproc.testing.clock import VirtualClock
-from actorproc.testing.loop import run
+from actorproc.testing.simulation.clock import VirtualClock
+from actorproc.testing.simulation.loop import run
 from tests.spark.committing import Fleet
 from tests.spark.jobs import Runs
 

@@ -15,9 +15,9 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, Strin
 
 from actorproc import Producer
 from actorproc.errors import CorruptObject, UsageError
-from actorproc.layout import log_dir
 from actorproc.spark.letters import DeadLetters
 from actorproc.spark.source import ActorprocSource
+from actorproc.storage.names import log_dir
 from tests.spark.committing import LAYOUT, Fleet
 
 

@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from actorproc.errors import UsageError
-from actorproc.layout import ProcessorLayout
 from actorproc.spark import stream_output
 from actorproc.spark.source import LIMITS
+from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
 from tests.servers import S3Server
 from tests.spark.committing import Fleet

@@ -11,13 +11,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from actorproc import Producer
-from actorproc.keeping.kept import Kept, KeptLog, KeptOutput
-from actorproc.keeping.positions import position_of
-from actorproc.keeping.registry import Reader, register
-from actorproc.keeping.trim import Trim, trim
-from actorproc.layout import READERS, ProcessorLayout
-from actorproc.settings import Settings
+from actorproc.admin.reader_positions import position_of
+from actorproc.admin.retained import RetainedDataset, RetainedLog, RetainedOutput
+from actorproc.admin.trim import Trim, trim
+from actorproc.config.settings import Settings
+from actorproc.retention.readers import Reader, register
 from actorproc.spark import stream_output
+from actorproc.storage.names import READERS, ProcessorLayout
 from actorproc.stores import open_store
 from tests.spark.committing import Fleet
 from tests.spark.conftest import needs_limits
@@ -32,7 +32,7 @@ def grow_old(folder: Path) -> None:
         os.utime(path, (time.time() - 7200,) * 2)
 
 
-async def trim_now(kept: Kept) -> Trim:
+async def trim_now(kept: RetainedDataset) -> Trim:
     return await trim(kept, SETTINGS)
 
 
@@ -55,7 +55,7 @@ async def test_a_query_that_fails_in_a_micro_batch_finds_all_of_it_after_a_trim(
     await fleet.commit(p0=20, p1=20)
     grow_old(state)
     async with open_store(str(state), SETTINGS) as store:
-        kept, reader = KeptOutput(store, LAYOUT), Reader.spark("table", f"file:{checkpoint}")
+        kept, reader = RetainedOutput(store, LAYOUT), Reader.spark("table", f"file:{checkpoint}")
         await register(store, LAYOUT.readers, reader)
         assert (await trim_now(kept)).files == 0, "it has not begun"
         with pytest.raises(PySparkException, match="the sink is away"):
@@ -90,7 +90,7 @@ async def test_a_query_on_a_log_holds_what_it_has_not_read(spark: SparkSession, 
     await produce()
     grow_old(log)
     async with open_store(str(log), SETTINGS) as store:
-        kept = KeptLog(store)
+        kept = RetainedLog(store)
         await register(store, READERS, Reader.spark("table", str(checkpoint)))
         trimmed = await trim_now(kept)
         assert trimmed.partitions[0].hold == (20, "reader table reads 20 next")

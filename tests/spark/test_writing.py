@@ -20,9 +20,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer, Settings
 from actorproc.errors import SourceError, UsageError
-from actorproc.layout import LOG_STAGED, log_transaction
-from actorproc.log.files import create_log
-from actorproc.log.partitioning import partition_of_key
+from actorproc.log.partitioner import partition_of_key
+from actorproc.log.segments import create_log
 from actorproc.log.transactions import Transaction, Transactions
 from actorproc.records import Record
 from actorproc.sources.log import LogSource
@@ -30,6 +29,7 @@ from actorproc.spark import read_output
 from actorproc.spark.query import Sink
 from actorproc.spark.sink import Message, StreamWriter
 from actorproc.spark.target import checked_record_columns, parse_target, to_records
+from actorproc.storage.names import LOG_STAGED, log_transaction
 from actorproc.stores import open_store
 from tests.log.reading import batches
 from tests.servers import S3Server

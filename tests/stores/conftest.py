@@ -10,10 +10,10 @@ from typing import Any
 import anyio
 import pytest
 
-from actorproc.settings import Settings
-from actorproc.store import Store
+from actorproc.config.settings import Settings
+from actorproc.storage.store import Store
 from actorproc.stores import open_store
-from actorproc.stores.files import Files
+from actorproc.stores.folder import FolderStore
 from tests.servers import S3Server
 
 _SERVERS = [pytest.param(name, marks=pytest.mark.servers) for name in ("seaweedfs", "minio")]
@@ -45,8 +45,8 @@ async def _sent() -> None:
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Files:
-    return Files(tmp_path / "store")
+def files(tmp_path: Path) -> FolderStore:
+    return FolderStore(tmp_path / "store")
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from contextlib import suppress
 import anyio
 import pytest
 
+from actorproc.config.settings import Settings
 from actorproc.errors import ConditionFailed
-from actorproc.settings import Settings
-from actorproc.store import Backend, Conflict, NotModified, Store, Stored
+from actorproc.storage.store import Backend, Conflict, NotModified, Store, Stored
 from actorproc.stores import open_store
 
 ROUNDS = 6

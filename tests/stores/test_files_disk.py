@@ -16,12 +16,12 @@ import anyio
 import pytest
 
 from actorproc.errors import StoreRefused, StoreUnavailable
-from actorproc.store import Store, StoreLimits
-from actorproc.stores.files import _THREADS, Files
+from actorproc.storage.store import Store, StoreLimits
+from actorproc.stores.folder import _THREADS, FolderStore
 
 
 async def test_requests_of_a_lane_do_not_wait_behind_those_for_which_there_is_no_thread(
-    files: Files, monkeypatch: pytest.MonkeyPatch
+    files: FolderStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, free, really = Store(files), threading.Event(), os.scandir
     lane = store.lane()
@@ -42,7 +42,7 @@ async def test_requests_of_a_lane_do_not_wait_behind_those_for_which_there_is_no
 
 
 async def test_who_reads_a_disk_that_hangs_gives_up_in_time_and_the_threads_are_counted_until_they_end(
-    files: Files, tmp_path: Path
+    files: FolderStore, tmp_path: Path
 ) -> None:
     await files.put("here", b"body")
     os.mkfifo(tmp_path / "store" / "key")  # who opens it waits for one who writes
@@ -76,7 +76,7 @@ async def test_who_reads_a_disk_that_hangs_gives_up_in_time_and_the_threads_are_
     assert len(os.listdir("/proc/self/fd")) == len(handles)
 
 
-async def test_a_write_that_has_begun_is_waited_for(files: Files, tmp_path: Path) -> None:
+async def test_a_write_that_has_begun_is_waited_for(files: FolderStore, tmp_path: Path) -> None:
     begun, may_go_on = anyio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
@@ -97,12 +97,12 @@ async def test_a_write_that_has_begun_is_waited_for(files: Files, tmp_path: Path
 _FULL_DISK = """
 import anyio
 from actorproc.errors import StoreRefused, StoreUnavailable
-from actorproc.retry import Backoff
-from actorproc.store import Store, StoreLimits
-from actorproc.stores.files import Files
+from actorproc.runtime.backoff import Backoff
+from actorproc.storage.store import Store, StoreLimits
+from actorproc.stores.folder import FolderStore
 
 async def main():
-    files = Files("disk/store")
+    files = FolderStore("disk/store")
     tag = await files.put("kept", b"kept")
     await files.put("ballast", bytes(200_000))
     for call in (files.put_if_absent("big", bytes(450_000)), files.put_if_match("kept", bytes(450_000), tag)):
@@ -151,7 +151,7 @@ async def test_a_folder_on_another_disk_is_refused_and_not_tried_again_and_again
     def link(source: str, target: str) -> None:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), source, None, target)
 
-    async with Store(Files(tmp_path)) as store:
+    async with Store(FolderStore(tmp_path)) as store:
         await store.create("there", b"x")
         monkeypatch.setattr(os, "link", link)
         with (
@@ -163,7 +163,7 @@ async def test_a_folder_on_another_disk_is_refused_and_not_tried_again_and_again
 
 @pytest.mark.parametrize("write", ["put_if_absent", "put", "delete"])
 async def test_what_is_refused_after_a_change_is_made_is_a_doubt_and_no_refusal(
-    files: Files, write: str, monkeypatch: pytest.MonkeyPatch
+    files: FolderStore, write: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(path: str) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", path)

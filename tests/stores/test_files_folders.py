@@ -12,9 +12,9 @@ import anyio
 import pytest
 
 from actorproc.errors import StoreRefused, StoreUnavailable
-from actorproc.store import Stored
-from actorproc.stores.files import Files
-from actorproc.stores.ground import HIDDEN
+from actorproc.storage.store import Stored
+from actorproc.stores.folder import FolderStore
+from actorproc.stores.folder_metadata import HIDDEN
 
 
 @pytest.mark.parametrize("instead", [None, "empty", "another", "older"])
@@ -24,11 +24,11 @@ async def test_a_folder_that_is_away_is_unavailable_and_not_made_again(
 ) -> None:
     """As with a mount that is gone, below which there may be a folder, from an earlier such hour too."""
     root = tmp_path / "store"
-    files = Files(root)
+    files = FolderStore(root)
     if instead == "older":
-        await Files(root).put("first", b"")
+        await FolderStore(root).put("first", b"")
         (root / HIDDEN / "clock").write_bytes(b"")
-    for each in (Files(root), files) if met == "found" else (files,):
+    for each in (FolderStore(root), files) if met == "found" else (files,):
         await each.open()
         if met == "written" or each is not files:
             tag = await each.put("a/key", b"body")
@@ -37,7 +37,7 @@ async def test_a_folder_that_is_away_is_unavailable_and_not_made_again(
     if instead == "empty":
         root.mkdir()
     elif instead is not None:
-        await Files(root).put("a/key", b"hidden later")
+        await FolderStore(root).put("a/key", b"hidden later")
         if instead == "older":  # as stores were made before their clocks held anything
             (root / HIDDEN / "clock").write_bytes(b"")
     there = sorted(root.rglob("*"))
@@ -57,20 +57,20 @@ async def test_a_folder_that_is_away_is_unavailable_and_not_made_again(
 
 
 async def test_who_only_reads_need_not_see_the_hidden_folder(
-    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(path: str, *_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", path)
 
     tag = await files.put("key", b"body")
-    monkeypatch.setattr("actorproc.stores.ground.open", refuse, raising=False)
-    reading = Files(tmp_path / "store")
+    monkeypatch.setattr("actorproc.stores.folder_metadata.open", refuse, raising=False)
+    reading = FolderStore(tmp_path / "store")
     await reading.open()
     assert await reading.get("key") == Stored(b"body", tag, 4)
 
 
 async def test_who_may_not_ask_the_folder_for_the_time_may_not_write_there(
-    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a clock of its own what is young may seem old enough to be deleted."""
 
@@ -83,22 +83,22 @@ async def test_who_may_not_ask_the_folder_for_the_time_may_not_write_there(
     really: Any = os.utime
     monkeypatch.setattr(os, "utime", refuse)
     with pytest.raises(StoreRefused, match=r"clock: user .* must be able to read and write there"):
-        await Files(tmp_path / "store").put("key", b"more")
+        await FolderStore(tmp_path / "store").put("key", b"more")
 
 
 async def test_a_folder_removed_and_made_anew_is_another_one_although_its_files_may_have_the_inodes_of_the_old(
-    files: Files, tmp_path: Path
+    files: FolderStore, tmp_path: Path
 ) -> None:
     await files.put("key", b"body")
     shutil.rmtree(tmp_path / "store")
-    await Files(tmp_path / "store").put("key", b"new")
+    await FolderStore(tmp_path / "store").put("key", b"new")
     with pytest.raises(StoreUnavailable, match=r"if it was removed on purpose, .* start anew what uses it"):
         await files.put("key", b"body")
     assert (tmp_path / "store/key").read_bytes() == b"new"
 
 
 async def test_a_folder_that_goes_while_a_file_is_put_in_place_is_not_made_again(
-    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def link(draft: str, path: str) -> None:
         (tmp_path / "store").rename(tmp_path / "away")
@@ -112,7 +112,7 @@ async def test_a_folder_that_goes_while_a_file_is_put_in_place_is_not_made_again
     assert not (tmp_path / "store").exists()
 
 
-async def test_folders_go_with_the_last_object_in_them(files: Files, tmp_path: Path) -> None:
+async def test_folders_go_with_the_last_object_in_them(files: FolderStore, tmp_path: Path) -> None:
     for key in ("staged/tx/0/a", "staged/tx/0/b", "staged/tx/1/a", "top"):
         await files.put(key, b"body")
     for key in ("staged/tx/0/a", "staged/tx/1/a", "top"):
@@ -126,7 +126,7 @@ async def test_folders_go_with_the_last_object_in_them(files: Files, tmp_path: P
 
 @pytest.mark.parametrize("verb", ["link", "rename"])
 async def test_a_writer_whose_folder_is_removed_as_soon_as_it_is_made_makes_it_again(
-    files: Files, monkeypatch: pytest.MonkeyPatch, verb: str
+    files: FolderStore, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     folders = iter(["a/b/c", "a/b", "a/b/c", "a/b"])
 
@@ -144,7 +144,7 @@ async def test_a_writer_whose_folder_is_removed_as_soon_as_it_is_made_makes_it_a
 
 
 async def test_a_folder_removed_while_those_in_it_are_made_is_made_again(
-    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def mkdir(path: str) -> None:
         if path.endswith("a/b") and len(made) < 3:
@@ -161,7 +161,7 @@ async def test_a_folder_removed_while_those_in_it_are_made_is_made_again(
 
 
 async def test_writers_and_removers_of_one_folder_do_not_disturb_each_other(
-    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Thousands of rounds in which the folders come and go all the time."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)  # what a power cut would leave is not asked here

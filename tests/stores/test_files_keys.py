@@ -10,12 +10,12 @@ import anyio
 import pytest
 
 from actorproc.errors import ConditionFailed, StoreRefused, UsageError
-from actorproc.store import Store, Stored
-from actorproc.stores.files import Files
-from actorproc.stores.ground import HIDDEN
+from actorproc.storage.store import Store, Stored
+from actorproc.stores.folder import FolderStore
+from actorproc.stores.folder_metadata import HIDDEN
 
 
-async def test_reading_leaves_no_trace(files: Files, tmp_path: Path) -> None:
+async def test_reading_leaves_no_trace(files: FolderStore, tmp_path: Path) -> None:
     await files.open()
     assert await files.get("key") is None
     assert (await files.list("")).entries == []
@@ -25,7 +25,7 @@ async def test_reading_leaves_no_trace(files: Files, tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists()
 
 
-async def test_an_object_is_a_plain_file_at_its_key(files: Files, tmp_path: Path) -> None:
+async def test_an_object_is_a_plain_file_at_its_key(files: FolderStore, tmp_path: Path) -> None:
     await files.put_if_absent("output/partition=a/1.parquet", b"body")
     assert (tmp_path / "store/output/partition=a/1.parquet").read_bytes() == b"body"
     assert os.listdir(tmp_path / "store/output/partition=a") == ["1.parquet"]
@@ -33,7 +33,7 @@ async def test_an_object_is_a_plain_file_at_its_key(files: Files, tmp_path: Path
 
 
 async def test_a_body_that_the_system_takes_in_parts_is_written_whole(
-    files: Files, monkeypatch: pytest.MonkeyPatch
+    files: FolderStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = os.write
     monkeypatch.setattr(os, "write", lambda handle, data: write(handle, bytes(data[:3])))
@@ -43,7 +43,7 @@ async def test_a_body_that_the_system_takes_in_parts_is_written_whole(
     assert stored.body == b"0123456789"
 
 
-async def test_files_made_by_other_programs_are_objects_too(files: Files, tmp_path: Path) -> None:
+async def test_files_made_by_other_programs_are_objects_too(files: FolderStore, tmp_path: Path) -> None:
     (tmp_path / "store/in").mkdir(parents=True)
     (tmp_path / "store/in/data.json").write_text("{}")
     (entry,) = (await files.list("in/")).entries
@@ -54,7 +54,7 @@ async def test_files_made_by_other_programs_are_objects_too(files: Files, tmp_pa
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="it needs /proc to tell what is synced")
 async def test_what_is_written_or_removed_is_synced_with_its_folder_unless_it_is_fleeting(
-    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fsync, synced = os.fsync, list[str]()
 
@@ -80,21 +80,21 @@ async def test_what_is_written_or_removed_is_synced_with_its_folder_unless_it_is
 
 
 @pytest.mark.parametrize("key", ["", "/a", "a//b", "a/", "../a", "a/../b", "./a", ".", "a\0b", f"{HIDDEN}/clock"])
-async def test_keys_that_cannot_be_files_are_refused(files: Files, key: str, tmp_path: Path) -> None:
+async def test_keys_that_cannot_be_files_are_refused(files: FolderStore, key: str, tmp_path: Path) -> None:
     for call in (files.get(key), files.put(key, b""), files.put_if_absent(key, b""), files.delete(key)):
         with pytest.raises(UsageError, match="cannot name a file"):
             await call
     assert os.listdir(tmp_path) == []
 
 
-async def test_no_listing_leads_out_of_the_folder(files: Files, tmp_path: Path) -> None:
+async def test_no_listing_leads_out_of_the_folder(files: FolderStore, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("x")
     await files.put("key", b"body")
     for prefix in ("../", "../s", "/", "./", "key/../", f"{HIDDEN}/"):
         assert (await files.list(prefix)).entries == []
 
 
-async def test_a_key_below_a_file_or_above_one_is_refused_with_the_reason(files: Files) -> None:
+async def test_a_key_below_a_file_or_above_one_is_refused_with_the_reason(files: FolderStore) -> None:
     await files.put("a/b", b"body")
     for call in (files.put("a", b"x"), files.put_if_absent("a", b"x"), files.put("a/b/c", b"x")):
         with pytest.raises(StoreRefused, match="cannot be a file beside the ones that are there"):
@@ -110,7 +110,7 @@ async def test_a_key_below_a_file_or_above_one_is_refused_with_the_reason(files:
 async def test_a_place_that_is_a_file_is_refused_at_open(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="file is a file, or lies below one; give a folder"):
-        await Files(tmp_path / "file").open()
+        await FolderStore(tmp_path / "file").open()
 
 
 async def test_a_place_in_which_no_folder_can_be_made_is_refused_at_once(
@@ -122,11 +122,11 @@ async def test_a_place_in_which_no_folder_can_be_made_is_refused_at_once(
     monkeypatch.setattr(os, "mkdir", mkdir)
     says = f"{tmp_path} takes no folders, so {tmp_path}/x cannot be made; give a place elsewhere"
     with anyio.fail_after(5), pytest.raises(StoreRefused, match=says):
-        await Store(Files(tmp_path / "x")).create("key", b"body")
+        await Store(FolderStore(tmp_path / "x")).create("key", b"body")
 
 
 async def test_a_version_is_later_than_the_one_it_replaces_also_when_clocks_step_back(
-    files: Files, tmp_path: Path
+    files: FolderStore, tmp_path: Path
 ) -> None:
     await files.put("key", b"old")
     future = 4_000_000_000 * 10**9
@@ -140,7 +140,9 @@ async def test_a_version_is_later_than_the_one_it_replaces_also_when_clocks_step
         await files.put_if_match("key", b"two", tag)
 
 
-async def test_times_hold_a_nonce_below_the_millisecond_so_a_key_used_again_gets_another_tag(files: Files) -> None:
+async def test_times_hold_a_nonce_below_the_millisecond_so_a_key_used_again_gets_another_tag(
+    files: FolderStore,
+) -> None:
     """Same size, same inode, same millisecond: all that a delete and a create at once leave to tell them apart."""
     tags = [await files.put_if_absent(f"key/{n}", b"body") for n in range(40)]
     assert len({int(tag.partition("-")[0], 16) % 1_000_000 for tag in tags}) > 35

@@ -13,20 +13,20 @@ import anyio
 import pytest
 
 from actorproc.errors import StoreUnavailable
-from actorproc.retry import Backoff
-from actorproc.store import Store, Stored, StoreLimits
-from actorproc.stores.files import Files
-from actorproc.stores.ground import HIDDEN
+from actorproc.runtime.backoff import Backoff
+from actorproc.storage.store import Store, Stored, StoreLimits
+from actorproc.stores.folder import FolderStore
+from actorproc.stores.folder_metadata import HIDDEN
 
 
-async def test_drafts_of_killed_writers_are_not_seen_and_get_swept(files: Files, tmp_path: Path) -> None:
+async def test_drafts_of_killed_writers_are_not_seen_and_get_swept(files: FolderStore, tmp_path: Path) -> None:
     await files.put("key", b"body")
     drafts = tmp_path / "store" / HIDDEN / "drafts"
     (drafts / "old").write_bytes(b"half a bo")
     os.utime(drafts / "old", (1_000_000_000, 1_000_000_000))
     (drafts / "young").write_bytes(b"somebody is at it")
     assert [e.key for e in (await files.list("")).entries] == ["key"]
-    await Files(tmp_path / "store").put("other", b"body")
+    await FolderStore(tmp_path / "store").put("other", b"body")
     assert os.listdir(drafts) == ["young"]
 
 
@@ -36,21 +36,21 @@ async def test_a_writer_killed_in_the_middle_leaves_no_object(tmp_path: Path) ->
         import os, signal
         os.link = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
         import anyio
-        from actorproc.stores.files import Files
-        files = Files("store")
+        from actorproc.stores.folder import FolderStore
+        files = FolderStore("store")
         files._prove_links = lambda probe: None
         anyio.run(files.put_if_absent, "a/key", b"zombie")
     """
     process = await anyio.run_process([sys.executable, "-c", textwrap.dedent(script)], cwd=tmp_path, check=False)
     assert process.returncode == -9, process.stderr
-    files = Files(tmp_path / "store")
+    files = FolderStore(tmp_path / "store")
     assert len(os.listdir(tmp_path / "store" / HIDDEN / "drafts")) == 1
     assert (await files.list("")).entries == []
     await files.put_if_absent("a/key", b"alive")
 
 
 async def test_while_a_stopped_process_holds_a_lock_others_wait_until_their_deadline_and_reads_go_on(
-    files: Files, tmp_path: Path
+    files: FolderStore, tmp_path: Path
 ) -> None:
     tag = await files.put("key", b"old")
     store = Store(files, limits=StoreLimits(timeout=0.2, patience=0.1, backoff=Backoff(0.001, 0.01)))
@@ -68,7 +68,7 @@ async def test_while_a_stopped_process_holds_a_lock_others_wait_until_their_dead
 
 
 async def test_a_lock_ends_with_its_write_though_a_child_forked_meanwhile_has_its_handle(
-    files: Files, monkeypatch: pytest.MonkeyPatch
+    files: FolderStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inherited = []
 
@@ -97,11 +97,11 @@ async def _expect_unavailable(store: Store, tag: str) -> None:
 async def test_processes_that_share_a_folder_lose_no_increment(tmp_path: Path) -> None:
     script = """
         import os, sys, anyio
-        from actorproc.store import Conflict, Store
-        from actorproc.stores.files import Files
+        from actorproc.storage.store import Conflict, Store
+        from actorproc.stores.folder import FolderStore
 
         async def main():
-            store = Store(Files("store"))
+            store = Store(FolderStore("store"))
             for n in range(40):
                 while True:
                     try:
@@ -121,12 +121,12 @@ async def test_processes_that_share_a_folder_lose_no_increment(tmp_path: Path) -
     async with anyio.create_task_group() as tasks:
         for _ in range(4):
             tasks.start_soon(lambda: anyio.run_process(command, cwd=tmp_path, stderr=None))
-    stored = await Files(tmp_path / "store").get("counter")
+    stored = await FolderStore(tmp_path / "store").get("counter")
     assert stored is not None
     assert int(stored.body.split()[0]) == 160
 
 
-async def test_a_listing_while_files_come_and_go_shows_all_that_stay(files: Files) -> None:
+async def test_a_listing_while_files_come_and_go_shows_all_that_stay(files: FolderStore) -> None:
     for n in range(0, 100, 2):
         await files.put(f"d/{n:03d}", b"stays")
 
@@ -144,7 +144,7 @@ async def test_a_listing_while_files_come_and_go_shows_all_that_stay(files: File
             assert keys == sorted(keys)
 
 
-async def test_a_reader_never_sees_half_a_body(files: Files) -> None:
+async def test_a_reader_never_sees_half_a_body(files: FolderStore) -> None:
     bodies = [bytes([n]) * 300_000 for n in range(4)]
     await files.put("key", bodies[0])
     done = anyio.Event()

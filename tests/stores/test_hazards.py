@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import pytest
 
+from actorproc.config.settings import Settings
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, StoreUnsafe
-from actorproc.probe import ensure_safe, probe
-from actorproc.retry import Backoff
-from actorproc.settings import Settings
-from actorproc.store import Conflict, Store, Stored, StoreLimits
+from actorproc.runtime.backoff import Backoff
+from actorproc.storage.probe import ensure_safe, probe
+from actorproc.storage.store import Conflict, Store, Stored, StoreLimits
 from actorproc.stores import open_store
 from tests.servers import S3Server
 from tests.stores.keep_alive import breaking_after

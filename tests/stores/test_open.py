@@ -14,8 +14,8 @@ import pytest
 from aiohttp.client_reqrep import ConnectionKey
 from botocore import exceptions as aws
 
+from actorproc.config.settings import Settings
 from actorproc.errors import StoreRefused, StoreUnavailable, UsageError
-from actorproc.settings import Settings
 from actorproc.stores import open_store, overlap
 from actorproc.stores.s3_errors import unanswered
 from tests.servers import S3Server, free_ports

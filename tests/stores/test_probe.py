@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from actorproc.clock import Clock
 from actorproc.errors import (
     ConditionFailed,
     CredentialsExpired,
@@ -19,12 +18,13 @@ from actorproc.errors import (
     StoreUnsafe,
     UsageError,
 )
-from actorproc.probe import ensure_safe, probe
-from actorproc.probe_checks import RACERS
-from actorproc.retry import Backoff
-from actorproc.store import Listing, Store, Stored, StoreLimits
-from actorproc.stores.files import Files
-from actorproc.stores.memory import Memory
+from actorproc.runtime.backoff import Backoff
+from actorproc.runtime.clock import Clock
+from actorproc.storage.probe import ensure_safe, probe
+from actorproc.storage.probe_checks import RACERS
+from actorproc.storage.store import Listing, Store, Stored, StoreLimits
+from actorproc.stores.folder import FolderStore
+from actorproc.stores.memory import MemoryStore
 
 NAMES = [
     "read your write",
@@ -49,7 +49,7 @@ async def test_every_store_of_ours_keeps_every_property_and_is_left_as_it_was(st
     assert [e.key for e in (await store.list("")).entries] == ["probe/mine"]
 
 
-class LastWriterWins(Memory):
+class LastWriterWins(MemoryStore):
     """Checks, is interrupted, then writes: what a service does that has no lock around the two."""
 
     async def put_if_absent(self, key: str, body: bytes) -> str:
@@ -64,21 +64,21 @@ class LastWriterWins(Memory):
         return await self.put(key, body)
 
 
-class CreatesOnMatch(Memory):
+class CreatesOnMatch(MemoryStore):
     """As MinIO did before 2025-09-06."""
 
     async def put_if_match(self, key: str, body: bytes, tag: str) -> str:
         return await (super().put_if_match(key, body, tag) if await self.get(key) else self.put(key, body))
 
 
-class NeverMatches(Memory):
+class NeverMatches(MemoryStore):
     """As radosgw 16 does."""
 
     async def put_if_match(self, key: str, body: bytes, tag: str) -> str:
         raise ConditionFailed(key)
 
 
-class ContentTags(Memory):
+class ContentTags(MemoryStore):
     """Whose tags do not tell versions apart."""
 
     async def put(self, key: str, body: bytes) -> str:
@@ -86,23 +86,23 @@ class ContentTags(Memory):
         return "same"
 
 
-class ListsLate(Memory):
+class ListsLate(MemoryStore):
     async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Listing:
         listing = await super().list(prefix, after, limit)
         return Listing(listing.entries[:-1], listing.now)
 
 
-class IgnoresAfter(Memory):
+class IgnoresAfter(MemoryStore):
     async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Listing:
         return await super().list(prefix, "", limit)
 
 
-class SendsAll(Memory):
+class SendsAll(MemoryStore):
     async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
         return await super().get(key)
 
 
-class KeepsDeleted(Memory):
+class KeepsDeleted(MemoryStore):
     async def delete(self, key: str) -> None:
         pass
 
@@ -120,7 +120,7 @@ class KeepsDeleted(Memory):
         (KeepsDeleted, {"match on a missing key", "delete"}),
     ],
 )
-async def test_what_a_store_does_not_keep_is_found_and_named(kind: type[Memory], broken: set[str]) -> None:
+async def test_what_a_store_does_not_keep_is_found_and_named(kind: type[MemoryStore], broken: set[str]) -> None:
     store = Store(kind())
     properties = await probe(store, "probe/")
     assert {p.name for p in properties if not p.held} == broken
@@ -139,7 +139,7 @@ async def test_all_racers_that_won_are_counted() -> None:
     assert race.found.startswith(f"{RACERS} of them were told that they had won")
 
 
-class Away(Memory):
+class Away(MemoryStore):
     async def put_if_absent(self, key: str, body: bytes) -> str:
         raise StoreUnavailable("503")
 
@@ -151,7 +151,7 @@ async def test_a_store_that_is_away_is_not_called_unsafe() -> None:
     assert (await store.list("")).entries == []
 
 
-class Forbidden(Memory):
+class Forbidden(MemoryStore):
     async def delete(self, key: str) -> None:
         raise StoreRefused("AccessDenied")
 
@@ -167,7 +167,7 @@ async def test_a_folder_whose_files_cannot_be_synced_is_not_called_safe(tmp_path
     def refuse(_: int) -> None:
         raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
 
-    files = Files(tmp_path / "store")
+    files = FolderStore(tmp_path / "store")
     files._sync = refuse
     with pytest.raises(StoreUnavailable, match=os.strerror(errno.ENOTSUP)):
         await ensure_safe(Store(files, limits=StoreLimits(patience=0)), "probe/")
@@ -175,7 +175,7 @@ async def test_a_folder_whose_files_cannot_be_synced_is_not_called_safe(tmp_path
 
 async def test_a_start_sweeps_what_hosts_left_that_were_killed_in_their_probe_a_day_ago() -> None:
     clock = Days()
-    store = Store(Memory(clock=clock), clock=clock)
+    store = Store(MemoryStore(clock=clock), clock=clock)
     await store.put("probe/killed/000", b"")
     await store.put("output/old", b"")
     clock.ahead = 86_000.0
@@ -193,7 +193,7 @@ async def test_a_right_that_is_missing_is_not_called_unsafe() -> None:
 
 
 async def test_a_write_that_is_not_allowed_is_refused_as_such_by_the_races_too() -> None:
-    class ReadOnly(Memory):
+    class ReadOnly(MemoryStore):
         async def put(self, key: str, body: bytes) -> str:
             raise StoreRefused("AccessDenied")
 
@@ -205,7 +205,7 @@ async def test_a_write_that_is_not_allowed_is_refused_as_such_by_the_races_too()
 
 
 async def test_a_store_that_ignores_one_condition_and_does_not_know_the_other_is_unsafe() -> None:
-    class OldService(Memory):
+    class OldService(MemoryStore):
         async def put_if_absent(self, key: str, body: bytes) -> str:
             return await self.put(key, body)
 
@@ -219,7 +219,7 @@ async def test_a_store_that_ignores_one_condition_and_does_not_know_the_other_is
     assert found["race of matches"] == "it could not be tried: NotImplemented"
 
 
-class Refusing(Memory):
+class Refusing(MemoryStore):
     """Lets nobody write, or nobody in."""
 
     def __init__(self, error: StoreRefused, verb: str) -> None:
@@ -247,7 +247,7 @@ async def test_a_store_that_refuses_at_the_first_contact_is_wrong_use_unless_cre
     assert not isinstance(expired.value, UsageError)
 
 
-class SentTwice(Memory):
+class SentTwice(MemoryStore):
     """Behind a proxy that repeats every third conditional write, and passes on what came back last."""
 
     writes = 0

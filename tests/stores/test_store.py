@@ -8,11 +8,11 @@ import anyio
 import pytest
 
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable
-from actorproc.retry import Backoff
-from actorproc.store import SLOWEST, Backend, Conflict, Listing, Store, Stored, StoreLimits
-from actorproc.stores.memory import Memory
-from actorproc.testing.clock import VirtualClock
-from actorproc.testing.loop import run
+from actorproc.runtime.backoff import Backoff
+from actorproc.storage.store import SLOWEST, Backend, Conflict, Listing, Store, Stored, StoreLimits
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.simulation.clock import VirtualClock
+from actorproc.testing.simulation.loop import run
 
 Call = Callable[[], Awaitable[object]]
 LIMITS = StoreLimits(timeout=5, patience=5, backoff=Backoff(0.0001, 0.001))
@@ -24,7 +24,7 @@ class Wire(Backend):
     url = "memory://wire"
 
     def __init__(self, *plan: Callable[[Call], Awaitable[object]]) -> None:
-        self.far = Memory()
+        self.far = MemoryStore()
         self.plan = list(plan)
         self.sent: list[str] = []
 
@@ -264,7 +264,7 @@ async def test_a_cancelled_request_frees_its_place() -> None:
     assert await store.get("key") is None
 
 
-class Slow(Memory):
+class Slow(MemoryStore):
     """Each MiB takes 0.8 seconds, and what goes with it takes ten."""
 
     async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
@@ -336,7 +336,7 @@ def test_a_large_object_that_breaks_off_late_is_asked_for_again() -> None:
     run(main())
 
 
-class Pages(Memory):
+class Pages(MemoryStore):
     """Lists ten keys in a page, which takes ten seconds; request number `lost` gets no answer."""
 
     def __init__(self, lost: int | None = None) -> None:

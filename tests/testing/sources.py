@@ -9,7 +9,7 @@ from typing import Any
 from actorproc.errors import UsageError
 from actorproc.sources import Start
 from actorproc.testing import CheckedSource, MemorySource, check_source
-from tests.test_own_source import Pages as PagesFromTheirFirst
+from tests.sources.test_own_source import Pages as PagesFromTheirFirst
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from actorproc.clock import SYSTEM
-from actorproc.testing.clock import EPOCH, VirtualClock
-from actorproc.testing.loop import START, SimulationError, current_loop, run
+from actorproc.runtime.clock import SYSTEM
+from actorproc.testing.simulation.clock import EPOCH, VirtualClock
+from actorproc.testing.simulation.loop import START, SimulationError, current_loop, run
 
 
 def test_the_clock_follows_the_time_of_its_host() -> None:

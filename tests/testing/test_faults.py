@@ -8,17 +8,17 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from actorproc.clock import SYSTEM
 from actorproc.errors import ConditionFailed, StoreUnavailable
-from actorproc.store import Conflict, NotModified, Store
-from actorproc.stores.memory import Memory
-from actorproc.testing.clock import VirtualClock
-from actorproc.testing.faults import CALM, Faults, FaultyBackend, current_sender
-from actorproc.testing.loop import START, current_loop, run
+from actorproc.runtime.clock import SYSTEM
+from actorproc.storage.store import Conflict, NotModified, Store
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.simulation.clock import VirtualClock
+from actorproc.testing.simulation.faults import CALM, Faults, FaultyBackend, current_sender
+from actorproc.testing.simulation.loop import START, current_loop, run
 
 
 def faulty(faults: Faults = CALM, seed: object = 0) -> FaultyBackend:
-    return FaultyBackend(Memory(clock=VirtualClock("store")), faults, seed=seed)
+    return FaultyBackend(MemoryStore(clock=VirtualClock("store")), faults, seed=seed)
 
 
 def simulated(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
@@ -180,7 +180,7 @@ async def test_a_cut_may_hit_some_keys_only() -> None:
 async def test_the_store_learns_who_sends_and_when_also_if_it_lands_late() -> None:
     seen: list[tuple[str, float]] = []
 
-    class Curious(Memory):
+    class Curious(MemoryStore):
         async def put(self, key: str, body: bytes) -> str:
             sender = current_sender()
             assert sender is not None

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 import anyio
 import pytest
 
-from actorproc.testing.loop import (
+from actorproc.testing.simulation.loop import (
     START,
     Deadlock,
     Host,
@@ -86,7 +86,7 @@ def test_the_seed_decides_the_order_of_what_is_ready_together() -> None:
 BUSY_PROGRAM = """
 import anyio
 from random import Random
-from actorproc.testing.loop import current_loop, run
+from actorproc.testing.simulation.loop import current_loop, run
 
 async def main():
     loop, random = current_loop(), Random(7)
@@ -151,7 +151,7 @@ def test_a_deadlock_says_who_waits_where() -> None:
 
 
 def test_a_program_that_spins_while_time_stands_still_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actorproc.testing.loop.STANDSTILL", 1_000)
+    monkeypatch.setattr("actorproc.testing.simulation.loop.STANDSTILL", 1_000)
 
     async def main() -> None:
         while True:

@@ -18,8 +18,8 @@ from actorproc import Batch, Chunk, End, Producer
 from actorproc.errors import UsageError
 from actorproc.records import RECORD_SCHEMA
 from actorproc.sources import LogSource, OutputSource, Start
-from actorproc.store import Store
-from actorproc.stores.memory import Memory
+from actorproc.storage.store import Store
+from actorproc.stores.memory import MemoryStore
 from actorproc.testing import CheckedSource, MemorySource, UnsteadySource, WrongSource, check_source, run
 from tests.spark.committing import Fleet
 from tests.testing.sources import NOON, Pages, checked, filled
@@ -143,7 +143,7 @@ async def test_a_stream_without_records_proves_nothing() -> None:
 
 @pytest.mark.parametrize("place", ["folder", "memory"])
 async def test_the_built_in_log_is_right(tmp_path: Path, place: str) -> None:
-    log: Any = tmp_path / "log" if place == "folder" else Store(Memory())
+    log: Any = tmp_path / "log" if place == "folder" else Store(MemoryStore())
 
     async def add(count: int = 1) -> None:
         async with Producer(log, partitions=3, partitioner="round-robin", linger=0) as producer:
@@ -159,7 +159,7 @@ async def test_the_built_in_log_is_right(tmp_path: Path, place: str) -> None:
 
 
 async def test_another_processors_output_is_right() -> None:
-    store = Store(Memory())
+    store = Store(MemoryStore())
     fleet = Fleet(store)
     for _ in range(3):
         await fleet.commit(p0=30, p1=12)

@@ -1,0 +1,146 @@
+"""What is kept for readers and trimmed behind them: numbered files in partitions, of an output or of a log."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+from actorproc.log.segments import end_of, last_base, open_log
+from actorproc.output.chain import OutputChain, large_letters
+from actorproc.output.checkpoint import read_checkpoint
+from actorproc.output.dataset import partitions_with_state
+from actorproc.output.output_files import OutputFile, OutputFiles
+from actorproc.output.source_identity import dataset_identity
+from actorproc.retention.boundary import read_boundary
+from actorproc.retention.spark_offsets import called, stream_identity
+from actorproc.storage.names import LOG_BOUNDARIES, READERS, ProcessorLayout, log_dir, partition_key
+from actorproc.storage.store import Store
+
+
+class Compacted(NamedTuple):
+    """A file that holds the rows of others. `since`: when readers were led to it, in seconds since 1970 by the store's
+    clock."""
+
+    file: OutputFile
+    since: float
+
+
+class RetainedDataset(ABC):
+    """A dataset as a trim sees it: files of a partition are numbered, and whoever has passed a number needs it no more."""
+
+    kind: ClassVar[str]
+    unit: ClassVar[str]
+    """What its numbers count."""
+    readers: str
+    """Key of the registry."""
+    boundaries: str
+    """Prefix of the boundary documents."""
+    path: str = ""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def __str__(self) -> str:
+        return called(self.kind, self.path, self.store.url)
+
+    def boundary(self, partition: str) -> str:
+        return partition_key(self.boundaries, partition)
+
+    @abstractmethod
+    def folder(self, partition: str) -> str:
+        """Prefix of its files."""
+
+    @abstractmethod
+    async def identity(self) -> str | None:
+        """What tells it from another at the same place; None: nothing does."""
+
+    async def stream_identity(self) -> str:
+        """As Spark's offsets have it."""
+        return stream_identity(self.kind, await self.identity(), str(self))
+
+    @abstractmethod
+    async def partitions(self) -> Sequence[str]: ...
+
+    @abstractmethod
+    async def newest(self, partition: str) -> int:
+        """Files from this number on stay, whoever has read them."""
+
+    @abstractmethod
+    async def end(self, partition: str) -> int:
+        """The number after the newest file's: where a reader stands that has read everything."""
+
+    async def compacted(self, partition: str) -> Sequence[Compacted]:
+        """Files elsewhere from which readers read what has numbers below those that count in its folder, in order."""
+        return ()
+
+    async def beside(self, partition: str) -> Sequence[tuple[int, str]]:
+        """Objects elsewhere that go with the file of their number, whether it leads to them or not: number and key."""
+        return ()
+
+
+class RetainedOutput(RetainedDataset):
+    """The output of a processor: a number is a commit. Its dead letters were published, and stay."""
+
+    kind = "output"
+    unit = "commits"
+
+    def __init__(self, store: Store, layout: ProcessorLayout) -> None:
+        super().__init__(store)
+        self.path = layout.processor
+        self.readers = layout.readers
+        self.boundaries = layout.boundaries
+        self._layout = layout
+
+    def folder(self, partition: str) -> str:
+        return self._layout.output_dir(partition)
+
+    async def identity(self) -> str | None:
+        return await dataset_identity(self.store, self._layout)
+
+    async def partitions(self) -> Sequence[str]:
+        return await partitions_with_state(self.store, self._layout)
+
+    async def newest(self, partition: str) -> int:
+        """What the checkpoint has not passed stays, for the next owner walks over it; and the file before, so that
+        whoever slept runs into it."""
+        checkpoint = await read_checkpoint(self.store, self._layout, partition)
+        return max(0, checkpoint.number - 1) if checkpoint else 0
+
+    async def end(self, partition: str) -> int:
+        tip = await OutputChain(self.store, self._layout, partition).tip()
+        return tip.number if tip else 0
+
+    async def compacted(self, partition: str) -> Sequence[Compacted]:
+        boundary = await read_boundary(self.store, self.boundary(partition))
+        files = OutputFiles(self._layout).compacted(partition, 0, boundary)
+        since = {r.next: r.since for r in boundary.ranges}
+        return [Compacted(file, since[file.next]) for file in files]
+
+    async def beside(self, partition: str) -> Sequence[tuple[int, str]]:
+        return await large_letters(self.store, self._layout, partition)
+
+
+class RetainedLog(RetainedDataset):
+    """A log: a number is the sequence of a file's first record."""
+
+    kind = "log"
+    unit = "records"
+    readers = READERS
+    boundaries = LOG_BOUNDARIES
+
+    def folder(self, partition: str) -> str:
+        return log_dir(partition)
+
+    async def identity(self) -> str | None:
+        return (await open_log(self.store)).identity
+
+    async def partitions(self) -> Sequence[str]:
+        return [str(index) for index in range((await open_log(self.store)).partitions)]
+
+    async def newest(self, partition: str) -> int:
+        """The newest file stays: it tells producers where the end is."""
+        return await last_base(self.store, partition) or 0
+
+    async def end(self, partition: str) -> int:
+        return await end_of(self.store, partition)

@@ -1,0 +1,240 @@
+"""How a processor is, read from its container: who runs what, how far it is, what the group would change next."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from actorproc.errors import CorruptObject, CredentialsExpired, SourceError, StoreError, locate
+from actorproc.group.assignment import Lease, Plan, plan
+from actorproc.group.heartbeat import Heartbeat, expiration_of, read_heartbeats
+from actorproc.group.liveness import LivenessTracker
+from actorproc.group.membership import GroupDocument, read_group
+from actorproc.output.chain import ChainEnd, OutputChain
+from actorproc.output.checkpoint import Totals
+from actorproc.records import Cursor
+from actorproc.runtime.tasks import gather
+from actorproc.sources.protocol import End, Source, beginning
+from actorproc.storage.listing import documents
+from actorproc.storage.names import ProcessorLayout, natural
+from actorproc.storage.store import Store
+
+_OF_PARTITION = (CorruptObject, SourceError, StoreError)
+"""What may ail one partition alone: a folder without rights is refused, a bad sector does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """A host. Without a heartbeat `heartbeat_age` (seconds, by the store's clock) and what it says are None."""
+
+    host: str
+    incarnation: str
+    alive: bool
+    """Its heartbeat is younger than the expiration."""
+    leases: int
+    in_group: bool
+    """False: it has a heartbeat, and nobody has written it in yet."""
+    leaving: bool
+    heartbeat_age: float | None = None
+    started: float | None = None
+    pid: int | None = None
+    address: str | None = None
+    error: str | None = None
+    """Why it cannot look at the group or the source, as its heartbeat says."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """A partition: its lease, what is committed, and the source's end. Times: seconds since 1970, by the hosts' clocks."""
+
+    partition: str
+    owner: str | None
+    epoch: int
+    next_owner: str | None
+    cursor: Cursor | None
+    """What is committed; None: nothing ever was."""
+    end: End | None
+    """None: no source was asked, or it could not say."""
+    lag: int | None
+    """Sequences between what is committed, or else the first record, and the end; None: not known."""
+    last_commit: float | None
+    output_files: int
+    """Number of the next output file: how many there were."""
+    totals: Totals
+    error: str | None = None
+    """Why its state, or its end, cannot be read, or why it fails on its owner (see `read_status`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorStatus:
+    """A processor, as far as its container (and its source) tells."""
+
+    processor: str
+    members: Sequence[MemberStatus]
+    partitions: Sequence[PartitionStatus]
+
+    @property
+    def lag(self) -> int | None:
+        """Of all partitions of which it is known; None: of none."""
+        known = [partition.lag for partition in self.partitions if partition.lag is not None]
+        return sum(known) if known else None
+
+    @property
+    def lag_exact(self) -> bool:
+        """False: `lag` leaves partitions out."""
+        return all(partition.lag is not None for partition in self.partitions)
+
+
+async def read_status(
+    store: Store, layout: ProcessorLayout, processor: str, *, expiration: float, source: Source | None = None
+) -> ProcessorStatus:
+    """Read it, writing nothing. About three small requests per partition, many at once.
+
+    Args:
+        expiration: seconds after which a silent host counts as dead that does not say itself.
+        source: an open source, asked for its partitions and their ends.
+
+    Raises:
+        CorruptObject: `group.json` is not what was written there. (A partition's own trouble is in its `error`.)
+        StoreError, SourceError: the group, or the list of partitions, could not be read.
+    """
+    group = await read_group(store, layout) or GroupDocument()
+    heartbeats = await read_heartbeats(store, layout)
+    names = {*await documents(store, layout.checkpoints), *group.leases}
+    if source is not None:
+        names |= set(await source.partitions())
+
+    failing = _failing(group, heartbeats)
+
+    async def read(partition: str) -> PartitionStatus:
+        lease = group.leases.get(partition) or Lease(None, 0)
+        status = await _read_partition(store, layout, partition, lease, source)
+        return replace(status, error=status.error or failing.get(partition))
+
+    partitions = await gather(sorted(names, key=natural), read)
+    return ProcessorStatus(processor, _members(group, heartbeats, expiration), list(partitions.values()))
+
+
+def _failing(group: GroupDocument, heartbeats: Iterable[tuple[Heartbeat, float]]) -> dict[str, str]:
+    """Partition -> why it fails, as the heartbeat of its owner says."""
+    said = group.said_by_owners((beat for beat, _ in heartbeats), "failing")
+    return {partition: f"on {beat.host}: {beat.failure(partition)}" for partition, beat in said.items()}
+
+
+async def _read_partition(
+    store: Store, layout: ProcessorLayout, partition: str, lease: Lease, source: Source | None
+) -> PartitionStatus:
+    state = _Committed()
+    end = lag = None
+    errors: list[str] = []
+    try:
+        end = await source.end(partition) if source is not None else None
+    except CredentialsExpired:
+        raise  # of the whole store
+    except _OF_PARTITION as broken:
+        errors.append(str(broken))
+    try:
+        chain = OutputChain(store, layout, partition)
+        if (tip := await chain.tip()) is not None:
+            state = _Committed(tip.cursor, await _last_moved(chain, tip), tip.number, tip.totals)
+        if source is not None and end is not None:
+            lag = await _lag(source, partition, state.cursor, end)
+    except CredentialsExpired:
+        raise
+    except _OF_PARTITION as broken:
+        locate(broken, store.url)
+        errors.append(str(broken))
+    return PartitionStatus(
+        partition=partition,
+        owner=lease.owner,
+        epoch=lease.epoch,
+        next_owner=lease.next,
+        cursor=state.cursor,
+        end=end,
+        lag=lag,
+        last_commit=state.time,
+        output_files=state.number,
+        totals=state.totals,
+        error="; ".join(errors) or None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Committed:
+    cursor: Cursor | None = None
+    time: float | None = None
+    number: int = 0
+    totals: Totals = field(default_factory=Totals)
+
+
+async def _last_moved(chain: OutputChain, tip: ChainEnd) -> float | None:
+    """When what is committed came so far."""
+    checkpoint, newest = tip.checkpoint, tip.newest
+    if newest is None and checkpoint.number:  # the commit tells when it was made, the checkpoint when it was written
+        newest = await chain.read(checkpoint.number - 1)
+    if newest is not None and newest.next.sequence >= checkpoint.cursor.sequence:
+        return newest.time
+    return checkpoint.time or None  # moved without rows; or not at all, and bears no time
+
+
+async def _lag(source: Source, partition: str, cursor: Cursor | None, end: End) -> int | None:
+    """From the first record on where nothing was ever committed."""
+    if cursor is None:
+        if (begin := await beginning(source, partition)) is None:
+            return None
+        cursor = Cursor(begin)
+    if source.reached(cursor, end):
+        return 0
+    done = cursor.sequence if cursor.sequence >= 0 else source.sequence_before(partition, cursor.position)
+    return None if end.sequence is None or done is None else max(0, end.sequence - done)
+
+
+def _members(
+    group: GroupDocument, heartbeats: Iterable[tuple[Heartbeat, float]], expiration: float
+) -> list[MemberStatus]:
+    leases = Counter(lease.owner for lease in group.leases.values())
+    found = {(beat.host, beat.incarnation): (beat, age) for beat, age in heartbeats}
+    members = []
+    for host, member in group.members.items():
+        beat, age = found.pop((host, member.incarnation), (None, None))
+        alive = age is not None and age < expiration_of((host, member.incarnation), expiration)
+        status = MemberStatus(host, member.incarnation, alive, leases[host], in_group=True, leaving=member.leaving)
+        members.append(_with_heartbeat(status, beat, age))
+    for (host, incarnation), (beat, age) in found.items():
+        # Else a crash left it, or it stayed when its host left.
+        if (host, incarnation) not in group.out and age < expiration_of((host, incarnation), expiration):
+            status = MemberStatus(host, incarnation, alive=True, leases=0, in_group=False, leaving=False)
+            members.append(_with_heartbeat(status, beat, age))
+    return sorted(members, key=lambda member: (member.host, member.incarnation))
+
+
+def _with_heartbeat(member: MemberStatus, beat: Heartbeat | None, age: float | None) -> MemberStatus:
+    if beat is None:
+        return member
+    error = beat.statistics.get("error")
+    return replace(
+        member, heartbeat_age=age, started=beat.started, pid=beat.pid, address=beat.address,
+        error=error if isinstance(error, str) else None,
+    )  # fmt: skip
+
+
+async def next_plan(store: Store, layout: ProcessorLayout, *, expiration: float, source: Source | None = None) -> Plan:
+    """What a host that looks at the group now for the first time would change, and why. Writes nothing.
+
+    Hosts that have watched for longer know sooner that one of them is silent, and wait for `rebalance_delay` before
+    they move live leases.
+    """
+    group = await read_group(store, layout) or GroupDocument()
+    who = [(host, member.incarnation) for host, member in group.members.items()]
+    watch = LivenessTracker(expiration)
+    now = store.clock.monotonic()
+    watch.observe(await store.list(layout.hosts), who, asked=now, answered=now)
+    gone = {host: why for host, incarnation in who if (why := watch.why_dead((host, incarnation)))}
+    return plan(
+        group.members,
+        group.leases,
+        partitions=await source.partitions() if source is not None else (),
+        joining=group.may_join(watch.newcomers(group.members)),
+        gone=gone,
+    )

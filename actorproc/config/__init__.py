@@ -1,0 +1,1 @@
+"""Settings: their names, defaults and limits, and the places they are read from."""

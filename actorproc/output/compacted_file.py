@@ -1,0 +1,223 @@
+"""A compacted file: the rows of consecutive commits, in order, and a footer that tells which rows are whose."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from actorproc.errors import CorruptObject
+from actorproc.output.chain import Commit
+from actorproc.output.checkpoint import Totals
+from actorproc.records import Cursor
+from actorproc.rows.columns import nulls
+from actorproc.storage.document import document, to_document
+from actorproc.storage.parquet import Footer, footer_from, growing_columns, open_parquet, open_writer, sealed
+
+_COMPACTED = "actorproc.compacted"
+
+_GROUP_BYTES = 64 * 2**20  # of rows as Arrow, after which they are written: a row group, and what the writer holds
+_GROUP_ROWS = 2**20
+
+
+class RowSlice(NamedTuple):
+    """The rows from `skip` up to `stop` of a file; `next`: the number of the commit after those that they belong to."""
+
+    skip: int
+    stop: int
+    next: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contents:
+    """What the footer of a compacted file says. Arrays have an entry for each commit, from number `first` on."""
+
+    put_id: str
+    first: int
+    rows: np.ndarray
+    """Whole numbers."""
+    times: np.ndarray
+    """When each was made, as it said itself: seconds since 1970."""
+    last: Cursor
+    """Up to which the last one of them went."""
+    totals: Totals
+    """Of the partition, the last one included."""
+
+    @property
+    def next(self) -> int:
+        """The number after the last commit in it."""
+        return self.first + len(self.rows)
+
+    def rows_before(self, number: int) -> int:
+        """How many of its rows belong to commits below `number`."""
+        return int(self.rows[: max(0, number - self.first)].sum())
+
+    def part(self, key: str, number: int, stop: int) -> RowSlice:
+        """See `part_of`."""
+        if not self.first <= number < self.next:
+            raise CorruptObject(key, f"holds the commits {self.first} to {self.next - 1}, and not {number}")
+        stop = min(stop, self.next)
+        return RowSlice(self.rows_before(number), self.rows_before(stop), stop)
+
+    def metadata(self) -> dict[str, str]:
+        """Its entry in the footer."""
+        fields = asdict(self) | {"last": list(self.last), "count": len(self.rows)}
+        # Whole numbers, and microseconds: what grows or stays small packs well as differences.
+        fields["rows"] = _packed(self.rows)
+        fields["times"] = _packed(np.round(self.times * 1e6).astype(np.int64))
+        return {_COMPACTED: to_document(fields).decode()}
+
+    @classmethod
+    def from_metadata(cls, key: str, metadata: Mapping[str, str]) -> Self:
+        """Raises CorruptObject if this is no footer of a compacted file."""
+        with document(key, metadata.get(_COMPACTED, ""), "compacted file of actorproc") as fields:
+            count = fields.pop("count")
+            return cls(
+                **fields
+                | {
+                    "rows": _unpacked(fields["rows"], count),
+                    "times": _unpacked(fields["times"], count) / 1e6,
+                    "last": Cursor(*fields["last"]),
+                    "totals": Totals(**fields["totals"]),
+                }
+            )
+
+
+def _packed(numbers: np.ndarray) -> str:
+    steps = np.diff(numbers, prepend=0)
+    return base64.b64encode(pa.compress(steps.tobytes(), codec="zstd", asbytes=True)).decode()
+
+
+def _unpacked(text: str, count: int) -> np.ndarray:
+    body = pa.decompress(base64.b64decode(text), decompressed_size=8 * count, codec="zstd", asbytes=True)
+    return np.cumsum(np.frombuffer(body, np.int64))
+
+
+def part_of(key: str, footer: Footer, number: int, stop: int) -> RowSlice:
+    """Which rows of an output file, compacted or not, belong to commits from `number` on and before `stop`.
+
+    Raises:
+        CorruptObject: it is no such file, or commit `number` is not in it.
+    """
+    if _COMPACTED not in footer.metadata:
+        return RowSlice(0, footer.rows, number + 1)
+    return Contents.from_metadata(key, footer.metadata).part(key, number, stop)
+
+
+def batches_of(
+    file: pq.ParquetFile, skip: int, stop: int, rows: int, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows from `skip` up to `stop` in batches of at most `rows`, none of which has rows of two row groups: these bound what a
+    batch takes, however little it takes in the file. Row groups without any of the rows are not read."""
+    begin, groups, first = 0, [], None
+    for group in range(file.num_row_groups):
+        end = begin + file.metadata.row_group(group).num_rows
+        if begin < stop and end > skip:
+            groups.append(group)
+            first = begin if first is None else first
+        begin = end
+    at = first or 0
+    for group in groups:
+        for batch in file.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False):
+            inside = batch.slice(max(0, skip - at), max(0, stop - max(at, skip)))
+            at += batch.num_rows
+            if inside.num_rows:
+                yield inside
+
+
+class Merger:
+    """Writes consecutive output files, compacted or not, into one. It holds that file, and one row group.
+
+    Args:
+        schema: of the whole dataset now, `_sequence` included: columns that a file is too old for are null.
+        first: number of the first commit.
+    """
+
+    def __init__(self, schema: pa.Schema, first: int, put_id: str) -> None:
+        self._schema = schema
+        self._first = first
+        self._put_id = put_id
+        self._sink = io.BytesIO()
+        self._writer: pq.ParquetWriter | None = None
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = self._waiting_rows = 0
+        self._rows: list[int] = []
+        self._times: list[float] = []
+        self._last = Cursor("")
+        self._totals = Totals()
+
+    def add(self, key: str, body: bytes, *, compacted: bool) -> None:
+        """The next file. CPU-heavy.
+
+        Raises:
+            CorruptObject: it is not what was written there, or does not follow upon the one before.
+        """
+        try:
+            file = open_parquet(body)
+            footer = footer_from(key, file.metadata)
+            if unknown := [name for name in file.schema_arrow.names if name not in self._schema.names]:
+                raise CorruptObject(key, f"has columns that the dataset does not have: {', '.join(unknown)}")
+            for batch in batches_of(file, 0, footer.rows, _GROUP_ROWS // 8):
+                self._wait(self._fitted(batch))
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptObject.unreadable(key, error) from None
+        if compacted:
+            contents = Contents.from_metadata(key, footer.metadata)
+            follows = contents.first == self._first + len(self._rows)
+            rows, times, last, totals = contents.rows.tolist(), contents.times.tolist(), contents.last, contents.totals
+        else:
+            commit = Commit.without_letters(key, footer)
+            follows = not self._rows or commit.totals.rows - commit.rows == self._totals.rows
+            rows, times, last, totals = [commit.rows], [commit.time], commit.next, commit.totals
+        if not follows or sum(rows) != footer.rows:
+            raise CorruptObject(key, "does not follow upon the file before it, or has not the rows that it says")
+        self._rows += rows
+        self._times += times
+        self._last, self._totals = last, totals
+
+    def finish(self) -> tuple[bytes, Contents]:
+        """The file, and what it says of itself."""
+        self._write()
+        rows, times = np.array(self._rows, np.int64), np.array(self._times)
+        contents = Contents(self._put_id, self._first, rows, times, self._last, self._totals)
+        writer = self._opened(self._schema.empty_table())
+        writer.add_key_value_metadata(sealed(contents.metadata()))
+        writer.close()
+        return self._sink.getvalue(), contents
+
+    def _fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        there = dict(zip(batch.schema.names, batch.columns, strict=True))
+        columns = []
+        for field in self._schema:
+            column = there.get(field.name)
+            if column is None:
+                column = nulls(batch.num_rows, field.type)
+            elif not column.type.equals(field.type):
+                column = column.cast(field.type)
+            columns.append(column)
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _wait(self, batch: pa.RecordBatch) -> None:
+        self._waiting.append(batch)
+        self._waiting_bytes += batch.nbytes
+        self._waiting_rows += batch.num_rows
+        if self._waiting_bytes >= _GROUP_BYTES or self._waiting_rows >= _GROUP_ROWS:
+            self._write()
+
+    def _write(self) -> None:
+        if self._waiting:
+            table = pa.Table.from_batches(self._waiting, self._schema)
+            self._waiting, self._waiting_bytes, self._waiting_rows = [], 0, 0
+            self._opened(table).write_table(table, row_group_size=table.num_rows)
+
+    def _opened(self, table: pa.Table) -> pq.ParquetWriter:
+        """Made with the first rows, which tell what columns are like."""
+        if self._writer is None:
+            self._writer = open_writer(self._sink, self._schema, growing_columns(table))
+        return self._writer

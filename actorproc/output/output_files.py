@@ -1,0 +1,134 @@
+"""Where the rows of each commit are: in originals or in compacted files. Readers that list an output ask here
+(`following`, which goes from commit to commit, lists nothing).
+
+A reader plans by lists that it has from here, and reads later. What it then finds missing, or changed (`tag`), was
+compacted or trimmed meanwhile: `fetch` looks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import NamedTuple
+
+from actorproc.retention.boundary import NOTHING_TRIMMED, Boundaries, Boundary, Range, read_boundary
+from actorproc.runtime.tasks import gather
+from actorproc.storage.listing import NumberedFile, numbered_files
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Store
+
+
+class OutputFile(NumberedFile):
+    """The numbers are those of commits. An original has a `tag`; a compacted file, which is never written over, has none."""
+
+    __slots__ = ()
+
+    @property
+    def compacted(self) -> bool:
+        return not self.tag
+
+
+class Listed(NamedTuple):
+    """Files of a partition, and the boundary by which just these count."""
+
+    files: list[OutputFile]
+    boundary: Boundary
+
+
+class OutputFiles:
+    """The files of one processor's output. Remembers the boundaries, to read each again only when it has changed."""
+
+    def __init__(self, layout: ProcessorLayout) -> None:
+        self._layout = layout
+        self.boundaries = Boundaries(layout.boundaries)
+        self.known: Mapping[str, Boundary] | None = None
+        """Boundaries as they were when this last looked; None: it has not."""
+
+    def __getstate__(self) -> dict[str, object]:
+        return {
+            "_layout": self._layout,
+            "boundaries": Boundaries(self._layout.boundaries),
+            "known": None,
+        }  # what tasks need
+
+    async def look(self, store: Store) -> Mapping[str, Boundary]:
+        """By partition; one of which nothing was trimmed or compacted is not among them."""
+        self.known = await self.boundaries.read(store)
+        return self.known
+
+    async def files(
+        self, store: Store, starts: Mapping[str, int], limit: int | None = None
+    ) -> dict[str, list[OutputFile]]:
+        """The files of each partition in `starts` from that number on, or from the lowest there is; at most `limit` of each.
+
+        An original that is made meanwhile may be missing although a later one is listed.
+        """
+        return {partition: found.files for partition, found in (await self.listed(store, starts, limit)).items()}
+
+    async def listed(self, store: Store, starts: Mapping[str, int], limit: int | None = None) -> dict[str, Listed]:
+        """`files`, each with its boundary. (`known` may be newer: it is read until the listings of all partitions fit.)"""
+        known = await self.look(store) if self.known is None else self.known
+        found: dict[str, Listed] = {}
+        while stale := {partition: first for partition, first in starts.items() if partition not in found}:
+            originals = await gather(list(stale), partial(self._originals, store, starts, known, limit))
+            # Read after the listing: from its `originals` on nothing can have been deleted when it was listed.
+            now = await self.look(store)
+            for partition, entries in originals.items():
+                boundary = now.get(partition, NOTHING_TRIMMED)
+                if boundary.originals == known.get(partition, NOTHING_TRIMMED).originals:
+                    files = [*self.compacted(partition, starts[partition], boundary), *entries]
+                    found[partition] = Listed(files if limit is None else files[:limit], boundary)
+            known = now
+        return {partition: found[partition] for partition in starts}
+
+    async def _originals(
+        self,
+        store: Store,
+        starts: Mapping[str, int],
+        known: Mapping[str, Boundary],
+        limit: int | None,
+        partition: str,
+    ) -> list[OutputFile]:
+        first = max(starts[partition], known.get(partition, NOTHING_TRIMMED).originals)
+        return await originals(store, self._layout, partition, first, limit)
+
+    def compacted(self, partition: str, first: int, boundary: Boundary) -> list[OutputFile]:
+        """The compacted files that a boundary names, from number `first` on."""
+        first = max(first, boundary.lowest)
+        return [
+            OutputFile(max(first, r.first), r.next, key_of(self._layout, partition, r.first, r), r.size, r.time, "")
+            for r in boundary.ranges
+            if r.next > first
+        ]
+
+    async def fetch(self, store: Store, partition: str, number: int) -> tuple[str, bytes] | None:
+        """Key and body of the file that holds commit `number` now; None: it was trimmed, or never made."""
+        place = self._layout.boundary(partition)
+        boundary = await read_boundary(store, place)
+        while number >= boundary.lowest:
+            holder = boundary.range_of(number)
+            key = key_of(self._layout, partition, number, holder)
+            stored = await store.get(key, size=holder.size if holder else 0)
+            # As above: what was read counts if the boundary says so afterwards, too.
+            now = await read_boundary(store, place)
+            if now.range_of(number) == holder and number >= now.lowest:
+                return None if stored is None else (key, stored.body)
+            boundary = now
+        return None
+
+
+async def originals(
+    store: Store, layout: ProcessorLayout, partition: str, first: int, limit: int | None = None
+) -> list[OutputFile]:
+    """The originals that there are from number `first` on, at most `limit`."""
+    return [
+        OutputFile(number, number + 1, entry.key, entry.size, entry.modified, entry.tag)
+        for number, entry in await numbered_files(store, layout.output_dir(partition), first, limit)
+    ]
+
+
+def key_of(layout: ProcessorLayout, partition: str, number: int, holder: Range | None) -> str:
+    """Key of the file with commit `number`: compacted, if a range holds it, else the original."""
+    if holder is None:
+        return layout.output_file(partition, number)
+    return layout.compacted_file(partition, holder.first, holder.put_id)

@@ -1,0 +1,167 @@
+"""Finding the bad records of a batch: what is tried again, together or in parts, and what is given up."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from actorproc.config.settings import Settings
+from actorproc.errors import ActorprocError, HandlerError, blamed, described, format_error, repr_of
+from actorproc.handler.base import Decision
+from actorproc.records import Batch
+
+Decide = Callable[[Exception, Batch, int], Decision | None]
+"""`on_error`: the error, the records that failed, and the number of the attempt."""
+
+_GULLIBLE = 3  # wrong suspects in a batch after which it is halved: the handler fails elsewhere than where it iterates
+
+
+@dataclass(slots=True)
+class Part:
+    """Records still to be processed together. `isolating`: a bad one among them is being sought."""
+
+    batch: Batch
+    attempt: int = 1
+    isolating: bool = False
+    blamed: bool = False
+    """One record, at which the handler was when it failed."""
+
+
+@dataclass(slots=True)
+class Ruling:
+    """What follows from a failure. `again`: what failed waits in the parts, and is to be tried only after a pause."""
+
+    given_up: dict[int, tuple[Exception, Decision]] = field(default_factory=dict)
+    """Sequence -> its error, and what becomes of the record."""
+    again: bool = False
+
+
+class Parts:
+    """The parts of one batch that are still to be processed, in the order in which they are.
+
+    A batch is tried `max_attempts` times, then cut: around the record at which the handler was, or in halves, until what
+    fails stands alone. Records that failed by themselves are tried again without the others. While a bad record is sought,
+    a part that fails by an error of a type that has failed so often in this batch is not tried again. By another type it is:
+    a service may just have gone away, and the records be good. `log`: bound to the partition.
+    """
+
+    def __init__(self, batch: Batch, settings: Settings, decide: Decide, log: Any) -> None:
+        self._left = deque([Part(batch)])
+        self._max_attempts = settings.max_attempts
+        self._once = settings.delivery == "at-most-once"
+        self._decide = decide
+        self._log = log
+        self._tried: Counter[str] = Counter()  # attempts that failed by an error of this type, by its name
+        self._misled = 0  # how often the record at which the handler failed was not to blame
+
+    def __iter__(self) -> Iterator[Part]:
+        """Each part in its turn; a ruling may bring more."""
+        while self._left:
+            yield self._left.popleft()
+
+    @property
+    def waiting(self) -> list[int]:
+        """Sequences of the first records of the parts that wait."""
+        return [part.batch.first for part in self._left]
+
+    def succeeded(self, part: Part) -> None:
+        """No record of it failed."""
+        self._misled += part.blamed
+
+    def failed(self, part: Part, error: Exception, suspect: int | None) -> Ruling:
+        """The attempt as a whole failed.
+
+        Args:
+            suspect: index in the part of the record at which the handler was; None or below 0: it is not known.
+
+        Raises:
+            HandlerError: the handler's `on_error` said stop, or failed itself.
+        """
+        decision = self._decision(error, part.batch, part.attempt)
+        self._tried[_kind(error)] += 1
+        if self._again(decision, part, error):
+            part.attempt += 1
+            self._left.appendleft(part)
+            return Ruling(again=True)
+        if len(part.batch) == 1 or self._once:
+            return Ruling(dict.fromkeys(part.batch.sequences, (error, decision or Decision.DEAD_LETTER)))
+        self._cut(part, suspect if suspect is not None and suspect >= 0 and self._misled < _GULLIBLE else None)
+        return Ruling()
+
+    def _cut(self, part: Part, suspect: int | None) -> None:
+        n = len(part.batch)
+        cuts = [n // 2] if suspect is None else [suspect, suspect + 1]
+        for start, stop in reversed(list(pairwise([0, *cuts, n]))):
+            if stop > start:
+                attempt = part.attempt + (stop - start == 1)
+                self._left.appendleft(Part(part.batch[start:stop], attempt, True, start == suspect))
+
+    def failed_alone(
+        self, part: Part, failures: Mapping[int, Exception], *, hopeless: Set[int], others: bool
+    ) -> Ruling:
+        """Some records failed, each on its own.
+
+        Args:
+            failures: errors by sequence.
+            hopeless: sequences of records that would fail again in the same way.
+            others: whether the other records are to be processed anew, by themselves.
+
+        Raises:
+            HandlerError: the handler's `on_error` said stop, or failed itself.
+        """
+        if others:
+            rest = [index for index, sequence in enumerate(part.batch.sequences) if sequence not in failures]
+            if rest:
+                self._left.appendleft(Part(part.batch.take(rest), part.attempt, part.isolating))
+        ruling = Ruling()
+        self._tried.update(set(map(_kind, failures.values())))
+        again: list[int] = []
+        for index, sequence in enumerate(part.batch.sequences):
+            if (error := failures.get(sequence)) is None:
+                continue
+            decision = self._decision(error, part.batch[index : index + 1], part.attempt)
+            if self._again(decision, part, error, helps=sequence not in hopeless):
+                again.append(index)
+            else:
+                ruling.given_up[sequence] = error, decision or Decision.DEAD_LETTER
+        if again:
+            self._left.appendleft(Part(part.batch.take(again), part.attempt + 1, part.isolating))
+            ruling.again = True
+        return ruling
+
+    def _decision(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
+        try:
+            return self._asked(error, failed, attempt)
+        except ActorprocError as stopping:
+            if not self._once:
+                raise
+            why = "at most once nothing is shown again, and a stop would lose it: it is a dead letter"
+            self._log.error("partition.not_stopped", error=str(stopping), why=why)
+            return None
+
+    def _asked(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
+        """What the handler's `on_error` says. Raises HandlerError: stop, or it failed itself."""
+        with blamed("on_error", HandlerError):
+            decision: object = self._decide(error, failed[:], attempt)  # of its own, as an attempt's
+        if decision is Decision.STOP:
+            raise HandlerError(f"on_error said stop: {format_error(error)}") from error
+        if decision is None or isinstance(decision, Decision):
+            return decision
+        raise HandlerError(
+            f"on_error returned {repr_of(decision):.100}; allowed are {', '.join(map(str, Decision))}, and None for the default. "
+            f"It was asked about {described(error)}"
+        ) from error
+
+    def _again(self, decision: Decision | None, part: Part, error: Exception, *, helps: bool = True) -> bool:
+        if self._once or decision is Decision.RETRY:
+            return not self._once
+        attempts = self._tried[_kind(error)] if part.isolating else part.attempt
+        return helps and decision is None and attempts < self._max_attempts
+
+
+def _kind(error: Exception) -> str:
+    """Its type by name: some types are made anew for each error."""
+    return f"{type(error).__module__}.{type(error).__qualname__}"

@@ -1,0 +1,127 @@
+"""How many dead letters a partition may write before it stops, loudly, instead of draining a stream into them."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from typing import NamedTuple
+
+import numpy as np
+
+from actorproc.config.settings import Settings
+from actorproc.errors import TooManyDeadLetters, text_of
+from actorproc.records import Batch
+
+_FEW = 100  # records of which the share is taken at least: one bad record of the first two is no alarm
+_SHOWN = 200  # characters of an error that a message shows
+_NONE = np.array([], np.int64)
+_GIVEN_UP = "ctx.dead_letter"  # in place of an error's type
+
+
+class _Failure(NamedTuple):
+    sequence: int
+    kind: str
+    text: str
+
+
+class LetterLimit:
+    """Counts dead letters over the latest records of one partition, restarts by the same host process included.
+
+    Records are numbered from the first one seen here. A failure counts in every window of `dead_letter_window` records
+    that it lies in, so it does not matter in which order failures are found: what was tried again comes last.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        # At most once: nothing is shown to the handler again, so what fails is given up, and a limit could only lose it.
+        self._share = 1.0 if settings.delivery == "at-most-once" else settings.dead_letter_limit
+        self._window = settings.dead_letter_window
+        self._sequences = _NONE  # of the batch at hand
+        self._before = 0  # number of its first record
+        # Sequence and number with which batches began; not of those that follow without a gap.
+        self._begun: deque[tuple[int, int]] = deque()
+        self._failed = _NONE  # numbers, growing
+        self._errors: dict[int, _Failure] = {}  # by number
+
+    def begin(self, batch: Batch) -> None:
+        """The next batch, or what is left of the last one, or of earlier ones that a restart goes back to. Whatever had failed
+        from there on is judged anew."""
+        first = batch.first
+        self._before = self._number(first)
+        self._sequences = batch.sequence_array.to_numpy()
+        self._note_begun(first)
+        if not len(self._failed):
+            return
+        oldest = self._before - self._window + 1
+        self._errors = {n: f for n, f in self._errors.items() if n >= oldest and f.sequence < first}
+        self._failed = np.array(sorted(self._errors), np.int64)
+
+    def _number(self, first: int) -> int:
+        """Of the record with which a batch begins."""
+        if not len(self._sequences) or first >= self._sequences[0]:
+            return self._before + self._place(first)
+        most = self._before
+        while self._begun and self._begun[-1][0] > first:
+            _, most = self._begun.pop()
+        if not self._begun:
+            return most
+        sequence, number = self._begun[-1]
+        return min(most, number + first - sequence)
+
+    def _note_begun(self, first: int) -> None:
+        begun = self._begun
+        if not begun or first - begun[-1][0] != self._before - begun[-1][1]:
+            begun.append((first, self._before))
+        while len(begun) > 1 and begun[1][1] <= self._before - self._window:
+            begun.popleft()
+
+    def failed(self, sequence: int, error: Exception | str) -> None:
+        """A record of the batch is a dead letter.
+
+        Raises:
+            TooManyDeadLetters: there are more than allowed.
+        """
+        if self._share >= 1:
+            return
+        number = self._before + self._place(sequence)
+        at = int(np.searchsorted(self._failed, number))
+        if number not in self._errors:
+            self._failed = np.insert(self._failed, at, number)
+        self._errors[number] = _failure(sequence, error)
+        # The windows that it lies in, each ending at a failure.
+        ends = self._failed[at : np.searchsorted(self._failed, number + self._window)]
+        starts = np.searchsorted(self._failed, ends - self._window + 1)
+        counts = np.arange(at, at + len(ends)) + 1 - starts
+        sizes = np.minimum(self._window, np.maximum(ends + 1, _FEW))
+        over = np.flatnonzero(counts > self._share * sizes)
+        if len(over):
+            window = self._failed[starts[over[0]] : at + over[0] + 1].tolist()
+            raise TooManyDeadLetters(
+                f"{len(window)} of the latest {sizes[over[0]]} records failed, more than dead_letter_limit = "
+                f"{self._share:g} allows; no more of this batch is committed. {self._most_frequent(window)}\n"
+                "Mend the cause and start again. To let them become dead letters, raise dead_letter_limit (1 switches it "
+                f"off); {_passing_over({self._errors[number].kind for number in window})}"
+            ) from (error if isinstance(error, Exception) else None)
+
+    def _most_frequent(self, failed: list[int]) -> str:
+        errors = [self._errors[number] for number in failed]
+        kind, often = Counter(error.kind for error in errors).most_common(1)[0]
+        text = next(error.text for error in reversed(errors) if error.kind == kind)
+        return f"{often} of them with {kind}, such as: {text}"
+
+    def _place(self, sequence: int) -> int:
+        """How many records of the batch come before that one."""
+        return int(self._sequences.searchsorted(sequence))
+
+
+def _failure(sequence: int, error: Exception | str) -> _Failure:
+    if isinstance(error, Exception):
+        return _Failure(sequence, type(error).__name__, text_of(error)[:_SHOWN])
+    return _Failure(sequence, _GIVEN_UP, str(error)[:_SHOWN])
+
+
+def _passing_over(kinds: set[str]) -> str:
+    ways = []
+    if kinds - {_GIVEN_UP}:
+        ways.append("records that raise, let on_error return Decision.SKIP")
+    if _GIVEN_UP in kinds:
+        ways.append(f"those that the handler gives up, leave out {_GIVEN_UP}, which does not ask on_error")
+    return "to pass over " + "; ".join(ways)

@@ -1,0 +1,107 @@
+"""Between two attempts: what the log and the status say of the failure, and the pause, which a drain cuts short."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import anyio
+
+from actorproc.config.settings import Settings
+from actorproc.errors import format_error
+from actorproc.runtime.backoff import Backoff
+from actorproc.runtime.clock import Clock
+from actorproc.runtime.logger import Repeats
+
+_SHORT = 1.0  # seconds of pauses that a drain sits out, rather than leave the batch to the next owner
+
+
+class Interrupted(Exception):
+    """A drain came while waiting to try again: the batch is left to the next owner."""
+
+
+class Retrying:
+    """For all batches of one partition.
+
+    Args:
+        log: bound to the partition.
+        draining: set when the partition should end soon.
+        aside: entered while waiting.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        log: Any,
+        *,
+        draining: anyio.Event,
+        aside: Callable[[], AbstractAsyncContextManager[None]],
+    ) -> None:
+        self._backoff = Backoff(settings.retry_backoff, settings.retry_backoff_max)
+        self._clock = clock
+        self._log = log
+        self._draining = draining
+        self._aside = aside
+        self._sat_out = 0.0  # seconds of pauses since a drain came
+        self._repeats, self._skips = Repeats(), Repeats()
+        self._again: str | None = None
+        self._starved: str | None = None
+
+    def tell(self, attempt: int, failed: Sequence[int], error: Exception) -> None:
+        """Say that these records failed and are tried again; in the log not every time, where it goes on."""
+        records = f"record {failed[0]}" if len(failed) == 1 else f"{len(failed):,} records from {failed[0]} on"
+        self._again = f"tries {records} again, after attempt {attempt}: {format_error(error)}"
+        say = self._log.warning if self._repeats.due("", self._clock.monotonic()) else self._log.debug
+        say(
+            "partition.attempt_failed", attempt=attempt, records=len(failed), first=failed[0], error=format_error(error)
+        )
+
+    def tell_skipped(self, sequence: int, error: Exception | str) -> None:
+        """Say that `on_error` passed over this record; in the log not each time, where many are."""
+        times = self._skips.due("", self._clock.monotonic())
+        say = self._log.warning if times else self._log.debug
+        said = error if isinstance(error, str) else format_error(error)
+        say("partition.record_skipped", sequence=sequence, error=said, times=times or 1)
+
+    def over(self) -> None:
+        """The batch is processed."""
+        self._again = None
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the batch at hand does not begin, or is tried again, if so."""
+        return self._starved or self._again
+
+    def starved(self, why: str) -> None:
+        """The handler cannot be called, for long."""
+        self._starved = why
+        self._log.error("partition.starved", why=why)
+
+    def fed(self) -> None:
+        """It is called."""
+        self._starved = None
+
+    async def pause(self, attempt: int, records: int) -> None:
+        """After attempt number `attempt` at a batch of `records`.
+
+        Raises:
+            Interrupted: a drain came, and does not sit it out.
+        """
+        delay = self._backoff.delay(attempt, self._clock.random)
+        async with self._aside():
+            if self._sat_out + delay <= _SHORT:
+                await self._clock.sleep(delay)
+                if self._draining.is_set():
+                    self._sat_out += delay
+                return
+            with anyio.move_on_after(delay):
+                await self._draining.wait()
+        if self._draining.is_set():
+            self._log.warning(
+                "partition.batch_left",
+                records=records,
+                why="it would be tried again too late for this drain; the next owner processes it anew",
+            )
+            raise Interrupted

@@ -1,0 +1,1 @@
+"""What everything else runs on: actors, clock, threads, signals, back-off, budgets, logging."""

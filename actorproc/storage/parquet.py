@@ -1,0 +1,231 @@
+"""Parquet files whose footer carries our own metadata, and reading that footer without the rest of the file."""
+
+from __future__ import annotations
+
+import io
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+
+from actorproc.errors import RESTORE, CorruptObject
+from actorproc.storage.store import Store
+
+TAIL = 64 * 2**10
+"""Bytes fetched at first for a footer: all of most small files, and the footer of nearly every other."""
+
+_BLOCK = 4096
+"""Bytes of columns that are not compressed: zstd's start costs more than all else, and so little takes a block or two anyway."""
+
+_MAGIC = b"PAR1"
+
+_OURS = "actorproc."
+_CHECKSUM = f"{_OURS}crc32"
+
+# store_schema would repeat the schema in Arrow's own format in each file; Parquet's types say all that ours need.
+_ALWAYS = {"compression": "zstd", "store_schema": False, "write_page_checksum": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """What a file says of itself. `metadata`: our keys as text; `rows`: how many it holds; `tag` and `size` of the object."""
+
+    metadata: dict[str, str]
+    rows: int
+    tag: str
+    size: int
+
+
+def write_parquet(
+    table: pa.Table, metadata: dict[str, str], *, row_group_rows: int | None = None, **options: Any
+) -> bytes:
+    """The file as bytes. `options` go to `pyarrow.parquet.ParquetWriter`; `use_dictionary` must be a list of columns."""
+    if table.nbytes <= _BLOCK:
+        options["compression"] = "none"
+    sink = io.BytesIO()
+    with open_writer(sink, table.schema, growing_columns(table), repeating_floats(table), **options) as writer:
+        if table.num_rows:
+            writer.write_table(table, row_group_size=row_group_rows)
+        writer.add_key_value_metadata(sealed(metadata))
+    return sink.getvalue()
+
+
+def sealed(metadata: Mapping[str, str]) -> dict[str, str]:
+    """What to put into a footer for these entries: they and a checksum. Parquet has one for pages, and none for this."""
+    return {**metadata, _CHECKSUM: _checksum(metadata)} if metadata else {}
+
+
+def _checksum(metadata: Mapping[str, str]) -> str:
+    """Of our entries: whoever writes a file anew may add some."""
+    text = "\0".join(f"{name}\0{metadata[name]}" for name in sorted(metadata) if name.startswith(_OURS))
+    return f"{zlib.crc32(text.encode()):08x}"
+
+
+def encoding_cost(table: pa.Table) -> int:
+    """Bytes in one column and piece that would take about as long to write: each column costs, and each piece of one."""
+    pieces: int = sum(column.num_chunks for column in table.columns)
+    rough = 512 * table.num_columns + 128 * pieces
+    return int(rough + table.nbytes) if pieces < 256 else rough  # with more, to add up their bytes takes long, too
+
+
+def open_writer(
+    sink: io.BytesIO, schema: pa.Schema, growing: Sequence[str], floats: Sequence[str] = (), **options: Any
+) -> pq.ParquetWriter:
+    """A writer with our encodings: `growing` columns as steps, others with a dictionary, but of floats only `floats`. `options` as
+    in `write_parquet`."""
+    leaves = _leaves(schema)
+    paths = [path for path, _ in leaves]
+    # Spark's reader passes over row groups by bounds, and by dictionaries. Arrow's bounds leave NaN out, which to Spark is the
+    # largest number; and in a dictionary it looks for 0.0 without finding -0.0, which equals it.
+    bounded = [path for path, kind in leaves if kind not in ("FLOAT", "DOUBLE")]
+    once = [path for path in paths if paths.count(path) == 1]  # `a.b` may be a column, and a field of the column a
+    growing = [path for path in growing if path in once]
+    repeating = options.pop("use_dictionary", bounded + [path for path in floats if path in once])
+    encodings = {
+        "use_dictionary": [path for path in repeating if path not in growing],
+        "column_encoding": dict.fromkeys(growing, "DELTA_BINARY_PACKED"),
+    }
+    options.setdefault("write_statistics", bounded)
+    return pq.ParquetWriter(sink, schema, **{**_ALWAYS, **options, **encodings})
+
+
+def open_parquet(body: bytes, *, dictionaries: bool = False) -> pq.ParquetFile:
+    """A whole file, whose pages are checked against their checksums as they are read. Raises pa.ArrowException or OSError.
+
+    Args:
+        dictionaries: give texts that repeat as dictionary arrays, as they are stored, which takes a quarter of the time.
+    """
+    # Dead letters in a footer may be larger than texts that Parquet's readers take by default.
+    checked = {"thrift_string_size_limit": 2**31 - 1, "page_checksum_verification": True}
+    try:
+        file = pq.ParquetFile(pa.BufferReader(body), **checked)
+    except UnicodeDecodeError as error:  # of a column's name
+        raise pa.ArrowInvalid(str(error)) from None
+    if not dictionaries or not (repeating := _repeating(file.metadata)):
+        return file
+    return pq.ParquetFile(pa.BufferReader(body), metadata=file.metadata, read_dictionary=repeating, **checked)
+
+
+def _repeating(metadata: pq.FileMetaData) -> list[str]:
+    """Texts stored as indices into a dictionary all through. Where it grew too large, the rest is stored as it is, four bytes
+    and more each, and finding the place of each in a dictionary would take five times as long as reading it."""
+    stored: dict[str, list[int]] = {}
+    for group in range(metadata.num_row_groups):
+        for index in range(metadata.num_columns):
+            column = metadata.row_group(group).column(index)
+            if column.physical_type == "BYTE_ARRAY" and "." not in column.path_in_schema:  # not in a list or struct
+                size, values = stored.setdefault(column.path_in_schema, [0, 0])
+                stored[column.path_in_schema] = [size + column.total_uncompressed_size, values + column.num_values]
+    return [path for path, (size, values) in stored.items() if size < 4 * values]
+
+
+def growing_columns(table: pa.Table) -> list[str]:
+    """Columns of whole numbers and times that never fall. Their steps take a fraction of their size, and of the time that
+    the search for a dictionary takes."""
+    return [
+        field.name
+        for field, column in zip(table.schema, table.columns, strict=True)
+        if (pt.is_integer(field.type) or pt.is_timestamp(field.type)) and not column.null_count and _never_falls(column)
+    ]
+
+
+def repeating_floats(table: pa.Table) -> list[str]:
+    """Columns of floats without -0.0, which may have a dictionary."""
+    return [
+        field.name
+        for field, column in zip(table.schema, table.columns, strict=True)
+        if field.type in (pa.float32(), pa.float64()) and not any(map(_has_minus_zero, column.chunks))
+    ]
+
+
+def _has_minus_zero(array: pa.Array) -> bool:
+    """By its bits, all clear but the sign: the least of whole numbers of that width."""
+    whole = pa.int32() if pt.is_float32(array.type) else pa.int64()
+    return bool(pc.min(array.view(whole)).as_py() == -(2 ** (whole.bit_width - 1)))
+
+
+def _never_falls(column: pa.ChunkedArray) -> bool:
+    values = column.cast(pa.int64()).to_numpy()
+    return bool(np.all(values[1:] >= values[:-1]))
+
+
+@lru_cache(maxsize=64)
+def _leaves(schema: pa.Schema) -> tuple[tuple[str, str], ...]:
+    """Path and physical type of the Parquet columns that the schema becomes."""
+    sink = io.BytesIO()
+    pq.write_table(schema.empty_table(), sink)
+    leaves = pq.ParquetFile(sink).schema
+    columns = (leaves.column(index) for index in range(len(leaves.names)))
+    return tuple((column.path, column.physical_type) for column in columns)
+
+
+def parse_footer(key: str, tail: bytes, *, tag: str, size: int) -> Footer | int:
+    """The footer in the last bytes of a file, or how many last bytes it takes.
+
+    Raises:
+        CorruptObject: the file is no whole Parquet file, or its footer is damaged.
+    """
+    if size < 12 or tail[-4:] != _MAGIC:
+        raise CorruptObject(key, f"no whole Parquet file ({size} bytes, and it does not end as one); {RESTORE}")
+    needed = int.from_bytes(tail[-8:-4], "little") + 8
+    if needed > size - 4:
+        raise CorruptObject(key, f"its footer claims {needed} bytes of {size}; {RESTORE}")
+    if needed > len(tail):
+        return needed
+    try:  # a file of nothing but the footer is enough to read the footer
+        parsed = pq.ParquetFile(pa.BufferReader(_MAGIC + tail[-needed:]), thrift_string_size_limit=2**31 - 1).metadata
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last of a column's name
+        raise CorruptObject(key, f"its Parquet footer cannot be read ({error}); {RESTORE}") from None
+    return footer_from(key, parsed, tag=tag, size=size)
+
+
+def footer_from(key: str, parsed: pq.FileMetaData, *, tag: str = "", size: int = 0) -> Footer:
+    """What Parquet's reader has found, our entries checked. `tag` and `size` where somebody will ask for them.
+
+    Raises:
+        CorruptObject: they are not what was written.
+    """
+    try:
+        metadata = {name.decode(): value.decode() for name, value in (parsed.metadata or {}).items()}
+    except UnicodeDecodeError as error:
+        raise CorruptObject(key, f"its Parquet footer cannot be read ({error}); {RESTORE}") from None
+    checksum = metadata.pop(_CHECKSUM, None)
+    if any(name.startswith(_OURS) for name in metadata) and checksum != _checksum(metadata):
+        if checksum is None:
+            raise CorruptObject(
+                key, "its Parquet footer has no checksum: an older actorproc wrote it; begin in a new container"
+            )
+        raise CorruptObject(key, f"its Parquet footer is damaged: the checksum of its entries is wrong; {RESTORE}")
+    return Footer(metadata, parsed.num_rows, tag, size)
+
+
+def footer_of(key: str, body: bytes) -> Footer:
+    """The footer of a whole file. Raises CorruptObject if it is none."""
+    footer = parse_footer(key, body, tag="", size=len(body))
+    if isinstance(footer, int):
+        raise CorruptObject(key, f"its footer claims {footer} bytes of {len(body)}; {RESTORE}")
+    return footer
+
+
+async def read_footer(store: Store, key: str) -> Footer | None:
+    """The footer of the object, or None if there is no such object.
+
+    Raises:
+        CorruptObject: it is no whole Parquet file.
+    """
+    length = TAIL
+    while True:
+        stored = await store.get(key, tail=length)
+        if stored is None:
+            return None
+        footer = parse_footer(key, stored.body, tag=stored.tag, size=stored.size)
+        if isinstance(footer, Footer):
+            return footer
+        length = footer

@@ -1,0 +1,90 @@
+"""A handler tried on a few records: what rows and dead letters they become. For a user's own tests, on their event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from actorproc.config.settings import Settings
+from actorproc.errors import UsageError, repr_of
+from actorproc.group.nudge import NoNudges
+from actorproc.handler.base import PartitionHandler
+from actorproc.output.dataset import output_pieces, read_rows
+from actorproc.output.dead_letters import dead_letters
+from actorproc.processor import Processor
+from actorproc.records import Record
+from actorproc.storage.store import Store
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.memory_source import MemorySource
+
+_PARTITION = "0"
+_PAUSES = ("retry_backoff", "restart_backoff")
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What became of the records, in their order."""
+
+    rows: list[dict[str, Any]]
+    """Each with `_sequence`, the index of its record."""
+    dead_letters: list[dict[str, Any]]
+    """As `dead-letters list --json` shows them, without `replayed`; `sequence` is the index of the record."""
+
+
+async def run_handler(
+    handler: type[PartitionHandler],
+    records: Iterable[bytes | Record | None],
+    *,
+    options: Mapping[str, object] | None = None,
+    settings: Settings | None = None,
+) -> Tried:
+    """Run a handler on these records until all of them are committed, as a host does, but on a store in memory.
+
+    Neither file nor environment is read. Pauses before another attempt are a millisecond, unless `settings` has them.
+
+    Args:
+        records: values; or records (a `Batch` has them) where key, headers or timestamp matter. They are numbered from 0.
+        options: of the handler.
+
+    Raises:
+        EndNotReached: the handler does not get to the end; says why.
+        UsageError, HandlerDefinitionError: handler, options or records are wrong; nothing was run.
+    """
+    if not isinstance(settings, Settings | None):
+        raise UsageError(f"settings = {settings!r:.80}: Settings(...), such as Settings(max_attempts=1)")
+    settings = settings or Settings()
+    pauses = {name: 0.001 for name in _PAUSES if name not in settings.model_fields_set}
+    store, source = Store(MemoryStore()), _source(records)
+    processor = Processor(
+        handler,
+        source=source,
+        container=store,
+        options=options,
+        settings=settings.model_copy(update=pauses),
+        nudges=NoNudges(),  # it is alone
+    )
+    async with store:
+        await processor.run(until_end=True)
+        rows: list[dict[str, Any]] = []
+        async for piece in output_pieces(store, processor.layout, [_PARTITION]):
+            async for batch in read_rows(store, piece):
+                rows += batch.to_pylist(maps_as_pydicts="lossy")
+        return Tried(rows, [letter async for letter in dead_letters(store, processor.layout)])
+
+
+def _source(records: Iterable[bytes | Record | None]) -> MemorySource:
+    source = MemorySource()
+    for index, record in enumerate(records):
+        if isinstance(record, Record):
+            source.append(
+                _PARTITION, [record.value], key=record.key, headers=record.headers, timestamp=record.timestamp
+            )
+        elif isinstance(record, bytes | None):
+            source.append(_PARTITION, [record])
+        else:
+            raise UsageError(
+                f"records[{index}] = {repr_of(record):.80}: a list of values as bytes (of JSON: json.dumps(...).encode()), None for "
+                "a tombstone, or records"
+            )
+    return source

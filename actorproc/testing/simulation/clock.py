@@ -1,0 +1,79 @@
+"""The clock of a simulated host: its time is the virtual loop's, its randomness is seeded, its threads run in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any, TypeVar
+
+import anyio
+import anyio.lowlevel
+
+from actorproc.runtime.clock import Clock
+from actorproc.runtime.threads import Threads
+from actorproc.testing.simulation.loop import current_loop
+
+T = TypeVar("T")
+
+EPOCH = 1_700_000_000.0
+"""Wall time, seconds since 1970, at which the clock of a loop would show 0."""
+
+
+class VirtualClock(Clock):
+    """A clock for one incarnation of one host.
+
+    Args:
+        seed: of its random numbers. Put-ids come from them, so no two clocks of a run may have the same.
+        offset: seconds by which its wall time is ahead of the world's. May be changed at any time, as people do.
+        delay: most seconds that `offload` takes, as if a thread had to wait for its turn.
+    """
+
+    def __init__(self, seed: object, *, offset: float = 0.0, delay: float = 0.0) -> None:
+        super().__init__()
+        self.random = Random(f"{seed}/clock")  # noqa: S311
+        self.offset = offset
+        self._delay = delay
+        self._looks = 0.0
+        self._core = anyio.CapacityLimiter(1)
+        self._worth_a_thread = Random(f"{seed}/threads").choice([0, self._worth_a_thread])  # noqa: S311
+
+    def wall(self) -> float:
+        return EPOCH + current_loop().time() + self.offset
+
+    def effort(self) -> tuple[float, float]:
+        """Handlers here wait, and never compute."""
+        self._looks += 1.0
+        return 0.0, self._looks
+
+    @property
+    def cores(self) -> int:
+        return 1
+
+    @property
+    def _turns(self) -> anyio.CapacityLimiter:
+        return self._core
+
+    def threads(self, most: int) -> Threads:
+        return _InPlace(self, most)
+
+    async def _in_thread(
+        self, work: Callable[..., T], *args: object, abandon: bool, limiter: anyio.CapacityLimiter | None
+    ) -> T:
+        """Run `work` on the loop: time stands still meanwhile. So `anyio.from_thread` does not work in it."""
+        await anyio.lowlevel.checkpoint()
+        async with limiter or anyio.CapacityLimiter(1):
+            with anyio.CancelScope(shield=not abandon):
+                await self.sleep(self.random.uniform(0, self._delay))
+            return work(*args)
+
+
+class _InPlace(Threads):
+    """Work runs on the loop, as all that `offload` does."""
+
+    def __init__(self, clock: VirtualClock, most: int) -> None:
+        super().__init__(most)
+        self._clock = clock
+        self._limiter = anyio.CapacityLimiter(most)
+
+    async def run(self, work: Callable[..., T], *args: Any, abandon: bool = False) -> T:
+        return await self._clock.offload(work, *args, abandon=abandon, limiter=self._limiter)

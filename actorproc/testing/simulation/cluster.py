@@ -1,0 +1,357 @@
+"""A cluster in virtual time: hosts that run a real `Processor` each, over one faulty store, watched by checks."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+import anyio
+
+from actorproc.config.settings import Settings
+from actorproc.errors import Fenced, SourceError, StoreUnavailable
+from actorproc.handler.base import CloseReason, PartitionHandler
+from actorproc.handler.context import PartitionContext, PartitionInfo
+from actorproc.handler.options import load_options
+from actorproc.processor import Processor
+from actorproc.records import Batch
+from actorproc.runtime.logger import get_logger
+from actorproc.storage.names import ProcessorLayout
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.simulation.calls import Calls
+from actorproc.testing.simulation.clock import VirtualClock
+from actorproc.testing.simulation.faults import CALM, Faults, FaultyBackend
+from actorproc.testing.simulation.group_checks import GroupChecks
+from actorproc.testing.simulation.ledger import Ledger
+from actorproc.testing.simulation.loop import SimulationError, call_outside, current_loop
+from actorproc.testing.simulation.nudges import Switchboard
+from actorproc.testing.simulation.once_checks import OnceChecks
+from actorproc.testing.simulation.output_checks import PartitionChecks
+from actorproc.testing.simulation.process import Process
+from actorproc.testing.simulation.reference import Judge
+from actorproc.testing.simulation.stream import Stream
+
+log = get_logger(__name__)
+
+RATE = 0.02
+"""Share by which the clock of a host may run too fast or too slow."""
+
+OFFSET = 300.0
+"""Seconds by which the wall clock of a host may be wrong."""
+
+RESTART = (1.0, 5.0)
+"""Seconds after which a host whose process ended with an error is started again."""
+
+
+EXPECTED = (StoreUnavailable, Fenced, SourceError)
+"""Errors with which a process may end here: the store or the source is away, or another process of its name has come."""
+
+
+class Broken(SimulationError):
+    """Something that must hold does not. The message says what, when, and since the first of them nothing else counts."""
+
+
+class Cluster:
+    """Hosts that share the partitions of `source`, until the simulation ends. Use it within `actorproc.testing.run`.
+
+    Everything that the store takes is checked at once (output, dead letters, checkpoints, members, leases), and so is
+    every call of the handler; `run_for` raises what was found.
+
+    Args:
+        handler: the handler under test.
+        source: the stream, such as an `UnsteadySource`: append to it at any time.
+        judge: says of each record whether it ended as it should; default: anything goes that is consistent.
+        settings: by name, where they should differ from the defaults.
+    """
+
+    def __init__(
+        self,
+        handler: type[PartitionHandler],
+        source: Stream,
+        *,
+        judge: Judge = lambda _: None,
+        faults: Faults = CALM,
+        lost_nudges: float = 0.0,
+        settings: Mapping[str, Any] | None = None,
+        options: Mapping[str, object] | None = None,
+        seed: object = 0,
+    ) -> None:
+        self.source = source
+        self.settings = Settings(**(settings or {}))
+        self._once = self.settings.delivery == "at-most-once"
+        self.events: Counter[str] = Counter()
+        """What was done to the hosts, by kind."""
+        self._seed = seed
+        self._random = Random(f"{seed}/cluster")  # noqa: S311
+        self._judge = judge
+        load_options(handler, options, alone=True)  # what is wrong with them shows here, not in each host
+        self._options = options
+        self._handler = self._watched(handler)
+        self._loop = current_loop()
+        self._checks: dict[str, PartitionChecks] = {}
+        self._calls: dict[str, Calls] = {}
+        self._pauses: dict[str, list[list[float]]] = {}
+        self._births = 0
+        self._processes: list[Process] = []
+        self._broken: list[str] = []
+        self._alarm = anyio.Event()
+        self.layout = ProcessorLayout("simulated")
+        self.group = GroupChecks(
+            self.settings.lease_expiration_interval,
+            running_since=self._running_since,
+            paused_since=self._paused_since,
+            broken=self._report,
+        )
+        memory = MemoryStore(clock=VirtualClock("store"), content_tags=self._random.random() < 0.5)
+        truth = Ledger(memory, self.layout, self.group, self._checks_of, source)
+        self.store = FaultyBackend(truth, faults, seed=seed)
+        source.join(self.store, self._report)
+        self.switchboard = Switchboard(lost=lost_nudges, seed=seed)
+
+    # Hosts
+
+    @property
+    def processes(self) -> list[Process]:
+        """Those that have not ended, by their start; some may be paused."""
+        self._processes = [process for process in self._processes if not process.done.is_set()]
+        return list(self._processes)
+
+    @property
+    def running(self) -> set[str]:
+        """Hosts with a process that has not ended and is not paused."""
+        return {process.host.name for process in self.processes if process.host.running}
+
+    def start(self, name: str) -> Process:
+        """Start a process on host `name`, whether or not an earlier one lives. If it ends with an error another follows."""
+        self._births += 1
+        seed = f"{self._seed}/{name}/{self._births}"
+        random = Random(seed)  # noqa: S311
+        host = self._loop.host(name, rate=1 + random.uniform(-RATE, RATE), offset=random.uniform(0, 10 * OFFSET))
+        clock = VirtualClock(seed, offset=random.uniform(-OFFSET, OFFSET), delay=0.02)
+        process = Process(host, self.store.view(name), clock)
+        self._processes.append(process)
+        host.start(self._run(process), name=f"{name} (process {self._births})")
+        self.events["start"] += 1
+        return process
+
+    def crash(self, process: Process) -> None:
+        """End it as SIGKILL does."""
+        self._end_pause(process)
+        process.host.crash()
+        process.done.set()
+        self.events["crash"] += 1
+
+    def pause(self, process: Process) -> None:
+        """Stop it as SIGSTOP does, until `resume`."""
+        process.host.pause()
+        process.pause = [self._loop.now, float("inf")]
+        self._pauses.setdefault(process.host.name, []).append(process.pause)
+        self.events["pause"] += 1
+
+    def resume(self, process: Process) -> None:
+        """Let a paused process go on; nothing happens if it is not paused any more."""
+        if process.pause is not None:
+            self._end_pause(process)
+            process.host.resume()
+
+    def ask_to_stop(self, process: Process) -> None:
+        """Send it the likes of SIGTERM; when it has stopped `process.done` is set."""
+        if not process.stopping:
+            process.stopping = True
+            self.events["stop"] += 1
+            if process.processor is not None:
+                process.host.start(_stop(process.processor))
+
+    async def stop(self, process: Process, within: float = 300.0) -> None:
+        """Ask it to stop, and wait.
+
+        Raises:
+            Broken: it did not stop `within` so many seconds.
+        """
+        self.ask_to_stop(process)
+        with anyio.move_on_after(within):
+            await process.done.wait()
+        if not process.done.is_set():
+            self._report(f"host {process.host.name} did not stop within {within:g} s")
+        self.raise_broken()
+
+    # Time
+
+    async def run_for(self, seconds: float) -> None:
+        """Let it run.
+
+        Raises:
+            Broken: something that must hold does not.
+        """
+        with anyio.move_on_after(seconds):
+            await self._alarm.wait()
+        self.raise_broken()
+
+    async def settled(self, within: float) -> float:
+        """Run until every partition has one owner among the running hosts, evenly, and all that the source holds now
+        is committed. How long that took.
+
+        Raises:
+            Broken: it did not happen `within` so many seconds.
+        """
+        begun, ends = self._loop.now, {p: self.source.last(p) for p in self.source.names()}
+        while (why := self._unsettled(ends)) is not None:
+            if self._loop.now - begun > within:
+                self._report(f"the cluster has not settled within {within:g} s: {why}")
+            await self.run_for(1.0)
+        return self._loop.now - begun
+
+    async def finished(self) -> None:
+        """Stop every host, then check that each record has ended, once.
+
+        Raises:
+            Broken: one has not.
+        """
+        if self._once:  # positions are ahead of the work
+            await self.run_for(100.0)
+        for process in self.processes:
+            await self.stop(process)
+        await self.run_for(100.0)  # late writes land
+        for partition in self.source.names():
+            self._checks_of(partition).all_ended(self.source.last(partition))
+        self.raise_broken()
+
+    def told_durable(self, partition: str, upto: int) -> None:
+        """`ctx.commit` has told a handler that everything up to sequence `upto` is durable: it must be."""
+        self.group.seen["promises"] += 1
+        if (reached := self._checks_of(partition).committed_to()) < upto:
+            self._report(f"partition {partition}: ctx.commit said that {upto} is durable, and {reached} is")
+
+    def raise_broken(self) -> None:
+        if self._broken:
+            raise Broken("\n".join(self._broken[:10]))
+
+    def seen(self) -> Counter[str]:
+        """What was checked, by kind."""
+        return sum((checks.seen for checks in self._checks.values()), self.group.seen)
+
+    def injected(self) -> Counter[str]:
+        """What was done to the cluster, by kind: faults of store, source and nudges, and events of hosts."""
+        return self.store.injected + self.source.injected + self.switchboard.injected + self.events
+
+    # How
+
+    async def _run(self, process: Process) -> None:
+        """The process: what a `main` around a processor would do."""
+        process.processor = Processor(
+            self._handler,
+            name="simulated",
+            host=process.host.name,
+            source=self.source.read_by(process, self.settings),
+            container=process.connect(self.settings),
+            settings=self.settings,
+            options=self._options,
+            clock=process.clock,
+            nudges=self.switchboard.connect(),
+        )
+        error: Exception | None = None
+        try:
+            if not process.stopping:
+                await process.processor.run()
+        except Exception as raised:  # noqa: BLE001  # whatever ends a process is looked at below
+            error = raised
+        if self._loop.ending:
+            return
+        if error is None and not process.stopping:
+            self._report(f"host {process.host.name} ended by itself")
+        elif error is not None and not isinstance(error, EXPECTED):
+            self._report(f"host {process.host.name} ended with {error!r}")
+        process.done.set()
+        if error is not None:
+            log.info("cluster.process_ended", host=process.host.name, error=repr(error))
+            self.events[f"ended: {type(error).__name__}"] += 1
+            if not process.stopping:
+                call_outside(self._random.uniform(*RESTART), self._start_again, process.host.name)
+
+    def _start_again(self, name: str) -> None:
+        if not any(process.host.name == name for process in self.processes):
+            self.start(name)
+
+    def _watched(self, handler: type[PartitionHandler]) -> type[PartitionHandler]:
+        """The handler, with the checks told of its lives and of each call."""
+        called, calls_of = self._called, self._calls_of
+
+        async def opened(self: Any, ctx: PartitionInfo) -> None:
+            calls_of(ctx.partition).opened(self, ctx)
+            await handler.opened(self, ctx)
+
+        async def closing(self: Any, ctx: PartitionInfo, reason: CloseReason) -> None:
+            calls_of(ctx.partition).closing(self, reason)
+            await handler.closing(self, ctx, reason)
+
+        async def awaited(self: Any, batch: Batch, ctx: PartitionContext) -> None:
+            called(self, batch, ctx)
+            await handler.process(self, batch, ctx)  # type: ignore[misc]  # an async def
+
+        def plain(self: Any, batch: Batch, ctx: PartitionContext) -> object:
+            called(self, batch, ctx)
+            return handler.process(self, batch, ctx)
+
+        process = awaited if inspect.iscoroutinefunction(handler.process) else plain
+        hooks = {"opened": opened, "closing": closing, "process": process}
+        return type(handler.__name__, (handler,), hooks)
+
+    def _called(self, instance: object, batch: Batch, ctx: PartitionContext) -> None:
+        if not self._loop.ending:
+            self.group.handler_called(ctx.host, ctx.partition, ctx.epoch, self._loop.now)
+            if self._once:
+                self._calls_of(ctx.partition).shown_once(instance, batch)
+
+    def _calls_of(self, partition: str) -> Calls:
+        if partition not in self._calls:
+            self._calls[partition] = Calls(lambda what: self._report(f"partition {partition}: {what}"))
+        return self._calls[partition]
+
+    def _checks_of(self, partition: str) -> PartitionChecks:
+        checks = self._checks.get(partition)
+        if checks is None:
+
+            def records(after: int, upto: int) -> Any:
+                return self.source.records(after, upto, partition)
+
+            given = partition, records, self._judge, self._report
+            checks = OnceChecks(*given, self._calls_of(partition)) if self._once else PartitionChecks(*given)
+            self._checks[partition] = checks
+        return checks
+
+    def _unsettled(self, ends: Mapping[str, int]) -> str | None:
+        for partition, end in ends.items():
+            if (reached := self._checks_of(partition).committed_to()) < end:
+                return f"partition {partition} is committed up to {reached}, not {end}"
+        return self.group.unbalanced(self.running, set(ends))
+
+    def _report(self, what: str) -> None:
+        if not self._loop.ending:
+            self._broken.append(f"{what} (at {self._loop.now:.3f} s)")
+            log.error("cluster.broken", what=what)
+            self._alarm.set()
+
+    def _end_pause(self, process: Process) -> None:
+        if process.pause is not None:
+            process.pause[1] = self._loop.now
+            process.pause = None
+
+    def _paused_since(self, name: str, since: float) -> bool:
+        return any(until > since for _, until in self._pauses.get(name, []))
+
+    def _running_since(self, name: str, at: float, seconds: float) -> float:
+        """When `name` had run for `seconds` before `at`, pauses not counted."""
+        for begin, until in reversed(self._pauses.get(name, [])):
+            if begin < at:
+                ran = max(0.0, at - until)
+                if ran >= seconds:
+                    break
+                at, seconds = begin, seconds - ran
+        return at - seconds
+
+
+async def _stop(processor: Processor) -> None:
+    """As a host does it, which has a clock of its own."""
+    processor.stop()

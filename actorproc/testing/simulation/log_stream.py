@@ -1,0 +1,185 @@
+"""The built-in log as the stream of a simulated cluster: in the cluster's own store, appended to by producers on hosts
+that crash and pause; what they sent, what they were told, and what the log holds must agree."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from random import Random
+
+import anyio
+import pyarrow.parquet as pq
+import structlog
+from anyio.abc import TaskGroup
+
+from actorproc.config.settings import Settings
+from actorproc.errors import StoreUnavailable
+from actorproc.log.producer import Producer
+from actorproc.log.producer_batch import Deliveries, Delivery
+from actorproc.log.segments import create_log
+from actorproc.sources.log import LogSource
+from actorproc.sources.protocol import Source
+from actorproc.storage.names import log_dir, number_of, partition_of
+from actorproc.storage.store import Store
+from actorproc.testing.simulation.clock import VirtualClock
+from actorproc.testing.simulation.faults import FaultyBackend
+from actorproc.testing.simulation.loop import current_loop
+from actorproc.testing.simulation.process import Process
+from actorproc.testing.simulation.stream import Stream
+
+log = structlog.get_logger(__name__)
+
+SESSION = (5, 200)
+"""Bursts that a producer sends before it closes and another one is opened, as programs come and go."""
+
+_FILES = log_dir("").removesuffix("/")
+
+
+class LogStream(Stream):
+    """A log with producers. `create` it before hosts start.
+
+    Args:
+        make: makes the value of a record; no two may be equal.
+    """
+
+    def __init__(self, partitions: int, make: Callable[[Random], bytes], *, seed: object = 0) -> None:
+        self.injected: Counter[str] = Counter()
+        self.seen: Counter[str] = Counter()
+        self._ended = anyio.Event()
+        self._make = make
+        self._seed = seed
+        self._births = 0
+        self._values: dict[str, list[bytes]] = {str(partition): [] for partition in range(partitions)}
+        self._sent: dict[bytes, tuple[Producer, int]] = {}  # value -> who sent it, as which of his
+        self._there: set[bytes] = set()
+        self._newest: dict[tuple[Producer, str], int] = {}  # of his in the partition
+        self._processes: list[Process] = []
+
+    def join(self, store: FaultyBackend, broken: Callable[[str], None]) -> None:
+        self._store, self._broken = store, broken
+
+    async def create(self) -> None:
+        """Make the log, without faults."""
+        await create_log(Store(self._store.truth, clock=VirtualClock(f"{self._seed}/log")), len(self._values))
+
+    async def append(self, partition: str, values: Sequence[bytes]) -> None:
+        """Append records, without faults."""
+        store = Store(self._store.truth, clock=VirtualClock(f"{self._seed}/log/{current_loop().now}/{partition}"))
+        async with Producer(store, partitioner=lambda key, value, count: int(partition), clock=store.clock) as producer:
+            self._sent |= {value: (producer, number) for number, value in enumerate(values, len(self._sent))}
+            self.seen["sent"] += len(values)
+            await self._confirm(values, await producer.send_many(values))
+
+    # As a stream
+
+    def names(self) -> Sequence[str]:
+        return list(self._values)
+
+    def records(self, after: int, upto: int, partition: str) -> Iterable[tuple[int, bytes]]:
+        return enumerate(self._values[partition][after + 1 : upto + 1], after + 1)
+
+    def last(self, partition: str) -> int:
+        return len(self._values[partition]) - 1
+
+    def read_by(self, process: Process, settings: Settings) -> Source:
+        return LogSource(process.connect(settings), settings=settings, clock=process.clock)
+
+    # Checks
+
+    def written(self, key: str, body: bytes, existed: bool) -> None:
+        """A file of the log must be new, follow the last one, and hold what was sent, in order, and not yet there."""
+        if not key.startswith(_FILES):
+            return
+        there = self._values[partition := partition_of(key)]
+        if existed or number_of(key) != len(there):
+            self._broken(f"log: {key} was {'overwritten' if existed else f'written after {len(there)} records'}")
+            return
+        for value in pq.read_table(io.BytesIO(body), columns=["value"], use_threads=False)["value"].to_pylist():
+            if value in self._there:
+                self._broken(f"log: {key} holds {value!r}, which is in the log already")
+            producer, number = self._sent[value]
+            before = self._newest.get((producer, partition), -1)
+            if number <= before:
+                self._broken(f"log: {key} holds a producer's record {number} after its {before}")
+            self._newest[producer, partition] = number
+            self._there.add(value)
+            there.append(value)
+        self.seen["log_files"] += 1
+
+    def _acknowledged(self, value: bytes, partition: str, sequence: int) -> None:
+        self.seen["acknowledged"] += 1
+        there = self._values[partition]
+        if sequence >= len(there) or there[sequence] != value:
+            self._broken(f"log: {value!r} was acknowledged as {partition}:{sequence} and is not there")
+
+    # Producers
+
+    @property
+    def processes(self) -> list[Process]:
+        """Those that have not ended."""
+        self._processes = [process for process in self._processes if not process.done.is_set()]
+        return list(self._processes)
+
+    def start(self, name: str) -> Process | None:
+        """Start a process that produces, unless one of this name lives or the flow has ended."""
+        if self._ended.is_set() or any(process.host.name == name for process in self.processes):
+            return None
+        self._births += 1
+        seed = f"{self._seed}/{name}/{self._births}"
+        random = Random(seed)  # noqa: S311
+        host = current_loop().host(name, rate=random.uniform(0.98, 1.02), offset=random.uniform(0, 3000))
+        process = Process(host, self._store.view(name), VirtualClock(seed, delay=0.02))
+        self._processes.append(process)
+        self.injected["producer"] += 1
+        host.start(self._run(process, random), name=f"{name} (process {self._births})")
+        return process
+
+    def end(self) -> None:
+        """No more records: each producer ends in good order, once what it has sent is settled."""
+        self._ended.set()
+
+    async def _run(self, process: Process, random: Random) -> None:
+        while not self._ended.is_set():
+            settings = Settings(store_patience=random.choice([5, 60]))
+            producer = Producer(
+                process.connect(settings),
+                linger=random.choice([0, 0.2, 5]),
+                batch_bytes=random.choice([500, 4 * 2**20]),
+                delivery_timeout=random.choice([5, 40, 120]),
+                partitioner=random.choice(["sticky", "round-robin"]),
+                clock=process.clock,
+            )
+            try:
+                async with producer, anyio.create_task_group() as tasks:
+                    for _ in range(random.randint(*SESSION)):
+                        quiet = random.random() < 0.02
+                        await process.clock.sleep(random.uniform(20, 150) if quiet else random.uniform(0, 16))
+                        if self._ended.is_set():
+                            break
+                        await self._burst(producer, random, tasks)
+            except StoreUnavailable as error:  # what was not confirmed may be there or not
+                log.info("log_stream.producer_ended", host=process.host.name, error=str(error))
+                await process.clock.sleep(1)
+        process.done.set()
+
+    async def _burst(self, producer: Producer, random: Random, tasks: TaskGroup) -> None:
+        values = [self._make(random) for _ in range(random.randint(1, 20))]
+        self._sent |= {value: (producer, number) for number, value in enumerate(values, len(self._sent))}
+        self.seen["sent"] += len(values)
+        key = None if random.random() < 0.3 else b"%d" % random.randrange(50)
+        if random.random() < 0.5:
+            tasks.start_soon(self._confirm, values, await producer.send_many(values, keys=[key] * len(values)))
+            return
+        for value in values:
+            tasks.start_soon(self._confirm_one, value, await producer.send(value, key=key))
+
+    async def _confirm(self, values: Sequence[bytes], deliveries: Deliveries) -> None:
+        with suppress(StoreUnavailable):
+            for value, sent in zip(values, await deliveries, strict=True):
+                self._acknowledged(value, *sent)
+
+    async def _confirm_one(self, value: bytes, delivery: Delivery) -> None:
+        with suppress(StoreUnavailable):
+            self._acknowledged(value, *await delivery)

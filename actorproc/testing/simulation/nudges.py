@@ -1,0 +1,75 @@
+"""Nudges between simulated hosts: they take a moment, and some are lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+
+from actorproc.group.nudge import Nudges
+from actorproc.testing.simulation.loop import Host, SimulationError, call_outside, current_host
+
+LATENCY = 0.02  # seconds, at most
+
+
+class Switchboard:
+    """Where the hosts of one simulation reach one another.
+
+    Args:
+        lost: share of the nudges that never arrive, 0 to 1.
+    """
+
+    def __init__(self, *, lost: float = 0.0, seed: object = 0) -> None:
+        self.lost = lost
+        self.injected: Counter[str] = Counter()
+        self._random = Random(f"{seed}/nudges")  # noqa: S311
+        self._listeners: dict[str, tuple[Host, Callable[[], None]]] = {}
+        self._addresses = 0
+
+    def connect(self) -> Nudges:
+        """The nudges of one host."""
+        return _SimulatedNudges(self)
+
+    def listen(self, on_nudge: Callable[[], None]) -> str:
+        """A new address, of the host that asks."""
+        host = current_host()
+        if host is None:
+            raise SimulationError("only a simulated host can listen")
+        self._addresses += 1
+        address = f"{host.name}:{self._addresses}"
+        self._listeners[address] = host, on_nudge
+        return address
+
+    def hang_up(self, address: str) -> None:
+        self._listeners.pop(address, None)
+
+    def carry(self, address: str) -> None:
+        """Bring a nudge there, or lose it."""
+        sender = current_host()
+        if sender is not None and not sender.alive:
+            return
+        if self._random.random() < self.lost:
+            self.injected["lost_nudge"] += 1
+            return
+        call_outside(self._random.uniform(0, LATENCY), self._arrive, address)
+
+    def _arrive(self, address: str) -> None:
+        if listener := self._listeners.get(address):
+            host, on_nudge = listener
+            host.call_soon(on_nudge)
+
+
+class _SimulatedNudges(Nudges):
+    def __init__(self, board: Switchboard) -> None:
+        self._board = board
+
+    async def open(self, on_nudge: Callable[[], None]) -> None:
+        self.address = self._board.listen(on_nudge)
+
+    async def close(self) -> None:
+        if self.address is not None:
+            self._board.hang_up(self.address)
+        self.address = None
+
+    def send(self, address: str) -> None:
+        self._board.carry(address)

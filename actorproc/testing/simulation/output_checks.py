@@ -1,0 +1,182 @@
+"""What must hold of output, dead letters and checkpoints, looked at whenever the store takes a write of one."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
+from typing import Any
+
+import orjson
+import pyarrow.parquet as pq
+
+from actorproc.output.chain import Commit
+from actorproc.output.checkpoint import Checkpoint
+from actorproc.retention.boundary import Boundary
+from actorproc.storage.parquet import Footer, parse_footer
+from actorproc.testing.simulation.reference import Ended, Judge
+
+Row = Mapping[str, Any]
+Report = Callable[[str], None]
+
+
+class PartitionChecks:
+    """The chain of one partition, from its first file on.
+
+    Args:
+        records: (sequence, value) of every record after the first sequence and up to the second, both given.
+        judge: asked about each record once it has ended.
+        broken: told what does not hold.
+    """
+
+    def __init__(
+        self, partition: str, records: Callable[[int, int], Iterable[tuple[int, bytes]]], judge: Judge, broken: Report
+    ) -> None:
+        self.partition = partition
+        self.commits: list[Commit] = []
+        self.checkpoint: Checkpoint | None = None
+        self.seen: Counter[str] = Counter()
+        self._records = records
+        self._judge = judge
+        self._report = broken
+        self._lowest = 0  # commits below are trimmed
+        self._published = 0  # commits below are published, if they have anything to publish
+        self._put_ids: set[str] = set()
+        self._letters: dict[int, bytes] = {}
+        self._ended = -1
+
+    def committed_to(self) -> int:
+        """Sequence up to which everything is committed."""
+        checkpoint = self.checkpoint.cursor.sequence if self.checkpoint else -1
+        return max(checkpoint, self.commits[-1].next.sequence if self.commits else -1)
+
+    def output_written(self, number: int, body: bytes, existed: bool) -> None:
+        """File `number` has been written."""
+        if existed:
+            self._broken(f"output file {number} was overwritten")
+            return
+        if number < self._lowest:
+            self.seen["void"] += 1  # a sleeper's, where another's was trimmed: nobody reads it
+            return
+        if number != len(self.commits):
+            self._broken(f"output file {number} was written after {len(self.commits)} files")
+            return
+        footer = parse_footer(f"{number}", body, tag="", size=len(body))
+        if not isinstance(footer, Footer):
+            raise TypeError("the whole body was given")
+        commit = Commit.from_footer(f"{number}", footer)
+        rows = pq.read_table(io.BytesIO(body), use_threads=False).to_pylist()
+        self._check_commit(number, commit, rows)
+        letters = [orjson.loads(line) for line in commit.letters.splitlines()]
+        self._end_silently(commit.first.sequence)
+        self._end(commit.next.sequence, rows, letters)
+        self.commits.append(commit)
+        self.seen.update(commits=1, rows=len(rows), dead_letters=len(letters))
+
+    def _check_commit(self, number: int, commit: Commit, rows: list[Row]) -> None:
+        last = self.commits[-1] if self.commits else None
+        if last is not None and commit.first.sequence < last.next.sequence:
+            self._broken(f"commit {number} starts at {commit.first}, before the end of the one before: {last.next}")
+        self._check_step(number, commit)
+        if not rows and not commit.letters:
+            self._broken(f"commit {number} holds nothing")
+        if commit.rows != len(rows):
+            self._broken(f"commit {number} says {commit.rows} rows and has {len(rows)}")
+        if any(a["_sequence"] > b["_sequence"] for a, b in pairwise(rows)):
+            self._broken(f"rows of commit {number} are not in the order of their records")
+        letters = commit.letters.count(b"\n")
+        expected = (
+            (len(rows), letters) if last is None else (last.totals.rows + len(rows), last.totals.dead_letters + letters)
+        )
+        if (commit.totals.rows, commit.totals.dead_letters) != expected:
+            self._broken(f"commit {number} counts {commit.totals}, not {expected} rows and dead letters")
+        if commit.put_id in self._put_ids:
+            self._broken(f"commit {number} repeats put-id {commit.put_id}")
+        self._put_ids.add(commit.put_id)
+
+    def _check_step(self, number: int, commit: Commit) -> None:
+        if commit.next.sequence <= commit.first.sequence:
+            self._broken(f"commit {number} goes nowhere: from {commit.first} to {commit.next}")
+
+    def boundary_written(self, boundary: Boundary) -> None:
+        """Files below it may go."""
+        if boundary.lowest < self._lowest:
+            self._broken(f"the boundary went back from {self._lowest} to {boundary.lowest}")
+        if self.checkpoint is None or boundary.lowest >= self.checkpoint.number:
+            self._broken(f"the boundary is at {boundary.lowest}, the checkpoint has not passed that: {self.checkpoint}")
+        self._lowest = boundary.lowest
+
+    def output_deleted(self, number: int) -> None:
+        """File `number` is gone."""
+        if number >= self._lowest:
+            self._broken(f"output file {number} was deleted, the boundary is at {self._lowest}")
+        self.seen["trimmed"] += 1
+
+    def letters_written(self, number: int, body: bytes, existed: bool) -> None:
+        """The dead letters of commit `number` have been published, or purged: then nothing is left."""
+        if existed and not body:
+            if self.checkpoint is None or number >= self.checkpoint.number:
+                self._broken(f"dead-letter file {number} was purged before a checkpoint passed it")
+            self.seen["purged"] += 1
+            return
+        if existed:
+            self._broken(f"dead-letter file {number} was overwritten")
+        elif number >= len(self.commits):
+            self._broken(f"dead letters of {number} were published before there is such a commit")
+        elif body != self.commits[number].letters:
+            self._broken(f"dead letters of {number} are not those of its commit")
+        self._letters[number] = body
+
+    def letters_refused(self, number: int, body: bytes) -> None:
+        """They were published before; whoever tries it again must have taken them from the commit."""
+        if body != self.commits[number].letters:
+            self._broken(f"somebody took dead letters for those of commit {number} that are not in it")
+
+    def checkpoint_written(self, checkpoint: Checkpoint) -> None:
+        """The checkpoint has moved, or changed hands."""
+        before, self.checkpoint = self.checkpoint, checkpoint
+        if before is not None:
+            if checkpoint.epoch < before.epoch:
+                self._broken(f"checkpoint of epoch {checkpoint.epoch} follows one of epoch {before.epoch}")
+            if checkpoint.number < before.number or checkpoint.cursor.sequence < before.cursor.sequence:
+                self._broken(f"the checkpoint went back from {before} to {checkpoint}")
+        if checkpoint.number > len(self.commits):
+            self._broken(f"the checkpoint is at file {checkpoint.number}, there are {len(self.commits)}")
+            return
+        for number in range(self._published, checkpoint.number):
+            if self.commits[number].letters and number not in self._letters:
+                self._broken(f"the checkpoint is at {checkpoint.number}, dead letters of {number} are not published")
+        self._published = max(self._published, checkpoint.number)
+
+    def all_ended(self, end: int) -> None:
+        """Nobody works any more: every record up to `end` must have ended, and what must be published be published."""
+        if (reached := self.committed_to()) < end:
+            self._broken(f"is committed up to {reached}, not {end}")
+        self._end_silently(reached)
+        for number, commit in enumerate(self.commits):
+            if commit.letters and number not in self._letters:
+                self._broken(f"dead letters of {number} were never published")
+
+    def _end_silently(self, upto: int) -> None:
+        """No file will hold these any more: they left nothing."""
+        self._end(upto, [], [])
+
+    def _end(self, upto: int, rows: list[Row], letters: list[Row]) -> None:
+        rows_of: dict[int, list[Row]] = {}
+        letters_of: dict[int, list[Row]] = {}
+        for row in rows:
+            rows_of.setdefault(row["_sequence"], []).append(row)
+        for letter in letters:
+            letters_of.setdefault(letter["sequence"], []).append(letter)
+        for sequence, value in self._records(self._ended, upto):
+            ended = Ended(self.partition, sequence, value, rows_of.pop(sequence, []), letters_of.pop(sequence, []))
+            if why := self._judge(ended):
+                self._broken(f"record {sequence} {why}")
+            self.seen["records"] += 1
+        if strange := rows_of.keys() | letters_of.keys():
+            self._broken(f"a commit up to {upto} holds records {sorted(strange)}: ended before, or not there at all")
+        self._ended = max(self._ended, upto)
+
+    def _broken(self, what: str) -> None:
+        self._report(f"partition {self.partition}: {what}")

@@ -1,0 +1,127 @@
+"""The reference stream: records that say what must become of them, and the judge who compares."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import orjson
+
+from actorproc.handler.context import PartitionContext
+from actorproc.records import Record
+from actorproc.testing.simulation.loop import current_loop
+
+KINDS = {"row": 49, "many": 12, "drop": 19, "fail": 2, "letter": 3, "misfit": 2, "unsteady": 12, "slow": 1}
+"""Kind of record -> how many in a hundred.
+
+row: one row. many: several. drop: none. fail: raises or fails alone, every time. letter: the handler gives it up itself.
+misfit: one of its rows does not fit the schema. unsteady: one of these, another one at each attempt.
+slow: one row, after a while.
+"""
+
+_UNSTEADY = ("row", "many", "drop", "fail", "letter", "misfit")
+_ERRORS = {"fail": "ValueError", "letter": "DeadLetter", "misfit": "Misfit"}
+
+SCHEMA = "id long, part int, parts int, attempt string"
+"""Of the rows. `attempt`: the one that made them; all rows of a record must share it."""
+
+MISFIT = 2**40
+"""What no `part` can be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What became of a record. `rows`: those that bear its sequence; `letters`: its dead letters."""
+
+    partition: str
+    sequence: int
+    value: bytes
+    rows: Sequence[Mapping[str, Any]]
+    letters: Sequence[Mapping[str, Any]]
+
+
+Judge = Callable[[Ended], "str | None"]
+"""Says what is wrong with the end of a record; None: nothing."""
+
+
+def reference_value(random: Random, kind: str | None = None) -> bytes:
+    """A record that says by itself what must become of it."""
+    kind = kind or random.choices(list(KINDS), list(KINDS.values()))[0]
+    return orjson.dumps({"kind": kind, "id": random.getrandbits(48), "rows": random.randint(2, 5)})
+
+
+class Attempt:
+    """One attempt at records, with a chance of its own: what is drawn is the same again only in a run of the same seed."""
+
+    def __init__(self, ctx: PartitionContext) -> None:
+        self.name = f"{ctx.host}/{ctx.epoch}/{ctx.attempt}/{current_loop().now!r}"
+
+    def draw(self, *what: object) -> float:
+        """From 0 to below 1."""
+        return zlib.crc32("/".join(map(str, (self.name, *what))).encode()) / 2**32
+
+    def wish(self, record: Record) -> Wish:
+        """What the record asks for in this attempt."""
+        asked = record.json()
+        kind, number = asked["kind"], asked["id"]
+        wait = 0.0
+        if kind == "unsteady":
+            kind = _UNSTEADY[int(self.draw(number) * len(_UNSTEADY))]
+        elif kind == "slow":
+            kind, wait = "row", number % 40 / 10
+        # Who fails or is given up has emitted before, and that must not count.
+        count = {"many": asked["rows"], "misfit": asked["rows"], "drop": 0}.get(kind, 1)
+        rows = [{"id": number, "part": part, "parts": count, "attempt": self.name} for part in range(count)]
+        if kind == "misfit":
+            rows[-1]["part"] = MISFIT
+        return Wish(number, kind, rows, wait)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a record asks for: `kind` (row, many, drop, fail, letter or misfit), the rows to emit, and seconds to wait."""
+
+    number: int
+    kind: str
+    rows: list[dict[str, Any]]
+    wait: float
+
+
+def judge_reference(ended: Ended) -> str | None:
+    """Compare with what the record asked for."""
+    asked = orjson.loads(ended.value)
+    rows, letters, kind = len(ended.rows), len(ended.letters), asked["kind"]
+    if rows and letters:
+        return "is a row and a dead letter"
+    if rows and (why := _wrong_rows(ended, asked)):
+        return why
+    expected = {"row": (1, 0), "slow": (1, 0), "many": (asked["rows"], 0), "drop": (0, 0)}
+    allowed = [(1, 0), (asked["rows"], 0), (0, 0), (0, 1)] if kind == "unsteady" else [expected.get(kind, (0, 1))]
+    if (rows, letters) not in allowed:
+        return f"of kind {kind!r} ended as {rows} rows and {letters} dead letters, not as one of {allowed}"
+    if letters:
+        if ended.letters[0]["value"].encode() != ended.value:
+            return f"is a dead letter of another record: {ended.letters[0]['value']}"
+        error = ended.letters[0]["error"]["type"]
+        if error not in ([*_ERRORS.values()] if kind == "unsteady" else [_ERRORS[kind]]):
+            return f"of kind {kind!r} is a dead letter with error {error}"
+    return None
+
+
+def judge_reference_once(ended: Ended) -> str | None:
+    """The same where nothing is tried again: whatever fails, or is beside what fails, may have been given up."""
+    if len(ended.letters) == 1 and not ended.rows:
+        return None
+    return judge_reference(ended)
+
+
+def _wrong_rows(ended: Ended, asked: Mapping[str, Any]) -> str | None:
+    if len({row["attempt"] for row in ended.rows}) > 1:
+        return f"has rows of several attempts: {sorted(row['attempt'] for row in ended.rows)}"
+    parts = ended.rows[0]["parts"]
+    if [row["part"] for row in ended.rows] != list(range(parts)) or {row["id"] for row in ended.rows} != {asked["id"]}:
+        return f"should have {parts} rows, has {list(ended.rows)}"
+    return None

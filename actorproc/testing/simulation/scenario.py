@@ -1,0 +1,414 @@
+"""Hours of trouble, by seed: hosts crash, pause, come and go, the store fails; in between the cluster must settle."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from random import Random
+
+import anyio
+
+from actorproc.errors import StoreError
+from actorproc.output.checkpoint import read_checkpoint
+from actorproc.output.dead_letters import letter_files, purge
+from actorproc.partition import attempt_rows
+from actorproc.runtime.clock import SYSTEM
+from actorproc.storage.names import LOG_HEADS, log_dir, partition_of
+from actorproc.storage.store import Store
+from actorproc.testing.simulation.clock import VirtualClock
+from actorproc.testing.simulation.cluster import Cluster
+from actorproc.testing.simulation.faults import CALM, Faults
+from actorproc.testing.simulation.log_stream import LogStream
+from actorproc.testing.simulation.loop import START, call_outside, current_loop, run, start_outside
+from actorproc.testing.simulation.process import Process
+from actorproc.testing.simulation.reference import reference_value
+from actorproc.testing.simulation.styles import STYLES
+from actorproc.testing.simulation.unsteady_source import UnsteadySource
+
+WILD = Faults(slow=0.02, lost_request=0.01, lost_reply=0.01, late_write=0.01, busy=0.001)
+
+TROUBLE = (600.0, 1_500.0)
+"""Seconds of trouble before the cluster gets time to settle."""
+
+BETWEEN = (2.0, 60.0)
+"""Seconds between two blows."""
+
+GRACE = 200.0
+"""Seconds after which a host that was asked to stop is killed, as orchestrators do."""
+
+SETTLING = 420.0
+"""Seconds after the last fault within which the cluster must have settled: a death is noticed (60), the survivors look
+(2 x 19), leases move (5 + 30 + 17), requests that hang are given up (60), failed partitions start again (60), and a
+position without rows is committed (60)."""
+
+LANDED = 100.0
+"""Seconds after the last fault within which every write that was sent has landed."""
+
+SETTINGS = {"partition_refresh_interval": 60, "dead_letter_limit": 1, "poll_interval": 4}
+
+PRODUCERS = ("producer-a", "producer-b")
+
+_STRIKES = ("lost_request", "late_write", "lost_reply")
+
+LOG_FILES = log_dir("").removesuffix("/")
+"""What the keys of the log's files start with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one seed went through. `settled`: seconds that the cluster took to settle, each time."""
+
+    seed: int
+    style: str
+    on_the_log: bool
+    seconds: float
+    injected: Counter[str]
+    seen: Counter[str]
+    settled: list[float]
+    fingerprint: int
+
+
+def simulate(
+    seed: int,
+    *,
+    hours: float = 0.5,
+    hosts: int = 5,
+    partitions: int = 6,
+    style: str | None = None,
+    log: bool | None = None,
+) -> Result:
+    """Play one seed, for about so many hours of virtual time.
+
+    Args:
+        style: of the handler, one of `STYLES`; default: by the seed.
+        log: whether the stream is the built-in log; default: by the seed.
+
+    Raises:
+        SimulationError: something that must hold does not; `Broken` says what and when.
+        ExceptionGroup: a task failed and nobody took note.
+    """
+    style = style or list(STYLES)[seed % len(STYLES)]
+    log = on_the_log(seed) if log is None else log
+    with _hops(Random(f"{seed}/hops").random() < 0.5):  # noqa: S311
+        return run(_Scenario.play(seed, hours, hosts, partitions, style, log), seed=seed)
+
+
+@contextmanager
+def _hops(always: bool) -> Iterator[None]:
+    """Encode even a few rows beside the event loop, as otherwise only many are: what happens meanwhile is to be seen."""
+    small = attempt_rows._SMALL
+    if always:
+        attempt_rows._SMALL = 0
+    try:
+        yield
+    finally:
+        attempt_rows._SMALL = small
+
+
+def on_the_log(seed: int) -> bool:
+    """Whether the stream of this seed is the built-in log: one in three, of each style in its turn."""
+    return (seed + seed // len(STYLES)) % 3 == 0
+
+
+class _Scenario:
+    def __init__(self, seed: int, hosts: int, partitions: int, style: str, log: bool) -> None:
+        self._random = Random(f"{seed}/scenario")  # noqa: S311
+        self._source = UnsteadySource(partitions, seed=seed)
+        self._log = LogStream(partitions, reference_value, seed=seed) if log else None
+        self._style = STYLES[style]
+        settings = {
+            **SETTINGS,
+            "commit_interval": self._random.choice([2, 8, 20]),
+            "max_batch_records": Random(f"{seed}/batches").choice([10, 50, 10_000]),  # noqa: S311
+            **self._style.settings,
+        }
+
+        def durable(partition: str, upto: int) -> None:
+            self._cluster.told_durable(partition, upto)
+
+        handler = self._style.handler
+        self._cluster = Cluster(
+            type(handler.__name__, (handler,), {"durable": staticmethod(durable)}),
+            self._log or self._source,
+            judge=self._style.judge,
+            settings=settings,
+            seed=seed,
+        )
+        self._most = hosts + 2
+        self._partitions, self._most_partitions = partitions, partitions + 3
+        self._wanted = [f"host-{number}" for number in range(hosts)]
+        self._named = hosts
+        self._flowing = True
+        # What may happen, and how often in comparison.
+        self._blows = {
+            self._crash: 14,
+            self._pause: 20,
+            self._strike_in_a_commit: 24,
+            self._stop: 12,
+            self._join: 6,
+            self._leave: 6,
+            self._start_a_second: 3,
+            self._cut: 8,
+            self._cut_heartbeat: 6,
+            self._cut_group: 10,
+            self._outage: 4,
+            self._set_the_clock: 3,
+            self._purge: 3,
+        }
+        if self._log is None:
+            self._blows |= {self._add_a_partition: 2}
+        else:
+            self._blows |= {
+                self._crash_a_producer: 8,
+                self._pause_a_producer: 6,
+                self._strike_in_an_append: 16,
+                self._cut_heads: 4,
+            }
+
+    @classmethod
+    async def play(cls, seed: int, hours: float, hosts: int, partitions: int, style: str, log: bool) -> Result:
+        scenario, loop = cls(seed, hosts, partitions, style, log), current_loop()
+        cluster, until = scenario._cluster, START + hours * 3600
+        await scenario._begin()
+        settled = []
+        while loop.now < until:
+            await scenario._trouble()
+            if loop.now >= until:  # then the last record has come in the midst of trouble
+                scenario._end_the_flow()
+            scenario._heal()
+            await scenario._ring()
+            settled.append(await cluster.settled(within=SETTLING))
+        scenario._end_the_flow()
+        await scenario._land()
+        await scenario._ring()
+        await cluster.settled(within=SETTLING)
+        await cluster.finished()
+        seen = cluster.seen() + (scenario._log.seen if scenario._log else Counter())
+        injected = cluster.injected()
+        return Result(seed, style, log, loop.now - START, injected, seen, settled, loop.fingerprint)
+
+    async def _begin(self) -> None:
+        if self._log is None:
+            start_outside(self._feed())
+        else:
+            await self._log.create()
+            for name in PRODUCERS:
+                self._log.start(name)
+        for name in self._wanted:
+            self._cluster.start(name)
+
+    def _end_the_flow(self) -> None:
+        self._flowing = False
+        if self._log is not None:
+            self._log.end()
+
+    async def _land(self) -> None:
+        """Wait until what is on its way to the log is there, or never will be."""
+        if self._log is not None:
+            while self._log.processes:
+                await self._cluster.run_for(10)
+            await self._cluster.run_for(LANDED)
+
+    async def _ring(self) -> None:
+        """Without auto_commit only the handler commits, and it does not get to it where the last record fails each time:
+        so there comes another one with which all is well."""
+        if self._cluster.settings.auto_commit:
+            return
+        for partition in self._cluster.source.names():
+            values = [reference_value(self._random, "row")]
+            if self._log is None:
+                self._source.append(partition, values)
+            else:
+                await self._log.append(partition, values)
+
+    async def _feed(self) -> None:
+        """The stream grows: by bursts, with quiet times between."""
+        pick = self._random
+        while True:
+            quiet = pick.random() < 0.02
+            await SYSTEM.sleep(pick.uniform(30, 200) if quiet else pick.uniform(0, 4))
+            if not self._flowing:
+                return
+            partition = pick.choice(list(self._source.names()))
+            self._source.append(partition, [reference_value(pick) for _ in range(pick.randint(1, 20))])
+
+    async def _trouble(self) -> None:
+        pick, loop = self._random, current_loop()
+        late, lateness = pick.choice([0, 0.01, 0.05]), pick.choice([(1.0, 20.0), (1.0, 20.0), (5.0, 90.0)])
+        self._cluster.store.faults = replace(WILD, late_write=late, lateness=lateness)
+        self._source.failing = pick.choice([0, 0.0005])
+        self._cluster.switchboard.lost = pick.choice([0, 0.1, 1])
+        until = loop.now + pick.uniform(*TROUBLE)
+        while loop.now < until:
+            pick.choices(list(self._blows), list(self._blows.values()))[0]()
+            await self._cluster.run_for(pick.uniform(*BETWEEN))
+
+    def _heal(self) -> None:
+        cluster = self._cluster
+        cluster.store.faults, cluster.switchboard.lost, self._source.failing = CALM, 0.0, 0.0
+        for process in [*cluster.processes, *self._producing()]:
+            cluster.resume(process)
+            process.view.heal()
+            process.view.interfere = None
+        for name in self._wanted:
+            self._revive(name)
+        for name in PRODUCERS:
+            self._revive(name)
+
+    def _producing(self) -> list[Process]:
+        return self._log.processes if self._log else []
+
+    # Blows
+
+    def _some(self, processes: list[Process] | None = None) -> Process | None:
+        processes = self._cluster.processes if processes is None else processes
+        running = [process for process in processes if process.host.running and not process.stopping]
+        return self._random.choice(running) if running else None
+
+    def _revive(self, name: str) -> None:
+        if name in PRODUCERS and self._log is not None:
+            self._log.start(name)
+        elif name in self._wanted and not any(process.host.name == name for process in self._cluster.processes):
+            self._cluster.start(name)
+
+    def _later(self, least: float, most: float, call: Callable[[], object]) -> None:
+        call_outside(self._random.uniform(least, most), call)  # a blow may fall in the midst of a host's own work
+
+    def _crash(self, processes: list[Process] | None = None) -> None:
+        if process := self._some(processes):
+            self._cluster.crash(process)
+            self._later(0, 150, partial(self._revive, process.host.name))
+
+    def _pause(self, processes: list[Process] | None = None) -> None:
+        if process := self._some(processes):
+            self._cluster.pause(process)
+            self._later(2, 200, partial(self._cluster.resume, process))
+
+    def _strike_in_a_commit(self) -> None:
+        """The next commit of a host goes wrong, and the host stands still or dies at that very moment."""
+        if process := self._some():
+            process.view.interfere = partial(self._strike, process, self._cluster.layout.output)
+
+    def _strike(self, process: Process, prefix: str, verb: str, key: str) -> str | None:
+        if not key.startswith(prefix) or verb in ("get", "list") or not process.host.running:
+            return None
+        process.view.interfere = None
+        name, lot = process.host.name, self._random.random()
+        if lot < 0.4:
+            self._cluster.crash(process)
+            self._later(0, 5, partial(self._revive, name))  # and its leases are free at once
+        else:
+            self._cluster.pause(process)
+            if lot < 0.7 or name in PRODUCERS:
+                self._later(2, 200, partial(self._cluster.resume, process))
+            else:  # another process has gone on with its work when it wakes up, and it does not know
+                self._later(0, 5, partial(self._cluster.start, name))
+                self._later(10, 60, partial(self._cluster.resume, process))
+        return self._random.choice(_STRIKES)
+
+    def _stop(self) -> None:
+        if process := self._some():
+            start_outside(self._stop_or_kill(process))
+
+    async def _stop_or_kill(self, process: Process) -> None:
+        self._cluster.ask_to_stop(process)
+        with anyio.move_on_after(GRACE):
+            await process.done.wait()
+        if not process.done.is_set():
+            self._cluster.crash(process)
+        await SYSTEM.sleep(self._random.uniform(0, 60))
+        self._revive(process.host.name)
+
+    def _join(self) -> None:
+        if len(self._wanted) < self._most:
+            self._named += 1
+            self._wanted.append(f"host-{self._named}")
+            self._revive(self._wanted[-1])
+
+    def _leave(self) -> None:
+        process = self._some()
+        if process and process.host.name in self._wanted and len(self._wanted) > 2:
+            self._wanted.remove(process.host.name)
+            if self._random.random() < 0.5:
+                self._cluster.crash(process)
+            else:
+                start_outside(self._stop_or_kill(process))
+
+    def _start_a_second(self) -> None:
+        """Another process of the same host name, while the first one lives, perhaps paused."""
+        if process := self._some():
+            if self._random.random() < 0.5:
+                self._cluster.pause(process)
+                self._later(2, 200, partial(self._cluster.resume, process))
+            self._cluster.start(process.host.name)
+
+    def _cut(self) -> None:
+        if process := self._some():
+            process.view.cut(self._random.uniform(5, 150))
+
+    def _cut_heartbeat(self) -> None:
+        """A host can do everything but renew: others take its leases while it works."""
+        if process := self._some():
+            process.view.cut(self._random.uniform(30, 200), prefix=self._cluster.layout.hosts)
+
+    def _cut_group(self) -> None:
+        """A host renews and works, and cannot see that its leases should move: they are taken by force."""
+        if process := self._some():
+            process.view.cut(self._random.uniform(60, 200), prefix=self._cluster.layout.group)
+
+    def _outage(self) -> None:
+        self._cluster.store.outage(self._random.uniform(1, 90))
+
+    def _set_the_clock(self) -> None:
+        if process := self._some():
+            process.clock.offset += self._random.choice([-3600.0, -1.0, 1.0, 3600.0])
+            self._cluster.events["clock_set"] += 1
+
+    def _add_a_partition(self) -> None:
+        if self._partitions < self._most_partitions:
+            self._source.add_partition(str(self._partitions))
+            self._partitions += 1
+            self._cluster.events["new_partition"] += 1
+
+    def _purge(self) -> None:
+        """Somebody forgets all dead letters that may be forgotten."""
+        start_outside(self._purge_letters())
+
+    async def _purge_letters(self) -> None:
+        cluster = self._cluster
+        store = Store(cluster.store.view("operator"), clock=VirtualClock(f"operator/{current_loop().now}"))
+        with suppress(StoreError):
+            for key in await letter_files(store, cluster.layout):
+                checkpoint = await read_checkpoint(store, cluster.layout, partition_of(key))
+                if checkpoint is not None:
+                    await purge(store, key, below=checkpoint.number)
+
+    # Blows to those who append to the log
+
+    def _crash_a_producer(self) -> None:
+        self._crash(self._producing())
+
+    def _pause_a_producer(self) -> None:
+        self._pause(self._producing())
+
+    def _strike_in_an_append(self) -> None:
+        """The next append of a producer goes wrong, and it stands still or dies at that moment, or cannot ask for a while."""
+        if process := self._some(self._producing()):
+            process.view.interfere = partial(self._strike_append, process)
+
+    def _strike_append(self, process: Process, verb: str, key: str) -> str | None:
+        if self._random.random() < 0.5:
+            return self._strike(process, LOG_FILES, verb, key)
+        if not key.startswith(LOG_FILES) or verb != "put_if_absent":
+            return None
+        process.view.interfere = None
+        process.view.cut(self._random.uniform(1, 100))
+        return self._random.choice(_STRIKES)
+
+    def _cut_heads(self) -> None:
+        """A producer cannot tell where it writes, or a host cannot see it."""
+        if process := self._some([*self._producing(), *self._cluster.processes]):
+            process.view.cut(self._random.uniform(5, 150), prefix=LOG_HEADS)

@@ -1,0 +1,320 @@
+"""The ways in which users write handlers, each as a handler that grants what reference records ask for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, ClassVar
+
+import anyio
+import pyarrow as pa
+
+from actorproc.errors import ActorprocError
+from actorproc.handler.base import PartitionHandler
+from actorproc.handler.context import PartitionContext
+from actorproc.handlers.record_handler import RecordHandler
+from actorproc.records import Batch, Record
+from actorproc.rows.encoder import Row
+from actorproc.runtime.clock import SYSTEM
+from actorproc.testing.simulation.reference import SCHEMA, Attempt, Judge, Wish, judge_reference, judge_reference_once
+
+FLAKY = 0.02
+"""Share of batches at whose end the handler raises, although all was well. Not in an attempt that may be the last."""
+
+COMMITS = 0.03
+"""Share of records after which a handler that commits itself does so."""
+
+LONGEST_WAIT = 5.0
+"""Seconds that `ctx.map` awaits for one record; most take much less."""
+
+
+class Reference(PartitionHandler):
+    """What all have in common."""
+
+    output_schema = SCHEMA
+
+    @staticmethod
+    def durable(partition: str, upto: int) -> None:
+        """Told up to which sequence `ctx.commit` has said that all is durable."""
+
+    def grant(self, record: Record, wish: Wish, ctx: PartitionContext, emitted: int = 0) -> None:
+        """Do what the record asks for; `emitted` of its rows are emitted already."""
+        rows = wish.rows[emitted:]
+        ctx.emit_many(record, [tuple(row.values()) for row in rows] if wish.number % 3 else rows)
+        self.settle(record, wish, ctx)
+
+    def settle(self, record: Record, wish: Wish, ctx: PartitionContext) -> None:
+        """Let it fail, or give it up, if it asks for that."""
+        if wish.kind == "letter":
+            ctx.dead_letter(record, "the record asked for it")
+        elif wish.kind == "fail":
+            error = ValueError(f"record {record.sequence} fails")
+            if wish.number % 2:
+                raise error
+            ctx.fail(record, error)
+
+    def end(self, attempt: Attempt, ctx: PartitionContext) -> None:
+        """The batch is done; it may fail all the same."""
+        if ctx.attempt < 3 and attempt.draw("end") < FLAKY:
+            raise RuntimeError("the batch fails at its end")
+
+
+async def stumble() -> None:
+    """A task group with a task that fails, which before Python 3.13 leaves the task around it marked as cancelled."""
+
+    async def fail() -> None:
+        raise ValueError("one of the group")
+
+    with suppress(ExceptionGroup):
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(fail())
+
+
+class Loop(Reference):
+    """One record after the other, some beside a task group that fails."""
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        attempt = Attempt(ctx)
+        for record in batch:
+            wish = attempt.wish(record)
+            if wish.number % 4 == 0:
+                await stumble()
+            await SYSTEM.sleep(wish.wait)
+            self.grant(record, wish, ctx)
+        self.end(attempt, ctx)
+
+
+class Plain(Reference):
+    """The same in a worker thread."""
+
+    def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        attempt = Attempt(ctx)
+        for record in batch:
+            self.grant(record, attempt.wish(record), ctx)
+        self.end(attempt, ctx)
+
+
+class Committing(Reference):
+    """Commits in the middle of a batch, and may raise after that."""
+
+    at_end: ClassVar[float] = 0.1
+    """Share of batches at whose end it commits."""
+
+    def __init__(self) -> None:
+        self._seen = -1
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        attempt = Attempt(ctx)
+        # That a commit reaches as far as it was told is promised only where no record before it is still to be tried.
+        sure = batch.first > self._seen
+        self._seen = max(self._seen, batch.last)
+        for record in batch:
+            wish = attempt.wish(record)
+            await SYSTEM.sleep(wish.wait)
+            self.grant(record, wish, ctx)
+            sure = sure and wish.kind not in ("fail", "misfit")
+            if await commit_now_and_then(attempt, record, ctx) and sure:
+                self.durable(ctx.partition, record.sequence)
+        self.end(attempt, ctx)
+        if attempt.draw("commit") < self.at_end:
+            await ctx.commit()
+            if sure:
+                self.durable(ctx.partition, batch.last)
+
+
+class CommittingAlone(Committing):
+    """For where nobody else commits."""
+
+    at_end = 1.0
+
+
+class Concurrent(Reference):
+    """Awaits many records at once; rows come before and after the wait, or as a table, which others' commits take time over."""
+
+    commits: ClassVar[bool] = False
+    at_end: ClassVar[float] = 0.0
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        attempt = Attempt(ctx)
+
+        async def work(record: Record) -> None:
+            wish = attempt.wish(record)
+            as_table = wish.number % 4 == 0
+            if not as_table:
+                ctx.emit_many(record, wish.rows[:1])
+            if self.commits:
+                await commit_now_and_then(attempt, record, ctx, within_map=True)
+            await SYSTEM.sleep(wish.wait + LONGEST_WAIT * attempt.draw(wish.number, "wait") ** 6)
+            if as_table:
+                ctx.emit_arrow(table_of([record.sequence] * len(wish.rows), wish.rows))
+                self.settle(record, wish, ctx)
+            else:
+                self.grant(record, wish, ctx, emitted=1)
+            if self.commits:
+                await commit_now_and_then(attempt, record, ctx, "again", within_map=True)
+
+        await ctx.map(batch, work, concurrency=4 if attempt.draw("few") < 0.5 else 32)
+        self.end(attempt, ctx)
+        if attempt.draw("commit") < self.at_end:
+            await ctx.commit()
+
+
+class ConcurrentCommitting(Concurrent):
+    """The same with commits out of the midst of the work."""
+
+    commits = True
+    at_end = 0.1
+
+
+class ConcurrentCommittingAlone(ConcurrentCommitting):
+    """For where nobody else commits."""
+
+    at_end = 1.0
+
+
+class Columns(Reference):
+    """Emits tables: records multiplied, dropped, in any order; in two pieces, with a commit between them now and then."""
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        attempt = Attempt(ctx)
+        middle = int(attempt.draw("middle") * len(batch))
+        for piece in (batch[:middle], batch[middle:]):
+            if not len(piece):
+                continue
+            wishes = [attempt.wish(record) for record in piece]
+            for table in self._tables(piece, wishes, Random(f"{attempt.name}/{middle}")):  # noqa: S311
+                ctx.emit_arrow(table)
+            for record, wish in zip(piece, wishes, strict=True):
+                self.settle(record, wish, ctx)
+            if attempt.draw("commit") < 0.2:
+                await ctx.commit(piece[-1])
+        self.end(attempt, ctx)
+
+    def _tables(self, piece: Batch, wishes: list[Wish], random: Random) -> Iterable[pa.Table]:
+        order = random.sample(range(len(piece)), len(piece))
+        indices = pa.array([i for i in order for _ in wishes[i].rows], pa.int64())
+        sequences = piece.to_arrow().column("_sequence").take(indices)
+        table = table_of(sequences, [row for i in order for row in wishes[i].rows])
+        cut = random.randrange(len(table) + 1)
+        return table[:cut], table[cut:]
+
+
+def table_of(sequences: Any, rows: list[dict[str, Any]]) -> pa.Table:
+    """The rows as columns; `sequences`: of the record of each."""
+    columns = {name: pa.array([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+    return pa.table({"_sequence": pa.chunked_array([], pa.int64()) if not rows else sequences, **columns})
+
+
+class Records(RecordHandler):
+    """One record in, its rows out, in every form that they may have."""
+
+    output_schema = SCHEMA
+
+    def process_record(self, record: Record, ctx: PartitionContext) -> Any:
+        return returned(Attempt(ctx).wish(record), record, ctx)
+
+
+class AwaitedRecords(RecordHandler):
+    """The same, awaited, several at once."""
+
+    output_schema = SCHEMA
+    concurrency = 8
+
+    async def process_record(self, record: Record, ctx: PartitionContext) -> Any:
+        attempt = Attempt(ctx)
+        wish = attempt.wish(record)
+        await SYSTEM.sleep(wish.wait + LONGEST_WAIT * attempt.draw(wish.number, "wait") ** 6)
+        return returned(wish, record, ctx)
+
+
+def returned(wish: Wish, record: Record, ctx: PartitionContext) -> Row | Iterable[Row] | None:
+    """What `process_record` returns for a wish."""
+    if wish.kind == "letter":
+        ctx.dead_letter(record, "the record asked for it")
+    elif wish.kind == "fail":
+        if wish.number % 3 == 0:
+            return failing(wish.rows)
+        if wish.number % 3 == 1:
+            ctx.fail(record, ValueError("fails"))
+        else:
+            raise ValueError("fails")
+    match wish.rows:
+        case []:
+            return None
+        case [row]:
+            return row if wish.number % 3 else tuple(row.values())
+    return wish.rows if wish.number % 2 else iter(wish.rows)
+
+
+def failing(rows: list[dict[str, Any]]) -> Iterable[Row]:
+    """Rows, and then an error."""
+    yield from rows
+    raise ValueError("fails midway")
+
+
+async def commit_now_and_then(
+    attempt: Attempt, record: Record, ctx: PartitionContext, when: str = "", *, within_map: bool = False
+) -> bool:
+    """Commit, as impatient and careless as users are. Whether it is known that all up to `record` was to be committed."""
+    drawn = attempt.draw(record.sequence, "commit", when) / COMMITS
+    if drawn < 0.6:
+        await ctx.commit(record)
+    elif drawn < 0.9:
+        await ctx.commit(None if within_map else record)
+    elif drawn < 0.95:
+        with suppress(ActorprocError):  # must not make a lost partition go on
+            await ctx.commit(record)
+            return True
+        return False
+    elif drawn < 0.98:
+        with anyio.move_on_after(drawn - 0.94):
+            await ctx.commit(record)
+            return True
+        return False
+    elif drawn < 1:
+        _begun.add(task := asyncio.ensure_future(ctx.commit(record)))
+        task.add_done_callback(_forgotten)
+        return False
+    return drawn < 1
+
+
+_begun: set[asyncio.Future[None]] = set()
+
+
+def _forgotten(task: asyncio.Future[None]) -> None:
+    """Nobody waits for it, nor hears of its error."""
+    _begun.discard(task)
+    if not task.cancelled():
+        task.exception()
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """A handler, and the settings that go with it."""
+
+    handler: type[PartitionHandler]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    judge: Judge = judge_reference
+
+
+_MANUAL = {"auto_commit": False}
+_ONCE = {"delivery": "at-most-once"}
+
+STYLES = {
+    "loop": Style(Loop),
+    "thread": Style(Plain),
+    "map": Style(Concurrent),
+    "map, commits": Style(ConcurrentCommitting),
+    "map, commits, no auto commit": Style(ConcurrentCommittingAlone, _MANUAL),
+    "commits": Style(Committing),
+    "commits, no auto commit": Style(CommittingAlone, _MANUAL),
+    "columns": Style(Columns),
+    "records": Style(Records),
+    "records awaited": Style(AwaitedRecords),
+    "at most once": Style(Committing, _ONCE, judge_reference_once),
+    "at most once, map": Style(ConcurrentCommitting, _ONCE, judge_reference_once),
+}
+"""By name."""

@@ -1,0 +1,392 @@
+"""Objects as files under a folder of a POSIX file system; keys are paths. Safe among processes that share the folder.
+
+How each promise is kept:
+
+create-if-absent
+    The body is written and synced as a draft under a name of its own, then linked to its key: `link` fails if the name
+    is taken, and no reader ever meets half a file.
+match
+    Writes and deletes of one key exclude each other by `flock` on one of a fixed number of lock files. Only comparing
+    and renaming happen under the lock, so a process that is stopped hardly ever holds one; if it does, the others
+    ask again until their deadline instead of hanging.
+tag
+    Time of modification, inode and size: what `stat` tells, so a listing opens no file. The digits of the time below
+    the millisecond are a nonce, and a file that replaces another gets a later time in any case: no two versions of a
+    key share a tag, however fast they follow one another.
+folders
+    Made with the first file in them and removed with the last, while others write there: who finds the folder gone
+    makes it again.
+durable
+    A write returns when the file and the folders changed for it are synced, unless it is `fleeting`. (Syncs under way at
+    the same time share a commit of the file system's journal, so nothing is gained by grouping them here.)
+away
+    A mount that is gone and a folder that was moved are no empty place: what is written below a mount point would be hidden when
+    the mount comes back, and a number be given twice. So once the folder was met, it counts as unavailable
+    while the nonce in its hidden clock file is not there.
+hanging
+    A disk that does not answer holds the thread that asks it. Who reads gives up at its deadline, and the thread keeps its place
+    until it ends, so there are never more; a write that has begun is waited for, since what became of it must be known (but not
+    by a process that ends: to it happens what would by a kill).
+ages
+    Times are the file system's own, also in `Listing.now`; the clocks of hosts that share a network folder do not count.
+    Such a folder must be consistent at once: NFS caches names and attributes unless mounted `noac,lookupcache=none`.
+
+Everything that is no object lives in the hidden folder `.actorproc`. A writer that is killed leaves its draft there,
+which a later one sweeps.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from copy import copy
+from pathlib import Path
+from stat import S_ISREG
+from typing import NamedTuple, TypeVar
+from zlib import crc32
+
+from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, UsageError
+from actorproc.runtime.backoff import Backoff
+from actorproc.runtime.clock import SYSTEM, Clock
+from actorproc.runtime.threads import NoThread
+from actorproc.storage.store import LANE, Backend, Entry, Listing, NotModified, Stored
+from actorproc.stores.directories import at_home, place, remove_empty, sync, sync_folder
+from actorproc.stores.folder_metadata import HIDDEN, FolderMetadata
+
+T = TypeVar("T")
+
+_LOCKS = 256  # a lock file is empty and stays; the more, the fewer keys wait for each other
+_THREADS = 16
+_LOCKED = Backoff(0.002, 0.03)  # between two tries for a taken lock, which is held for a rename
+_MILLISECOND = 1_000_000  # nanoseconds
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_RIGHTS = {errno.EACCES, errno.EPERM, errno.EROFS}
+_SHAPE = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EILSEQ}
+_APART = errno.EXDEV
+
+
+class _Locked(Exception):
+    """Another write of this key (or of one that shares its lock) is just being put in place."""
+
+
+class _Draft(NamedTuple):
+    """A body that is durable, but has no key yet."""
+
+    path: str
+    tag: str
+    modified_ns: int
+
+
+class FolderStore(Backend):
+    """Objects under `root`, which comes into being with the first write."""
+
+    def __init__(self, root: str | Path, *, clock: Clock = SYSTEM) -> None:
+        self._root = os.path.abspath(at_home(root))
+        self.url = f"file://{self._root}"
+        self._clock = clock
+        self._ground = FolderMetadata(self._root, clock)
+        self._threads = clock.threads(_THREADS)
+        self._sync: Callable[[int], None] = sync
+        self._sync_folder: Callable[[str], None] = sync_folder
+
+    def lane(self) -> FolderStore:
+        lane = copy(self)
+        lane._threads = self._clock.threads(LANE)  # beside the threads for which others may be waiting
+        return lane
+
+    def fleeting(self) -> FolderStore:
+        fleeting = copy(self)
+        fleeting._sync = fleeting._sync_folder = _leave
+        return fleeting
+
+    def above(self) -> FolderStore | None:
+        root = os.path.realpath(self._root)  # a link to a place is that place
+        if root == "/":
+            return None
+        above = copy(self)
+        above._root = os.path.dirname(root)
+        above.url = f"file://{above._root}"
+        above._ground = FolderMetadata(above._root, self._clock)
+        return above
+
+    async def open(self) -> None:
+        await self._ask(self._look)
+
+    async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
+        return await self._ask(self._read, self._path(key), unless, tail)
+
+    async def put(self, key: str, body: bytes) -> str:
+        return await self._write(key, body, None)
+
+    async def put_if_absent(self, key: str, body: bytes) -> str:
+        return await self._do(self._create, self._path(key), body)
+
+    async def put_if_match(self, key: str, body: bytes, tag: str) -> str:
+        return await self._write(key, body, tag)
+
+    async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Listing:
+        return await self._ask(self._list, prefix, after, limit)
+
+    async def delete(self, key: str) -> None:
+        await self._do_locked(self._remove, self._path(key))
+
+    async def _write(self, key: str, body: bytes, tag: str | None) -> str:
+        path = self._path(key)
+        written = await self._do(self._write_at_once, path, body, tag)
+        if isinstance(written, str):
+            return written
+        draft = written
+        try:
+            await self._clock.sleep(_LOCKED.delay(1, self._clock.random))
+            return await self._do_locked(self._replace, path, draft, tag)
+        finally:
+            with suppress(OSError):  # it is in its place, or the sweep gets it
+                os.unlink(draft.path)
+
+    async def close(self) -> None:
+        self._threads.close()
+
+    async def _ask(self, work: Callable[..., T], *args: object) -> T:
+        """`_do`, for what only reads: a caller who gives up does not wait for the thread."""
+        return await self._do(work, *args, abandon=True)
+
+    async def _do(self, work: Callable[..., T], *args: object, abandon: bool = False) -> T:
+        try:
+            return await self._threads.run(self._guarded, work, *args, abandon=abandon)
+        except NoThread as error:
+            raise StoreUnavailable(f"{self.url}: no thread to ask it with: {error}") from error
+
+    async def _do_locked(self, work: Callable[..., T], *args: object) -> T:
+        attempt = 0
+        while True:
+            try:
+                return await self._do(work, *args)
+            except _Locked:
+                attempt += 1
+                await self._clock.sleep(_LOCKED.delay(attempt, self._clock.random))
+
+    # From here on: in a thread.
+
+    def _guarded(self, work: Callable[..., T], *args: object) -> T:
+        try:
+            return work(*args)
+        except OSError as error:
+            self._ground.proven = False  # whatever it was: look again before the next write
+            where = f"{self.url}: {error.strerror}" + (f": {error.filename}" if error.filename else "")
+            if error.errno in _FULL:
+                raise StoreUnavailable(
+                    f"{where}: make room on this disk; writes go on as soon as there is some"
+                ) from error
+            if error.errno in _RIGHTS:
+                raise StoreRefused(f"{where}: user {os.geteuid()} must be able to read and write there") from error
+            if error.errno == _APART:
+                raise StoreRefused(
+                    f"{where}: a folder below {self._root} is on another disk; all of a store must be on one"
+                ) from error
+            if error.errno in _SHAPE:
+                raise StoreRefused(f"{where}: this key cannot be a file beside the ones that are there") from error
+            raise StoreUnavailable(where) from error
+
+    def _path(self, key: str) -> str:
+        if not _fits(key):
+            raise UsageError(
+                f"{self.url}: {key!r} cannot name a file: no part may be empty, '.' or '..', nor the first {HIDDEN!r}"
+            )
+        return f"{self._root}/{key}"
+
+    def _look(self) -> None:
+        try:
+            with suppress(FileNotFoundError), os.scandir(self._root):
+                pass
+        except NotADirectoryError:
+            raise UsageError(f"{self.url} is a file, or lies below one; give a folder") from None
+        self._ground.meet()
+
+    def _read(self, path: str, unless: str | None, tail: int | None) -> Stored | None:
+        try:
+            with open(path, "rb", buffering=0) as file:
+                status = os.fstat(file.fileno())
+                tag = _tag(status)
+                if tag == unless:
+                    raise NotModified
+                if tail is not None:
+                    file.seek(max(0, status.st_size - tail))
+                body = file.readall()
+            self._ground.check()  # what is in the way of a write is read, too: so it is no file from below a mount point
+            return Stored(body, tag, status.st_size)
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            self._ground.check()
+            return None
+
+    def _create(self, path: str, body: bytes) -> str:
+        if os.path.lexists(path):
+            raise self._exists(path)  # before the work of writing it
+        draft = self._draft(body)
+        try:
+            place(os.link, draft.path, path)
+        except FileExistsError:
+            raise self._exists(path) from None
+        finally:
+            with suppress(OSError):  # it is swept one day
+                os.unlink(draft.path)
+        self._settle_folder(path)
+        return draft.tag
+
+    def _exists(self, path: str) -> Exception:
+        self._ground.check()
+        if os.path.isdir(path):
+            return IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        return ConditionFailed(f"{self.url}: {path} exists")
+
+    def _write_at_once(self, path: str, body: bytes, tag: str | None) -> str | _Draft:
+        """The new tag; or the draft, if somebody else holds the lock just now."""
+        if tag is not None:
+            self._compare(path, tag)  # before the work of writing it; what counts is the same question under the lock
+        draft = self._draft(body)
+        try:
+            return self._replace(path, draft, tag)
+        except _Locked:
+            return draft
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(draft.path)
+            raise
+
+    def _replace(self, path: str, draft: _Draft, tag: str | None) -> str:
+        new = draft.tag
+        with self._lock(path):
+            status = self._compare(path, tag)
+            if status is not None and status.st_mtime_ns >= draft.modified_ns:
+                later = status.st_mtime_ns + 1
+                os.utime(draft.path, ns=(later, later))
+                new = _tag(os.stat(draft.path))
+            place(os.rename, draft.path, path)
+        self._settle_folder(path)
+        return new
+
+    def _compare(self, path: str, tag: str | None) -> os.stat_result | None:
+        status = _stat(path)
+        found = None if status is None else _tag(status)
+        if tag is not None and found != tag:
+            self._ground.check()
+            raise ConditionFailed(f"{self.url}: {path} is {found}, not {tag}")
+        return status
+
+    def _remove(self, path: str) -> None:
+        if _stat(path) is None:
+            self._ground.check()
+            return
+        with self._lock(path), suppress(FileNotFoundError):
+            os.unlink(path)
+            path = remove_empty(path, self._root)  # listings walk over folders, too
+        self._settle_folder(path)
+
+    def _settle_folder(self, path: str) -> None:
+        """Make a change in it durable. Whatever is refused now, the change was made: it is a doubt, and no refusal."""
+        try:
+            self._sync_folder(path)
+        except OSError as error:
+            raise StoreUnavailable(
+                f"{self.url}: {path} is changed, and its folder cannot be synced: {error}"
+            ) from error
+
+    def _draft(self, body: bytes) -> _Draft:
+        """Write `body` down durably. Its name is unique among processes: `x` refuses one that is taken."""
+        self._ground.prepare()
+        path = f"{self._ground.drafts}/{os.getpid()}-{self._clock.nonce()}"
+        try:
+            with open(path, "xb", buffering=0) as file:
+                handle = file.fileno()
+                rest = memoryview(body)
+                while rest:
+                    rest = rest[os.write(handle, rest) :]
+                now = os.fstat(handle).st_mtime_ns
+                modified = now - now % _MILLISECOND + self._clock.random.randrange(_MILLISECOND)
+                os.utime(handle, ns=(modified, modified))
+                self._sync(handle)
+                return _Draft(path, _tag(os.fstat(handle)), modified)
+        except FileExistsError:
+            raise
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(path)
+            raise
+
+    @contextmanager
+    def _lock(self, path: str) -> Iterator[None]:
+        self._ground.prepare()
+        slot = crc32(path.removeprefix(self._root).encode()) % _LOCKS
+        handle = os.open(f"{self._ground.locks}/{slot}", os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError:
+            raise _Locked from None
+        finally:
+            fcntl.flock(handle, fcntl.LOCK_UN)  # a child forked meanwhile has this handle too, and may live for long
+            os.close(handle)
+
+    def _list(self, prefix: str, after: str, limit: int | None) -> Listing:
+        now = self._ground.now()
+        entries: list[Entry] = []
+        base = prefix[: prefix.rfind("/") + 1]
+        if not base or _fits(base[:-1]):
+            for key, file in self._walk(base, prefix, after):
+                if len(entries) == limit:
+                    break
+                with suppress(FileNotFoundError):  # deleted meanwhile
+                    status = file.stat(follow_symlinks=False)
+                    entries.append(Entry(key, _tag(status), status.st_size, status.st_mtime))
+        self._ground.check()
+        return Listing(entries, now)
+
+    def _walk(self, base: str, prefix: str, after: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+        """Files in key order. A folder sorts as its name with the '/' that follows in the keys."""
+        found: list[tuple[str, os.DirEntry[str]]] = []
+        try:
+            with os.scandir(f"{self._root}/{base}") as items:
+                for item in items:
+                    key = base + item.name
+                    if item.is_dir(follow_symlinks=False):
+                        key += "/"
+                        wanted = (key.startswith(prefix) or prefix.startswith(key)) and (
+                            key > after or after.startswith(key)
+                        )
+                        if wanted and key != HIDDEN + "/":
+                            found.append((key, item))
+                    elif key > after and key.startswith(prefix) and item.is_file(follow_symlinks=False):
+                        found.append((key, item))
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        found.sort(key=lambda pair: pair[0])
+        for key, item in found:
+            if key.endswith("/"):
+                yield from self._walk(key, prefix, after)
+            else:
+                yield key, item
+
+
+def _fits(key: str) -> bool:
+    """Whether `key` is a path below the root, outside of what is hidden there."""
+    parts = key.split("/")
+    return {"", ".", ".."}.isdisjoint(parts) and parts[0] != HIDDEN and "\0" not in key
+
+
+def _leave(_: object) -> None:
+    """In place of a sync."""
+
+
+def _tag(status: os.stat_result) -> str:
+    return f"{status.st_mtime_ns:x}-{status.st_ino:x}-{status.st_size:x}"
+
+
+def _stat(path: str) -> os.stat_result | None:
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status if S_ISREG(status.st_mode) else None

@@ -1,0 +1,377 @@
+"""The state of a processor, read from its container."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pyarrow as pa
+import pytest
+
+from actorproc import Batch, PartitionContext, PartitionHandler, Processor
+from actorproc.admin.status import next_plan, read_status
+from actorproc.errors import CredentialsExpired, PlaceRefused, StoreError, StoreRefused, StoreUnavailable, UsageError
+from actorproc.group.assignment import Lease, Member
+from actorproc.group.heartbeat import Heartbeat
+from actorproc.group.locations import find_processors, missing_processor
+from actorproc.group.membership import GroupDocument
+from actorproc.output.chain import LETTERS_LIMIT, Commit, encode_commit, read_cursor
+from actorproc.output.checkpoint import Checkpoint, Totals
+from actorproc.output.follower import Following, Spot
+from actorproc.records import Cursor
+from actorproc.sources.protocol import End, Start
+from actorproc.storage.names import ProcessorLayout, natural
+from actorproc.storage.store import Listing, Store, Stored, StoreLimits
+from actorproc.stores import open_store
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.memory_source import MemorySource
+
+LAYOUT = ProcessorLayout("p")
+EXPIRATION = 60.0
+
+
+class Copy(PartitionHandler):
+    output_schema = "n long"
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        for record in batch:
+            ctx.emit(record, {"n": record.json()})
+
+
+async def beat(store: Store, host: str, incarnation: str = "1", **statistics: object) -> None:
+    now = store.clock.wall()
+    heartbeat = Heartbeat(host, incarnation, "127.0.0.1:1", 42, now, now, 1, statistics)
+    await store.put(LAYOUT.host(host, incarnation), heartbeat.to_json())
+
+
+async def put_group(store: Store, members: dict[str, Member], leases: dict[str, Lease]) -> None:
+    await store.put(LAYOUT.group, GroupDocument(members, leases, "put").to_json())
+
+
+async def status_of(store: Store, **how: Any) -> Any:
+    return await read_status(store, LAYOUT, "p", expiration=EXPIRATION, **how)
+
+
+async def test_what_fails_is_told_by_the_owner_and_not_by_its_former_life() -> None:
+    store = Store(MemoryStore())
+    await put_group(store, {"a": Member("1")}, {"0": Lease("a", 2), "1": Lease("a", 2)})
+    await beat(store, "a", "1", failing={"1": "now"})
+    await beat(store, "a", "2", failing={"0": "before it was killed"})
+    assert [found.error for found in (await status_of(store)).partitions] == [None, "on a: now"]
+
+
+async def test_members_are_alive_silent_joining_or_leaving() -> None:
+    store = Store(MemoryStore())
+    members = {"a": Member("1"), "b": Member("1", leaving=True), "c": Member("1")}
+    leases = {"0": Lease("a", 4), "1": Lease("a", 2, "b"), "2": Lease("c", 1), "3": Lease(None, 7)}
+    await put_group(store, members, leases)
+    for host in ("a", "b", "new"):
+        await beat(store, host)
+    status = await status_of(store)
+    seen = {m.host: (m.alive, m.leases, m.in_group, m.leaving) for m in status.members}
+    assert seen == {
+        "a": (True, 2, True, False),
+        "b": (True, 0, True, True),
+        "c": (False, 1, True, False),
+        "new": (True, 0, False, False),
+    }
+    assert [(p.partition, p.owner, p.epoch, p.next_owner) for p in status.partitions] == [
+        ("0", "a", 4, None),
+        ("1", "a", 2, "b"),
+        ("2", "c", 1, None),
+        ("3", None, 7, None),
+    ]
+
+
+async def test_a_heartbeat_that_stayed_when_its_host_left_joins_nobody() -> None:
+    store = Store(MemoryStore())
+    await beat(store, "a")
+    await beat(store, "b")
+    document = GroupDocument({"a": Member("1")}, {p: Lease("a", 1) for p in ("0", "1")}, "put", out=(("b", "1"),))
+    await store.put(LAYOUT.group, document.to_json())
+    assert [member.host for member in (await status_of(store)).members] == ["a"]
+    assert not (await next_plan(store, LAYOUT, expiration=EXPIRATION)).changed
+
+
+async def test_a_heartbeat_of_an_earlier_life_does_not_make_a_member_alive() -> None:
+    store = Store(MemoryStore())
+    await put_group(store, {"a": Member("2")}, {})
+    await beat(store, "a", "1")
+    (member, _) = (await status_of(store)).members[::-1]
+    assert (member.incarnation, member.alive, member.in_group) == ("2", False, True)
+
+
+async def test_an_old_heartbeat_is_silence_by_the_stores_own_clock() -> None:
+    store = Store(MemoryStore())
+    await put_group(store, {"a": Member("1")}, {})
+    await beat(store, "a")
+    status = await read_status(store, LAYOUT, "p", expiration=1e-9)
+    assert [member.alive for member in status.members] == [False]
+
+
+async def test_commits_beyond_the_checkpoint_count() -> None:
+    store, source = Store(MemoryStore()), MemorySource(1)
+    source.append("0", [str(n).encode() for n in range(10)])
+    processor = Processor(Copy, name="p", source=source, container=store, host="h", commit_interval=0.05)
+    await processor.run(until_end=True)
+    stored = await store.get(LAYOUT.checkpoint("0"))
+    assert stored is not None
+    old = Checkpoint(1, 0, Cursor("0"))
+    await store.put(LAYOUT.checkpoint("0"), old.to_json())
+    (partition,) = (await status_of(store, source=source)).partitions
+    assert (partition.cursor, partition.totals.rows, partition.output_files) == (Cursor("10", 9), 10, 1)
+    assert partition.lag == 0
+    assert abs(partition.last_commit - time.time()) < 60
+
+
+class Vague(MemorySource):
+    """Its positions do not tell how many records lie before them."""
+
+    def sequence_before(self, partition: str, position: str) -> int | None:
+        return None
+
+
+async def test_lag_is_what_lies_between_the_commit_or_the_first_record_and_the_end() -> None:
+    store, source = Store(MemoryStore()), MemorySource(4)
+    for partition in ("0", "1", "2", "3"):
+        source.append(partition, [b"1"] * 10)
+    await store.put(LAYOUT.checkpoint("0"), Checkpoint(1, 0, Cursor("4", 3), Totals(4)).to_json())
+    await store.put(LAYOUT.checkpoint("1"), Checkpoint(1, 0, Cursor("10")).to_json())  # began at the latest
+    await store.put(LAYOUT.checkpoint("2"), Checkpoint(1, 0, Cursor("7")).to_json())  # began at a time
+    status = await status_of(store, source=source)
+    assert [partition.lag for partition in status.partitions] == [6, 0, 3, 10]
+    assert (status.lag, status.lag_exact, status.partitions[3].cursor) == (19, True, None)
+
+
+async def test_a_lag_is_not_known_where_nothing_was_read_of_a_source_that_knows_no_earliest_record() -> None:
+    class Live(MemorySource):
+        async def start(self, partition: str, at: Start) -> str:
+            if at == "earliest":
+                raise UsageError("start = 'earliest': this stream keeps nothing")
+            return await super().start(partition, at)
+
+    source = Live(1)
+    source.append("0", [b"1"] * 10)
+    status = await status_of(Store(MemoryStore()), source=source)
+    assert [(partition.lag, partition.error) for partition in status.partitions] == [(None, None)]
+
+
+async def test_a_lag_that_leaves_partitions_out_says_so() -> None:
+    store, source = Store(MemoryStore()), Vague(2)
+    source.append("0", [b"1"] * 10)
+    source.append("1", [b"1"] * 10)
+    await store.put(LAYOUT.checkpoint("0"), Checkpoint(1, 0, Cursor("4", 3), Totals(4)).to_json())
+    status = await status_of(store, source=source)
+    assert [partition.lag for partition in status.partitions] == [6, None]
+    assert (status.lag, status.lag_exact) == (6, False)
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["beyond the checkpoint", "before it"])
+async def test_how_far_a_partition_is_shows_without_a_giant_dead_letter_of_its_newest_commit(number: int) -> None:
+    store, totals = Store(MemoryStore()), Totals(1, 0, 1)
+    giant = random.Random(1).randbytes(LETTERS_LIMIT + 1)
+    commit = Commit("put", "h", 1, Cursor("0"), Cursor("1", 0), totals, time=5.0, letters=giant)
+    body, letters = encode_commit(pa.table({"n": pa.array([], pa.int64())}), commit)
+    assert letters, "they stand elsewhere, where nobody may look: they are not put there"
+    cursor = (Cursor("0"), Cursor("1", 0))[number]
+    await store.put(LAYOUT.checkpoint("0"), Checkpoint(1, number, cursor, totals).to_json())
+    await store.put(LAYOUT.output_file("0", 0), body)
+    assert await read_cursor(store, LAYOUT, "0") == Cursor("1", 0)
+    [partition] = (await status_of(store)).partitions
+    assert (partition.error, partition.last_commit, partition.output_files) == (None, 5.0, 1)
+    following = Following(store, LAYOUT, "0")
+    assert await following.end() == await following.at(6.0) == Spot(1, 0)
+
+
+async def test_two_thousand_partitions_take_seconds_on_a_folder(tmp_path: Path) -> None:
+    names = [str(number) for number in range(2000)]
+    table = pa.table({"n": [1], "_sequence": pa.array([0], pa.int64())})
+    totals = Totals(1, 1)
+    body, _ = encode_commit(table, Commit("put", "h", 1, Cursor("0"), Cursor("1", 0), totals, time=5.0, rows=1))
+    for name in names:
+        for key, content in [
+            (LAYOUT.checkpoint(name), Checkpoint(1, 1, Cursor("1", 0), totals).to_json()),
+            (LAYOUT.output_file(name, 0), body),
+        ]:
+            (tmp_path / key).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / key).write_bytes(content)
+    async with open_store(str(tmp_path)) as store:
+        await put_group(store, {"h": Member("1")}, {name: Lease("h", 1) for name in names})
+        began = time.process_time()
+        status = await status_of(store)
+        seconds = time.process_time() - began
+    assert [partition.partition for partition in status.partitions] == names
+    assert sum(partition.totals.rows for partition in status.partitions) == 2000
+    assert {partition.last_commit for partition in status.partitions} == {5.0}
+    assert seconds < 10
+    print(f"status of 2,000 partitions: {seconds:.2f} s of CPU")
+
+
+class Closed(MemoryStore):
+    """Raises `error` for what is read below `prefix`."""
+
+    def __init__(self, prefix: str, error: StoreError) -> None:
+        super().__init__()
+        self._prefix, self._error = prefix, error
+
+    async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
+        self._check(key)
+        return await super().get(key, unless=unless, tail=tail)
+
+    async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Listing:
+        self._check(prefix)
+        return await super().list(prefix, after, limit)
+
+    def _check(self, key: str) -> None:
+        if key.startswith(self._prefix):
+            raise self._error
+
+
+def closed(prefix: str, error: StoreError) -> Store:
+    return Store(Closed(prefix, error), limits=StoreLimits(patience=0))
+
+
+REFUSALS = [StoreRefused("no right"), PlaceRefused("no right"), StoreUnavailable("no right")]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: type(refusal).__name__)
+@pytest.mark.parametrize("prefix", [LAYOUT.output_dir("0"), LAYOUT.checkpoint("0")], ids=["output", "checkpoint"])
+async def test_a_partition_whose_state_the_store_does_not_give_says_so_and_the_others_are_shown(
+    prefix: str, refusal: StoreError
+) -> None:
+    store, source = closed(prefix, refusal), MemorySource(2)
+    for partition in ("0", "1"):
+        source.append(partition, [b"1"] * 10)
+        await store.put(LAYOUT.checkpoint(partition), Checkpoint(1, 0, Cursor("4", 3), Totals(4)).to_json())
+    status = await status_of(store, source=source)
+    assert [(p.partition, p.error, p.lag) for p in status.partitions] == [("0", "no right", None), ("1", None, 6)]
+    assert not status.lag_exact
+
+
+async def test_a_partition_whose_end_the_log_does_not_give_says_so_and_its_state_is_shown() -> None:
+    class Shut(MemorySource):
+        async def end(self, partition: str) -> End:
+            if partition == "0":
+                raise StoreRefused("no right")
+            return await super().end(partition)
+
+    store = Store(MemoryStore())
+    await store.put(LAYOUT.checkpoint("0"), Checkpoint(1, 0, Cursor("4", 3), Totals(4)).to_json())
+    status = await status_of(store, source=Shut(2))
+    assert [(p.error, p.totals.records) for p in status.partitions] == [("no right", 4), (None, 0)]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "error"),
+    [
+        (LAYOUT.group, StoreRefused("no right")),
+        (LAYOUT.checkpoints, StoreRefused("no right")),
+        (LAYOUT.output_dir("0"), CredentialsExpired("no right")),
+    ],
+    ids=["group.json", "the list of partitions", "expired credentials"],
+)
+async def test_what_concerns_the_whole_place_is_an_error_of_the_status(prefix: str, error: StoreError) -> None:
+    store = closed(prefix, error)
+    await store.put(LAYOUT.checkpoint("0"), Checkpoint(1, 0, Cursor("4", 3), Totals(4)).to_json())
+    with pytest.raises(StoreRefused, match="no right"):
+        await status_of(store)
+
+
+async def test_the_plan_names_each_move_and_why_and_writes_nothing() -> None:
+    store = Store(MemoryStore())
+    await put_group(store, {"a": Member("1")}, {str(n): Lease("a", 1) for n in range(4)})
+    await beat(store, "a")
+    await beat(store, "b")
+    before = await store.get(LAYOUT.group)
+    store.requests.clear()
+    plan = await next_plan(store, LAYOUT, expiration=EXPIRATION)
+    assert len(plan.moves) == 2
+    assert {(move.source, move.target, move.reason) for move in plan.moves} == {("a", "b", "a holds 4, b holds 0")}
+    assert set(store.requests) == {"get", "list"}
+    assert await store.get(LAYOUT.group) == before
+
+
+async def test_the_plan_takes_the_silent_for_dead_only_when_the_stores_clock_says_so() -> None:
+    store = Store(MemoryStore())
+    await put_group(store, {"a": Member("1"), "b": Member("1")}, {"0": Lease("a", 1), "1": Lease("b", 1)})
+    await beat(store, "a")
+    await beat(store, "b")
+    assert not (await next_plan(store, LAYOUT, expiration=EXPIRATION)).changed
+
+
+async def test_processors_of_a_container_are_found_however_full_it_is() -> None:
+    store = Store(MemoryStore())
+    for name in ("a", "a0", "b-1", "b"):
+        await store.put(ProcessorLayout(name).group, GroupDocument().to_json())
+        for number in range(50):
+            await store.put(f"{name}/output/partition=0/{number:020d}.parquet", b"x")
+    await store.put("readme.txt", b"")
+    await store.put("other/things", b"")
+    store.requests.clear()
+    assert await find_processors(store) == ["a", "a0", "b", "b-1"]
+    assert store.requests["list"] <= 8
+    assert await missing_processor(store, "a") is None
+    assert "there are: a, a0, b, b-1" in (await missing_processor(store, "c") or "")
+
+
+async def test_hosts_that_have_written_nothing_but_heartbeats_are_there_and_say_what_is_wrong() -> None:
+    store = Store(MemoryStore())
+    await store.put(f"{LAYOUT.hosts}notes.txt", b"")
+    assert "start it first" in (await missing_processor(store, "p") or "")
+    await beat(store, "a", error="listing the partitions of PR failed: ConnectionError: db away")
+    await beat(store, "b", error=["no text"])
+    assert await missing_processor(store, "p") is None
+    status = await status_of(store)
+    assert [(m.host, m.alive, m.in_group, m.error) for m in status.members] == [
+        ("a", True, False, "listing the partitions of PR failed: ConnectionError: db away"),
+        ("b", True, False, None),
+    ]
+    assert status.partitions == []
+    assert not (await next_plan(store, LAYOUT, expiration=EXPIRATION)).moves
+
+
+@pytest.mark.parametrize(("names", "ordered"), [(["10", "2", "b", "a", "1"], ["1", "2", "10", "a", "b"])])
+def test_partitions_are_sorted_as_people_count(names: list[str], ordered: list[str]) -> None:
+    assert sorted(names, key=natural) == ordered
+
+
+async def test_a_partition_that_fails_on_its_owner_says_why() -> None:
+    class Broken(Copy):
+        async def opened(self, ctx: Any) -> None:
+            if ctx.partition == "1":
+                raise RuntimeError("no database")
+
+    store = Store(MemoryStore())
+    quick: dict[str, Any] = {
+        "lease_acquire_interval": 0.5, "lease_renew_interval": 0.05, "lease_expiration_interval": 1, "restart_backoff": 0.01
+    }  # fmt: skip
+    async with Processor(Broken, name="p", source=MemorySource(2), container=store, host="a", **quick):
+        with anyio.fail_after(60):
+            while not (errors := {p.partition: p.error for p in (await status_of(store)).partitions if p.error}):
+                await anyio.sleep(0.02)
+    assert re.match(
+        r"on a: (failed, and was started again|fails and is started again and again): RuntimeError: no database \(in ",
+        errors["1"],
+    )
+    assert "Broken.opened" in errors["1"]
+    assert errors.keys() == {"1"}
+
+
+async def test_the_last_commit_is_when_something_was_processed_not_when_another_owner_claimed() -> None:
+    class Silent(PartitionHandler):
+        async def process(self, batch: Any, ctx: Any) -> None:
+            pass
+
+    store, source = Store(MemoryStore()), MemorySource(2)
+    source.append("0", [b"1"])
+    times = []
+    for host in "abc":
+        await Processor(Silent, name="p", source=source, container=store, host=host).run(until_end=True)
+        times.append([partition.last_commit for partition in (await status_of(store)).partitions])
+    assert times[0] == times[1] == times[2]
+    assert times[0][0] is not None
+    assert times[0][1] is None, "nothing was ever processed there"

@@ -1,0 +1,238 @@
+"""The actor base: mailboxes that are bounded, restarts that back off, ends that are clean."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from actorproc.runtime.actor import Actor, RestartPolicy, Restarts, keep_running
+from actorproc.runtime.backoff import Backoff
+from actorproc.runtime.budget import ByteBudget, Room, Tally
+from actorproc.runtime.clock import Clock
+
+
+class Echo(Actor[int]):
+    def __init__(self, mailbox: int = 2) -> None:
+        super().__init__(mailbox)
+        self.seen: list[int] = []
+
+    async def run(self) -> None:
+        while (message := await self.receive()) is not None and message >= 0:
+            self.seen.append(message)
+        if message is not None and message < -1:
+            raise ValueError(f"told {message}")
+
+
+class Manual(Clock):
+    """A clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        super().__init__(seed=1)
+        self.time = 0.0
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.time
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.time += seconds
+
+
+async def test_send_waits_for_room_and_tell_gives_up() -> None:
+    actor = Echo(mailbox=1)
+    assert actor.tell(1)
+    assert not actor.tell(2)
+    with anyio.move_on_after(0.01) as scope:
+        await actor.send(2)
+    assert scope.cancelled_caught
+    actor.close()
+    assert not actor.tell(3)
+
+
+async def test_receive_gives_up_after_its_time_and_loses_no_message() -> None:
+    actor = Echo()
+    assert await actor.receive(0) is None
+    actor.tell(7)
+    assert await actor.receive(0.0) == 7
+    actor.close()
+
+
+async def test_a_failed_actor_is_followed_by_a_new_one_until_one_returns() -> None:
+    made: list[Echo] = []
+    failures: list[tuple[str, float]] = []
+    clock = Manual()
+
+    def make() -> Echo:
+        actor = Echo()
+        actor.tell(len(made))
+        actor.tell(-2 if len(made) < 3 else -1)
+        made.append(actor)
+        return actor
+
+    restarts = Restarts(RestartPolicy(Backoff(1.0, 60.0)), clock)
+    await keep_running(make, restarts, clock, failed=lambda error, delay: failures.append((str(error), delay)))
+    assert [actor.seen for actor in made] == [[0], [1], [2], [3]]
+    assert [error for error, _ in failures] == ["told -2"] * 3
+    assert [0.5 <= clock.slept[0] <= 1, 1 <= clock.slept[1] <= 2, 2 <= clock.slept[2] <= 4] == [True] * 3
+
+
+async def test_an_aborted_actor_counts_as_failed_with_the_error_given() -> None:
+    made: list[Echo] = []
+    failures: list[Exception] = []
+
+    def make() -> Echo:
+        actor = Echo()
+        if made:
+            actor.tell(-1)
+        made.append(actor)
+        return actor
+
+    clock = Manual()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(
+            lambda: keep_running(make, Restarts(RestartPolicy(), clock), clock, failed=lambda e, _: failures.append(e))
+        )
+        while not made or made[0].life is None:
+            await anyio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
+        made[0].abort(TimeoutError("stuck"))
+    assert [str(error) for error in failures] == ["stuck"]
+    assert len(made) == 2
+
+
+def test_too_many_failures_in_a_period_wait_the_longest_at_once() -> None:
+    clock = Manual()
+    restarts = Restarts(RestartPolicy(Backoff(0.1, 50.0), intensity=3, period=100), clock)
+    delays = [restarts.failed(ran=60), restarts.failed(ran=60), restarts.failed(ran=60)]
+    assert delays[0] <= 0.1
+    assert delays[1] <= 0.1
+    assert delays[2] == 50.0
+
+
+def test_an_actor_that_ran_for_long_starts_its_back_off_anew() -> None:
+    clock = Manual()
+    restarts = Restarts(RestartPolicy(Backoff(1.0, 10.0), intensity=100), clock)
+    assert [restarts.failed(ran=0.1) > bound for bound in (0.4, 0.9, 1.9)] == [True] * 3
+    assert restarts.failed(ran=11.0) <= 1.0
+
+
+async def test_a_budget_is_shared_first_come_first_served_and_a_giant_gets_in_alone() -> None:
+    budget = ByteBudget(10)
+    order: list[str] = []
+
+    async def take(name: str, size: int) -> None:
+        await budget.take(size)
+        order.append(name)
+
+    await budget.take(8)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(take, "giant", 100)
+        await anyio.lowlevel.checkpoint()
+        tasks.start_soon(take, "small", 1)
+        await anyio.lowlevel.checkpoint()
+        assert order == []
+        budget.give_back(8)
+        await anyio.lowlevel.checkpoint()
+        assert order == ["giant"]
+        budget.give_back(100)
+    assert order == ["giant", "small"]
+    assert budget.used == 1
+
+
+@pytest.mark.parametrize("woken", [False, True])
+async def test_who_gives_up_waiting_takes_nothing_and_who_was_served_just_before_has_it(woken: bool) -> None:
+    budget = ByteBudget(10)
+    await budget.take(10)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(budget.take, 5)
+        await anyio.lowlevel.checkpoint()
+        if woken:
+            budget.give_back(10)
+        tasks.cancel_scope.cancel()
+    assert budget.used == (5 if woken else 10)
+
+
+def test_of_those_who_hold_too_much_together_the_ones_with_most_are_to_let_go() -> None:
+    tally = Tally(100)
+    small, large = tally.share(), tally.share()
+    small.add(40)
+    large.add(60)
+    assert not large.excessive()
+    large.add(1)
+    assert (small.excessive(), large.excessive()) == (False, True)
+    large.clear()
+    assert (tally.used, small.excessive()) == (40, False)
+    small.add(61)
+    assert small.excessive()
+    small.clear()
+    small.clear()
+    assert (tally.used, tally.holders) == (0, 0)
+
+
+async def test_what_is_larger_than_half_waits_for_half_and_then_no_second_one_comes_with_it() -> None:
+    budget = ByteBudget(100)
+    await budget.take(60)
+    async with anyio.create_task_group() as tasks:
+        for size in (300, 80):
+            tasks.start_soon(Room(budget).reserve, size)
+        await anyio.lowlevel.checkpoint()
+        assert budget.used == 60
+        budget.give_back(10)
+        assert budget.used == 50 + 300
+        budget.give_back(50)
+        assert budget.used == 300
+        budget.give_back(300)
+        assert budget.used == 80
+
+
+async def test_room_is_made_for_something_large_as_soon_as_half_of_it_is_free() -> None:
+    budget = ByteBudget(100)
+    await Room(budget).reserve(40)
+    with anyio.fail_after(1):
+        await Room(budget).reserve(90)
+    assert budget.used == 130
+
+
+async def test_what_a_source_has_made_room_for_is_handed_over_without_waiting_and_lent_as_a_whole() -> None:
+    budget = ByteBudget(100)
+    room, other = Room(budget), Room(budget)
+    await room.reserve(1000)
+    assert budget.used == 1000
+    room.resize(80)
+    await room.take(30)
+    assert budget.used == 80
+    room.resize(0)
+    assert budget.used == 30
+    await other.take(60)
+    room.resize(20)  # larger than there is room for, but it is there
+    await room.take(25)
+    assert budget.used == 60 + 30 + 25
+    with room.lent():
+        assert budget.used == 60
+        room.resize(7)
+    assert budget.used == 60 + 30 + 25 + 7
+    room.close()
+    assert budget.used == 60
+
+
+async def test_who_waits_for_more_than_the_budget_gets_it_when_what_is_lent_was_given_back_for_good() -> None:
+    budget = ByteBudget(100)
+    lender = Room(budget)
+    await lender.reserve(40)
+    served = anyio.Event()
+
+    async def wait() -> None:
+        await budget.take(200)
+        served.set()
+
+    async with anyio.create_task_group() as tasks:
+        with anyio.fail_after(10):
+            other = Room(budget)
+            await other.reserve(30)
+            tasks.start_soon(wait)
+            await anyio.wait_all_tasks_blocked()
+            with lender.lent():
+                lender.resize(0)
+                other.resize(0)
+            await served.wait()

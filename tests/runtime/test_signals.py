@@ -1,0 +1,100 @@
+"""Signals of one run in a program that has handlers of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+
+import anyio
+
+from actorproc.errors import UsageError
+from actorproc.runtime.clock import SYSTEM
+from actorproc.runtime.signals import Signals
+
+
+async def test_a_signal_that_another_thread_takes_is_heard_at_once() -> None:
+    def send() -> None:
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+    signals = Signals(SYSTEM, lambda: None)
+    with anyio.fail_after(60), signals.obeyed():
+        signals.started()
+        asyncio.get_running_loop().call_later(0.05, threading.Thread(target=send).start)
+        await signals.wait()
+
+
+async def test_what_the_program_has_arranged_for_signals_holds_again_afterwards() -> None:
+    loop, heard = asyncio.get_running_loop(), anyio.Event()
+    loop.add_signal_handler(signal.SIGTERM, heard.set)
+    try:
+        with Signals(SYSTEM, lambda: None).obeyed():
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+        with anyio.fail_after(10):
+            await heard.wait()
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
+async def test_of_two_runs_at_once_the_outer_hears_after_the_inner_has_ended() -> None:
+    outer = Signals(SYSTEM, lambda: None)
+    with anyio.fail_after(10), outer.obeyed():
+        outer.started()
+        with Signals(SYSTEM, lambda: None).obeyed():
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+        await outer.wait()
+
+
+async def test_a_run_hears_although_the_program_has_set_handlers_of_its_own_since_another_one_began() -> None:
+    later = Signals(SYSTEM, lambda: None)
+    before = signal.getsignal(signal.SIGTERM)
+    with anyio.fail_after(10), Signals(SYSTEM, lambda: None).obeyed():
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        with later.obeyed():
+            later.started()
+            os.kill(os.getpid(), signal.SIGTERM)
+            await later.wait()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+async def test_of_several_runs_in_one_process_each_hears_whichever_of_them_ends_first() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    runs = [Signals(SYSTEM, lambda: None) for _ in range(3)]
+    ends = [anyio.Event() for _ in runs]
+
+    async def run(signals: Signals, end: anyio.Event) -> None:
+        with signals.obeyed():
+            signals.started()
+            await end.wait()
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            for signals, end in zip(runs, ends, strict=True):
+                tasks.start_soon(run, signals, end)
+            await anyio.wait_all_tasks_blocked()
+            ends[0].set()
+            await anyio.wait_all_tasks_blocked()
+            os.kill(os.getpid(), signal.SIGTERM)
+            for signals in runs[1:]:
+                await signals.wait()
+            ends[1].set()
+            ends[2].set()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_another_thread_than_the_main_one_is_told_that_it_hears_no_signals() -> None:
+    found: list[str] = []
+
+    def run() -> None:
+        try:
+            Signals(SYSTEM, lambda: None)
+        except UsageError as error:
+            found.append(str(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert "only Python's main thread hears signals" in found[0]

@@ -1,0 +1,233 @@
+"""Handlers and sources with a task group of asyncio's that fails: before Python 3.13 it leaves its task marked as cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, ClassVar
+
+import anyio
+import pytest
+import structlog
+
+from actorproc import Batch, CloseReason, PartitionContext, PartitionInfo, Processor, errors
+from actorproc.storage.store import Store
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.memory_source import MemorySource
+from actorproc.testing.simulation.styles import stumble
+from tests.processor.doubling import QUICK, Double, fed, rows
+
+LOUD = {"error", "critical"}
+
+
+class Stumbling(Double):
+    closed: ClassVar[list[CloseReason]] = []
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.closed = []
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        await stumble()
+        await super().process(batch, ctx)
+
+    async def closing(self, ctx: PartitionInfo, reason: CloseReason) -> None:
+        self.closed.append(reason)
+
+
+def host(handler: type[Double], source: MemorySource, store: Store, name: str, **settings: Any) -> Processor:
+    return Processor(handler, name="Double", source=source, container=store, host=name, **QUICK | settings)
+
+
+async def until_done(store: Store, count: int) -> None:
+    with anyio.fail_after(60):
+        while len(await rows(store)) < count:
+            await anyio.sleep(0.01)
+
+
+async def test_a_stop_is_a_stop_and_no_partition_fails_by_it() -> None:
+    class Handler(Stumbling): ...
+
+    store = Store(MemoryStore())
+    with structlog.testing.capture_logs() as logs:
+        async with host(Handler, fed(), store, "a"):
+            await until_done(store, 40)
+    assert set(Handler.closed) == {CloseReason.STOPPING}
+    assert not [entry for entry in logs if entry["log_level"] in LOUD]
+
+
+async def test_a_handoff_is_a_handoff() -> None:
+    class Handler(Stumbling): ...
+
+    store, source = Store(MemoryStore()), fed()
+    with structlog.testing.capture_logs() as logs:
+        async with host(Handler, source, store, "a") as first:
+            await until_done(store, 40)
+            async with host(Handler, source, store, "b"):
+                with anyio.fail_after(60):
+                    while len(Handler.closed) < 2:
+                        await anyio.sleep(0.01)
+                assert set(Handler.closed) == {CloseReason.HANDOFF}
+            assert first.statistics().running
+    assert not [entry for entry in logs if entry["log_level"] in LOUD]
+
+
+@pytest.mark.parametrize("amid", [False, True])
+async def test_a_host_that_fences_itself_takes_its_partitions_up_again(amid: bool) -> None:
+    class Handler(Stumbling):
+        blocked: ClassVar[bool] = False
+
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            if not Handler.blocked:
+                Handler.blocked = True
+                if amid:
+                    await stumble()  # the fence comes into this very call
+                time.sleep(1.5)  # on purpose: longer than the lease
+                await anyio.sleep(1)
+            await super().process(batch, ctx)
+
+    store, source = Store(MemoryStore()), fed()
+    with structlog.testing.capture_logs() as logs:
+        async with host(Handler, source, store, "a", loop_block_warning=10) as processor:
+            await until_done(store, 40)
+            source.append("0", [b"77"])
+            await until_done(store, 41)
+            assert processor.statistics().running
+    assert "supervisor.fenced_itself" in [entry["event"] for entry in logs]
+    assert "partition.failed" not in [entry["event"] for entry in logs]
+
+
+async def test_a_stuck_handler_is_told_as_stuck() -> None:
+    class Handler(Stumbling):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            await super().process(batch, ctx)
+            if batch.partition == "0" and not [entry for entry in logs if entry["event"] == "partition.failed"]:
+                await anyio.sleep_forever()
+
+    store = Store(MemoryStore())
+    with structlog.testing.capture_logs() as logs:
+        async with host(Handler, fed(), store, "a", max_process_time=0.1):
+            await until_done(store, 40)
+    (failed,) = [entry for entry in logs if entry["event"] == "partition.failed"]
+    assert failed["error"] == "PartitionStuck: the handler made no progress for max_process_time = 0.1 s"
+
+
+async def test_a_source_and_what_is_shared_and_the_opening_may_stumble_too() -> None:
+    class Source(MemorySource):
+        async def partitions(self) -> Sequence[str]:
+            await stumble()
+            return await super().partitions()
+
+        async def open(self) -> None:
+            await stumble()
+
+    class Handler(Stumbling):
+        @classmethod
+        @asynccontextmanager
+        async def shared(cls, options: Any) -> AsyncIterator[None]:
+            await stumble()
+            yield
+
+        async def opened(self, ctx: PartitionInfo) -> None:
+            await stumble()
+
+        async def closing(self, ctx: PartitionInfo, reason: CloseReason) -> None:
+            await stumble()
+            await super().closing(ctx, reason)
+
+    source, store = Source(4), Store(MemoryStore())
+    for partition in range(4):
+        source.append(str(partition), [b"1"])
+    with structlog.testing.capture_logs() as logs, anyio.CancelScope() as around:
+        async with host(Handler, source, store, "a", partition_refresh_interval=0.1):
+            await until_done(store, 4)
+            await anyio.sleep(0.3)
+        around.cancel()
+        await anyio.sleep(0)
+    assert around.cancelled_caught, "nothing is left in the application's own task"
+    assert set(Handler.closed) == {CloseReason.STOPPING}
+    assert not [entry for entry in logs if entry["log_level"] in LOUD]
+
+
+@pytest.mark.parametrize("task", ["_renew_for_ever", "_fence_in_time"])
+async def test_a_host_of_which_a_task_is_cancelled_does_not_end_as_if_all_were_well(task: str) -> None:
+    class Meddling(Double):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            for each in asyncio.all_tasks():
+                if each.get_name().endswith(task):
+                    each.cancel()
+            await super().process(batch, ctx)
+
+    with anyio.fail_after(60), pytest.raises(errors.ActorprocError, match="ended without being asked to"):
+        await host(Meddling, fed(), Store(MemoryStore()), "a").run()
+
+
+async def clean_up() -> None:
+    """As one writes it: the error is that the task's cancellation comes out here."""
+    task = asyncio.ensure_future(anyio.sleep_forever())
+    await anyio.sleep(0)
+    task.cancel()
+    await task
+
+
+async def test_clean_up_that_lets_a_cancellation_out_is_told_and_changes_nothing_else() -> None:
+    class Source(MemorySource):
+        async def close(self) -> None:
+            await clean_up()
+
+    class Handler(Stumbling):
+        async def closing(self, ctx: PartitionInfo, reason: CloseReason) -> None:
+            await super().closing(ctx, reason)
+            await clean_up()
+
+    source, store = Source(4), Store(MemoryStore())
+    source.append("0", [b"1"])
+    with structlog.testing.capture_logs() as logs:
+        await host(Handler, source, store, "a").run(until_end=True)
+    assert set(Handler.closed) == {CloseReason.STOPPING}
+    told = [entry["event"] for entry in logs if entry["log_level"] in {"warning", "error"}]
+    assert sorted(told) == ["partition.closing_failed"] * 4 + ["source.close_failed"]
+    assert len([entry for entry in logs if entry["event"] == "partition.closed"]) == 4
+
+
+async def test_clean_up_does_not_hide_why_a_partition_failed() -> None:
+    class Handler(Stumbling):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            raise errors.HandlerMisuse("the real trouble")
+
+        async def closing(self, ctx: PartitionInfo, reason: CloseReason) -> None:
+            await clean_up()
+
+    with pytest.raises(errors.EndNotReached, match="the real trouble"):
+        await host(Handler, fed(), Store(MemoryStore()), "a").run(until_end=True)
+
+
+async def test_what_is_shared_and_lets_a_cancellation_out_at_its_end_is_the_handlers_error() -> None:
+    class Handler(Stumbling):
+        @classmethod
+        @asynccontextmanager
+        async def shared(cls, options: Any) -> AsyncIterator[None]:
+            yield
+            await clean_up()
+
+    store = Store(MemoryStore())
+    with pytest.raises(errors.HandlerError, match=r"Handler\.shared was cancelled from within"):
+        await host(Handler, fed(), store, "a").run(until_end=True)
+    assert len(await rows(store)) == 40
+
+
+@pytest.mark.parametrize("at", ["entering", "leaving"])
+async def test_a_time_limit_around_a_run_stays_one_whatever_shared_is_at(at: str) -> None:
+    class Handler(Stumbling):
+        @classmethod
+        @asynccontextmanager
+        async def shared(cls, options: Any) -> AsyncIterator[None]:
+            if at == "entering":
+                await anyio.sleep(60)
+            yield
+            await anyio.sleep(60)
+
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(host(Handler, fed(), Store(MemoryStore()), "a").run(until_end=True), 2)

@@ -1,0 +1,589 @@
+"""Sources of the user's own: which stream a name belongs to, and what is said when one of their methods fails."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from datetime import datetime
+from functools import cached_property, wraps
+from pathlib import Path
+from typing import Any, ClassVar
+from unittest.mock import AsyncMock, MagicMock, Mock
+
+import anyio
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import structlog
+
+from actorproc import Batch, Chunk, Cursor, End, Processor, Producer, Source
+from actorproc.errors import EndNotReached, SourceError, UsageError
+from actorproc.handlers import Capture, JsonRows
+from actorproc.records import RECORD_SCHEMA
+from actorproc.sources import guarded
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.store import Store
+from actorproc.stores.memory import MemoryStore
+from actorproc.testing.memory_source import MemorySource
+from tests.processor.doubling import QUICK, Double, fed, rows
+
+
+class Other(MemorySource):
+    """Another class, and no identity either."""
+
+
+class Named(MemorySource):
+    identity = "orders-2026"
+
+
+def run(source: Source | str, container: Store | str) -> Any:
+    return Processor(Double, source=source, container=container, **QUICK).run(until_end=True)
+
+
+async def one_record(log: Path) -> str:
+    async with Producer(str(log), partitions=1) as producer:
+        await producer.send("1")
+    return str(log)
+
+
+async def test_a_log_is_refused_where_a_source_without_an_identity_was_processed(tmp_path: Path) -> None:
+    log, store = await one_record(tmp_path / "events"), Store(MemoryStore())
+    await run(fed(1, 3), store)
+    says = rf"Double in memory://.* belongs to another stream: file://{log} is not known to be MemorySource: .*another proc"
+    with pytest.raises(UsageError, match=says):
+        await run(log, store)
+    assert await rows(store) == [0, 2, 4]
+
+
+async def test_a_source_without_an_identity_is_refused_where_a_log_was_processed(tmp_path: Path) -> None:
+    log, store = await one_record(tmp_path / "events"), Store(MemoryStore())
+    await run(log, store)
+    with pytest.raises(UsageError, match=rf"file://{log} has an identity, MemorySource has none. .*or container"):
+        await run(fed(1, 3), store)
+    assert await rows(store) == [2]
+
+
+async def test_a_log_is_refused_where_there_is_state_of_which_nobody_noted_the_source(tmp_path: Path) -> None:
+    log, store = await one_record(tmp_path / "events"), Store(MemoryStore())
+    await run(fed(1, 3), store)
+    await store.delete(ProcessorLayout("Double").origin)
+    with pytest.raises(UsageError, match=rf"began with a source that has no identity, and file://{log} has one"):
+        await run(log, store)
+    await run(fed(1, 4), store)
+    assert await rows(store) == [0, 2, 4, 6]
+
+
+async def test_sources_without_an_identity_are_told_apart_by_their_class() -> None:
+    store = Store(MemoryStore())
+    await run(fed(1, 3), store)
+    with pytest.raises(UsageError, match=r"Other is of class Other, not MemorySource \(neither has an identity"):
+        await run(Other(), store)
+    await run(fed(1, 4), store)
+    assert await rows(store) == [0, 2, 4, 6]
+
+
+class Pages(MemorySource):
+    """A position is the number of a page of five: one who is in the midst of a page is at the same position as its end."""
+
+    async def end(self, partition: str) -> End:
+        end = await super().end(partition)
+        return End(str((end.sequence or 0) // 5), end.sequence)
+
+    def sequence_before(self, partition: str, position: str) -> int | None:
+        return 5 * int(position) - 1
+
+    async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+        async with aclosing(super().read(partition, str(5 * int(position)))) as chunks:
+            async for chunk in chunks:
+                await anyio.sleep(0.05)  # so that what is there to be found is not what was read first
+                yield Chunk(chunk.batch, str(int(chunk.next) // 5))
+
+
+async def test_a_run_until_the_end_reads_all_of_a_page_whose_first_records_were_committed_before() -> None:
+    store = Store(MemoryStore())
+    await run(pages(7), store)
+    await run(pages(9), store)
+    assert await rows(store) == [2 * n for n in range(9)]
+
+
+async def test_a_first_page_that_is_not_full_is_read_too() -> None:
+    store = Store(MemoryStore())
+    await run(pages(3), store)
+    await run(pages(4), store)
+    assert await rows(store) == [0, 2, 4, 6]
+
+
+async def test_an_end_whose_newest_record_the_source_passes_over_is_reached() -> None:
+    class Filtered(MemorySource):
+        async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+            async with aclosing(super().read(partition, position)) as chunks:
+                async for chunk in chunks:
+                    yield Chunk(chunk.batch[: max(0, len(chunk.batch) - 2)], chunk.next)
+
+        def sequence_before(self, partition: str, position: str) -> int | None:
+            return None
+
+    store, source = Store(MemoryStore()), Filtered(1)
+    source.append("0", [b"%d" % number for number in range(9)])
+    await run(source, store)
+    assert await rows(store) == [2 * n for n in range(7)]
+
+
+def pages(records: int) -> Pages:
+    source = Pages(1)
+    source.append("0", [b"%d" % number for number in range(records)])
+    return source
+
+
+async def test_an_identity_of_ones_own_guards_the_name() -> None:
+    store = Store(MemoryStore())
+    await run(Named(), store)
+    await run(Named(), store)
+    another = Named()
+    another.identity = "orders-2027"
+    with pytest.raises(UsageError, match="deleted and made anew"):
+        await run(another, store)
+
+
+class Failing(MemorySource):
+    """One of its methods is replaced."""
+
+    @classmethod
+    def by(cls, method: str, what: object) -> Source:
+        return guarded(type("Failing", (cls,), {method: what})(1))
+
+
+CALLS: dict[str, Callable[[Source], Any]] = {
+    "open": lambda source: source.open(),
+    "register": lambda source: source.register("p", "memory://"),
+    "partitions": lambda source: source.partitions(),
+    "start": lambda source: source.start("0", "earliest"),
+    "end": lambda source: source.end("0"),
+    "read": lambda source: anext(source.read("0", "0")),
+    "sequence_before": lambda source: source.sequence_before("0", "{0}"),
+    "reached": lambda source: source.reached(Cursor("0"), End("0", None)),
+    "identity": lambda source: source.identity,
+}
+
+
+@pytest.mark.parametrize("method", CALLS)
+async def test_what_a_method_of_a_source_raises_is_a_source_error_that_names_it(method: str) -> None:
+    def raising(*_: object) -> Any:
+        raise ConnectionError("db is down")
+
+    source = Failing.by(method, property(raising) if method == "identity" else raising)
+    with pytest.raises(SourceError, match=r"Failing.* failed: ConnectionError: db is down \(in .*raising, "):
+        await CALLS[method](source)
+
+
+@pytest.mark.parametrize("method", ["open", "register", "partitions", "start", "end"])
+async def test_a_method_that_lacks_its_async_is_wrong_use_and_named_before_anything_is_read(method: str) -> None:
+    source = type("Plain", (Closed,), {method: lambda *_: ["0"]})(1)
+    with pytest.raises(UsageError, match=rf"Plain.{method} gave \['0'\], which .*it must be `async def {method}\(self"):
+        await run(source, Store(MemoryStore()))
+    assert source.closed == (method != "open")
+
+
+class Closed(MemorySource):
+    closed = False
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class Shapes(MemorySource):
+    """The methods that follow take the place of its own."""
+
+
+async def no_yield(self: Source, partition: str, position: str) -> Any: ...
+
+
+async def no_yield_within(self: Source, partition: str, position: str, room: Any) -> Any: ...
+
+
+def no_async(self: Source, partition: str, position: str) -> Any:
+    yield
+
+
+async def short(self: Source) -> Any: ...
+
+
+async def late(self: Source, one: Any, another: Any) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    ("method", "what", "says"),
+    [
+        ("read", no_yield, r"read has no yield in it; it must be .*`async def read\(self, partition, position\)` that"),
+        ("read_within", no_yield_within, r"read_within has no yield .*`async def read_within\(self, partition, position, room"),
+        ("read", no_async, r"read is a plain def; it must be an async generator: `async def read\(self, partition, pos"),
+        ("start", short, r"start takes \(self\)( -> .*)?; it must take \(self, partition, at\)"),
+        ("end", short, r"end takes \(self\)( -> .*)?; it must take \(self, partition\)"),
+        ("partitions", late, r"partitions takes \(self, one: .*; it must take \(self\)"),
+        ("partitions", ["0"], r"partitions is no method, but \['0'\]; it must be `partitions\(self\)`"),
+        ("reached", late, r"reached is async; it must be a plain `def reached\(self, cursor, end\)`"),
+        ("sequence_before", late, r"sequence_before is async; it must be a plain `def sequence_before\(self, "),
+        ("identity", short, r"identity is a method; it must be a text"),
+    ],
+)  # fmt: skip
+def test_a_method_that_cannot_work_is_refused_as_the_processor_is_made(method: str, what: object, says: str) -> None:
+    with pytest.raises(UsageError, match=f"^the source's Shapes.{says}"):
+        Processor(Double, source=type("Shapes", (Shapes,), {method: what})(1), container=Store(MemoryStore()))
+
+
+def wrapped(function: Any) -> Any:
+    """A decorator that gives an argument of its own."""
+
+    @wraps(function)
+    def with_it(self: Source, *given: object) -> Any:
+        return function(self, "own", *given)
+
+    return with_it
+
+
+@wrapped
+async def asked(self: Source, own: str) -> list[str]:
+    return ["0"]
+
+
+@wrapped
+async def read_of(self: MemorySource, own: str, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+    async for chunk in MemorySource.read(self, partition, position):
+        yield chunk
+
+
+def plain(self: MemorySource) -> Any:
+    return MemorySource.partitions(self)
+
+
+def plain_read(self: MemorySource, *given: str) -> Any:
+    return MemorySource.read(self, *given)
+
+
+class Called:
+    """No function, but can be called."""
+
+    async def __call__(self) -> list[str]:
+        return ["0"]
+
+
+async def never_read(self: Source, partition: str, position: str) -> Any:
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    "methods",
+    [
+        {"partitions": plain},
+        {"partitions": lambda self: asyncio.ensure_future(MemorySource.partitions(self))},
+        {"partitions": asked},
+        {"partitions": Called()},
+        {"partitions": AsyncMock(return_value=["0"])},
+        {"start": AsyncMock(return_value="0"), "sequence_before": MagicMock(return_value=None)},
+        {"start": lambda self, *given: asyncio.ensure_future(MemorySource.start(self, *given))},
+        {"end": lambda self, partition, more=1: MemorySource.end(self, partition)},
+        {"read": plain_read},
+        {"read": read_of},
+        {"read": never_read, "read_within": lambda self, partition, at, room: MemorySource.read(self, partition, at)},
+    ],
+)
+async def test_whatever_gives_what_is_wanted_is_allowed_however_it_is_written(methods: dict[str, Any]) -> None:
+    source, store = type("Unusual", (MemorySource,), methods)(1), Store(MemoryStore())
+    source.append("0", [b"1", b"2"])
+    await run(source, store)
+    assert await rows(store) == [2, 4]
+
+
+def test_an_identity_that_is_found_out_once_and_a_mock_of_a_source_are_allowed() -> None:
+    class Once(MemorySource):
+        @cached_property
+        def identity(self) -> str:  # type: ignore[override]
+            return "found out"
+
+    for source in (Once(), Mock(spec=Source)):
+        Processor(Double, source=source, container=Store(MemoryStore()))
+
+
+async def test_a_plain_def_that_cannot_be_asked_yet_does_not_hinder_the_start() -> None:
+    class Away(MemorySource):
+        def partitions(self) -> Any:
+            raise ConnectionError("not yet")
+
+    source = guarded(Away(1))
+    await source.open()
+    with pytest.raises(SourceError, match="ConnectionError: not yet"):
+        await source.partitions()
+
+
+async def test_a_start_that_the_source_does_not_know_is_wrong_use_before_anything_runs() -> None:
+    class Timeless(MemorySource):
+        async def start(self, partition: str, at: Any) -> str:
+            if at not in ("earliest", "latest"):
+                raise UsageError(f"start = {at!r}: earliest or latest; the records have no times")
+            return await super().start(partition, at)
+
+    store = Store(MemoryStore())
+    with pytest.raises(UsageError, match="the records have no times"), anyio.fail_after(60):
+        await Processor(Double, source=Timeless(1), container=store, start="2013-01-01T00:00Z").run()
+
+
+@pytest.mark.parametrize("until_end", [True, False])
+async def test_a_source_without_partitions_is_warned_of_once_and_goes_on_when_some_come(until_end: bool) -> None:
+    source, store = MemorySource(0), Store(MemoryStore())
+    processor = Processor(Double, source=source, container=store, **QUICK | {"partition_refresh_interval": 0.01})
+    with structlog.testing.capture_logs() as logs, anyio.fail_after(60):
+        if until_end:
+            await processor.run(until_end=True)
+        else:
+            async with processor:
+                while (did := processor.statistics().supervisor) is None or not did.members:
+                    await anyio.sleep(0.01)
+                await anyio.sleep(0.5)  # looks at the group: one each 0.2 s
+                source.add_partition("0")
+                source.append("0", [b"1"])
+                while await rows(store) != [2]:
+                    await anyio.sleep(0.01)
+    told = [(log["log_level"], log["source"]) for log in logs if log["event"] == "processor.no_partitions"]
+    assert told == [("warning", "MemorySource")]
+
+
+async def test_partitions_may_have_names_of_numpys_text() -> None:
+    class Listed(MemorySource):
+        async def partitions(self) -> Any:
+            return np.unique(await super().partitions())
+
+    source, store = Listed(2), Store(MemoryStore())
+    source.append("1", [b"1"])
+    await run(source, store)
+    assert await rows(store) == [2]
+
+
+@pytest.mark.parametrize(
+    ("method", "gives", "wanted"),
+    [
+        ("partitions", [0], "a list of names"),
+        ("partitions", "0", "a list of names"),
+        ("partitions", None, "a list of names"),
+        ("partitions", ["0", "caf\udce9"], "names that UTF-8 can hold"),
+        ("partitions", ["0", "1", "0"], "names that differ: '0' is there more than once"),
+        ("start", 0, "a str"),
+        ("start", "\udce9", "a position"),
+        ("end", "0", "an End"),
+        ("end", End("0", "x"), "an End whose sequence"),  # type: ignore[arg-type]
+        ("end", End(0, 1), "a position"),  # type: ignore[arg-type]
+    ],
+)
+async def test_an_answer_that_is_none_is_named_with_what_was_wanted(method: str, gives: object, wanted: str) -> None:
+    async def answering(*_: object) -> Any:
+        return gives
+
+    with pytest.raises(SourceError, match=rf"Failing.{method} gave .*; it must be {wanted}"):
+        await CALLS[method](Failing.by(method, answering))
+
+
+@pytest.mark.parametrize(
+    ("chunk", "wanted"),
+    [
+        ([b"1"], "a Chunk"),
+        (Chunk(Batch.of("0", [b"1"], [0]), 1), "a position"),  # type: ignore[arg-type]
+        (Chunk([b"1"], "1"), "a Batch"),  # type: ignore[arg-type]
+        (Chunk(Batch.of("1", [b"1"], [0]), "1"), "of partition '0'"),
+        (Chunk(Batch("0", Batch.of("0", [b"1"], [0]).data, pa.array([None], pa.int64())), "1"), "sequences: integers"),
+        (Chunk(Batch("0", Batch.of("0", [b"1"], [0]).data, pa.array(["0"])), "1"), "sequences: integers"),
+    ],
+)
+async def test_a_chunk_that_is_none_is_named(chunk: object, wanted: str) -> None:
+    async def reading(*_: object) -> Any:
+        yield chunk
+
+    with pytest.raises(SourceError, match=rf"Failing.read gave (.|\n)*; it must be {wanted}"):
+        await CALLS["read"](Failing.by("read", reading))
+
+
+@pytest.mark.parametrize("method", ["sequence_before", "reached"])
+async def test_a_method_that_gives_something_to_await_and_should_not_is_named(method: str) -> None:
+    def passing_on(*given: Any) -> Any:
+        return late(*given)
+
+    with pytest.raises(SourceError, match=rf"Failing.{method} must be a plain `def {method}`"):
+        CALLS[method](Failing.by(method, passing_on))
+
+
+@pytest.mark.parametrize("gives", [None, []])
+async def test_a_read_that_gives_no_async_generator_is_named(gives: object) -> None:
+    with pytest.raises(SourceError, match=r"Failing.read gave .*; it must be an async generator"):
+        await CALLS["read"](Failing.by("read", lambda *_: gives))
+
+
+@pytest.mark.parametrize("method", ["open", "register", "partitions", "start", "end"])
+async def test_a_cancellation_from_outside_ends_a_method_as_it_should(method: str) -> None:
+    async def waiting(*_: object) -> Any:
+        await asyncio.Event().wait()
+
+    task = asyncio.ensure_future(CALLS[method](Failing.by(method, waiting)))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("method", ["open", "register", "partitions", "start", "end"])
+async def test_a_method_that_is_cancelled_from_within_is_named(method: str) -> None:
+    async def cancelled(*_: object) -> Any:
+        raise asyncio.CancelledError
+
+    with pytest.raises(SourceError, match=r"Failing.* was cancelled from within"):
+        await CALLS[method](Failing.by(method, cancelled))
+
+
+async def test_an_error_on_closing_is_told_and_hides_nothing() -> None:
+    async def closing(_: object) -> None:
+        raise OSError("gone")
+
+    store = Store(MemoryStore())
+    with structlog.testing.capture_logs() as logs:
+        await run(type("Closing", (MemorySource,), {"close": closing})(1), store)
+    assert [log["error"][:13] for log in logs if log["event"] == "source.close_failed"] == ["OSError: gone"]
+
+
+class Odd(MemorySource):
+    """Gives its records otherwise than as records are."""
+
+    columns: ClassVar[list[str]] = RECORD_SCHEMA.names
+    sequences: ClassVar[Any] = None
+
+    async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+        async for chunk in super().read(partition, position):
+            batch = chunk.batch
+            sequences = batch.sequence_array if self.sequences is None else self.sequences[: len(batch)]
+            yield Chunk(Batch(partition, batch.data.select(self.columns), sequences), chunk.next)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"columns": ["value", "key"]}, "it must be a Batch of the columns key, value, headers, timestamp"),
+        ({"sequences": pa.array([2**63], pa.uint64())}, "gave .*_sequence: uint64.*; it must be _sequence: int64 .*9223372036854775808"),
+    ],
+)  # fmt: skip
+async def test_records_that_would_be_taken_for_others_are_refused(given: dict[str, Any], says: str) -> None:
+    source = type("Odder", (Odd,), given)(1)
+    source.append("0", [b"1"])
+    with pytest.raises(EndNotReached, match=says):
+        await run(source, Store(MemoryStore()))
+
+
+async def test_a_timestamp_without_a_zone_is_not_taken_for_one_in_utc() -> None:
+    class Local(MemorySource):
+        async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+            yield Chunk(Batch.of(partition, [b"1"], [0], timestamps=[datetime(2026, 1, 2, 3, 4)]), "1")  # noqa: DTZ001
+
+    source = Local(1)
+    source.append("0", [b"1"])
+    with pytest.raises(EndNotReached, match=r"timestamp datetime.datetime\(2026, 1, 2, 3, 4\) has no zone"):
+        await run(source, Store(MemoryStore()))
+
+
+async def test_columns_in_another_order_are_put_right() -> None:
+    class Columns(Capture): ...
+
+    source, store = (
+        type("Turned", (Odd,), {"columns": ["value", "key", "timestamp", "headers"]})(1),
+        Store(MemoryStore()),
+    )
+    source.append("0", [b"v"], key=b"k")
+    await Processor(Columns, source=source, container=store, **QUICK).run(until_end=True)
+    (entry,) = (await store.list("Columns/output/")).entries
+    stored = await store.get(entry.key)
+    assert stored is not None
+    assert pq.read_table(io.BytesIO(stored.body)).select(["key", "value"]).to_pylist() == [{"key": b"k", "value": b"v"}]
+
+
+@pytest.mark.parametrize(
+    "types",
+    [
+        {"value": pa.large_binary()},
+        {"value": pa.binary_view(), "key": pa.null()},
+        {"value": pa.dictionary(pa.int32(), pa.binary())},
+        {"timestamp": pa.timestamp("ns"), "headers": pa.map_(pa.string(), pa.binary())},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("sequences", [pa.int8(), pa.uint64(), pa.int64()], ids=str)
+async def test_columns_of_types_that_can_become_the_declared_ones_are_as_good(
+    types: dict[str, pa.DataType], sequences: pa.DataType
+) -> None:
+    class Typed(MemorySource):
+        async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+            async for chunk in super().read(partition, position):
+                columns = [
+                    pa.nulls(len(chunk.batch), kind) if kind in (pa.null(), pa.map_(pa.string(), pa.binary())) else
+                    column.dictionary_encode() if pa.types.is_dictionary(kind) else column.cast(kind)
+                    for column, kind in ((chunk.batch.data[f.name], types.get(f.name, f.type)) for f in RECORD_SCHEMA)
+                ]  # fmt: skip
+                data = pa.RecordBatch.from_arrays(columns, names=RECORD_SCHEMA.names)
+                yield Chunk(Batch(partition, data, chunk.batch.sequence_array.cast(sequences)), chunk.next)
+
+    class Parsed(JsonRows):
+        output_schema = "n long"
+
+    source, store = Typed(1), Store(MemoryStore())
+    source.append("0", [b'{"n": %d}' % n for n in range(5)])
+    await Processor(Parsed, source=source, container=store, **QUICK).run(until_end=True)
+    assert await rows(store, "Parsed") == list(range(5))
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "says"),
+    [
+        ("headers", ["a"], "gave 'headers: string'; it must be headers: list<"),
+        ("timestamp", ["yesterday"], "gave 'timestamp: string'; it must be timestamp: timestamp"),
+        ("value", ["text"], "gave 'value: string'; it must be value: bytes"),
+    ],
+)
+async def test_a_column_that_cannot_become_the_declared_one_is_named(column: str, values: Any, says: str) -> None:
+    class Wrong(MemorySource):
+        async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+            async for chunk in super().read(partition, position):
+                index = RECORD_SCHEMA.get_field_index(column)
+                data = chunk.batch.data.set_column(index, column, pa.array(values))
+                yield Chunk(Batch(partition, data, chunk.batch.sequence_array), chunk.next)
+
+    source = Wrong(1)
+    source.append("0", [b"1"])
+    with pytest.raises(EndNotReached, match=says):
+        await run(source, Store(MemoryStore()))
+
+
+async def test_a_table_in_place_of_a_record_batch_is_refused() -> None:
+    class Tables(MemorySource):
+        async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+            async for chunk in super().read(partition, position):
+                table: Any = pa.Table.from_batches([chunk.batch.data])
+                yield Chunk(Batch(partition, table, chunk.batch.sequence_array), chunk.next)
+
+    source = Tables(1)
+    source.append("0", [b"1"])
+    with pytest.raises(EndNotReached, match="it must be a RecordBatch"):
+        await run(source, Store(MemoryStore()))
+
+
+@pytest.mark.parametrize("given", [None, []])
+async def test_a_plain_read_that_gives_no_async_generator_is_refused_at_the_start(given: Any) -> None:
+    source: Any = type("Plain", (MemorySource,), {"read": lambda *_: given})(1)
+    with pytest.raises(UsageError, match=r"Plain\.read gave .*; it must be an async generator: `async def read\("):
+        await run(source, Store(MemoryStore()))
+
+
+async def test_a_plain_read_that_hands_out_an_async_generator_is_as_good() -> None:
+    class Wrapped(MemorySource):
+        def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+            return super().read(partition, position)
+
+    source, store = Wrapped(1), Store(MemoryStore())
+    source.append("0", [b"1"])
+    await run(source, store)
+    assert await rows(store) == [2]
