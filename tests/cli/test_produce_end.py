@@ -142,7 +142,7 @@ def test_a_signal_while_what_failed_is_waited_for_does_not_keep_it_from_being_to
     run(*PRODUCE, "/dev/null")
     (folder / "events" / "partition=0").write_text("in the way")
     (folder / "full").touch()
-    soon = "from actorproc.log import producing; producing._UNCONFIRMED = 0"  # blocks: the failure is seen at the first
+    soon = "from actorproc.log import line_producer; line_producer._UNCONFIRMED = 0"  # blocks: the failure is seen at the first
     command = [sys.executable, "-c", soon + FULL, *PRODUCE, "flights.txt"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
