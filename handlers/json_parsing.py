@@ -20,9 +20,9 @@ import pyarrow.json
 import pyarrow.types as pt
 
 from actorproc.errors import Misfit, SchemaError
-from actorproc.handlers.lines import one_a_line
+from actorproc.handlers.json_lines import one_a_line
 from actorproc.records import SEQUENCE
-from actorproc.rows.columns import fit_columns, shown
+from actorproc.rows.casting import fit_columns, shown
 from actorproc.rows.ddl import type_ddl
 from actorproc.rows.encoder import RowEncoder
 from actorproc.rows.schema import output_schema

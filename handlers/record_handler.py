@@ -19,7 +19,7 @@ from actorproc.handlers.typed_values import TypedValues
 from actorproc.records import Batch, Record
 from actorproc.rows.emitted import PIECE
 from actorproc.rows.encoder import Row
-from actorproc.rows.objects import by_field
+from actorproc.rows.fields import by_field
 
 T = TypeVar("T", default=Record)
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from msgspec import inspect
 from pydantic import BaseModel
 
-from actorproc.handlers.lines import one_a_line
+from actorproc.handlers.json_lines import one_a_line
 
 T = TypeVar("T")
 

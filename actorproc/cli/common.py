@@ -21,7 +21,7 @@ from actorproc.config.settings import Settings
 from actorproc.errors import ActorprocError, SettingsError, UsageError
 from actorproc.group.locations import missing_processor
 from actorproc.output.dataset import partitions_with_state
-from actorproc.rows.as_json import to_json
+from actorproc.rows.json_values import to_json
 from actorproc.runtime.clock import SYSTEM
 from actorproc.storage.names import ProcessorLayout, natural
 from actorproc.storage.store import Store

@@ -13,7 +13,7 @@ from actorproc.errors import CorruptObject
 from actorproc.output.dataset import Piece, newest_pieces, output_pieces, read_rows
 from actorproc.output.schema import read_schema
 from actorproc.records import SEQUENCE
-from actorproc.rows.as_json import plain_rows
+from actorproc.rows.json_values import plain_rows
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 

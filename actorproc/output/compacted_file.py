@@ -16,7 +16,7 @@ from actorproc.errors import CorruptObject
 from actorproc.output.chain import Commit
 from actorproc.output.checkpoint import Totals
 from actorproc.records import Cursor
-from actorproc.rows.columns import nulls
+from actorproc.rows.casting import nulls
 from actorproc.storage.document import document, to_document
 from actorproc.storage.parquet import Footer, footer_from, growing_columns, open_parquet, open_writer, sealed
 

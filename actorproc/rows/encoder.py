@@ -14,12 +14,12 @@ import pyarrow.types as pt
 
 from actorproc.errors import HandlerError, HandlerMisuse, Misfit
 from actorproc.records import SEQUENCE
-from actorproc.rows.columns import cast, castable, fit_columns, has_rules, shown
+from actorproc.rows.casting import cast, castable, fit_columns, has_rules, shown
+from actorproc.rows.coercion import coercer, plain, unknown_name
 from actorproc.rows.ddl import type_ddl
-from actorproc.rows.objects import Fielded, by_field
+from actorproc.rows.fields import Fielded, by_field
 from actorproc.rows.schema import output_schema
 from actorproc.rows.sequenced import in_order
-from actorproc.rows.values import coercer, plain, unknown_name
 
 Row = Mapping[str, Any] | tuple[Any, ...] | Fielded
 """Values by column, or all of them in the schema's order."""

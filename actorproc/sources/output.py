@@ -22,7 +22,7 @@ from actorproc.output.schema import read_schema
 from actorproc.output.source_identity import dataset_identity
 from actorproc.records import RECORD_SCHEMA, SEQUENCE, Batch
 from actorproc.retention.readers import Reader, register
-from actorproc.rows.as_json import rows_to_json
+from actorproc.rows.json_values import rows_to_json
 from actorproc.runtime.budget import ByteBudget, Room
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger

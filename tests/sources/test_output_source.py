@@ -24,7 +24,7 @@ from actorproc.output.chain import Commit, encode_commit
 from actorproc.output.checkpoint import Checkpoint, Totals
 from actorproc.records import Cursor
 from actorproc.retention.readers import decide, read_registry
-from actorproc.rows.as_json import plain_rows, rows_to_json, to_json
+from actorproc.rows.json_values import plain_rows, rows_to_json, to_json
 from actorproc.rows.schema import output_schema, parse_schema, schema_to_ddl
 from actorproc.sources import LogSource, OutputSource, open_source
 from actorproc.storage.names import ProcessorLayout

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from actorproc.rows.columns import check_text
+from actorproc.rows.casting import check_text
 
 _NEWLINE, _OPEN, _CLOSE = b"\n{}"
 

@@ -22,9 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from actorproc.rows.columns import shown
+from actorproc.rows.casting import shown
 from actorproc.rows.ddl import type_ddl
-from actorproc.rows.objects import by_field
+from actorproc.rows.fields import by_field
 
 Plain = Callable[[Sequence[Any]], bool]
 Coerce = Callable[[Any], Any]
