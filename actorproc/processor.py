@@ -47,7 +47,7 @@ from actorproc.host.run_until_end import Ending
 from actorproc.host.supervisor import Supervisor, SupervisorStatistics
 from actorproc.output.schema import agree_on_schema
 from actorproc.output.source_identity import agree_on_source
-from actorproc.partition.actor import Common
+from actorproc.partition.actor import HostContext
 from actorproc.partition.dead_letter_summary import DeadLetterSummary
 from actorproc.partition.handler_threads import HandlerThreads
 from actorproc.rows.schema import output_schema, parse_schema
@@ -398,7 +398,7 @@ class Processor:
             nudges = self._nudges or UdpNudges(self._store.url, settings, self.name, clock=clock, log=self._log)
             if clock is SYSTEM:
                 await stack.enter_async_context(loop_watchdog(settings.loop_block_warning, self._log))
-            common = Common(
+            common = HostContext(
                 processor=self.name, host=self.host, handler=self.handler, schema=output_schema(self.schema),
                 source=self._source, store=self._store, layout=self.layout, settings=settings, clock=clock,
                 start=self.start, options=self.options, shared=shared, budget=self._budget, held=Tally(settings.uncommitted_bytes), news=DeadLetterSummary(),

@@ -24,9 +24,9 @@ from actorproc.errors import (
 from actorproc.group.assignment import Lease
 from actorproc.host.end_progress import UntilEnd
 from actorproc.host.partition_slot import Done, Running
-from actorproc.partition.actor import Common, PartitionActor
+from actorproc.partition.actor import HostContext, PartitionActor
 from actorproc.partition.committer import PartitionStatistics
-from actorproc.partition.dead_letter_limit import LetterLimit
+from actorproc.partition.dead_letter_limit import DeadLetterLimit
 from actorproc.records import warm_up
 from actorproc.runtime.actor import RestartPolicy, Restarts, keep_running
 from actorproc.runtime.backoff import Backoff
@@ -51,7 +51,7 @@ class OwnPartitions:
 
     def __init__(
         self,
-        common: Common,
+        common: HostContext,
         until_end: UntilEnd,
         *,
         released: Callable[[], object],
@@ -147,7 +147,7 @@ class OwnPartitions:
 
     def _new(self, partition: str, epoch: int, *, released: bool = False) -> Running:
         restarts = Restarts(self._policy, self._clock)
-        limit = LetterLimit(self._settings)
+        limit = DeadLetterLimit(self._settings)
         return Running(partition, epoch, anyio.CancelScope(), restarts, limit, draining=released, released=released)
 
     def _start(self, partition: str, epoch: int) -> None:

@@ -9,7 +9,7 @@ import anyio
 from actorproc.errors import Fenced, HandlerMisuse, RowsLost, described
 from actorproc.partition.actor import PartitionActor
 from actorproc.partition.committer import PartitionState, PartitionStatistics
-from actorproc.partition.dead_letter_limit import LetterLimit
+from actorproc.partition.dead_letter_limit import DeadLetterLimit
 from actorproc.runtime.actor import Restarts
 from actorproc.runtime.logger import Repeats
 
@@ -43,7 +43,7 @@ class Running:
     epoch: int
     scope: anyio.CancelScope
     restarts: Restarts
-    limit: LetterLimit
+    limit: DeadLetterLimit
     actor: PartitionActor | None = None
     draining: bool = False
     released: bool = False

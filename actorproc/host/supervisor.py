@@ -28,7 +28,7 @@ from actorproc.group.group import Group
 from actorproc.host.end_progress import UntilEnd
 from actorproc.host.owned_partitions import OwnPartitions
 from actorproc.host.partition_slot import Done
-from actorproc.partition.actor import Common
+from actorproc.partition.actor import HostContext
 from actorproc.partition.committer import PartitionStatistics
 from actorproc.runtime.actor import Actor
 from actorproc.runtime.clock import Clock
@@ -88,7 +88,7 @@ class Supervisor(Actor[Note]):
         until_end: where a run with an end is to get to.
     """
 
-    def __init__(self, group: Group, common: Common, until_end: UntilEnd | None = None) -> None:
+    def __init__(self, group: Group, common: HostContext, until_end: UntilEnd | None = None) -> None:
         super().__init__(mailbox=16)
         self._group = group
         self._common = common

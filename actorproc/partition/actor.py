@@ -24,7 +24,7 @@ from actorproc.handler.base import CloseReason, PartitionHandler
 from actorproc.handler.context import PartitionInfo
 from actorproc.partition.batch_size import Pace
 from actorproc.partition.committer import Committer, PartitionStatistics
-from actorproc.partition.dead_letter_limit import LetterLimit
+from actorproc.partition.dead_letter_limit import DeadLetterLimit
 from actorproc.partition.dead_letter_summary import DeadLetterSummary
 from actorproc.partition.end_offset import EndOffset
 from actorproc.partition.handler_threads import HandlerThreads
@@ -49,7 +49,7 @@ log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Common:
+class HostContext:
     """What all partitions of a processor on one host have in common."""
 
     processor: str
@@ -81,13 +81,13 @@ class PartitionActor(Actor[Read | Exception]):
         stopping: tells whether the host is stopping, for `closing`.
     """
 
-    def __init__(self, partition: str, epoch: int, common: Common, *, limit: LetterLimit | None = None, end: End | None = None,
+    def __init__(self, partition: str, epoch: int, common: HostContext, *, limit: DeadLetterLimit | None = None, end: End | None = None,
                  reached: Callable[[str], None] = lambda _: None, lost: Callable[[str, str], None] = lambda *_: None, stopping: Callable[[], bool] = lambda: False) -> None:  # fmt: skip
         super().__init__(mailbox=common.settings.read_ahead_batches)
         self.partition = partition
         self._common = common
         self._settings, self._clock = common.settings, common.clock
-        self._limit = limit or LetterLimit(common.settings)
+        self._limit = limit or DeadLetterLimit(common.settings)
         self._goal = EndOffset(common.source, partition, end) if end is not None else None
         self._stopping = stopping
         self._reached = reached

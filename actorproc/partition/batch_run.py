@@ -19,7 +19,7 @@ from actorproc.handler.context import PartitionContext, PartitionInfo
 from actorproc.output.dead_letters import render_letter, was_dead
 from actorproc.partition.attempt_rows import AttemptEncoder, Encoded
 from actorproc.partition.bisection import Part, Parts, Ruling
-from actorproc.partition.dead_letter_limit import LetterLimit
+from actorproc.partition.dead_letter_limit import DeadLetterLimit
 from actorproc.partition.handler_threads import HandlerThreads
 from actorproc.partition.outcome import Outcome
 from actorproc.partition.retry_pause import Retrying
@@ -43,7 +43,7 @@ class Workplace:
     retrying: Retrying
     threads: HandlerThreads
     """Where a plain `def` handler runs."""
-    limit: LetterLimit
+    limit: DeadLetterLimit
     save: Callable[[Batch, Outcome, int], Awaitable[None]]
     """Called by `ctx.commit` with the batch, what is finished of it, and up to which sequence; makes it durable."""
     lost: Callable[[str], None]

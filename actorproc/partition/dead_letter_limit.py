@@ -23,7 +23,7 @@ class _Failure(NamedTuple):
     text: str
 
 
-class LetterLimit:
+class DeadLetterLimit:
     """Counts dead letters over the latest records of one partition, restarts by the same host process included.
 
     Records are numbered from the first one seen here. A failure counts in every window of `dead_letter_window` records

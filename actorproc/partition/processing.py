@@ -14,7 +14,7 @@ from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionInfo
 from actorproc.partition.attempt_rows import AttemptEncoder
 from actorproc.partition.batch_run import BatchRun, Workplace
-from actorproc.partition.dead_letter_limit import LetterLimit
+from actorproc.partition.dead_letter_limit import DeadLetterLimit
 from actorproc.partition.handler_threads import HandlerThreads
 from actorproc.partition.outcome import Outcome
 from actorproc.partition.retry_pause import Retrying
@@ -45,7 +45,7 @@ class BatchProcessor:
         save: Callable[[Batch, Outcome, int], Awaitable[None]],
         draining: anyio.Event,
         threads: HandlerThreads,
-        limit: LetterLimit,
+        limit: DeadLetterLimit,
         aside: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
         lost: Callable[[str], None] = lambda _: None,
     ) -> None:

@@ -15,7 +15,7 @@ from actorproc.handler.base import PartitionHandler
 from actorproc.handler.checks import checked_handler
 from actorproc.handler.context import PartitionInfo
 from actorproc.handler.options import load_options
-from actorproc.partition.dead_letter_limit import LetterLimit
+from actorproc.partition.dead_letter_limit import DeadLetterLimit
 from actorproc.partition.handler_threads import HandlerThreads
 from actorproc.partition.processing import BatchProcessor
 from actorproc.records import Batch
@@ -52,7 +52,7 @@ async def run(
 
     processor = BatchProcessor(
         instance, PartitionInfo("p", "h", "0", 1, filled, None, structlog.get_logger()), parse_schema(kind.schema_for(filled)), settings,
-        Clock(1), save=save, draining=anyio.Event(), threads=HandlerThreads(2, Clock(1)), limit=LetterLimit(settings),
+        Clock(1), save=save, draining=anyio.Event(), threads=HandlerThreads(2, Clock(1)), limit=DeadLetterLimit(settings),
     )  # fmt: skip
     outcome = await processor.process(batch)
     letters = {sequence: orjson.loads(line) for sequence, line in outcome.letters.items()}

@@ -12,7 +12,7 @@ import structlog
 from actorproc.config.settings import Settings
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext, PartitionInfo
-from actorproc.partition.dead_letter_limit import LetterLimit
+from actorproc.partition.dead_letter_limit import DeadLetterLimit
 from actorproc.partition.handler_threads import HandlerThreads
 from actorproc.partition.outcome import Outcome
 from actorproc.partition.processing import BatchProcessor
@@ -51,14 +51,16 @@ def numbers(*values: int | bytes) -> Batch:
 class Run:
     """A handler on one batch after another, and what was saved from within."""
 
-    def __init__(self, handler: PartitionHandler, settings: Settings = QUICK, limit: LetterLimit | None = None) -> None:
+    def __init__(
+        self, handler: PartitionHandler, settings: Settings = QUICK, limit: DeadLetterLimit | None = None
+    ) -> None:
         self.lost: list[str] = []
         self.saved: list[tuple[list[int], list[int], int]] = []
         self.draining = anyio.Event()
         self.processor = BatchProcessor(
             handler, SITE, parse_schema(handler.output_schema), settings, Clock(1),
             save=self.save, draining=self.draining, threads=HandlerThreads(2, Clock(1)),
-            limit=limit or LetterLimit(settings), lost=self.lost.append,
+            limit=limit or DeadLetterLimit(settings), lost=self.lost.append,
         )  # fmt: skip
 
     async def save(self, batch: Batch, outcome: Outcome, upto: int) -> None:

@@ -13,7 +13,7 @@ from actorproc import errors
 from actorproc.config.settings import Settings
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
-from actorproc.partition.dead_letter_limit import LetterLimit
+from actorproc.partition.dead_letter_limit import DeadLetterLimit
 from actorproc.records import Batch, Record
 from tests.partition.running import QUICK, Doubler, Run, column, letters, numbers
 
@@ -127,7 +127,7 @@ async def test_a_handler_that_fails_everything_is_stopped_on_a_short_stream_too_
             raise ValueError("all of it")
 
     settings = QUICK.model_copy(update={"max_attempts": 1})
-    limit = LetterLimit(settings)
+    limit = DeadLetterLimit(settings)
     for _ in range(3):
         run = Run(Broken(), settings, limit)
         with pytest.raises(errors.TooManyDeadLetters, match="51 of the latest 100 records failed"):

@@ -12,7 +12,7 @@ from actorproc import PartitionContext, Processor, Record
 from actorproc.config.settings import Settings
 from actorproc.errors import TooManyDeadLetters
 from actorproc.handlers import RecordHandler
-from actorproc.partition.dead_letter_limit import LetterLimit
+from actorproc.partition.dead_letter_limit import DeadLetterLimit
 from actorproc.records import Batch
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
@@ -30,7 +30,7 @@ def records(start: int, stop: int) -> Batch:
     return Batch.of("0", [b"x"] * (stop - start), range(10 * start, 10 * stop, 10))
 
 
-def stops(limit: LetterLimit, failed: list[int]) -> bool:
+def stops(limit: DeadLetterLimit, failed: list[int]) -> bool:
     try:
         for number in failed:
             limit.failed(10 * number, "bad")
@@ -52,7 +52,7 @@ def test_it_stops_exactly_when_a_window_has_too_many_in_whatever_order_they_are_
     random, stopped = Random(seed), 0
     for _ in range(30):
         window, share = random.choice([20, 150, 300]), random.choice([0.05, 0.2, 0.5])
-        limit = LetterLimit(Settings(dead_letter_window=window, dead_letter_limit=share))
+        limit = DeadLetterLimit(Settings(dead_letter_window=window, dead_letter_limit=share))
         all_failed: set[int] = set()
         start = 0
         while start < 400:
@@ -72,13 +72,13 @@ def test_it_stops_exactly_when_a_window_has_too_many_in_whatever_order_they_are_
 
 
 def test_a_limit_of_one_never_stops() -> None:
-    limit = LetterLimit(Settings(dead_letter_limit=1))
+    limit = DeadLetterLimit(Settings(dead_letter_limit=1))
     limit.begin(records(0, 3000))
     assert not stops(limit, [*range(2999, 1500, -1), *range(1501)])
 
 
 def test_records_that_failed_before_a_stop_do_not_count_when_they_are_processed_again() -> None:
-    limit = LetterLimit(Settings())
+    limit = DeadLetterLimit(Settings())
     limit.begin(records(0, 80))
     assert stops(limit, list(range(80)))
     limit.begin(records(0, 80))
@@ -86,7 +86,7 @@ def test_records_that_failed_before_a_stop_do_not_count_when_they_are_processed_
 
 
 def test_dead_letters_that_the_handler_has_committed_count_after_a_restart() -> None:
-    limit = LetterLimit(Settings())
+    limit = DeadLetterLimit(Settings())
     limit.begin(records(0, 80))
     assert stops(limit, list(range(51)))
     limit.begin(records(40, 80))  # 40 of them are committed
@@ -99,7 +99,7 @@ def test_what_is_processed_again_after_a_restart_counts_once_wherever_it_begins(
     random, stopped = Random(seed), 0
     for _ in range(30):
         window, share = random.choice([20, 150, 300]), random.choice([0.1, 0.3, 0.5])
-        limit = LetterLimit(Settings(dead_letter_window=window, dead_letter_limit=share))
+        limit = DeadLetterLimit(Settings(dead_letter_window=window, dead_letter_limit=share))
         bad = {number for number in range(400) if random.random() < random.choice([0, 0.1, 0.6])}
         start = committed = 0
         while start < 400:
@@ -119,7 +119,7 @@ def test_what_is_processed_again_after_a_restart_counts_once_wherever_it_begins(
 
 
 def test_the_message_names_the_most_frequent_error_and_the_ways_out() -> None:
-    limit = LetterLimit(Settings())
+    limit = DeadLetterLimit(Settings())
     limit.begin(records(0, 80))
     with pytest.raises(TooManyDeadLetters) as caught:
         for number in range(51):
@@ -133,7 +133,7 @@ def test_the_message_names_the_most_frequent_error_and_the_ways_out() -> None:
 
 @pytest.mark.parametrize("raising", [0, 1])
 def test_the_ways_out_are_those_that_lead_out_for_what_the_handler_gave_up_itself(raising: int) -> None:
-    limit = LetterLimit(Settings())
+    limit = DeadLetterLimit(Settings())
     limit.begin(records(0, 80))
     with pytest.raises(TooManyDeadLetters) as caught:
         for number in range(51):

@@ -16,7 +16,7 @@ from actorproc.handler.base import CloseReason, PartitionHandler
 from actorproc.handler.context import PartitionContext, PartitionInfo
 from actorproc.output.chain import OutputChain
 from actorproc.output.checkpoint import Checkpoint
-from actorproc.partition.actor import Common, PartitionActor
+from actorproc.partition.actor import HostContext, PartitionActor
 from actorproc.partition.dead_letter_summary import DeadLetterSummary
 from actorproc.partition.handler_threads import HandlerThreads
 from actorproc.records import Batch
@@ -75,7 +75,7 @@ class World:
     def actor(
         self, epoch: int, end: End | None = None, reached: Callable[[str], None] = lambda _: None
     ) -> PartitionActor:
-        common = Common(
+        common = HostContext(
             "p", f"host-{epoch}", self.handler, output_schema(parse_schema(self.handler.output_schema)), self.source,
             self.store, self.layout, self.settings, self.clock(epoch), "earliest", None, None,
             self.budget, self.waiting, DeadLetterSummary(), HandlerThreads(1, self.clock(epoch)),
