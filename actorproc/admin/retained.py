@@ -13,7 +13,7 @@ from actorproc.output.dataset import partitions_with_state
 from actorproc.output.output_files import OutputFile, OutputFiles
 from actorproc.output.source_identity import dataset_identity
 from actorproc.retention.boundary import read_boundary
-from actorproc.retention.spark_offsets import called, stream_identity
+from actorproc.retention.spark_offsets import dataset_title, stream_identity
 from actorproc.storage.names import LOG_BOUNDARIES, READERS, ProcessorLayout, log_dir, partition_key
 from actorproc.storage.store import Store
 
@@ -42,7 +42,7 @@ class RetainedDataset(ABC):
         self.store = store
 
     def __str__(self) -> str:
-        return called(self.kind, self.path, self.store.url)
+        return dataset_title(self.kind, self.path, self.store.url)
 
     def boundary(self, partition: str) -> str:
         return partition_key(self.boundaries, partition)

@@ -109,9 +109,9 @@ def spark(
     """
     asked = dict(locals())
     _check_extra()
-    from actorproc.cli.spark_query import Ask, run
+    from actorproc.cli.spark_query import SparkArguments, run
 
-    run(Ask.of(asked), config, settings)
+    run(SparkArguments.of(asked), config, settings)
 
 
 def check(spark_option: str, words: Sequence[str]) -> None:
@@ -138,9 +138,9 @@ def check(spark_option: str, words: Sequence[str]) -> None:
             raise
         raise UsageError(f"--spark {spark_option!r}: {message()} (`actorproc spark --help` has its options)") from None
     _check_extra()
-    from actorproc.cli.spark_query import Ask, prepare
+    from actorproc.cli.spark_query import SparkArguments, prepare
 
-    prepare(Ask.of(asked), "serve --spark")
+    prepare(SparkArguments.of(asked), "serve --spark")
 
 
 def _check_extra() -> None:

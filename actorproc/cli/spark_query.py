@@ -28,15 +28,15 @@ from actorproc.runtime.clock import SYSTEM
 from actorproc.runtime.java import check_java
 from actorproc.runtime.logger import get_logger
 from actorproc.runtime.signals import Signals
-from actorproc.spark.failure import needs_session
+from actorproc.spark.errors import needs_active_session
+from actorproc.spark.hadoop import check_apart, full_url, spark_url
 from actorproc.spark.job import Job
-from actorproc.spark.output import Output, check_names
+from actorproc.spark.options import checked_names, explicit_settings_as_options, settings_as_options
+from actorproc.spark.output import Output, check_column_names
 from actorproc.spark.progress import Lag, Progress, read_lag
 from actorproc.spark.query import Query, Sink
-from actorproc.spark.request import checked_names, given_options, riding_options
-from actorproc.spark.running import RunLimits, RunningQuery
+from actorproc.spark.query_runner import QueryRunner, RetryLimits
 from actorproc.spark.session import TO_THE_END, RemoteSession, Session, check_remote, default_master, session_options
-from actorproc.spark.urls import check_apart, full_url, spark_url
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores import open_store
@@ -59,7 +59,7 @@ _COORDINATES = re.compile(r"[^\s:]+:[^\s:]+:[^\s:]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class SparkArguments:
     """The command line; `trigger` and `stop_within` as they were typed."""
 
     function: str
@@ -84,7 +84,7 @@ class Ask:
     wait: str
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Ask:
+    def of(cls, given: Mapping[str, Any]) -> SparkArguments:
         """Of the parameters of `actorproc spark`.
 
         Raises:
@@ -103,12 +103,12 @@ class Ask:
         )
 
 
-def run(ask: Ask, config: Path | None, given: Sequence[str] | None) -> None:
+def run(ask: SparkArguments, config: Path | None, given: Sequence[str] | None) -> None:
     """Run the query until it ends, is stopped, or fails for good.
 
     Raises:
         UsageError: something is wrong with what was asked, or missing on this machine.
-        QueryFailed, SourceError: see `RunningQuery.run`.
+        QueryFailed, SourceError: see `QueryRunner.run`.
     """
     structlog.contextvars.bind_contextvars(processor=ask.name)
     function, trigger, stop_within, wait = prepare(ask, "actorproc spark")
@@ -120,12 +120,16 @@ def run(ask: Ask, config: Path | None, given: Sequence[str] | None) -> None:
             async with opened_processor(ask.name, ask.container, config, given, wait) as (store, _, settings):
                 if ask.columns is not None:
                     columns = checked_names("--columns", ask.columns)
-                    check_names(ask.name, columns, await Output(ask.name).schema(store))
+                    check_column_names(ask.name, columns, await Output(ask.name).schema(store))
                 urls = _urls(ask, store, settings)
                 # A server has settings of its own, and keys: it is told what the command line says, no more.
                 typed = set(pairs("--set", given))
                 told = Settings.model_construct(typed, **settings.model_dump()) if ask.remote else settings
-                sink = _sink(ask, urls.get("path"), given_options(told) if ask.remote else riding_options(settings))
+                sink = _sink(
+                    ask,
+                    urls.get("path"),
+                    explicit_settings_as_options(told) if ask.remote else settings_as_options(settings),
+                )
                 query = Query(ask.function, function, urls["checkpoint"], trigger, sink) if function else None
                 native = [spark_url(store.url, settings)] if ask.native else []
                 session = _session(ask, [*urls.values(), *native], settings)
@@ -146,7 +150,7 @@ def run(ask: Ask, config: Path | None, given: Sequence[str] | None) -> None:
                     told=told,
                 )
                 backoff = Backoff(settings.restart_backoff, settings.restart_backoff_max)
-                await _keep(job, RunLimits(ask.max_failures, stop_within, backoff), store, signals, ask.trigger)
+                await _keep(job, RetryLimits(ask.max_failures, stop_within, backoff), store, signals, ask.trigger)
 
     run_async(work)
 
@@ -161,7 +165,7 @@ class Prepared(NamedTuple):
     wait: float
 
 
-def prepare(ask: Ask, who: str) -> Prepared:
+def prepare(ask: SparkArguments, who: str) -> Prepared:
     """Check what was asked, and what this machine has; `who` needs it.
 
     Raises:
@@ -177,7 +181,7 @@ def prepare(ask: Ask, who: str) -> Prepared:
     return Prepared(function, trigger, stop_within, wait)
 
 
-def _check(ask: Ask) -> None:
+def _check(ask: SparkArguments) -> None:
     """What Spark would say in a page of Java, after the seconds that it takes to start."""
     if ask.remote and (ask.master or ask.packages):
         raise UsageError(
@@ -204,16 +208,16 @@ def _load_early(spec: str) -> Callable[..., Any] | None:
     try:
         return load_function(spec)
     except HandlerDefinitionError as error:
-        if needs_session(error.__cause__):  # as the decorator @udf("int") does
+        if needs_active_session(error.__cause__):  # as the decorator @udf("int") does
             return None
         raise
 
 
-def _sink(ask: Ask, path: str | None, riding: Mapping[str, str]) -> Sink:
+def _sink(ask: SparkArguments, path: str | None, riding: Mapping[str, str]) -> Sink:
     return Sink(ask.to, path, ask.mode, {**(riding if ask.to.lower() == _OURS else {}), **ask.options})
 
 
-async def _keep(job: Job, limits: RunLimits, store: Store, signals: Signals, trigger: str) -> None:
+async def _keep(job: Job, limits: RetryLimits, store: Store, signals: Signals, trigger: str) -> None:
     """Run it, and show how it gets on."""
     began, figures, output = SYSTEM.monotonic(), Figures(), Output(job.name)
     what, reads = job.query.spec, output.at(store.url)
@@ -241,7 +245,7 @@ async def _keep(job: Job, limits: RunLimits, store: Store, signals: Signals, tri
             log.warning("spark.reads_something_else", query=what, reads=reads, why=_ELSEWHERE)
         figures.note(progress)
 
-    running = RunningQuery(start, what=what, reads=reads, limits=limits, told=note, clock=SYSTEM)
+    running = QueryRunner(start, what=what, reads=reads, limits=limits, told=note, clock=SYSTEM)
 
     async def lag() -> Lag | None:
         if figures.latest is None or figures.latest.next is None:
@@ -344,7 +348,7 @@ async def _position(job: Job, store: Store, reader: Reader) -> Mapping[str, int]
         return None
 
 
-def _session(ask: Ask, urls: Sequence[str], settings: Settings) -> Session:
+def _session(ask: SparkArguments, urls: Sequence[str], settings: Settings) -> Session:
     if ask.remote:
         return RemoteSession(ask.remote, {"spark.sql.session.timeZone": "UTC", **TO_THE_END, **ask.conf})
     master, app = ask.master or default_master(), f"actorproc spark {ask.function}"
@@ -362,7 +366,7 @@ def _trigger(text: str) -> dict[str, Any]:
         raise SettingsError(f"{error}; or available-now") from None
 
 
-def _urls(ask: Ask, store: Store, settings: Settings) -> dict[str, str]:
+def _urls(ask: SparkArguments, store: Store, settings: Settings) -> dict[str, str]:
     """`checkpoint`, and `path` if there is one, as those spell them who write there; both beside what the processor keeps."""
     urls = {}
     for what, url in (("checkpoint", ask.checkpoint), ("path", ask.path)):

@@ -11,7 +11,7 @@ from actorproc.errors import UsageError
 _VERSION = 1
 
 
-def called(kind: str, path: str, url: str) -> str:
+def dataset_title(kind: str, path: str, url: str) -> str:
     """What a dataset in the store at `url` is called in messages, and in offsets."""
     return f"{kind} {path} at {url}" if path else f"{kind} at {url}"
 

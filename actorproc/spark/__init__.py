@@ -10,7 +10,7 @@ except ImportError:
     raise ImportError(f"actorproc.spark needs PySpark 4.1, 4.2 or 4.3: {how_to_install('spark')}") from None
 
 from actorproc.spark.compaction import Compaction, compact
-from actorproc.spark.frames import read_output, stream_output
+from actorproc.spark.dataframes import read_output, stream_output
 
 if tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 1):
     raise ImportError(

@@ -25,9 +25,9 @@ from actorproc.output.schema import read_schema
 from actorproc.retention.boundary import RETENTION, Range
 from actorproc.rows.schema import output_schema
 from actorproc.runtime.tasks import gather
+from actorproc.spark.blocking_store import BlockingStore, open_blocking
 from actorproc.spark.cores import cores
-from actorproc.spark.failure import explained, java_ended, text_of
-from actorproc.spark.sync_store import Place, opened
+from actorproc.spark.errors import error_text, java_ended_message, translate_error
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 
@@ -106,7 +106,7 @@ def compact(
         )
     settings = settings or Settings.load()
     layout = ProcessorLayout(name)
-    with opened(container, settings) as place:
+    with open_blocking(container, settings) as place:
         schema, plans = place.call(_planned, place.store, layout, target, age)
         found = Compaction(plans)
         found.files_before = sum(group.files for group in found.groups)
@@ -144,7 +144,7 @@ class _Work:
 
     def __call__(self, groups: Sequence[FileGroup], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """In a task: do the groups whose indices come. What is wrong with a file is no fault of the task's: it is said."""
-        with opened(self.url, self.settings, patient=True) as place:
+        with open_blocking(self.url, self.settings, patient=True) as place:
             for index in (value.as_py() for batch in batches for value in batch.column(0)):
                 try:
                     made = place.call(merge, place.store, self.layout, groups[index], self.schema)
@@ -165,7 +165,12 @@ class _Job:
     """The driver's side."""
 
     def __init__(
-        self, spark: SparkSession, place: Place, work: _Work, found: Compaction, done: Callable[[FileGroup], None]
+        self,
+        spark: SparkSession,
+        place: BlockingStore,
+        work: _Work,
+        found: Compaction,
+        done: Callable[[FileGroup], None],
     ) -> None:
         self._spark = spark
         self._place = place
@@ -187,11 +192,11 @@ class _Job:
                 self._run(groups[start : start + at_once])
         except (Py4JNetworkError, ConnectionError) as error:
             then = "What was rewritten stays so; run it again"
-            raise QueryFailed(java_ended(error, "rewrites files", then)) from error
+            raise QueryFailed(java_ended_message(error, "rewrites files", then)) from error
         except (Py4JJavaError, PySparkException) as error:
-            raise explained(error, "rewriting files") from error
+            raise translate_error(error, "rewriting files") from error
         except Py4JError as error:
-            raise QueryFailed(f"rewriting files: {text_of(error)}") from error
+            raise QueryFailed(f"rewriting files: {error_text(error)}") from error
 
     def _run(self, groups: Sequence[FileGroup]) -> None:
         """Rewrite some, and switch readers to what came of them."""

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from actorproc.errors import Lost, SourceError, UsageError
-from actorproc.retention.spark_offsets import called
+from actorproc.retention.spark_offsets import dataset_title
 from actorproc.storage.listing import NumberedFile, numbered_files
 from actorproc.storage.store import Store
 
@@ -86,7 +86,7 @@ class Dataset(ABC):
         """The number that the file after this one has, or will have, at least."""
         return file.next
 
-    async def divided(
+    async def split_compacted(
         self, store: Store, files: Sequence[NumberedFile], most_files: int, most_rows: int
     ) -> Sequence[NumberedFile]:
         """Files that hold much divided by numbers, the first `most_files` or `most_rows` of them at least."""
@@ -113,7 +113,7 @@ class Dataset(ABC):
 
     def at(self, url: str) -> str:
         """What it is called in messages, in the store at `url`."""
-        return called(self.kind, self.path, url)
+        return dataset_title(self.kind, self.path, url)
 
     def lost(self, store: Store, partition: str, first: int, found: int | None, why: str) -> SourceError:
         """The error for a position whose files are gone."""
@@ -134,14 +134,14 @@ async def list_files(store: Store, folder: str, first: int, limit: int | None, s
     ]
 
 
-def repeated(text: str, rows: int) -> pa.Array:
+def repeat_string(text: str, rows: int) -> pa.Array:
     """What `pa.repeat` gives, which first imports pandas: a quarter of a second in each process that Spark starts."""
     value = text.encode()
     ends = np.arange(rows + 1, dtype=np.int32) * np.int32(len(value))
     return pa.StringArray.from_buffers(rows, pa.py_buffer(ends), pa.py_buffer(value * rows))
 
 
-def checked_columns(schema: pa.Schema, wanted: pa.Schema, what: str) -> None:
+def check_columns(schema: pa.Schema, wanted: pa.Schema, what: str) -> None:
     """Check that the wanted columns are there, with the types that they have, and NOT NULL only where they are.
 
     Raises:
@@ -153,7 +153,7 @@ def checked_columns(schema: pa.Schema, wanted: pa.Schema, what: str) -> None:
             wrong.append(f"there is no column {field.name!r}")
             continue
         there = schema.field(field.name)
-        if alike(there.type, field.type):
+        if same_type(there.type, field.type):
             # Spark believes it: it would count no nulls where there are some, or fail in Java.
             wrong += [
                 f"column {part!r} may be null, and is called NOT NULL" for part in _believed(field.name, there, field)
@@ -197,14 +197,14 @@ def nullable(field: pa.Field) -> pa.Field:
     return pa.field(field.name, kind, True, field.metadata)
 
 
-def alike(left: pa.DataType, right: pa.DataType) -> bool:
+def same_type(left: pa.DataType, right: pa.DataType) -> bool:
     """Whether the types are the same but for nullability and names that Arrow gives to elements."""
     if pa.types.is_struct(left) and pa.types.is_struct(right):
         return [f.name for f in left] == [f.name for f in right] and all(
-            alike(a.type, b.type) for a, b in zip(left, right, strict=True)
+            same_type(a.type, b.type) for a, b in zip(left, right, strict=True)
         )
     if pa.types.is_list(left) and pa.types.is_list(right):
-        return alike(left.value_type, right.value_type)
+        return same_type(left.value_type, right.value_type)
     if pa.types.is_map(left) and pa.types.is_map(right):
-        return alike(left.key_type, right.key_type) and alike(left.item_type, right.item_type)
+        return same_type(left.key_type, right.key_type) and same_type(left.item_type, right.item_type)
     return bool(left.equals(right))

@@ -9,7 +9,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from actorproc.config.settings import Settings
 from actorproc.errors import QueryFailed, UsageError
-from actorproc.spark.frames import stream_output
+from actorproc.spark.dataframes import stream_output
 from actorproc.spark.query import Query
 from actorproc.spark.session import Session
 

@@ -13,7 +13,7 @@ from actorproc.records import RECORD_SCHEMA
 from actorproc.retention.boundary import NOTHING_TRIMMED, Boundaries
 from actorproc.retention.readers import lowest_numbers
 from actorproc.runtime.tasks import gather
-from actorproc.spark.dataset import Dataset, FileRows, list_files, repeated
+from actorproc.spark.dataset import Dataset, FileRows, list_files, repeat_string
 from actorproc.storage.listing import NumberedFile
 from actorproc.storage.names import LOG_BOUNDARIES, READERS, log_dir, log_file
 from actorproc.storage.store import Store
@@ -108,7 +108,7 @@ class Log(Dataset):
         for found, sequences in file.columns(stored):
             count = len(sequences)
             rows = dict(zip(stored, found, strict=True))
-            rows["topic"] = repeated(self._topic, count)
+            rows["topic"] = repeat_string(self._topic, count)
             rows["partition"] = pa.array(np.full(count, int(partition), np.int32))
             rows["offset"] = sequences
             rows["timestampType"] = pa.array(np.zeros(count, np.int32))

@@ -18,7 +18,7 @@ from actorproc.output.source_identity import dataset_identity
 from actorproc.records import SEQUENCE
 from actorproc.retention.boundary import NOTHING_TRIMMED, Boundary
 from actorproc.retention.readers import lowest_numbers
-from actorproc.spark.dataset import Dataset, FileRows, repeated
+from actorproc.spark.dataset import Dataset, FileRows, repeat_string
 from actorproc.storage.listing import NumberedFile
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.parquet import footer_from, open_parquet, read_footer
@@ -144,7 +144,7 @@ class Output(Dataset):
                 high = middle
         return low
 
-    async def divided(
+    async def split_compacted(
         self, store: Store, files: Sequence[NumberedFile], most_files: int, most_rows: int
     ) -> Sequence[NumberedFile]:
         parts: list[NumberedFile] = []
@@ -206,7 +206,7 @@ class Output(Dataset):
             for batch in batches_of(file, part.skip, part.stop, _ROWS, columns):
                 found = dict(zip(batch.schema.names, map(_plain, batch.columns), strict=True))
                 if with_partition:
-                    found[PARTITION.name] = repeated(partition, batch.num_rows)
+                    found[PARTITION.name] = repeat_string(partition, batch.num_rows)
                 yield FileRows(found, found[SEQUENCE.name])
         except (pa.ArrowException, OSError, KeyError) as error:
             raise _damaged(key, error) from None
@@ -231,7 +231,7 @@ def _damaged(key: str, error: Exception) -> CorruptObject:
     return CorruptObject.unreadable(key, error)
 
 
-def check_names(processor: str, columns: Sequence[str], schema: pa.Schema) -> None:
+def check_column_names(processor: str, columns: Sequence[str], schema: pa.Schema) -> None:
     """Check that the output has these columns. `schema`: Arrow's, or Spark's.
 
     Raises:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from actorproc.errors import SourceError
 from actorproc.runtime.tasks import gather
 from actorproc.spark.dataset import Dataset, Span
-from actorproc.spark.request import Request, check_partitions
+from actorproc.spark.options import ReadOptions, check_partitions
 from actorproc.storage.listing import NumberedFile
 from actorproc.storage.store import Store
 
@@ -20,12 +20,12 @@ _NO_LIMIT = 2**63
 _MOST_LISTED = 10_000  # of a partition's files at a trigger that takes a bounded number of rows
 
 
-async def partitions_of(request: Request, store: Store) -> list[str]:
+async def partitions_of(request: ReadOptions, store: Store) -> list[str]:
     """The partitions to read, of those there are now."""
     return request.of(await request.dataset.partitions(store))
 
 
-async def beginning(request: Request, store: Store) -> Numbers:
+async def initial_numbers(request: ReadOptions, store: Store) -> Numbers:
     """Where a query that has no checkpoint begins.
 
     Raises:
@@ -50,13 +50,13 @@ async def beginning(request: Request, store: Store) -> Numbers:
     return numbers | dict(await gather(later, first))
 
 
-async def everything(request: Request, store: Store) -> list[Span]:
+async def plan_batch(request: ReadOptions, store: Store) -> list[Span]:
     """All that a batch query reads.
 
     Raises:
         UsageError: a partition that is asked for does not exist.
     """
-    start = await beginning(request, store)
+    start = await initial_numbers(request, store)
     files = await request.dataset.files(store, start)
     stops = {partition: found[-1].next for partition, found in files.items() if found}
     if not request.dataset.dense:  # what was made while that was listed is not seen by a gap
@@ -66,7 +66,7 @@ async def everything(request: Request, store: Store) -> list[Span]:
     return await _spans(request.dataset, store, start, stops, files)
 
 
-async def between(request: Request, store: Store, start: Numbers, stop: Numbers) -> list[Span]:
+async def plan_micro_batch(request: ReadOptions, store: Store, start: Numbers, stop: Numbers) -> list[Span]:
     """What lies between two offsets.
 
     Raises:
@@ -108,8 +108,8 @@ async def _spans(
     return spans
 
 
-async def news(
-    request: Request, store: Store, start: Numbers, *, limited: bool, target: Numbers | None
+async def latest_numbers(
+    request: ReadOptions, store: Store, start: Numbers, *, limited: bool, target: Numbers | None
 ) -> tuple[Numbers, Numbers]:
     """How far the next micro-batch goes, and how far everything goes that was seen.
 
@@ -135,7 +135,7 @@ async def news(
     found = await dataset.files(store, {partition: start.get(partition, 0) for partition in partitions}, most)
     if limited:
         listed, files, rows = found, request.max_files or _NO_LIMIT, request.max_rows or _NO_LIMIT
-        found = await gather(list(listed), lambda p: dataset.divided(store, listed[p], files, rows))
+        found = await gather(list(listed), lambda p: dataset.split_compacted(store, listed[p], files, rows))
     if target is not None:
         found = {p: [file for file in files if file.number < target.get(p, 0)] for p, files in found.items()}
     fresh = {partition: files for partition, files in found.items() if files}
@@ -153,7 +153,7 @@ async def news(
 
 
 async def _share(
-    request: Request, store: Store, start: Numbers, fresh: Mapping[str, Sequence[NumberedFile]], ends: Numbers
+    request: ReadOptions, store: Store, start: Numbers, fresh: Mapping[str, Sequence[NumberedFile]], ends: Numbers
 ) -> Mapping[str, int]:
     """How many files of each partition to take: the oldest over all partitions, so that none runs ahead of the others;
     at least one."""
@@ -203,7 +203,7 @@ async def most_within(count: int, cost: Callable[[int], Awaitable[int]], limit: 
     return low
 
 
-def dealt(spans: Sequence[Span], tasks: int) -> list[list[Span]]:
+def split_into_tasks(spans: Sequence[Span], tasks: int) -> list[list[Span]]:
     """The spans cut between files into at most `tasks` parts of about the same weight, in order."""
     whole = sum(file.size + _FILE_WEIGHT for span in spans for file in span.files)
     parts: list[list[Span]] = [[] for _ in range(tasks)]

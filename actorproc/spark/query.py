@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from actorproc.errors import HandlerDefinitionError
-from actorproc.spark.failure import explained
+from actorproc.spark.errors import translate_error
 
 MORE = ("spark", "checkpoint", "trigger")
 """Names of further parameters that a function may take."""
@@ -97,7 +97,7 @@ class Query:
         except Py4JNetworkError:
             raise
         except Exception as error:
-            raise explained(error, f"{self.spec} failed") from error
+            raise translate_error(error, f"{self.spec} failed") from error
         if not _is_a(made, StreamingQuery):
             raise HandlerDefinitionError(
                 f"{self.spec} returned {made!r:.200}; return a DataFrame, a writer (rows.writeStream...) that is not "

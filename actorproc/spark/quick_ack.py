@@ -15,7 +15,7 @@ _QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)  # Linux alone; el
 _DESCRIPTORS = Path("/proc/self/fd")
 
 
-class Acknowledged:
+class QuickAck:
     """What Spark sends to each task, pickled: unpickling it is the first that happens there."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -22,9 +22,9 @@ from actorproc.config.settings import Settings
 from actorproc.errors import QueryFailed, UsageError
 from actorproc.runtime.extras import how_to_install
 from actorproc.runtime.logger import get_logger
-from actorproc.spark.failure import shortened, text_of
+from actorproc.spark.data_source import LIMITS
+from actorproc.spark.errors import error_text, shorten
 from actorproc.spark.native import native_options
-from actorproc.spark.source import LIMITS
 from actorproc.spark.time_limit import ends_within
 
 log = get_logger(__name__)
@@ -69,7 +69,7 @@ class Session:
             try:
                 self._current = self._start()
             except (PySparkException, Py4JError, OSError) as error:
-                why = shortened(text_of(error))
+                why = shorten(error_text(error))
                 if "JAVA_GATEWAY_EXITED" in why:
                     why = "its Java ended at once, and has said why above"
                     if "spark.jars.packages" in self._options:

@@ -12,7 +12,7 @@ from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
 from actorproc.log.transactions import UNNAMED
 from actorproc.records import RECORD_SCHEMA
-from actorproc.spark.request import COMPLETE, RIDING, check_options, riding_settings
+from actorproc.spark.options import SETTING_OPTIONS, SETTINGS_ARE_COMPLETE, check_options, settings_from_options
 from actorproc.storage.document import whole_number
 from actorproc.storage.names import checked_name
 from actorproc.stores import open_store
@@ -28,7 +28,7 @@ _ALLOWED = (
 
 
 @dataclass(frozen=True)
-class Target:
+class WriteOptions:
     """`partitions`: with how many a log is created if there is none; None: it must be there. `transaction`, `batch`: what
     makes a batch job idempotent."""
 
@@ -39,7 +39,7 @@ class Target:
     batch: int
 
 
-def parse_target(given: Mapping[str, str], *, stream: bool) -> Target:
+def parse_write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
     """The target that the options name; their names in any case. Settings that are not given come from this process's
     environment and `actorproc.toml`.
 
@@ -47,8 +47,8 @@ def parse_target(given: Mapping[str, str], *, stream: bool) -> Target:
         UsageError, SettingsError: names the option, its value and what is allowed.
     """
     options = {key.lower(): value for key, value in given.items()}
-    known = {name.lower(): name for name in (*_OPTIONS, *RIDING)}
-    check_options([name for name in given if name.lower() not in (*_SPARKS, COMPLETE.lower())], known)
+    known = {name.lower(): name for name in (*_OPTIONS, *SETTING_OPTIONS)}
+    check_options([name for name in given if name.lower() not in (*_SPARKS, SETTINGS_ARE_COMPLETE.lower())], known)
     url = options.get("path")
     if not url:
         raise UsageError('which log? Say .save("URL"), .start("URL") or .option("path", "URL")')
@@ -63,8 +63,8 @@ def parse_target(given: Mapping[str, str], *, stream: bool) -> Target:
         raise UsageError(f"transaction = {transaction!r}: a name that does not begin with {UNNAMED!r}")
     if "batch" in options and not transaction:
         raise UsageError("batch needs a transaction: the name under which batches count up")
-    settings = riding_settings(options)
-    return Target(
+    settings = settings_from_options(options)
+    return WriteOptions(
         url=open_store(url, settings).url,  # in full: tasks may have another working directory
         settings=settings,
         partitions=_number(options, "logPartitions", least=1),
@@ -83,7 +83,7 @@ def _number(options: Mapping[str, str], name: str, least: int) -> int | None:
     return number
 
 
-def checked_record_columns(schema: StructType) -> None:
+def check_record_columns(schema: StructType) -> None:
     """Check that the columns are those of records.
 
     Raises:

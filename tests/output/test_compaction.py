@@ -23,9 +23,9 @@ from actorproc.output.output_files import OutputFile, OutputFiles
 from actorproc.output.schema import read_schema
 from actorproc.retention.boundary import Range, raise_boundary, read_boundary
 from actorproc.rows.schema import output_schema
-from actorproc.spark.planning import beginning, between, dealt, everything, news
-from actorproc.spark.reading import read_spans
-from actorproc.spark.request import Request, parse_options
+from actorproc.spark.options import ReadOptions, parse_read_options
+from actorproc.spark.planning import initial_numbers, latest_numbers, plan_batch, plan_micro_batch, split_into_tasks
+from actorproc.spark.task_reader import read_spans
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Backend, Listing, Store, Stored
 from actorproc.stores import open_store
@@ -449,16 +449,16 @@ async def test_killed_after_any_write_and_run_again_rows_are_always_the_same(sto
 # Spark's side, without Spark
 
 
-def asked(path: object = "anywhere", **options: str) -> Request:
-    return parse_options({"path": str(path), "name": "numbers", **options})
+def asked(path: object = "anywhere", **options: str) -> ReadOptions:
+    return parse_read_options({"path": str(path), "name": "numbers", **options})
 
 
 async def test_limits_cut_batches_in_compacted_files_as_they_did_before(store: Store, fleet: Fleet) -> None:
-    async def batches(request: Request) -> list[int]:
-        at = await beginning(request, store)
+    async def batches(request: ReadOptions) -> list[int]:
+        at = await initial_numbers(request, store)
         sizes: list[int] = []
         while True:
-            end, _ = await news(request, store, at, limited=True, target=None)
+            end, _ = await latest_numbers(request, store, at, limited=True, target=None)
             if end == at:
                 return sizes
             sizes.append(sum(end.values()) - sum(at.values()))
@@ -474,14 +474,14 @@ async def test_limits_cut_batches_in_compacted_files_as_they_did_before(store: S
 async def test_a_start_sequence_and_counts_hold_in_compacted_files(store: Store, fleet: Fleet) -> None:
     request = asked(startSequence='{"0": 25, "1": 29}')
     await compact(store)
-    assert await beginning(request, store) == {"0": 0, "1": 2}
+    assert await initial_numbers(request, store) == {"0": 0, "1": 2}
     counts = [await request.dataset.rows(store, "0", first, stop) for first, stop in ((0, 5), (1, 3), (2, 5), (4, 5))]
     assert counts == [45, 18, 27, 9]
 
 
 async def test_a_target_within_a_file_that_was_compacted_since_is_not_passed(store: Store, fleet: Fleet) -> None:
     await compact(store)
-    end, _ = await news(asked(), store, {"0": 1}, limited=False, target={"0": 3, "1": 1})
+    end, _ = await latest_numbers(asked(), store, {"0": 1}, limited=False, target={"0": 3, "1": 1})
     assert end == {"0": 3, "1": 1}
 
 
@@ -490,7 +490,7 @@ def folder(tmp_path: Path) -> str:
     return str(tmp_path / "state")
 
 
-def read(request: Request, parts: list[list[object]], schema: object) -> Iterator[tuple[str, int]]:
+def read(request: ReadOptions, parts: list[list[object]], schema: object) -> Iterator[tuple[str, int]]:
     for part in parts:
         for batch in read_spans(request, part, schema):  # type: ignore[arg-type]
             yield from ((row["_partition"], row["_sequence"]) for row in batch.to_pylist())
@@ -503,23 +503,23 @@ async def test_tasks_read_what_was_planned_wherever_it_has_gone_since(folder: st
     expected = sorted((partition, sequence) for partition, sequence, _ in fleet.expected())
     async with open_store(folder) as store:
         schema = await request.dataset.schema(store)
-        plans = {"originals": await everything(request, store)}
+        plans = {"originals": await plan_batch(request, store)}
         late = await store.get(LAYOUT.output_file("0", 0))
         assert late is not None
         assert len(await compact(store, 2 * late.size + 500)) == 3
-        plans["small files"] = await everything(request, store)
-        plans["from the middle"] = await between(request, store, {"0": 1, "1": 2}, {"0": 4, "1": 3})
+        plans["small files"] = await plan_batch(request, store)
+        plans["from the middle"] = await plan_micro_batch(request, store, {"0": 1, "1": 2}, {"0": 4, "1": 3})
         await delete_originals(store)
         await store.create(LAYOUT.output_file("0", 0), late.body[:-1] + b"!")  # a sleeper's, void
         await compact(store)
         for partition in ("0", "1"):
             await sweep(store, LAYOUT, partition, keep=0)
-        plans["one file"] = await everything(request, store)
+        plans["one file"] = await plan_batch(request, store)
         keys = [{file.key for span in plans[name] for file in span.files} for name in ("small files", "one file")]
         assert len(keys[0] - keys[1]) == 2
     for name, spans in plans.items():
         for tasks in (1, 5):
-            found = sorted(read(request, dealt(spans, tasks), schema))  # type: ignore[arg-type]
+            found = sorted(read(request, split_into_tasks(spans, tasks), schema))  # type: ignore[arg-type]
             if name == "from the middle":
                 assert found == [
                     row for row in expected if (10 <= row[1] < 40 if row[0] == "0" else 20 <= row[1] < 30)

@@ -11,7 +11,7 @@ import pytest
 
 from actorproc.runtime.budget import ByteBudget, Room
 from actorproc.sources import OutputSource
-from actorproc.spark.planning import dealt, everything
+from actorproc.spark.planning import plan_batch, split_into_tasks
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store, Stored, StoreLimits
 from actorproc.stores import open_store
@@ -150,8 +150,8 @@ async def test_who_reads_listed_files_or_merges_them_says_how_large_they_are(
     async with open_store(folder) as store:
         schema = await request.dataset.schema(store)
         told.clear()
-        originals = await everything(request, store)
-        assert len(list(read(request, dealt(originals, 1), schema))) == 72  # type: ignore[arg-type]
+        originals = await plan_batch(request, store)
+        assert len(list(read(request, split_into_tasks(originals, 1), schema))) == 72  # type: ignore[arg-type]
         assert as_they_are(8), "Spark's tasks"
         await rows(store)
         assert as_they_are(8), "actorproc output"
@@ -160,7 +160,7 @@ async def test_who_reads_listed_files_or_merges_them_says_how_large_they_are(
         await delete_originals(store)
         await rows(store)
         assert as_they_are(4), "compacted files"
-        assert len(list(read(request, dealt(originals, 1), schema))) == 72  # type: ignore[arg-type]
+        assert len(list(read(request, split_into_tasks(originals, 1), schema))) == 72  # type: ignore[arg-type]
         gone = [key for key in told if not (tmp_path / key).exists()]
         assert len(gone) == 6, "tried where they were listed"
         for key in gone:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from actorproc.spark.data_source import LIMITS
 from actorproc.spark.session import SHORT, Session, session_options
-from actorproc.spark.source import LIMITS
 from tests.quiet import silence as silence
 
 ROOT = Path(__file__).parents[2]

@@ -12,12 +12,12 @@ from actorproc.runtime.clock import SYSTEM
 from actorproc.spark.job import Job
 from actorproc.spark.progress import Progress
 from actorproc.spark.query import Query, QueryFunction, Sink
-from actorproc.spark.running import RunLimits, RunningQuery
+from actorproc.spark.query_runner import QueryRunner, RetryLimits
 from actorproc.spark.session import Session
 from tests.spark.committing import Fleet
 
 AVAILABLE = {"availableNow": True}
-QUICK = RunLimits(failures=3, stop_within=60.0, backoff=Backoff(0.01, 0.02))
+QUICK = RetryLimits(failures=3, stop_within=60.0, backoff=Backoff(0.01, 0.02))
 
 
 class Borrowed(Session):
@@ -39,12 +39,12 @@ class Runs:
 
     def __init__(
         self, spark: SparkSession, fleet: Fleet, checkpoint: Path, function: QueryFunction, *,
-        trigger: dict[str, Any] | None = None, sink: Sink | None = None, limits: RunLimits = QUICK, **rows: Any,
+        trigger: dict[str, Any] | None = None, sink: Sink | None = None, limits: RetryLimits = QUICK, **rows: Any,
     ) -> None:  # fmt: skip
         self.told: list[Progress] = []
         query = Query("app:function", function, checkpoint.as_uri(), trigger or AVAILABLE, sink or Sink("noop"))
         job = Job(Borrowed(spark), query, f"file://{fleet.container}", "numbers", **rows)
-        self.running = RunningQuery(
+        self.running = QueryRunner(
             lambda again: job.start(again)[0],
             what="app:function",
             reads=f"output numbers at file://{fleet.container}",
@@ -53,6 +53,6 @@ class Runs:
             clock=SYSTEM,
         )
 
-    async def to_end(self) -> RunningQuery:
+    async def to_end(self) -> QueryRunner:
         await self.running.run()
         return self.running

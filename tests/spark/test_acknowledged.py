@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from actorproc import Producer
-from actorproc.spark.source import ActorprocSource
+from actorproc.spark.data_source import ActorprocSource
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux alone can be asked for an ACK")
 

@@ -11,9 +11,9 @@ import orjson
 import pytest
 from pyspark.errors import StreamingQueryException
 
-import actorproc.spark.running
+import actorproc.spark.query_runner
 from actorproc.errors import QueryFailed, StoreUnavailable
-from actorproc.spark.running import RunLimits, RunningQuery
+from actorproc.spark.query_runner import QueryRunner, RetryLimits
 from actorproc.spark.time_limit import ends_within
 from actorproc.testing.simulation.clock import VirtualClock
 from actorproc.testing.simulation.loop import run
@@ -62,16 +62,16 @@ Told = list[tuple[int, bool]]
 """Number of each micro-batch that is told of, and whether it ran."""
 
 
-def attended(start: Callable[[bool], Any], limits: RunLimits | None = None) -> Told:
+def attended(start: Callable[[bool], Any], limits: RetryLimits | None = None) -> Told:
     """Run it to its end, in virtual time."""
     told: Told = []
 
     async def work() -> None:
-        await RunningQuery(
+        await QueryRunner(
             start,
             what="app:late",
             reads="x",
-            limits=limits or RunLimits(),
+            limits=limits or RetryLimits(),
             told=lambda progress: told.append((progress.batch, progress.ran)),
             clock=VirtualClock(0),
         ).run()
@@ -115,9 +115,9 @@ def failed() -> Query:
 
 def test_a_store_that_is_away_when_a_query_is_started_again_is_one_more_failure() -> None:
     last = Query([report(5, 1, ran=True)], [1])
-    assert attended(starting(failed(), AWAY, AWAY, last), RunLimits(failures=4)) == [(5, True)]
+    assert attended(starting(failed(), AWAY, AWAY, last), RetryLimits(failures=4)) == [(5, True)]
     with pytest.raises(QueryFailed, match=r"^given up: 3 failures in a row, the last one: http://minio: no answer"):
-        attended(starting(failed(), AWAY, AWAY, last), RunLimits(failures=3))
+        attended(starting(failed(), AWAY, AWAY, last), RetryLimits(failures=3))
 
 
 def test_a_store_that_is_away_at_the_first_start_ends_it_at_once() -> None:
@@ -136,12 +136,19 @@ def test_a_stop_does_not_wait_for_a_function_that_nothing_interrupts(monkeypatch
         running.stop()
         return SimpleNamespace(isActive=True, lastProgress=None, status={"isTriggerActive": True}, stop=stop)
 
-    running = RunningQuery(
-        start, what="app:late", reads="x", limits=RunLimits(stop_within=30), told=lambda _: None, clock=VirtualClock(0)
+    running = QueryRunner(
+        start,
+        what="app:late",
+        reads="x",
+        limits=RetryLimits(stop_within=30),
+        told=lambda _: None,
+        clock=VirtualClock(0),
     )
-    monkeypatch.setattr(actorproc.spark.running, "_STOPPING", 0.01)
+    monkeypatch.setattr(actorproc.spark.query_runner, "_STOPPING", 0.01)
     said: list[str] = []
-    monkeypatch.setattr(actorproc.spark.running, "log", SimpleNamespace(warning=lambda event, **_: said.append(event)))
+    monkeypatch.setattr(
+        actorproc.spark.query_runner, "log", SimpleNamespace(warning=lambda event, **_: said.append(event))
+    )
     run(running.run())
     (thread,) = stopped_by
     assert thread.is_alive()

@@ -19,9 +19,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
 from actorproc.spark import read_output, stream_output
-from actorproc.spark.reading import read_spans
-from actorproc.spark.request import parse_options
-from actorproc.spark.stream import plan
+from actorproc.spark.options import parse_read_options
+from actorproc.spark.stream_reader import plan
+from actorproc.spark.task_reader import read_spans
 from actorproc.storage.names import ProcessorLayout
 from tests.servers import S3Server
 from tests.spark.committing import Fleet
@@ -94,7 +94,7 @@ async def test_a_task_that_starts_while_the_store_is_away_waits_for_it(s3_server
     url = await s3_server.new_url()
     await Fleet(url, s3_server.settings).commit(p0=20)
     with outages(s3_server) as network:
-        request = parse_options({"path": url, "name": "numbers", **network.server.settings})
+        request = parse_read_options({"path": url, "name": "numbers", **network.server.settings})
         (spans,) = plan(request, pa.schema([("n", pa.int64())]))[:1]
         network.begin()
         async with anyio.create_task_group() as group:

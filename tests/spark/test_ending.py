@@ -29,13 +29,13 @@ from actorproc.runtime.clock import SYSTEM
 from actorproc.runtime.signals import Signals
 from actorproc.runtime.tasks import first_cause
 from actorproc.spark.query import Query, Sink
-from actorproc.spark.running import RunLimits, RunningQuery
+from actorproc.spark.query_runner import QueryRunner, RetryLimits
 from actorproc.spark.session import Session
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores import open_store
 
-QUICK = RunLimits(failures=2, backoff=Backoff(0.01, 0.02))
+QUICK = RetryLimits(failures=2, backoff=Backoff(0.01, 0.02))
 READERS = ProcessorLayout("Delays").readers
 
 
@@ -67,8 +67,8 @@ FILE = JavaError(
 )
 
 
-def running(start: Any) -> RunningQuery:
-    return RunningQuery(start, what="app:late", reads="", limits=QUICK, told=lambda _: None, clock=SYSTEM)
+def running(start: Any) -> QueryRunner:
+    return QueryRunner(start, what="app:late", reads="", limits=QUICK, told=lambda _: None, clock=SYSTEM)
 
 
 @pytest.mark.parametrize("error", [JavaError(), DAEMON, Py4JNetworkError("gone"), PySparkException("interrupted")])
@@ -211,7 +211,7 @@ async def test_what_was_set_is_said_once_the_query_is_started_and_not_again(
 
     runs = job(f"file://{tmp_path}/c", AssertionError())
     runs.start = start
-    limits = RunLimits(failures=9, backoff=QUICK.backoff)
+    limits = RetryLimits(failures=9, backoff=QUICK.backoff)
     async with open_store(str(tmp_path / "state")) as store:
         await _keep(runs, limits, store, Signals(SYSTEM, lambda: None), "10s")
     assert [facts["writes"] for facts in said] == ["a table"]

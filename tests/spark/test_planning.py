@@ -17,12 +17,19 @@ from actorproc.config.settings import Settings
 from actorproc.errors import SourceError, UsageError
 from actorproc.log.producer import Producer
 from actorproc.rows.schema import output_schema, parse_schema
+from actorproc.spark.blocking_store import open_blocking
 from actorproc.spark.dataset import Span, nullable
-from actorproc.spark.planning import beginning, between, dealt, everything, most_within, news
-from actorproc.spark.reading import read_spans
-from actorproc.spark.request import Request, given_options, parse_options, riding_options
-from actorproc.spark.stream import Stream, plan
-from actorproc.spark.sync_store import opened
+from actorproc.spark.options import ReadOptions, explicit_settings_as_options, parse_read_options, settings_as_options
+from actorproc.spark.planning import (
+    initial_numbers,
+    latest_numbers,
+    most_within,
+    plan_batch,
+    plan_micro_batch,
+    split_into_tasks,
+)
+from actorproc.spark.stream_reader import Stream, plan
+from actorproc.spark.task_reader import read_spans
 from actorproc.storage.listing import NumberedFile
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Listing, Store
@@ -64,8 +71,8 @@ async def fleet(store: Store) -> Fleet:
     return fleet
 
 
-def asked(**options: str) -> Request:
-    return parse_options({"path": "anywhere", "name": "numbers", **options})
+def asked(**options: str) -> ReadOptions:
+    return parse_read_options({"path": "anywhere", "name": "numbers", **options})
 
 
 def numbers(spans: list[Span]) -> dict[str, list[int]]:
@@ -90,25 +97,25 @@ async def test_a_trigger_lists_only_what_comes_after_the_last_offset(
     store: Store, backend: Watched, fleet: Fleet
 ) -> None:
     backend.listed.clear()
-    end, _ = await news(asked(), store, {"0": 4, "1": 3}, limited=True, target=None)
+    end, _ = await latest_numbers(asked(), store, {"0": 4, "1": 3}, limited=True, target=None)
     assert end == {"0": 5, "1": 3}
     folders = {prefix: after for prefix, after in backend.listed if prefix.startswith(LAYOUT.output)}
     assert folders == {LAYOUT.output_dir(p): LAYOUT.output_file(p, n) for p, n in (("0", 3), ("1", 2))}
 
 
 async def test_a_partition_that_appears_later_is_read_from_its_first_file(store: Store, fleet: Fleet) -> None:
-    start = await beginning(asked(), store)
+    start = await initial_numbers(asked(), store)
     await fleet.commit(p2=20)
-    end, _ = await news(asked(), store, start, limited=True, target=None)
+    end, _ = await latest_numbers(asked(), store, start, limited=True, target=None)
     assert end == {"0": 5, "1": 3, "2": 2}
-    assert numbers(await between(asked(), store, start, end))["2"] == [0, 1]
+    assert numbers(await plan_micro_batch(asked(), store, start, end))["2"] == [0, 1]
 
 
 async def test_a_limit_of_files_is_kept_and_no_partition_is_left_behind(store: Store, fleet: Fleet) -> None:
     request, at = asked(maxFilesPerTrigger="3"), {"0": 0, "1": 0}
     sizes = []
     while True:
-        end, _ = await news(request, store, at, limited=True, target=None)
+        end, _ = await latest_numbers(request, store, at, limited=True, target=None)
         if end == at:
             break
         sizes.append(sum(end.values()) - sum(at.values()))
@@ -119,7 +126,7 @@ async def test_a_limit_of_files_is_kept_and_no_partition_is_left_behind(store: S
 
 async def test_a_limit_of_rows_is_kept_to_the_file(store: Store, fleet: Fleet) -> None:
     request = asked(maxRowsPerTrigger="40")
-    end, seen = await news(request, store, {}, limited=True, target=None)
+    end, seen = await latest_numbers(request, store, {}, limited=True, target=None)
     assert sum(end.values()) == 4  # files of nine rows each
     assert seen == {"0": 5, "1": 3}
 
@@ -131,7 +138,7 @@ async def test_rows_are_counted_with_one_request_for_each_partition_with_news_if
     for p0, p1, first in ((40, 40, True), (10, 0, False), (30, 20, False)):
         await fleet.commit(p0=p0, p1=p1, p2=0)
         before = store.requests["get"]
-        at, _ = await news(request, store, at, limited=True, target=None)
+        at, _ = await latest_numbers(request, store, at, limited=True, target=None)
         partitions = (p0 > 0) + (p1 > 0)
         assert store.requests["get"] - before == partitions + (2 if first else 0), "at first where it begins, too"
     assert at == {"0": 13, "1": 9, "2": 0}
@@ -141,7 +148,7 @@ async def test_rows_are_counted_in_few_steps_if_not_all_fits(store: Store, fleet
     await fleet.commit(p0=950, p1=970)
     request, at, taken = asked(maxRowsPerTrigger="450"), {"0": 0, "1": 0}, []
     store.requests.clear()
-    while (end := (await news(request, store, at, limited=True, target=None))[0]) != at:
+    while (end := (await latest_numbers(request, store, at, limited=True, target=None))[0]) != at:
         taken.append(sum(end.values()) - sum(at.values()))
         at = end
     assert taken == [50, 50, 50, 50]  # files of nine rows each
@@ -165,12 +172,12 @@ async def test_the_greatest_number_within_a_limit_is_found_whatever_the_sizes(si
 
 
 async def test_a_file_with_more_rows_than_the_limit_is_taken_alone(store: Store, fleet: Fleet) -> None:
-    end, _ = await news(asked(maxRowsPerTrigger="1"), store, {}, limited=True, target=None)
+    end, _ = await latest_numbers(asked(maxRowsPerTrigger="1"), store, {}, limited=True, target=None)
     assert sum(end.values()) == 1
 
 
 async def test_nothing_beyond_the_target_is_taken(store: Store, fleet: Fleet) -> None:
-    end, _ = await news(asked(), store, {"0": 1}, limited=True, target={"0": 3})
+    end, _ = await latest_numbers(asked(), store, {"0": 1}, limited=True, target={"0": 3})
     assert end == {"0": 3, "1": 0}
 
 
@@ -178,7 +185,7 @@ async def test_a_file_that_a_listing_passes_over_is_read_all_the_same(
     store: Store, backend: Watched, fleet: Fleet
 ) -> None:
     backend.unlisted = {LAYOUT.output_file("0", 0), LAYOUT.output_file("1", 0)}
-    spans = await everything(asked(), store)
+    spans = await plan_batch(asked(), store)
     assert [span.files[0][0] for span in spans] == [0, 0]
 
 
@@ -187,38 +194,41 @@ async def test_trimmed_output_that_was_not_read_is_an_error_that_names_partition
 ) -> None:
     await store.put(LAYOUT.boundary("0"), b'{"version": 1, "lowest": 3}')
     with pytest.raises(SourceError, match=r"partition 0 of output numbers.*number 2.*can be read is 3.*trimmed"):
-        await between(asked(), store, {"0": 2, "1": 0}, {"0": 5, "1": 3})
-    assert numbers(await between(asked(), store, {"0": 3, "1": 0}, {"0": 5, "1": 3})) == {"0": [3, 4], "1": [0, 1, 2]}
+        await plan_micro_batch(asked(), store, {"0": 2, "1": 0}, {"0": 5, "1": 3})
+    assert numbers(await plan_micro_batch(asked(), store, {"0": 3, "1": 0}, {"0": 5, "1": 3})) == {
+        "0": [3, 4],
+        "1": [0, 1, 2],
+    }
 
 
 async def test_a_new_query_begins_at_the_boundary(store: Store, fleet: Fleet) -> None:
     await store.put(LAYOUT.boundary("0"), b'{"version": 1, "lowest": 3}')
-    assert numbers(await everything(asked(), store)) == {"0": [3, 4], "1": [0, 1, 2]}
+    assert numbers(await plan_batch(asked(), store)) == {"0": [3, 4], "1": [0, 1, 2]}
 
 
 async def test_files_deleted_by_hand_are_an_error_that_names_them(store: Store, fleet: Fleet) -> None:
     await store.delete(LAYOUT.output_file("0", 2))
     with pytest.raises(SourceError, match=r"number 2 is to be read next.*can be read is 3.*by hand"):
-        await between(asked(), store, {"0": 2}, {"0": 5})
+        await plan_micro_batch(asked(), store, {"0": 2}, {"0": 5})
 
 
 async def test_a_start_sequence_skips_the_files_before_it(store: Store, fleet: Fleet) -> None:
-    assert await beginning(asked(startSequence="25"), store) == {"0": 2, "1": 2}
-    assert await beginning(asked(startSequence='{"1": 10}'), store) == {"0": 0, "1": 1}
+    assert await initial_numbers(asked(startSequence="25"), store) == {"0": 2, "1": 2}
+    assert await initial_numbers(asked(startSequence='{"1": 10}'), store) == {"0": 0, "1": 1}
 
 
 async def test_a_start_sequence_beyond_the_end_skips_all_files_that_are_there(store: Store, fleet: Fleet) -> None:
     request = asked(startSequence='{"0": 1000}')
-    assert await beginning(request, store) == {"0": 5, "1": 0}
-    assert numbers(await everything(request, store)) == {"1": [0, 1, 2]}
+    assert await initial_numbers(request, store) == {"0": 5, "1": 0}
+    assert numbers(await plan_batch(request, store)) == {"1": [0, 1, 2]}
     await fleet.commit(p0=10)
-    assert await news(request, store, {"0": 5, "1": 3}, limited=False, target=None) == ({"0": 6, "1": 3},) * 2
+    assert await latest_numbers(request, store, {"0": 5, "1": 3}, limited=False, target=None) == ({"0": 6, "1": 3},) * 2
 
 
 async def test_a_partition_that_does_not_exist_is_refused_by_name(store: Store, fleet: Fleet) -> None:
     with pytest.raises(UsageError, match="no partition 7; there are: 0, 1"):
-        await everything(asked(partitions="0,7"), store)
-    for way in (everything, beginning):
+        await plan_batch(asked(partitions="0,7"), store)
+    for way in (plan_batch, initial_numbers):
         for options in ({"partitions": "7"}, {"startSequence": '{"0": 3, "7": 1}'}):
             with pytest.raises(UsageError, match=r"output numbers at .* has no partition 7; there are: 0, 1"):
                 await way(asked(**options), store)
@@ -267,13 +277,13 @@ async def test_columns_are_read_as_not_null_where_that_is_so_and_as_nullable_eve
     if kind == "log":
         async with Producer(str(tmp_path), partitions=1) as producer:
             await producer.send(b"1", headers=[("a", b"b")])
-        request = parse_options({"path": str(tmp_path), "kind": kind})
+        request = parse_read_options({"path": str(tmp_path), "kind": kind})
     else:
         await Fleet(str(tmp_path)).commit(Nested, p0=9)
         request = asked(path=str(tmp_path), kind=kind)
 
     def read() -> None:
-        with opened(request.url, request.settings) as place:
+        with open_blocking(request.url, request.settings) as place:
             there = place.call(request.dataset.schema, place.store)
         for schema in (there, pa.schema(map(nullable, there))):
             (spans,) = plan(request, schema)
@@ -286,14 +296,14 @@ async def test_dead_letters_have_gaps_and_are_all_found(store: Store, fleet: Fle
     await fleet.commit(p0=5)  # a commit without dead letters
     await fleet.commit(p0=5)
     request = asked(kind="dead-letters")
-    end, _ = await news(request, store, {}, limited=True, target=None)
-    assert numbers(await between(request, store, {"1": 2}, end)) == {"0": [0, 1, 2, 3, 4, 6], "1": [2]}
+    end, _ = await latest_numbers(request, store, {}, limited=True, target=None)
+    assert numbers(await plan_micro_batch(request, store, {"1": 2}, end)) == {"0": [0, 1, 2, 3, 4, 6], "1": [2]}
 
 
 async def test_so_many_files_of_dead_letters_are_taken_at_a_time(store: Store, fleet: Fleet) -> None:
     request, at, taken = asked(kind="dead-letters", maxFilesPerTrigger="3"), {"0": 0, "1": 0}, []
-    while (end := (await news(request, store, at, limited=True, target=None))[0]) != at:
-        taken.append(sum(len(span.files) for span in await between(request, store, at, end)))
+    while (end := (await latest_numbers(request, store, at, limited=True, target=None))[0]) != at:
+        taken.append(sum(len(span.files) for span in await plan_micro_batch(request, store, at, end)))
         at = end
     assert taken == [3, 3, 2]
 
@@ -308,7 +318,7 @@ def test_files_are_dealt_out_once_each_in_parts_of_about_the_same_size(tasks: in
         )
         for p, count in enumerate([1, 40, 7, 0, 12])
     ]
-    parts = dealt(spans, tasks)
+    parts = split_into_tasks(spans, tasks)
     assert len(parts) <= tasks
     flat = [(span.partition, file) for part in parts for span in part for file in span.files]
     assert flat == [(span.partition, file) for span in spans for file in span.files]
@@ -327,7 +337,7 @@ def test_a_file_that_lies_across_the_border_between_two_tasks_goes_where_most_of
         Span(p, [NumberedFile(0, 9, "", large, 0.0), NumberedFile(9, 10, "", 211_000, 0.0)], 10)
         for p, large in sizes.items()
     ]
-    assert [[span.partition for span in part] for part in dealt(spans, 2)] == [["a", "b"], ["c", "d"]]
+    assert [[span.partition for span in part] for part in split_into_tasks(spans, 2)] == [["a", "b"], ["c", "d"]]
 
 
 @pytest.mark.parametrize(
@@ -366,12 +376,12 @@ def test_settings_that_ride_along_are_all_there_is_whatever_the_environment_of_s
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ACTORPROC_STORE_PATIENCE", "1s")
     (tmp_path / "actorproc.toml").write_text('s3_endpoint = "http://elsewhere:9000"')
-    there = asked(**riding_options(settings)).settings
+    there = asked(**settings_as_options(settings)).settings
     assert (there.store_patience, there.s3_endpoint, there.s3_access_key) == (60, None, "mine")
     assert asked(s3_access_key="x", s3_secret_key="y").settings.s3_endpoint == "http://elsewhere:9000", (
         "else they say what is not given"
     )
-    assert given_options(Settings(poll_interval=2)) == {"poll_interval": "2.0"}
+    assert explicit_settings_as_options(Settings(poll_interval=2)) == {"poll_interval": "2.0"}
 
 
 def test_a_place_is_told_to_tasks_in_full_and_names_in_a_list_as_they_are(
@@ -394,4 +404,4 @@ async def test_a_batch_finds_dead_letters_that_were_published_while_they_were_li
 
     backend.unlisted.add(LAYOUT.dead_letter_file("0", 2))
     monkeypatch.setattr(backend, "list", passes_over_once)
-    assert numbers(await everything(asked(kind="dead-letters"), store))["0"] == [0, 1, 2, 3, 4]
+    assert numbers(await plan_batch(asked(kind="dead-letters"), store))["0"] == [0, 1, 2, 3, 4]

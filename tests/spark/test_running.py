@@ -17,7 +17,7 @@ from actorproc.spark.output import Output
 from actorproc.spark.progress import Progress, read_lag
 from actorproc.spark.query import Query
 from actorproc.spark.query import Sink as To
-from actorproc.spark.running import RunLimits
+from actorproc.spark.query_runner import RetryLimits
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
 from tests.spark.committing import Fleet
@@ -97,7 +97,7 @@ async def test_a_container_that_is_away_for_a_while_is_waited_for(spark: SparkSe
     await fleet.commit(p0=20)
     runs = Runs(
         spark, fleet, tmp_path / "c", lambda rows: rows.writeStream.foreachBatch(sink._write),
-        trigger={"processingTime": "100 milliseconds"}, limits=RunLimits(failures=1000, backoff=QUICK.backoff),
+        trigger={"processingTime": "100 milliseconds"}, limits=RetryLimits(failures=1000, backoff=QUICK.backoff),
         settings=Settings(store_timeout=2, store_patience=5),
     )  # fmt: skip
     with anyio.fail_after(100):
@@ -174,7 +174,7 @@ async def test_a_micro_batch_that_does_not_end_is_cut_off(spark: SparkSession, t
             ends.append(str(error))
             raise
 
-    limits = RunLimits(stop_within=0.3)
+    limits = RetryLimits(stop_within=0.3)
     runs = Runs(spark, fleet, tmp_path / "c", lambda rows: rows.writeStream.foreachBatch(hold), limits=limits)
     with anyio.fail_after(100):
         async with anyio.create_task_group() as tasks:

@@ -17,9 +17,9 @@ from pyspark.errors import PySparkException
 import actorproc.spark.session
 from actorproc.config.settings import Settings
 from actorproc.errors import HandlerDefinitionError, Lost, QueryFailed, UsageError
-from actorproc.spark.failure import explained, shortened
+from actorproc.spark.errors import shorten, translate_error
+from actorproc.spark.hadoop import check_apart, spark_url
 from actorproc.spark.session import RemoteSession, Session, check_remote, session_options
-from actorproc.spark.urls import check_apart, spark_url
 
 ROOT = Path(__file__).parents[2]
 S3 = Settings.load(s3_endpoint="http://127.0.0.1:9000", s3_access_key="user", s3_secret_key="hidden")
@@ -188,7 +188,7 @@ Identifier: [id = 0c6b, runId = 2a23]
 
 
 def test_of_a_python_traceback_the_error_and_the_users_own_lines_are_left() -> None:
-    assert shortened(PYTHON.format(error="ValueError: boom at 15000")) == (
+    assert shorten(PYTHON.format(error="ValueError: boom at 15000")) == (
         'ValueError: boom at 15000\n  File "/home/me/app.py", line 17, in boom\n'
         '    if n == 15000: raise ValueError("boom at 15000")\n                   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^'
     )
@@ -197,28 +197,28 @@ def test_of_a_python_traceback_the_error_and_the_users_own_lines_are_left() -> N
 @pytest.mark.parametrize("folder", ["/home/me/actorproc/examples", "/home/me/pyspark", "/srv/python/app"])
 def test_the_users_own_lines_are_left_whatever_their_folder_is_called(folder: str) -> None:
     trace = PYTHON.replace("/home/me", folder).format(error="ValueError: boom")
-    assert f'File "{folder}/app.py", line 17, in boom' in shortened(trace)
+    assert f'File "{folder}/app.py", line 17, in boom' in shorten(trace)
 
 
 @pytest.mark.parametrize(
     "file",
     [
         actorproc.__file__,
-        "/opt/venv/lib/python3.12/site-packages/actorproc/spark/reading.py",
+        "/opt/venv/lib/python3.12/site-packages/actorproc/spark/task_reader.py",
         "/opt/spark/python/lib/pyspark.zip/pyspark/worker.py",
         "/opt/spark/python/lib/py4j-0.10.9.9-src.zip/py4j/clientserver.py",
         "/opt/spark/python/pyspark/worker.py",
     ],
 )
 def test_lines_of_spark_and_of_ours_are_not(file: str) -> None:
-    assert file not in shortened(
+    assert file not in shorten(
         PYTHON.replace("/venv/site-packages/pyspark/worker.py", file).format(error="ValueError: x")
     )
 
 
 def test_of_a_java_error_its_first_line_is_left() -> None:
     text = "[STREAM_FAILED] Query [id = a, runId = b] terminated with exception: Job aborted: no space SQLSTATE: XXKST\n=== x"
-    assert shortened(text) == "Job aborted: no space"
+    assert shorten(text) == "Job aborted: no space"
 
 
 @pytest.mark.parametrize(
@@ -239,14 +239,14 @@ def test_what_actorproc_said_in_a_process_of_sparks_is_said_again(raised: str, k
     from pyspark.errors import StreamingQueryException
 
     with pytest.raises(kind, match=says):
-        raise explained(StreamingQueryException(message=PYTHON.format(error=raised)), "app:f")
+        raise translate_error(StreamingQueryException(message=PYTHON.format(error=raised)), "app:f")
 
 
 def test_an_error_of_the_functions_own_is_told_with_its_place() -> None:
     try:
         raise KeyError("nope")
     except KeyError as error:
-        told = explained(error, "app:f failed")
+        told = translate_error(error, "app:f failed")
     assert isinstance(told, HandlerDefinitionError)
     assert "app:f failed: KeyError: 'nope' (in test_an_error" in str(told)
 

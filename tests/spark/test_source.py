@@ -15,8 +15,8 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, Strin
 
 from actorproc import Producer
 from actorproc.errors import CorruptObject, UsageError
-from actorproc.spark.letters import DeadLetters
-from actorproc.spark.source import ActorprocSource
+from actorproc.spark.data_source import ActorprocSource
+from actorproc.spark.dead_letters import DeadLetters
 from actorproc.storage.names import log_dir
 from tests.spark.committing import LAYOUT, Fleet
 
@@ -76,7 +76,7 @@ async def test_wrong_use_is_told_in_four_lines_and_not_with_the_way_through_our_
 
 
 def test_a_process_of_sparks_need_not_look_for_garbage_among_what_it_has_imported() -> None:
-    lines = ("import gc", "from actorproc.spark.source import ActorprocSource as S", "S({})", "gc.collect()")
+    lines = ("import gc", "from actorproc.spark.data_source import ActorprocSource as S", "S({})", "gc.collect()")
     script = "; ".join((*lines, "print(len(gc.get_objects()), gc.get_freeze_count())"))
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     looked_at, spared = map(int, done.stdout.split())

@@ -111,7 +111,7 @@ async def test_a_table_has_each_row_once_although_the_driver_is_killed_right_aft
     python = environment(kind.pyspark)
     departures, flights = load_departures(), Flights(str(tmp_path / "state"))
     driver = Driver(kind, python, flights.container, tmp_path)
-    end, repeated = 500, 0
+    end, repeat_string = 500, 0
     await flights.commit(departures[:end])
 
     for _ in range(_MOST_KILLS):
@@ -121,10 +121,10 @@ async def test_a_table_has_each_row_once_although_the_driver_is_killed_right_aft
             await flights.commit(departures[end - 500 : end])
             _wait(process, partial(driver.has_committed_since, before))
         if driver.owes_a_note():
-            repeated += 1
-        if repeated == 2:
+            repeat_string += 1
+        if repeat_string == 2:
             break
-    assert repeated, "no kill came between the table's commit and Spark's note of it"
+    assert repeat_string, "no kill came between the table's commit and Spark's note of it"
 
     in_output = sum(pq.read_metadata(path).num_rows for path in tmp_path.glob("state/*/output/*/*.parquet"))
     found = Counter(

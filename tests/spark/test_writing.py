@@ -26,9 +26,9 @@ from actorproc.log.transactions import Transaction, Transactions
 from actorproc.records import Record
 from actorproc.sources.log import LogSource
 from actorproc.spark import read_output
+from actorproc.spark.log_writer import Message, StreamWriter
 from actorproc.spark.query import Sink
-from actorproc.spark.sink import Message, StreamWriter
-from actorproc.spark.target import checked_record_columns, parse_target, to_records
+from actorproc.spark.target import check_record_columns, parse_write_options, to_records
 from actorproc.storage.names import LOG_STAGED, log_transaction
 from actorproc.stores import open_store
 from tests.log.reading import batches
@@ -178,7 +178,7 @@ async def test_a_later_micro_batch_makes_no_new_log_where_the_old_one_is_gone(tm
     url = str(tmp_path / "mount" / "events")
 
     def writer() -> StreamWriter:
-        target = parse_target({"path": url, "logPartitions": "2", "checkpointLocation": "c"}, stream=True)
+        target = parse_write_options({"path": url, "logPartitions": "2", "checkpointLocation": "c"}, stream=True)
         return StreamWriter(target, columns(value=TEXT), overwrite=False)
 
     first = writer()
@@ -199,7 +199,7 @@ async def test_a_micro_batch_that_was_begun_is_finished_though_no_row_is_found_a
     url = str(tmp_path / "events")
     async with open_store(url) as store:
         await create_log(store, 2)
-    target = parse_target({"path": url, "logPartitions": "2", "checkpointLocation": "c"}, stream=True)
+    target = parse_write_options({"path": url, "logPartitions": "2", "checkpointLocation": "c"}, stream=True)
     writer = StreamWriter(target, columns(value=TEXT), overwrite=False)
     message = writer._stage(iter([pa.record_batch({"value": ["0", "1", "2"]})]), 2, "query", 7)
     async with open_store(url) as store, Transactions.opened(store) as transactions:
@@ -256,7 +256,7 @@ TEXT = t.StringType()
 )  # fmt: skip
 def test_columns_that_a_log_does_not_take_are_named(given: t.StructType, problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
-        checked_record_columns(given)
+        check_record_columns(given)
 
 
 @pytest.mark.parametrize("headers", [[[None]], [[{"key": None, "value": b"x"}]]])
@@ -283,18 +283,18 @@ def test_a_header_without_a_name_is_refused(headers: list[Any]) -> None:
 )
 def test_a_wrong_option_is_refused_with_what_is_allowed(options: dict[str, str], problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
-        parse_target({"path": "events", **options}, stream=False)
+        parse_write_options({"path": "events", **options}, stream=False)
 
 
 def test_a_stream_has_no_transaction_but_its_own() -> None:
-    assert parse_target({"path": "events", "checkpointLocation": "here"}, stream=True).transaction is None
+    assert parse_write_options({"path": "events", "checkpointLocation": "here"}, stream=True).transaction is None
     with pytest.raises(UsageError, match="transaction and batch are for batch jobs"):
-        parse_target({"path": "events", "transaction": "t"}, stream=True)
+        parse_write_options({"path": "events", "transaction": "t"}, stream=True)
 
 
 def test_a_stream_may_have_a_name_of_its_own_which_spark_hands_on_as_an_option() -> None:
     given = {"path": "events", "checkpointLocation": "here", "queryName": "alerts"}
-    assert parse_target(given, stream=True).url == f"file://{Path.cwd()}/events"
+    assert parse_write_options(given, stream=True).url == f"file://{Path.cwd()}/events"
 
 
 async def test_a_log_that_is_missing_or_otherwise_or_to_be_overwritten_is_refused(

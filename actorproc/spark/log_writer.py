@@ -25,10 +25,10 @@ from actorproc.log.staging import Staged, encode_staged
 from actorproc.log.transactions import UNNAMED, Transactions, abandon, is_begun, is_done
 from actorproc.records import RECORD_SCHEMA
 from actorproc.runtime.clock import SYSTEM
+from actorproc.spark.blocking_store import BlockingStore, open_blocking
 from actorproc.spark.python_worker import called_by_spark
-from actorproc.spark.quick_ack import Acknowledged
-from actorproc.spark.sync_store import Place, opened
-from actorproc.spark.target import Target, checked_record_columns, to_records
+from actorproc.spark.quick_ack import QuickAck
+from actorproc.spark.target import WriteOptions, check_record_columns, to_records
 from actorproc.storage.names import log_staged
 from actorproc.storage.store import Store
 
@@ -50,20 +50,20 @@ class Message(WriterCommitMessage):
         self.staged = staged
 
 
-class _Writer(Acknowledged):
+class _Writer(QuickAck):
     """What both writers do. Made on the driver, pickled to the tasks, settings included."""
 
-    def __init__(self, target: Target, schema: StructType, overwrite: bool) -> None:
+    def __init__(self, target: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise UsageError(
                 f'a log keeps what it has, and {target.url} cannot be overwritten: write with mode("append"), or '
                 'outputMode("append") for a stream'
             )
-        checked_record_columns(schema)
+        check_record_columns(schema)
         self._target = target
 
-    def _open(self) -> AbstractContextManager[Place]:
-        return opened(self._target.url, self._target.settings, patient=True)
+    def _open(self) -> AbstractContextManager[BlockingStore]:
+        return open_blocking(self._target.url, self._target.settings, patient=True)
 
     def _stage(self, rows: Iterator[pa.RecordBatch], partitions: int, transaction: str, batch: int) -> Message:
         """What a task does. `partitions`: of the log."""
@@ -99,7 +99,7 @@ class _Writer(Acknowledged):
             place.call(_append, place.store, given[0].transaction, batch, staged, in_turn)
 
 
-def _put(place: Place, rows: Sequence[Rows], size: int, transaction: str, batch: int) -> Staged:
+def _put(place: BlockingStore, rows: Sequence[Rows], size: int, transaction: str, batch: int) -> Staged:
     body, partitions = encode_staged(rows)
     key = log_staged(transaction, batch, SYSTEM.nonce())
     place.call(place.store.put, key, body)
@@ -117,10 +117,10 @@ async def _append(store: Store, transaction: str, batch: int, staged: Sequence[S
 class BatchWriter(_Writer, DataSourceArrowWriter):
     """`df.write`: once per job that succeeds; with a transaction, once per name and batch."""
 
-    def __init__(self, target: Target, schema: StructType, overwrite: bool) -> None:
+    def __init__(self, target: WriteOptions, schema: StructType, overwrite: bool) -> None:
         super().__init__(target, schema, overwrite)
         self._transaction = target.transaction or f"{UNNAMED}{SYSTEM.nonce()}"
-        with opened(target.url, target.settings) as place:
+        with open_blocking(target.url, target.settings) as place:
             self._partitions, self._done = place.call(self._look, place.store)
 
     async def _look(self, store: Store) -> tuple[int, bool]:
@@ -143,7 +143,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Of a job with a transaction all is left: what was begun is finished when it runs again."""
         if self._target.transaction is None:
-            with suppress(StoreError), opened(self._target.url, self._target.settings) as place:
+            with suppress(StoreError), open_blocking(self._target.url, self._target.settings) as place:
                 place.call(abandon, place.store, self._transaction)
 
 
@@ -154,7 +154,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     log there would be in none that anybody reads.
     """
 
-    def __init__(self, target: Target, schema: StructType, overwrite: bool) -> None:
+    def __init__(self, target: WriteOptions, schema: StructType, overwrite: bool) -> None:
         super().__init__(target, schema, overwrite)
         with self._open() as place:
             meta = place.call(find_log, place.store)

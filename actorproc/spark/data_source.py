@@ -23,15 +23,15 @@ from pyspark.sql.types import StructType
 
 from actorproc.errors import UsageError
 from actorproc.rows.schema import schema_to_ddl
+from actorproc.spark.blocking_store import open_blocking
 from actorproc.spark.dataset import nullable
+from actorproc.spark.log_writer import BatchWriter, StreamWriter
+from actorproc.spark.options import ReadOptions, parse_read_options
 from actorproc.spark.python_worker import called_by_spark
-from actorproc.spark.quick_ack import Acknowledged
-from actorproc.spark.reading import read_spans
-from actorproc.spark.request import Request, parse_options
-from actorproc.spark.sink import BatchWriter, StreamWriter
-from actorproc.spark.stream import Stream, plan
-from actorproc.spark.sync_store import opened
-from actorproc.spark.target import parse_target
+from actorproc.spark.quick_ack import QuickAck
+from actorproc.spark.stream_reader import Stream, plan
+from actorproc.spark.target import parse_write_options
+from actorproc.spark.task_reader import read_spans
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -63,35 +63,35 @@ class ActorprocSource(DataSource):
 
     @called_by_spark
     def schema(self) -> str:
-        request = parse_options(self.options)
-        with opened(request.url, request.settings) as place:
+        request = parse_read_options(self.options)
+        with open_blocking(request.url, request.settings) as place:
             schema = place.call(request.dataset.schema, place.store)
         return schema_to_ddl(pa.schema(map(nullable, schema)), exact=True)
 
     @called_by_spark
     def reader(self, schema: StructType) -> DataSourceReader:
-        return ActorprocReader(parse_options(self.options), _arrow(schema))
+        return BatchReader(parse_read_options(self.options), _arrow(schema))
 
     @called_by_spark
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
-        request = parse_options(self.options)
+        request = parse_read_options(self.options)
         if not LIMITS and (request.max_rows or request.max_files):
             raise UsageError("maxRowsPerTrigger and maxFilesPerTrigger need PySpark 4.2 or newer")
         return StreamReader(request, _arrow(schema))
 
     @called_by_spark
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        return BatchWriter(parse_target(self.options, stream=False), schema, overwrite)
+        return BatchWriter(parse_write_options(self.options, stream=False), schema, overwrite)
 
     @called_by_spark
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        return StreamWriter(parse_target(self.options, stream=True), schema, overwrite)
+        return StreamWriter(parse_write_options(self.options, stream=True), schema, overwrite)
 
 
-class _Reader(Acknowledged):
+class _Reader(QuickAck):
     """What a task does, for a batch or a micro-batch."""
 
-    def __init__(self, request: Request, schema: pa.Schema) -> None:
+    def __init__(self, request: ReadOptions, schema: pa.Schema) -> None:
         self._request = request
         self._schema = schema
 
@@ -100,7 +100,7 @@ class _Reader(Acknowledged):
         return read_spans(self._request, partition.value, self._schema)
 
 
-class ActorprocReader(_Reader, DataSourceReader):
+class BatchReader(_Reader, DataSourceReader):
     """Reads what was committed when the query was planned."""
 
     @called_by_spark
@@ -111,7 +111,7 @@ class ActorprocReader(_Reader, DataSourceReader):
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads what is new since the last offset. Its process lives as long as the query, and keeps its connection."""
 
-    def __init__(self, request: Request, schema: pa.Schema) -> None:
+    def __init__(self, request: ReadOptions, schema: pa.Schema) -> None:
         super().__init__(request, schema)
         self._stream: Stream | None = None
 
@@ -126,7 +126,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     @called_by_spark
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        return self._here.beginning()
+        return self._here.initial_numbers()
 
     @called_by_spark
     def latestOffset(  # noqa: N802
@@ -148,7 +148,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     @called_by_spark
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return [InputPartition(part) for part in self._here.between(start, end)]
+        return [InputPartition(part) for part in self._here.plan_micro_batch(start, end)]
 
     def stop(self) -> None:
         if self._stream is not None:

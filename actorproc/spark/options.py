@@ -13,7 +13,7 @@ import orjson
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
 from actorproc.spark.dataset import Dataset
-from actorproc.spark.letters import DeadLetters
+from actorproc.spark.dead_letters import DeadLetters
 from actorproc.spark.log import Log
 from actorproc.spark.output import Output
 from actorproc.storage.document import whole_number
@@ -21,10 +21,10 @@ from actorproc.stores import open_store
 
 KINDS = ("output", "log", "dead-letters")
 
-RIDING = ("poll_interval", *(name for name in Settings.model_fields if name.startswith(("s3_", "store_"))))
+SETTING_OPTIONS = ("poll_interval", *(name for name in Settings.model_fields if name.startswith(("s3_", "store_"))))
 """Settings that are options, too: how to reach the store, and how often to look for news."""
 
-COMPLETE = "settingsAreComplete"
+SETTINGS_ARE_COMPLETE = "settingsAreComplete"
 """An option that `read_output` and the like set, for us alone: the settings among the options are all that count, and those
 not given have their defaults, whatever the environment of Spark's processes says."""
 
@@ -35,7 +35,7 @@ _OPTIONS = ("path", "name", "kind", "startSequence", "partitions", "tasks", "max
 
 
 @dataclass(frozen=True)
-class Request:
+class ReadOptions:
     """`url`: the container, or the log. `start`: rows from this `_sequence` on, for all partitions or by name.
     `tasks`: most tasks at once. `max_rows`, `max_files`: per trigger."""
 
@@ -66,7 +66,7 @@ class Request:
         return self.dataset.at(self.url)
 
 
-def parse_options(given: Mapping[str, str]) -> Request:
+def parse_read_options(given: Mapping[str, str]) -> ReadOptions:
     """The request that the options make; their names in any case. Settings that are not given come from this process's
     environment and `actorproc.toml`.
 
@@ -74,20 +74,20 @@ def parse_options(given: Mapping[str, str]) -> Request:
         UsageError, SettingsError: names the option, its value and what is allowed.
     """
     options = {key.lower(): value for key, value in given.items()}
-    known = {name.lower(): name for name in (*_OPTIONS, *RIDING)}
-    check_options([name for name in given if name.lower() != COMPLETE.lower()], known)
+    known = {name.lower(): name for name in (*_OPTIONS, *SETTING_OPTIONS)}
+    check_options([name for name in given if name.lower() != SETTINGS_ARE_COMPLETE.lower()], known)
     url = options.get("path")
     if not url:
         raise UsageError('which container (or log)? Say .load("URL") or .option("path", "URL")')
     if url.startswith("memory:"):
         raise UsageError(f"{url} lives in one process, and Spark has several: use a folder or a bucket")
-    settings = riding_settings(options)
+    settings = settings_from_options(options)
     url = open_store(url, settings).url  # in full: tasks may have another working directory
     max_rows = _count(options, "maxRowsPerTrigger")
     dataset = _dataset(options, url)
     if max_rows and isinstance(dataset, DeadLetters):
         raise UsageError("maxRowsPerTrigger does not go with kind = 'dead-letters'; use maxFilesPerTrigger")
-    return Request(
+    return ReadOptions(
         url=url,
         dataset=dataset,
         settings=settings,
@@ -112,23 +112,23 @@ def check_options(given: Iterable[str], known: Mapping[str, str]) -> None:
             raise UsageError(f"there is no option {name}; {hint}: {', '.join(known.values())}")
 
 
-def riding_options(settings: Settings) -> dict[str, str]:
+def settings_as_options(settings: Settings) -> dict[str, str]:
     """The options that carry all that `settings` say of the store: Spark's processes then look nowhere else."""
-    chosen = settings.model_dump(include=set(RIDING), exclude_none=True)
-    return {name: str(value) for name, value in chosen.items()} | {COMPLETE: "true"}
+    chosen = settings.model_dump(include=set(SETTING_OPTIONS), exclude_none=True)
+    return {name: str(value) for name, value in chosen.items()} | {SETTINGS_ARE_COMPLETE: "true"}
 
 
-def given_options(settings: Settings) -> dict[str, str]:
+def explicit_settings_as_options(settings: Settings) -> dict[str, str]:
     """The options that carry what was given of `settings`; the rest is for a server's own environment to say."""
-    chosen = settings.model_dump(include=set(RIDING) & settings.model_fields_set, exclude_none=True)
+    chosen = settings.model_dump(include=set(SETTING_OPTIONS) & settings.model_fields_set, exclude_none=True)
     return {name: str(value) for name, value in chosen.items()}
 
 
-def riding_settings(options: Mapping[str, str]) -> Settings:
+def settings_from_options(options: Mapping[str, str]) -> Settings:
     """The settings that ride among `options`, whose names are in small letters; those that do not come from this process's
     environment and `actorproc.toml`, unless the options say that they are complete."""
-    given: dict[str, Any] = {name: options[name] for name in RIDING if name in options}
-    return Settings(**given) if COMPLETE.lower() in options else Settings.load(**given)
+    given: dict[str, Any] = {name: options[name] for name in SETTING_OPTIONS if name in options}
+    return Settings(**given) if SETTINGS_ARE_COMPLETE.lower() in options else Settings.load(**given)
 
 
 def _dataset(options: Mapping[str, str], url: str) -> Dataset:
@@ -167,12 +167,12 @@ def _partitions(value: str | None) -> frozenset[str] | None:
 def _start(value: str | None) -> Mapping[str, int] | int:
     """A number for all partitions, or a JSON object with one by name."""
     start = 0 if value is None else _json(value)
-    check_start(f"startSequence = {value!r}", start)
+    check_start_sequence(f"startSequence = {value!r}", start)
     found: Mapping[str, int] | int = start
     return found
 
 
-def check_start(what: str, start: object) -> None:
+def check_start_sequence(what: str, start: object) -> None:
     """Check that it is a sequence, or sequences by partition. `what` was given, for the message.
 
     Raises:

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from actorproc.errors import CorruptObject, SourceError
-from actorproc.spark.dataset import FileRows, Span, alike
-from actorproc.spark.request import Request
-from actorproc.spark.sync_store import Place, opened
+from actorproc.spark.blocking_store import BlockingStore, open_blocking
+from actorproc.spark.dataset import FileRows, Span, same_type
+from actorproc.spark.options import ReadOptions
 from actorproc.storage.listing import NumberedFile
 from actorproc.storage.store import Stored
 
@@ -20,7 +20,7 @@ _AHEAD_FILES = 16  # fetched before they are asked for
 _AHEAD_BYTES = 64 * 2**20
 
 
-def read_spans(request: Request, spans: Sequence[Span], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def read_spans(request: ReadOptions, spans: Sequence[Span], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of `spans` as record batches of `schema`.
 
     Raises:
@@ -29,7 +29,7 @@ def read_spans(request: Request, spans: Sequence[Span], schema: pa.Schema) -> It
     """
     if not spans:
         return
-    with opened(request.url, request.settings, patient=True) as place:
+    with open_blocking(request.url, request.settings, patient=True) as place:
         for span in spans:
             start = request.start_of(span.partition)
             for key, batch in _read(request, place, span, schema):
@@ -38,7 +38,7 @@ def read_spans(request: Request, spans: Sequence[Span], schema: pa.Schema) -> It
                     yield _fitted(key, kept, schema)
 
 
-def _read(request: Request, place: Place, span: Span, schema: pa.Schema) -> Iterator[tuple[str, FileRows]]:
+def _read(request: ReadOptions, place: BlockingStore, span: Span, schema: pa.Schema) -> Iterator[tuple[str, FileRows]]:
     """Each batch with the key of its file."""
     dataset, partition = request.dataset, span.partition
     ahead = _Ahead(place, span.files)
@@ -60,7 +60,7 @@ def _read(request: Request, place: Place, span: Span, schema: pa.Schema) -> Iter
 class _Ahead:
     """Fetches the listed files in order, some before they are taken."""
 
-    def __init__(self, place: Place, listed: Sequence[NumberedFile]) -> None:
+    def __init__(self, place: BlockingStore, listed: Sequence[NumberedFile]) -> None:
         self._place = place
         self._listed = deque(listed)
         self._coming: deque[tuple[NumberedFile, Future[Stored | None]]] = deque()
@@ -115,7 +115,7 @@ def _fitted(key: str, batch: FileRows, schema: pa.Schema) -> pa.RecordBatch:
         column = batch.columns.get(field.name)
         if column is None:
             column = pa.nulls(len(batch.sequences), field.type)
-        elif not alike(column.type, field.type):
+        elif not same_type(column.type, field.type):
             raise CorruptObject(
                 key,
                 f"column {field.name!r} is {column.type}, not {field.type} as the schema says: no host wrote this file",

@@ -18,19 +18,19 @@ from actorproc.output.dataset import partitions_with_state
 from actorproc.output.output_files import OutputFiles
 from actorproc.records import SEQUENCE
 from actorproc.rows.schema import PARTITION_COLUMN, schema_to_ddl
+from actorproc.spark.blocking_store import open_blocking
 from actorproc.spark.cores import cores
 from actorproc.spark.dataset import nullable
 from actorproc.spark.native import native_options, native_url
-from actorproc.spark.output import PARTITION, Output, check_names
-from actorproc.spark.request import (
+from actorproc.spark.options import (
     check_limit,
     check_partitions,
-    check_start,
+    check_start_sequence,
     checked_names,
-    given_options,
-    riding_options,
+    explicit_settings_as_options,
+    settings_as_options,
 )
-from actorproc.spark.sync_store import opened
+from actorproc.spark.output import PARTITION, Output, check_column_names
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores import open_store
@@ -162,21 +162,21 @@ class _Wanted:
         self._columns = None if columns is None else checked_names("columns", columns)
         self._partitions = None if partitions is None else checked_names("partitions", partitions)
         if start is not None:
-            check_start(f"start_sequence = {start!r}", start)
+            check_start_sequence(f"start_sequence = {start!r}", start)
         self._start = {str(name): first for name, first in start.items()} if isinstance(start, Mapping) else start
 
     def look(self, settings: Settings, *, files: bool) -> tuple[pa.Schema, str, Mapping[str, Sequence[str]] | None]:
         """The schema of all columns, the URL in full, and, if `files` are wanted, what Spark's own reader is to read: keys of
         folders and files by the folder that they are in; nothing if nothing was committed, None if it would read too much."""
         output = Output(self._name)
-        with opened(self._container, settings) as place:
+        with open_blocking(self._container, settings) as place:
             schema = pa.schema(map(nullable, place.call(output.schema, place.store)))
             named = [*(self._partitions or ()), *(self._start if isinstance(self._start, Mapping) else ())]
             if named:
                 check_partitions(named, place.call(output.partitions, place.store), output.at(place.store.url))
             folders = place.call(self._folders, place.store) if files else {}
             if self._columns is not None:
-                check_names(self._name, self._columns, schema)
+                check_column_names(self._name, self._columns, schema)
             return schema, place.store.url, folders
 
     async def _folders(self, store: Store) -> Mapping[str, Sequence[str]] | None:
@@ -200,7 +200,7 @@ class _Wanted:
         """Through the data source. Spark is told the schema, which is known: the data source would look for it again; and the
         place in full: its processes may have other working directories."""
         wanted = schema if self._columns is None else pa.schema([schema.field(column) for column in self._columns])
-        reader = self._told(spark, reader, riding_options(settings)).option("tasks", cores(spark))
+        reader = self._told(spark, reader, settings_as_options(settings)).option("tasks", cores(spark))
         return reader.schema(schema_to_ddl(wanted, exact=True)).load(url)  # type: ignore[no-any-return]
 
     def remote(self, spark: SparkSession, reader: Any, settings: Settings | None, native: bool | None) -> DataFrame:
@@ -209,13 +209,13 @@ class _Wanted:
             raise UsageError(
                 "native=True does not go with Spark Connect: this process cannot tell what the server reaches"
             )
-        reader = self._told(spark, reader, given_options(settings) if settings is not None else {})
+        reader = self._told(spark, reader, explicit_settings_as_options(settings) if settings is not None else {})
         # In full: a path is one of this process, not of the server's.
         place = open_store(self._container, settings or Settings()).url
         frame: DataFrame = reader.load(place)
         if self._columns is None:
             return frame
-        check_names(self._name, self._columns, frame.schema)
+        check_column_names(self._name, self._columns, frame.schema)
         chosen = frame.schema.__class__([frame.schema[column] for column in self._columns])
         return reader.schema(chosen).load(place)  # type: ignore[no-any-return]
 
@@ -271,7 +271,7 @@ def _is_remote(spark: SparkSession) -> bool:
 def _register(spark: SparkSession) -> None:
     """Spark finds our data source by itself, but not in an editable installation, whose modules no search lists."""
     if not any(module.name == "pyspark_actorproc" for module in pkgutil.iter_modules()):
-        from actorproc.spark.source import ActorprocSource
+        from actorproc.spark.data_source import ActorprocSource
 
         spark.dataSource.register(ActorprocSource)
 

@@ -16,7 +16,7 @@ from actorproc.errors import ActorprocError, HandlerDefinitionError, QueryFailed
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.logger import get_logger
-from actorproc.spark.failure import explained, java_ended
+from actorproc.spark.errors import java_ended_message, translate_error
 from actorproc.spark.progress import Progress
 from actorproc.spark.time_limit import ends_within
 
@@ -34,7 +34,7 @@ _AGAIN = "its micro-batch, if there was one, runs again"
 
 
 @dataclass(frozen=True, slots=True)
-class RunLimits:
+class RetryLimits:
     """`failures`: so many in a row, without a micro-batch done in between, end it. `stop_within`: seconds that the
     micro-batch under way has to end when the query is to stop."""
 
@@ -47,7 +47,7 @@ class _Gone(QueryFailed):
     """Spark's Java has ended: no query can be started in it any more."""
 
 
-class RunningQuery:
+class QueryRunner:
     """Runs a query until it ends by itself, is stopped, or fails too often.
 
     Args:
@@ -63,7 +63,7 @@ class RunningQuery:
         *,
         what: str,
         reads: str,
-        limits: RunLimits,
+        limits: RetryLimits,
         told: Callable[[Progress], None],
         clock: Clock,
     ) -> None:
@@ -136,7 +136,7 @@ class RunningQuery:
         await self._pass_on(reports)
         error = await self._ask(query.exception)
         if error is not None and not self._stopping.is_set():
-            raise explained(error, self._what)
+            raise translate_error(error, self._what)
 
     async def _pass_on(self, reports: _Reports) -> bool:
         """Tell what is new; whether a micro-batch was done."""
@@ -168,9 +168,9 @@ class RunningQuery:
             return await self._clock.offload(work, abandon=True)
         except (Py4JNetworkError, OSError) as error:
             then = "Run it again: it goes on from its checkpoint"
-            raise _Gone(java_ended(error, f"runs {self._what}", then)) from error
+            raise _Gone(java_ended_message(error, f"runs {self._what}", then)) from error
         except (Py4JError, PySparkException) as error:
-            raise explained(error, self._what) from error
+            raise translate_error(error, self._what) from error
 
 
 class _Reports:

@@ -35,7 +35,7 @@ _REFUSED = re.compile(
 _LENGTH = 2_000  # characters of a message
 
 
-def explained(error: BaseException, what: str) -> ActorprocError:
+def translate_error(error: BaseException, what: str) -> ActorprocError:
     """The error as one of ours.
 
     What the user's code raises by itself, or Spark refuses before it runs anything, is a HandlerDefinitionError; what
@@ -46,14 +46,14 @@ def explained(error: BaseException, what: str) -> ActorprocError:
         return error
     if not isinstance(error, (PySparkException, Py4JJavaError)):
         return HandlerDefinitionError(f"{what}: {described(error)}")
-    text = text_of(error)
+    text = error_text(error)
     for name, message in reversed(_OURS.findall(text)):
         kind = getattr(errors, name, ActorprocError)
         for ours in (UsageError, Lost):
             if issubclass(kind, ours):
                 return ours(message.strip())
         return QueryFailed(f"{what}: {message.strip()}")
-    return (HandlerDefinitionError if _is_refused(error, text) else QueryFailed)(f"{what}: {shortened(text)}")
+    return (HandlerDefinitionError if _is_refused(error, text) else QueryFailed)(f"{what}: {shorten(text)}")
 
 
 def _is_refused(error: BaseException, text: str) -> bool:
@@ -64,13 +64,13 @@ def _is_refused(error: BaseException, text: str) -> bool:
     return known or _REFUSED.search(text.partition("\n\tat ")[0]) is not None
 
 
-def java_ended(error: BaseException, doing: str, then: str) -> str:
+def java_ended_message(error: BaseException, doing: str, then: str) -> str:
     """That Spark's Java, which was `doing` something, is gone; `then`: what to do."""
     why = f"has ended ({error or type(error).__name__}): killed, or out of memory (--conf spark.driver.memory=4g gives it more)"
     return f"Spark's Java, which {doing}, {why}. {then}"
 
 
-def text_of(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """What it says; for that some of Spark's errors ask its Java, which may have ended."""
     try:
         return str(error)
@@ -78,12 +78,12 @@ def text_of(error: BaseException) -> str:
         return f"{type(error).__name__}, of which Spark's Java does not tell more: it has ended"
 
 
-def needs_session(error: BaseException | None) -> bool:
+def needs_active_session(error: BaseException | None) -> bool:
     """Whether it would not have come with a session open."""
     return isinstance(error, PySparkException) and error.getCondition() == "SESSION_OR_CONTEXT_NOT_EXISTS"
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     """The message without Spark's plans and Java's stack; of a Python traceback the error and the user's own frames."""
     text = _HEAD.sub("", text.strip())
     _, found, trace = text.rpartition(_TRACEBACK)

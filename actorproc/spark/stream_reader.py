@@ -10,24 +10,31 @@ from typing import Any
 import pyarrow as pa
 
 from actorproc.retention.spark_offsets import Offset, stream_identity
-from actorproc.spark.dataset import Span, checked_columns
-from actorproc.spark.planning import Numbers, beginning, between, dealt, everything, news
-from actorproc.spark.request import Request
-from actorproc.spark.sync_store import Place, opened
+from actorproc.spark.blocking_store import BlockingStore, open_blocking
+from actorproc.spark.dataset import Span, check_columns
+from actorproc.spark.options import ReadOptions
+from actorproc.spark.planning import (
+    Numbers,
+    initial_numbers,
+    latest_numbers,
+    plan_batch,
+    plan_micro_batch,
+    split_into_tasks,
+)
 
 Document = dict[str, Any]
 """An offset as Spark keeps it."""
 
 
-def plan(request: Request, schema: pa.Schema) -> list[list[Span]]:
+def plan(request: ReadOptions, schema: pa.Schema) -> list[list[Span]]:
     """What each task of a batch query reads.
 
     Raises:
         UsageError: there is no such dataset, or it has other columns than `schema`.
     """
-    with opened(request.url, request.settings) as place:
-        checked_columns(place.call(request.dataset.schema, place.store), schema, request.what)
-        return dealt(place.call(everything, request, place.store), request.tasks)
+    with open_blocking(request.url, request.settings) as place:
+        check_columns(place.call(request.dataset.schema, place.store), schema, request.what)
+        return split_into_tasks(place.call(plan_batch, request, place.store), request.tasks)
 
 
 class Stream:
@@ -38,12 +45,12 @@ class Stream:
         Lost: files that were to be read next were trimmed. SourceError: the dataset is gone.
     """
 
-    def __init__(self, request: Request, schema: pa.Schema) -> None:
+    def __init__(self, request: ReadOptions, schema: pa.Schema) -> None:
         self._request = request
         self._stack = ExitStack()
-        self._place: Place = self._stack.enter_context(opened(request.url, request.settings))
+        self._place: BlockingStore = self._stack.enter_context(open_blocking(request.url, request.settings))
         try:
-            checked_columns(self._place.call(request.dataset.schema, self._place.store), schema, request.what)
+            check_columns(self._place.call(request.dataset.schema, self._place.store), schema, request.what)
             self._of = request.dataset.at(self._place.store.url)
             self._identity = self._place.call(self._identity_now)
         except BaseException:
@@ -59,9 +66,9 @@ class Stream:
     def close(self) -> None:
         self._stack.close()
 
-    def beginning(self) -> Document:
+    def initial_numbers(self) -> Document:
         """Where a query without a checkpoint begins."""
-        self._last = self._document(self._place.call(beginning, self._request, self._place.store))
+        self._last = self._document(self._place.call(initial_numbers, self._request, self._place.store))
         return self._last
 
     def stop_at_what_is_there(self) -> None:
@@ -75,7 +82,7 @@ class Stream:
             start: where the last one ended; None: the caller does not say (PySpark 4.1), so what it was told last.
             limited: whether the request's limits bound it.
         """
-        start = start or self._last or self.beginning()
+        start = start or self._last or self.initial_numbers()
         self._last = self._place.call(self._latest, start, limited)
         return self._last
 
@@ -85,8 +92,8 @@ class Stream:
         if store.clock.monotonic() < self._idle_until:
             return start
         if self._bounded and self._target is None:
-            self._target, _ = await news(request, store, numbers, limited=False, target=None)
-        end, seen = await news(request, store, numbers, limited=limited, target=self._target)
+            self._target, _ = await latest_numbers(request, store, numbers, limited=False, target=None)
+        end, seen = await latest_numbers(request, store, numbers, limited=limited, target=self._target)
         self.seen = self._document(seen)
         if all(number <= numbers.get(partition, 0) for partition, number in end.items()):
             self._idle_until = store.clock.monotonic() + request.settings.poll_interval  # Spark asks without a pause
@@ -99,11 +106,13 @@ class Stream:
         dataset = self._request.dataset
         return stream_identity(dataset.kind, await dataset.identity(self._place.store), self._of)
 
-    def between(self, start: Document, stop: Document) -> list[list[Span]]:
+    def plan_micro_batch(self, start: Document, stop: Document) -> list[list[Span]]:
         """What each task reads of what lies between two offsets."""
         self._last = stop
-        spans = self._place.call(between, self._request, self._place.store, self._numbers(start), self._numbers(stop))
-        return dealt(spans, self._request.tasks)
+        spans = self._place.call(
+            plan_micro_batch, self._request, self._place.store, self._numbers(start), self._numbers(stop)
+        )
+        return split_into_tasks(spans, self._request.tasks)
 
     def _numbers(self, found: Mapping[str, Any]) -> Numbers:
         return dict(Offset.checked(found, self._of, self._identity).next)

@@ -24,7 +24,7 @@ T = TypeVar("T")
 _BACKOFF = Backoff(0.1, 5.0)
 
 
-class Place(NamedTuple):
+class BlockingStore(NamedTuple):
     """An open store and the loop in which it lives."""
 
     store: Store
@@ -40,7 +40,7 @@ class Place(NamedTuple):
 
 
 @contextmanager
-def opened(url: str, settings: Settings, *, patient: bool = False) -> Iterator[Place]:
+def open_blocking(url: str, settings: Settings, *, patient: bool = False) -> Iterator[BlockingStore]:
     """The store at `url`. `patient`: it was there before, so if it is away it is tried for `store_patience`.
 
     Raises:
@@ -49,7 +49,7 @@ def opened(url: str, settings: Settings, *, patient: bool = False) -> Iterator[P
     with start_blocking_portal() as portal:
         unopened = _patiently(url, settings) if patient else _at_once(url, settings)
         with portal.wrap_async_context_manager(unopened) as store:
-            yield Place(store, portal)
+            yield BlockingStore(store, portal)
 
 
 @asynccontextmanager
