@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from actorproc.errors import ActorprocError
     from actorproc.handler.base import CloseReason, Decision, PartitionHandler
     from actorproc.handler.context import PartitionContext, PartitionInfo
+    from actorproc.handlers import Capture, JsonRows, RecordHandler
     from actorproc.log.producer import Producer
     from actorproc.processor import Processor, Statistics
     from actorproc.records import Batch, Cursor, Record
@@ -20,49 +21,55 @@ __version__ = "0.1.0"
 __all__ = [
     "ActorprocError",
     "Batch",
+    "Capture",
     "Chunk",
     "CloseReason",
     "Cursor",
     "Decision",
     "End",
+    "JsonRows",
     "PartitionContext",
     "PartitionHandler",
     "PartitionInfo",
     "Processor",
     "Producer",
     "Record",
+    "RecordHandler",
     "Settings",
     "Source",
     "Statistics",
 ]
 
-# Imported when first asked for, so that the command line starts in a fraction of the time that pyarrow takes.
-_HOME = {
+# Imported on first use: the command line must start without waiting for pyarrow.
+_MODULES = {
     "ActorprocError": "errors",
     "Batch": "records",
+    "Capture": "handlers",
     "Chunk": "sources.protocol",
     "CloseReason": "handler.base",
     "Cursor": "records",
     "Decision": "handler.base",
     "End": "sources.protocol",
+    "JsonRows": "handlers",
     "PartitionContext": "handler.context",
     "PartitionHandler": "handler.base",
+    "PartitionInfo": "handler.context",
     "Processor": "processor",
     "Producer": "log.producer",
     "Record": "records",
+    "RecordHandler": "handlers",
     "Settings": "config.settings",
-    "PartitionInfo": "handler.context",
     "Source": "sources.protocol",
     "Statistics": "processor",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return [*__all__, "__version__"]

@@ -15,9 +15,8 @@ import anyio
 from rich.console import Console
 from rich.table import Table
 
-from actorproc import Processor
+from actorproc import JsonRows, Processor
 from actorproc.config.settings import Settings
-from actorproc.handlers import JsonRows
 from benchmarks.backlog import make_backlog
 from benchmarks.processes import in_own_process, resident
 

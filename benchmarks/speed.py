@@ -29,8 +29,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer, Record
-from actorproc.handlers import JsonRows, RecordHandler
+from actorproc import Batch, JsonRows, PartitionContext, PartitionHandler, Processor, Producer, Record, RecordHandler
 
 SCHEMA = "carrier string, origin string, minutes double, id bigint"
 ARROW = pa.schema(

@@ -15,8 +15,7 @@ import httpx
 import msgspec
 from pydantic import BaseModel, Field
 
-from actorproc import Batch, Decision, PartitionContext
-from actorproc.handlers import RecordHandler
+from actorproc import Batch, Decision, PartitionContext, RecordHandler
 
 
 class Order(msgspec.Struct):

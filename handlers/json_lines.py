@@ -11,7 +11,7 @@ from actorproc.rows.casting import check_text
 _NEWLINE, _OPEN, _CLOSE = b"\n{}"
 
 
-def one_a_line(values: pa.Array) -> pa.Buffer | None:
+def join_lines(values: pa.Array) -> pa.Buffer | None:
     """The values (binary) as lines, if it is certain that a parser sees where each ends.
 
     Each must start with '{', end with '}' and be a single line. Then neighbours cannot merge, since '}', a line end and

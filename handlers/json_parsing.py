@@ -20,9 +20,9 @@ import pyarrow.json
 import pyarrow.types as pt
 
 from actorproc.errors import Misfit, SchemaError
-from actorproc.handlers.json_lines import one_a_line
+from actorproc.handlers.json_lines import join_lines
 from actorproc.records import SEQUENCE
-from actorproc.rows.casting import fit_columns, shown
+from actorproc.rows.casting import cast_columns, short_repr
 from actorproc.rows.ddl import type_ddl
 from actorproc.rows.encoder import RowEncoder
 from actorproc.rows.schema import output_schema
@@ -82,7 +82,7 @@ class JsonParser:
         errors: dict[int, Exception] = {}
         if table is None:
             table, errors = self._parse_each(values, sequences)
-        fitting, unfit = fit_columns(table, self._schema)
+        fitting, unfit = cast_columns(table, self._schema)
         for index, (column, value, why) in unfit.items():
             if why.startswith("Failed to parse"):
                 why = _HINTS.get(self._schema.field(column).type, why)  # noqa: PLW2901
@@ -93,7 +93,7 @@ class JsonParser:
         """All values in one go; None if one of them is against it."""
         if not self.at_once:
             return None
-        joined = one_a_line(values) or one_a_line(_trimmed(values))
+        joined = join_lines(values) or join_lines(_trimmed(values))
         if joined is None:
             return None
         try:
@@ -134,7 +134,7 @@ class JsonParser:
                 rows.append(self._pick(document))
                 kept.append(sequence)
             else:
-                what = "none (a tombstone)" if value is None else shown(document)
+                what = "none (a tombstone)" if value is None else short_repr(document)
                 errors[sequence] = ValueError(f"the value is {what}, not a JSON object")
         batch, misfits = self._encoder.encode(rows, kept)
         errors |= {sequence: self._in_json(misfit) for sequence, misfit in misfits.items()}

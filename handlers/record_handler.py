@@ -19,7 +19,7 @@ from actorproc.handlers.typed_values import TypedValues
 from actorproc.records import Batch, Record
 from actorproc.rows.emitted import PIECE
 from actorproc.rows.encoder import Row
-from actorproc.rows.fields import by_field
+from actorproc.rows.fields import fields_of
 
 T = TypeVar("T", default=Record)
 
@@ -167,7 +167,7 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
                 ctx.emit(record, result)
                 continue
             if (
-                fields := by_field(result)
+                fields := fields_of(result)
             ) is not None:  # before it is taken for several rows: a pydantic model is iterable
                 ctx.emit(record, fields)
                 continue

@@ -10,7 +10,7 @@ import pyarrow as pa
 from msgspec import inspect
 from pydantic import BaseModel
 
-from actorproc.handlers.json_lines import one_a_line
+from actorproc.handlers.json_lines import join_lines
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ class TypedValues(Generic[T]):
 
     def parse_all(self, values: pa.Array) -> list[T] | None:
         """All of a binary column, in order; None if one of them may be against it."""
-        lines = one_a_line(values) if self._decode_lines else None
+        lines = join_lines(values) if self._decode_lines else None
         if lines is None or self._decode_lines is None:
             return None
         try:

@@ -14,6 +14,10 @@ def test_every_exported_name_is_there_and_sorted() -> None:
         assert getattr(actorproc, name).__name__ == name
 
 
+def test_dir_lists_public_names_only() -> None:
+    assert sorted(dir(actorproc)) == sorted([*actorproc.__all__, "__version__"])
+
+
 def test_importing_the_package_alone_imports_nothing_heavy() -> None:
     code = "import actorproc, sys; print(sorted({'pyarrow', 'aiobotocore', 'pydantic', 'anyio'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

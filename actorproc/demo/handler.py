@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from actorproc import Batch, Decision, PartitionContext, Record
-from actorproc.handlers import RecordHandler
+from actorproc import Batch, Decision, PartitionContext, Record, RecordHandler
 
 
 class NeverDeparted(Exception):

@@ -38,7 +38,7 @@ class Unfit(NamedTuple):
     why: str
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """The value as a message shows it."""
     text = repr_of(value)
     return text if len(text) <= SHOWN else text[:SHOWN] + "..."
@@ -46,15 +46,15 @@ def shown(value: object) -> str:
 
 def name_of(column: object) -> str:
     """A column's name as a message has it, whatever the user took for one."""
-    return column if isinstance(column, str) else shown(column)
+    return column if isinstance(column, str) else short_repr(column)
 
 
-def castable(source: pa.DataType, target: pa.DataType) -> bool:
+def can_cast(source: pa.DataType, target: pa.DataType) -> bool:
     """Can columns of type `source` become `target` with nothing lost, unless single values stand against it?"""
     if source == target or pt.is_null(source):
         return True
     if pt.is_dictionary(source):
-        return castable(source.value_type, target)
+        return can_cast(source.value_type, target)
     if pt.is_integer(target) or pt.is_floating(target):
         return bool(pt.is_integer(source) or pt.is_floating(source))
     if pt.is_string(target):
@@ -70,23 +70,23 @@ def castable(source: pa.DataType, target: pa.DataType) -> bool:
     if pt.is_map(target):
         return bool(
             pt.is_map(source)
-            and castable(source.key_type, target.key_type)
-            and castable(source.item_type, target.item_type)
+            and can_cast(source.key_type, target.key_type)
+            and can_cast(source.item_type, target.item_type)
         )
     if pt.is_list(target):
         lists = pt.is_list(source) or pt.is_large_list(source) or pt.is_fixed_size_list(source)
-        return bool(lists and castable(source.value_type, target.value_type))
+        return bool(lists and can_cast(source.value_type, target.value_type))
     if pt.is_struct(target) and pt.is_struct(source):  # fields that only the target has become null
         places = [target.get_field_index(field.name) for field in source]
         return (
             len({*places}) == len(places)
             and all(at >= 0 for at in places)
-            and all(castable(field.type, target[at].type) for field, at in zip(source, places, strict=True))
+            and all(can_cast(field.type, target[at].type) for field, at in zip(source, places, strict=True))
         )
     return False
 
 
-def fit_columns(table: pa.Table, schema: pa.Schema) -> tuple[pa.Table, dict[int, Unfit]]:
+def cast_columns(table: pa.Table, schema: pa.Schema) -> tuple[pa.Table, dict[int, Unfit]]:
     """The rows that fit, as `schema` says.
 
     Args:
@@ -108,13 +108,13 @@ def fit_columns(table: pa.Table, schema: pa.Schema) -> tuple[pa.Table, dict[int,
     keep[list(unfit)] = False
     rest = np.flatnonzero(keep)
     # Among those there may be more: where single values cannot be cast, nulls were not looked for.
-    fitting, more = fit_columns(table.filter(pa.array(keep)), schema)
+    fitting, more = cast_columns(table.filter(pa.array(keep)), schema)
     return fitting, unfit | {int(rest[index]): why for index, why in more.items()}
 
 
 def _shown_at(column: pa.ChunkedArray, index: int) -> str:
     try:
-        return shown(column[index].as_py())
+        return short_repr(column[index].as_py())
     except (ValueError, OverflowError):  # nanoseconds, or a year, that Python's datetime has not
         return " ".join(column.slice(index, 1).combine_chunks().to_string().split())[:SHOWN]
 
@@ -148,18 +148,18 @@ def cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     Raises:
         pa.ArrowInvalid: a value does not fit.
     """
-    if column.type == kind and not (has_rules(kind) or _has_text(kind)):
+    if column.type == kind and not (needs_checks(kind) or _has_text(kind)):
         return column
     return pa.chunked_array([_cast(chunk, kind) for chunk in column.chunks], kind)
 
 
-def has_rules(kind: pa.DataType) -> bool:
+def needs_checks(kind: pa.DataType) -> bool:
     """Are there values of this type that an output cannot have? (Times outside all years, null in a NOT NULL field.)"""
     if pt.is_struct(kind):
-        return any(not field.nullable or has_rules(field.type) for field in kind)
+        return any(not field.nullable or needs_checks(field.type) for field in kind)
     if pt.is_map(kind):
-        return has_rules(kind.key_type) or has_rules(kind.item_type)
-    return has_rules(kind.value_type) if pt.is_list(kind) else kind in _YEARS
+        return needs_checks(kind.key_type) or needs_checks(kind.item_type)
+    return needs_checks(kind.value_type) if pt.is_list(kind) else kind in _YEARS
 
 
 def _has_text(kind: pa.DataType) -> bool:

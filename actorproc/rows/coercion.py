@@ -1,7 +1,7 @@
 """Fitting Python values to Arrow types, strictly: what would lose something or be a guess is refused, with the reason.
 
-Two ways that agree. `plain` tells at the speed of C whether a whole column is of types that Arrow converts rightly by
-itself; where it is not, `coercer` looks at each value. Arrow alone would turn 1.5 into 1, a datetime into its date, an
+Two ways that agree. `converts_natively` tells at the speed of C whether a whole column is of types that Arrow converts rightly by
+itself; where it is not, `value_coercer` looks at each value. Arrow alone would turn 1.5 into 1, a datetime into its date, an
 int into a date, and drop the fields that a struct does not have.
 """
 
@@ -22,9 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from actorproc.rows.casting import shown
+from actorproc.rows.casting import short_repr
 from actorproc.rows.ddl import type_ddl
-from actorproc.rows.fields import by_field
+from actorproc.rows.fields import fields_of
 
 Plain = Callable[[Sequence[Any]], bool]
 Coerce = Callable[[Any], Any]
@@ -36,13 +36,13 @@ def unknown_name(name: object, known: Sequence[str], what: str) -> str:
     """Message for a column or field that is not there, with the one that may be meant."""
     near = get_close_matches(name, known, 1) if isinstance(name, str) else []
     hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"there is no {what} {shown(name)}; {hint}there are: {', '.join(known) or 'none, as output_schema is not declared'}"
+    return f"there is no {what} {short_repr(name)}; {hint}there are: {', '.join(known) or 'none, as output_schema is not declared'}"
 
 
 # Whole columns
 
 
-def plain(kind: pa.DataType) -> Plain:
+def converts_natively(kind: pa.DataType) -> Plain:
     """A test whether all values of a list are of types that `pyarrow.array(values, kind)` converts, or refuses, rightly."""
     if pt.is_timestamp(kind):
         return _plain_timestamps(aware=kind.tz is not None)
@@ -131,7 +131,7 @@ def _plain_decimals(kind: pa.DataType) -> Plain:
 def _plain_structs(kind: pa.StructType) -> Plain:
     types = frozenset({dict, _NONE})
     names = frozenset(field.name for field in kind)
-    children = [(field.name, plain(field.type)) for field in kind]
+    children = [(field.name, converts_natively(field.type)) for field in kind]
 
     def test(values: Sequence[Any]) -> bool:
         if not types.issuperset(map(type, values)):
@@ -146,7 +146,7 @@ def _plain_structs(kind: pa.StructType) -> Plain:
 
 def _plain_maps(kind: pa.MapType) -> Plain:
     types = frozenset({dict, _NONE})
-    keys, items = plain(kind.key_type), plain(kind.item_type)
+    keys, items = converts_natively(kind.key_type), converts_natively(kind.item_type)
 
     def test(values: Sequence[Any]) -> bool:
         if not types.issuperset(map(type, values)):
@@ -159,7 +159,7 @@ def _plain_maps(kind: pa.MapType) -> Plain:
 
 def _plain_lists(kind: pa.ListType) -> Plain:
     types = frozenset({list, tuple, _NONE})
-    items = plain(kind.value_type)
+    items = converts_natively(kind.value_type)
 
     def test(values: Sequence[Any]) -> bool:
         return types.issuperset(map(type, values)) and items(list(chain.from_iterable(filter(None, values))))
@@ -170,8 +170,8 @@ def _plain_lists(kind: pa.ListType) -> Plain:
 # Single values
 
 
-def coercer(kind: pa.DataType, *, required: bool = False) -> Coerce:
-    """A function from a value to one that `plain` accepts and Arrow converts without loss; it raises ValueError with the reason."""
+def value_coercer(kind: pa.DataType, *, required: bool = False) -> Coerce:
+    """A function from a value to one that `converts_natively` accepts and Arrow converts without loss; it raises ValueError with the reason."""
     name = type_ddl(kind)
     convert = _conversion(kind, name)
 
@@ -204,7 +204,7 @@ def _conversion(kind: pa.DataType, name: str) -> Coerce:
 
 
 def _no(value: Any, kind: str, allowed: str) -> ValueError:
-    return ValueError(f"{shown(value)} ({type(value).__name__}) is no {kind}; give {allowed}")
+    return ValueError(f"{short_repr(value)} ({type(value).__name__}) is no {kind}; give {allowed}")
 
 
 def _boolean(value: Any) -> bool:
@@ -226,7 +226,7 @@ def _integer(name: str, bits: int) -> Coerce:
             if (
                 value.is_finite() and value and value.adjusted() > bits
             ):  # an int of it might take minutes, and hold everything up
-                raise ValueError(f"{shown(value)} is out of range for {name} ({low} to {high})")
+                raise ValueError(f"{short_repr(value)} is out of range for {name} ({low} to {high})")
             whole = value.is_finite() and value == value.to_integral_value()
         elif isinstance(value, float | np.floating):
             whole = math.isfinite(value) and value % 1 == 0
@@ -236,7 +236,7 @@ def _integer(name: str, bits: int) -> Coerce:
             raise _no(value, name, "an int, or a float without a fraction")
         number = int(value)
         if not low <= number <= high:
-            raise ValueError(f"{shown(value)} is out of range for {name} ({low} to {high})")
+            raise ValueError(f"{short_repr(value)} is out of range for {name} ({low} to {high})")
         return number
 
     return convert
@@ -249,12 +249,12 @@ def _floating(name: str, *, single: bool) -> Coerce:
             raise _no(value, name, "a float or an int")
         if exact and abs(int(value)) > (2**24 if single else 2**53):
             raise ValueError(
-                f"{shown(value)} is an int that {name} cannot hold exactly; convert it with float() if it may be rounded"
+                f"{short_repr(value)} is an int that {name} cannot hold exactly; convert it with float() if it may be rounded"
             )
         number = float(value)
         with np.errstate(over="ignore"):
             if single and math.isfinite(number) and np.isinf(np.float32(number)):
-                raise ValueError(f"{shown(value)} is out of range for {name}")
+                raise ValueError(f"{short_repr(value)} is out of range for {name}")
         return number
 
     return convert
@@ -266,7 +266,7 @@ def _string(value: Any) -> str:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"{shown(value)} is no text: {error.reason}") from None
+        raise ValueError(f"{short_repr(value)} is no text: {error.reason}") from None
     return str.__str__(value)
 
 
@@ -290,7 +290,7 @@ def _timestamp(*, aware: bool) -> Coerce:
         if not isinstance(value, datetime) or value != value:  # pandas' NaT is a datetime
             raise _no(value, name, wanted)
         if getattr(value, "nanosecond", 0):
-            raise ValueError(f"{shown(value)} has nanoseconds; {name} holds microseconds")
+            raise ValueError(f"{short_repr(value)} has nanoseconds; {name} holds microseconds")
         if (value.utcoffset() is not None) != aware:
             instead = "; or declare the column timestamp_ntz" if aware else "; or declare the column timestamp"
             raise _no(value, name, wanted + instead)
@@ -298,7 +298,7 @@ def _timestamp(*, aware: bool) -> Coerce:
         try:
             return plain_value.astimezone(UTC) if aware else plain_value
         except OverflowError:
-            raise ValueError(f"{shown(value)} is out of range for {name}") from None
+            raise ValueError(f"{short_repr(value)} is out of range for {name}") from None
 
     return convert
 
@@ -320,19 +320,19 @@ def _decimal(name: str, precision: int, scale: int) -> Coerce:
             with localcontext(prec=precision):
                 fitted = number.quantize(unit)
         except InvalidOperation:
-            raise ValueError(f"{shown(value)} is out of range for {name}") from None
+            raise ValueError(f"{short_repr(value)} is out of range for {name}") from None
         if fitted != number:
-            raise ValueError(f"{shown(value)} has more than {scale} digits after the point, too many for {name}")
+            raise ValueError(f"{short_repr(value)} has more than {scale} digits after the point, too many for {name}")
         return fitted
 
     return convert
 
 
 def _struct(kind: pa.StructType) -> Coerce:
-    fields = {field.name: coercer(field.type, required=not field.nullable) for field in kind}
+    fields = {field.name: value_coercer(field.type, required=not field.nullable) for field in kind}
 
     def convert(value: Any) -> dict[str, Any]:
-        given = value if isinstance(value, Mapping) else by_field(value)
+        given = value if isinstance(value, Mapping) else fields_of(value)
         if given is None:
             raise _no(value, "struct", "a dict, a msgspec.Struct, a dataclass or a pydantic model")
         for name in given:
@@ -344,20 +344,21 @@ def _struct(kind: pa.StructType) -> Coerce:
 
 
 def _map(kind: pa.MapType) -> Coerce:
-    keys, items = coercer(kind.key_type, required=True), coercer(kind.item_type)
+    keys, items = value_coercer(kind.key_type, required=True), value_coercer(kind.item_type)
 
     def convert(value: Any) -> list[tuple[Any, Any]]:
         if not isinstance(value, Mapping):
             raise _no(value, "map", "a dict")
         return [
-            (_at(f" key {shown(key)}", keys, key), _at(f"[{shown(key)}]", items, item)) for key, item in value.items()
+            (_at(f" key {short_repr(key)}", keys, key), _at(f"[{short_repr(key)}]", items, item))
+            for key, item in value.items()
         ]
 
     return convert
 
 
 def _list(kind: pa.ListType) -> Coerce:
-    items = coercer(kind.value_type)
+    items = value_coercer(kind.value_type)
 
     def convert(value: Any) -> list[Any]:
         values: Iterable[Any] = value

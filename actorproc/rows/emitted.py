@@ -128,7 +128,7 @@ class Emitted:
     def _encode_some(self) -> None:
         """Encode what is gathered, if it is enough and soon done."""
         enough = self._together <= len(self._columns[0]) < self._together + PIECE
-        if enough and self._encoder.swift and not self._still:
+        if enough and self._encoder.is_fast and not self._still:
             try:
                 self._encode_columns()
             except Exception:  # noqa: BLE001  # `encode` tries it again, and it is no fault of the record at hand

@@ -14,14 +14,14 @@ import pyarrow.types as pt
 
 from actorproc.errors import HandlerError, HandlerMisuse, Misfit
 from actorproc.records import SEQUENCE
-from actorproc.rows.casting import cast, castable, fit_columns, has_rules, shown
-from actorproc.rows.coercion import coercer, plain, unknown_name
+from actorproc.rows.casting import can_cast, cast, cast_columns, needs_checks, short_repr
+from actorproc.rows.coercion import converts_natively, unknown_name, value_coercer
 from actorproc.rows.ddl import type_ddl
-from actorproc.rows.fields import Fielded, by_field
+from actorproc.rows.fields import ObjectWithFields, fields_of
 from actorproc.rows.schema import output_schema
 from actorproc.rows.sequenced import in_order
 
-Row = Mapping[str, Any] | tuple[Any, ...] | Fielded
+Row = Mapping[str, Any] | tuple[Any, ...] | ObjectWithFields
 """Values by column, or all of them in the schema's order."""
 
 
@@ -32,21 +32,21 @@ class _Column:
         self.name: str = field.name
         self._kind = field.type
         self._required = not field.nullable
-        self._checked = has_rules(field.type)
-        self._plain = plain(field.type)
-        self._coerce = coercer(field.type, required=self._required)
-        self.swift = True
+        self._checked = needs_checks(field.type)
+        self._plain = converts_natively(field.type)
+        self._coerce = value_coercer(field.type, required=self._required)
+        self.is_fast = True
         """Whether the latest values were encoded without a look at each."""
 
     def encode(self, values: Sequence[Any]) -> tuple[pa.Array, dict[int, str]]:
         """The values as an array, with null for those that do not fit, and why these do not, by index."""
         try:
             array = self._at_once(values)
-            self.swift = array is not None and not (self._required and array.null_count)
-            if self.swift:
+            self.is_fast = array is not None and not (self._required and array.null_count)
+            if self.is_fast:
                 return array, {}
         except (pa.ArrowException, ArithmeticError, TypeError, ValueError):
-            self.swift = False  # a value is against it: which one, is found below
+            self.is_fast = False  # a value is against it: which one, is found below
         fitting, unfit = [], {}
         for index, value in enumerate(values):
             try:
@@ -94,9 +94,9 @@ class RowEncoder:
         self.width = len(self._columns)
 
     @property
-    def swift(self) -> bool:
+    def is_fast(self) -> bool:
         """Whether the latest rows were encoded without a look at each value, which takes many times as long."""
-        return all(column.swift for column in self._columns)
+        return all(column.is_fast for column in self._columns)
 
     def encode(self, rows: Sequence[Row], sequences: Sequence[int]) -> tuple[pa.RecordBatch, dict[int, Misfit]]:
         """The rows that fit, by `_sequence` (those of one record as they were given), and why others do not.
@@ -155,7 +155,7 @@ class RowEncoder:
                 unknown, given twice, or of another type.
         """
         table = self._arranged(table)
-        fitting, unfit = fit_columns(table, self.schema)
+        fitting, unfit = cast_columns(table, self.schema)
         if not unfit:
             return in_order(fitting), {}
         sequences = table.column(SEQUENCE.name).take(pa.array(sorted(unfit), pa.int64())).to_pylist()
@@ -176,8 +176,8 @@ class RowEncoder:
             return None
         if kind is dict:
             return self._by_name(rows)  # type: ignore[arg-type]
-        if by_field(rows[0]) is not None:
-            return self._by_name([by_field(row) or {} for row in rows])
+        if fields_of(rows[0]) is not None:
+            return self._by_name([fields_of(row) or {} for row in rows])
         names = self._declared.names if kind is tuple else getattr(kind, "_fields", None)
         if not isinstance(names, list | tuple) or not self._names.issuperset(names):
             return None
@@ -205,7 +205,7 @@ class RowEncoder:
         declared = self._declared.names
         for index, row in enumerate(rows):
             if not self._is_row(row):
-                why = f"a row is a dict of column to value, or a tuple in their order, not {shown(row)} ({type(row).__name__})"
+                why = f"a row is a dict of column to value, or a tuple in their order, not {short_repr(row)} ({type(row).__name__})"
                 if row is None:
                     why += ". Of a record that failed ctx.map gives None: leave that out"
                 misfits[index] = Misfit("", why)
@@ -225,13 +225,13 @@ class RowEncoder:
     def _is_row(row: object) -> bool:
         if isinstance(row, tuple):
             return type(row) is tuple or hasattr(row, "_fields")
-        return isinstance(row, Mapping) or by_field(row) is not None
+        return isinstance(row, Mapping) or fields_of(row) is not None
 
     def _as_dict(self, row: Row) -> dict[str, Any]:
         if isinstance(row, tuple):
             names = getattr(row, "_fields", self._declared.names)  # a NamedTuple says which is which
             return dict(zip(names, row, strict=True))
-        return dict(row) if isinstance(row, Mapping) else by_field(row) or {}
+        return dict(row) if isinstance(row, Mapping) else fields_of(row) or {}
 
     # Tables
 
@@ -252,7 +252,7 @@ class RowEncoder:
         for field in self.schema:
             if field.name in names:
                 column = table.column(field.name)
-                if not castable(column.type, field.type):
+                if not can_cast(column.type, field.type):
                     raise HandlerError(
                         f"emit_arrow: column {field.name!r} is {column.type}, the schema says {type_ddl(field.type)}; "
                         "cast it in the handler"

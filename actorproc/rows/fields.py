@@ -16,10 +16,10 @@ class _Dataclass(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
 
-Fielded = msgspec.Struct | BaseModel | _Dataclass
+ObjectWithFields = msgspec.Struct | BaseModel | _Dataclass
 
 
-def by_field(value: object) -> dict[str, Any] | None:
+def fields_of(value: object) -> dict[str, Any] | None:
     """The fields of a Struct, dataclass or pydantic model, by the names that they have in Python; None: it is none of these."""
     if isinstance(value, Mapping):
         return None

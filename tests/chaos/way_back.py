@@ -11,8 +11,7 @@ from typing import Self
 import anyio
 import pyarrow.parquet as pq
 
-from actorproc import Producer
-from actorproc.handlers import JsonRows
+from actorproc import JsonRows, Producer
 from tests.chaos.fleet import Child, Fleet, State
 from tests.chaos.journal import read_journal
 from tests.chaos.place import Place

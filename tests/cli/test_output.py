@@ -11,8 +11,7 @@ import anyio
 import orjson
 import pytest
 
-from actorproc import PartitionContext, Processor, Producer, Record
-from actorproc.handlers import JsonRows, RecordHandler
+from actorproc import JsonRows, PartitionContext, Processor, Producer, Record, RecordHandler
 from actorproc.output.schema import agree_on_schema
 from actorproc.rows.schema import parse_schema
 from actorproc.storage.store import Store

@@ -11,9 +11,8 @@ import orjson
 import pytest
 from rich.console import Console
 
-from actorproc import PartitionContext, Processor, Producer, Record
+from actorproc import JsonRows, PartitionContext, Processor, Producer, Record, RecordHandler
 from actorproc.cli import common
-from actorproc.handlers import JsonRows, RecordHandler
 from tests.cli.conftest import QUICK, Run
 from tests.cli.reading import LAYOUT, lines
 

@@ -11,9 +11,8 @@ import orjson
 import pytest
 import structlog
 
-from actorproc import Processor, Producer
+from actorproc import Capture, Processor, Producer
 from actorproc.errors import Fenced, SourceError
-from actorproc.handlers import Capture
 from actorproc.sources import LogSource
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore

@@ -9,9 +9,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from actorproc import Processor
+from actorproc import Capture, Processor
 from actorproc.errors import UsageError
-from actorproc.handlers import Capture
 from actorproc.testing import check_source
 from examples.sql_source import SqlSource
 

@@ -11,10 +11,10 @@ from typing import Any, ClassVar, NamedTuple
 import pytest
 from pydantic import BaseModel
 
+from actorproc import Capture, JsonRows, RecordHandler
 from actorproc.errors import HandlerDefinitionError
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.checks import checked_handler
-from actorproc.handlers import Capture, JsonRows, RecordHandler
 
 
 class Base(PartitionHandler):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from actorproc.handlers import Capture
+from actorproc import Capture
 from actorproc.records import Batch
 from tests.handlers.running import run
 

@@ -15,10 +15,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from actorproc import Settings
+from actorproc import JsonRows, Settings
 from actorproc.errors import HandlerDefinitionError, SchemaError, SettingsError
 from actorproc.handler.options import load_options
-from actorproc.handlers import JsonRows
 from actorproc.handlers.json_parsing import JsonParser
 from actorproc.processor import Processor
 from actorproc.runtime.clock import Clock

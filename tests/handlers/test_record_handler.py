@@ -11,11 +11,11 @@ from typing import Any
 import anyio
 import pytest
 
+from actorproc import RecordHandler
 from actorproc.errors import HandlerDefinitionError, HandlerMisuse
 from actorproc.handler.base import Decision, PartitionHandler
 from actorproc.handler.checks import checked_handler
 from actorproc.handler.context import PartitionContext
-from actorproc.handlers import RecordHandler
 from actorproc.records import Batch, Record
 from tests.handlers.running import QUICK, run
 

@@ -11,10 +11,10 @@ import orjson
 import pytest
 from pydantic import BaseModel
 
+from actorproc import RecordHandler
 from actorproc.errors import HandlerDefinitionError
 from actorproc.handler.base import Decision
 from actorproc.handler.context import PartitionContext
-from actorproc.handlers import RecordHandler
 from actorproc.records import Batch, Record
 from tests.handlers.running import run
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from actorproc import Processor, Settings
-from actorproc.handlers import JsonRows
+from actorproc import JsonRows, Processor, Settings
 from actorproc.testing import MemorySource
 
 PAGE = (Path(__file__).parents[2] / "docs" / "output.md").read_text()

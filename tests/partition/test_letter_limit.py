@@ -8,10 +8,9 @@ from typing import Any
 import orjson
 import pytest
 
-from actorproc import PartitionContext, Processor, Record
+from actorproc import PartitionContext, Processor, Record, RecordHandler
 from actorproc.config.settings import Settings
 from actorproc.errors import TooManyDeadLetters
-from actorproc.handlers import RecordHandler
 from actorproc.partition.dead_letter_limit import DeadLetterLimit
 from actorproc.records import Batch
 from actorproc.storage.store import Store

@@ -8,9 +8,19 @@ from typing import Any
 
 import pytest
 
-from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer, Record, errors
+from actorproc import (
+    Batch,
+    Capture,
+    JsonRows,
+    PartitionContext,
+    PartitionHandler,
+    Processor,
+    Producer,
+    Record,
+    RecordHandler,
+    errors,
+)
 from actorproc.config.settings import Settings
-from actorproc.handlers import Capture, JsonRows, RecordHandler
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from tests.processor.doubling import QUICK, Double, fed

@@ -9,12 +9,11 @@ import anyio
 import numpy as np
 import pytest
 
-from actorproc import Processor, Producer
+from actorproc import Capture, Processor, Producer
 from actorproc.admin import add_reader, remove_reader
 from actorproc.admin.retained import RetainedOutput
 from actorproc.admin.trim import plan_trim
 from actorproc.errors import CorruptObject, UsageError
-from actorproc.handlers import Capture
 from actorproc.retention.boundary import Boundaries, raise_boundary
 from actorproc.retention.readers import Reader, decide, lowest_numbers, read_registry, register, remove
 from actorproc.sources import LogSource

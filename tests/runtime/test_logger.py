@@ -13,9 +13,8 @@ import anyio
 import pytest
 import structlog
 
-from actorproc import Batch, Decision, PartitionContext, PartitionHandler, PartitionInfo, Processor, Producer
+from actorproc import Batch, Capture, Decision, PartitionContext, PartitionHandler, PartitionInfo, Processor, Producer
 from actorproc.config.settings import Settings
-from actorproc.handlers import Capture
 from actorproc.runtime.logger import get_logger
 from actorproc.sources import LogSource
 from actorproc.storage.names import log_head
@@ -27,8 +26,7 @@ from actorproc.testing.simulation.loop import run as virtual
 
 EMBEDDED = """
 import anyio
-from actorproc import Processor
-from actorproc.handlers import Capture
+from actorproc import Capture, Processor
 from actorproc.stores.memory import MemoryStore
 from actorproc.storage.store import Store
 from actorproc.testing.memory_source import MemorySource

@@ -19,9 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 import structlog
 
-from actorproc import Batch, Chunk, Cursor, End, Processor, Producer, Source
+from actorproc import Batch, Capture, Chunk, Cursor, End, JsonRows, Processor, Producer, Source
 from actorproc.errors import EndNotReached, SourceError, UsageError
-from actorproc.handlers import Capture, JsonRows
 from actorproc.records import RECORD_SCHEMA
 from actorproc.sources import guarded
 from actorproc.storage.names import ProcessorLayout

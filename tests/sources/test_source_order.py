@@ -10,9 +10,8 @@ import anyio
 import pyarrow.parquet as pq
 import pytest
 
-from actorproc import Chunk, End, PartitionContext, Processor, Record
+from actorproc import Chunk, End, PartitionContext, Processor, Record, RecordHandler
 from actorproc.errors import EndNotReached
-from actorproc.handlers import RecordHandler
 from actorproc.records import Batch
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore

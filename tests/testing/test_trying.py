@@ -16,10 +16,10 @@ from actorproc import (
     PartitionContext,
     PartitionHandler,
     Record,
+    RecordHandler,
     Settings,
 )
 from actorproc.errors import EndNotReached, UsageError
-from actorproc.handlers import RecordHandler
 from actorproc.testing import run_handler
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
