@@ -11,7 +11,7 @@ from actorproc.admin.retained import RetainedDataset, RetainedLog, RetainedOutpu
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
 from actorproc.group.locations import missing_processor
-from actorproc.log.segments import open_log
+from actorproc.log.metadata import open_log
 from actorproc.retention.readers import Reader, register, remove
 from actorproc.storage.names import ProcessorLayout, natural
 from actorproc.stores import open_store

@@ -20,8 +20,10 @@ import pyarrow.compute as pc
 
 from actorproc.errors import RESTORE, CorruptObject, UsageError, located
 from actorproc.log.append_once import ending, hinting, land
-from actorproc.log.heads import HeadWriter
-from actorproc.log.segments import LogMeta, Notes, encode_file, end_of, open_log
+from actorproc.log.hints import HintWriter
+from actorproc.log.metadata import LogMeta, open_log
+from actorproc.log.offsets import end_of
+from actorproc.log.segment import SegmentFooter, encode_file
 from actorproc.output.dead_letters import HISTORY, decoded, letter_files, no_letters, read_letters
 from actorproc.output.source_identity import check_source
 from actorproc.records import Batch
@@ -47,7 +49,7 @@ class Part:
     """Of the log file that is appended."""
     covers: int
     running: int
-    """As in `actorproc.log.segments.Notes`: fixed, so that the file is the same whenever it is made."""
+    """As in `actorproc.log.segment.SegmentFooter`: fixed, so that the file is the same whenever it is made."""
     base: int
     """Where it is tried, or stands when `done`. Every lower base is another's for good."""
     done: bool
@@ -137,7 +139,7 @@ class Replay:
     Files of the log must not have been deleted at or after the base of an unfinished intent, as for every append.
     """
 
-    def __init__(self, store: Store, processor: str, log: Store, heads: HeadWriter, meta: LogMeta) -> None:
+    def __init__(self, store: Store, processor: str, log: Store, heads: HintWriter, meta: LogMeta) -> None:
         self._store = store
         self._processor = processor
         self._layout = ProcessorLayout(processor)
@@ -258,7 +260,7 @@ class Replay:
         table = pa.Table.from_batches([batch.data])
         newest = pc.max(table.column("timestamp")).cast(pa.int64()).as_py()
         producer = f"replay of {self._processor}"
-        notes = Notes(part.put_id, producer, newest, max(newest, part.running), part.covers)
+        notes = SegmentFooter(part.put_id, producer, newest, max(newest, part.running), part.covers)
         return encode_file(table, notes, _COMPRESSION)
 
     def _record(self, letter: Letter) -> tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], datetime]:

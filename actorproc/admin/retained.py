@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
-from actorproc.log.segments import end_of, last_base, open_log
+from actorproc.log.metadata import open_log
+from actorproc.log.offsets import end_of, last_base
 from actorproc.output.chain import OutputChain, large_letters
 from actorproc.output.checkpoint import read_checkpoint
 from actorproc.output.dataset import partitions_with_state

@@ -13,8 +13,9 @@ from typing import NamedTuple
 import anyio
 
 from actorproc.errors import CorruptObject
-from actorproc.log.heads import HeadWriter
-from actorproc.log.segments import Notes, newest_file, running_time
+from actorproc.log.hints import HintWriter
+from actorproc.log.offsets import newest_file, running_time
+from actorproc.log.segment import SegmentFooter
 from actorproc.retention.boundary import read_boundary
 from actorproc.runtime.tasks import first_cause
 from actorproc.storage.names import log_boundary, log_file
@@ -40,7 +41,7 @@ async def ending(log: Store, partition: str, hint: int) -> LogEnd:
 
 
 async def land(
-    log: Store, heads: HeadWriter, partition: str, base: int, put_id: str, body: bytes, *, doubt: str
+    log: Store, heads: HintWriter, partition: str, base: int, put_id: str, body: bytes, *, doubt: str
 ) -> bool:
     """Put a file with the notes' `put_id` at `base`. True: it is there, whoever wrote it; False: the base is another's for good.
 
@@ -63,7 +64,7 @@ async def land(
                 raise CorruptObject(
                     key, "was refused and is gone: files of a log are deleted while it is appended to"
                 ) from None
-            ours = Notes.from_footer(key, footer_of(key, conflict.stored.body)).put_id == put_id
+            ours = SegmentFooter.from_footer(key, footer_of(key, conflict.stored.body)).put_id == put_id
         else:
             ours = True
         known = base  # if it is another's, too: he may have died before giving a hint
@@ -80,9 +81,9 @@ async def land(
 
 
 @asynccontextmanager
-async def hinting(log: Store) -> AsyncIterator[HeadWriter]:
+async def hinting(log: Store) -> AsyncIterator[HintWriter]:
     """While inside, readers of the log are told of what is appended. An error leaves the head open: they look themselves."""
-    heads = HeadWriter(log, log.clock)
+    heads = HintWriter(log, log.clock)
     await heads.look_around()
     try:
         async with anyio.create_task_group() as tasks:

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from actorproc.errors import CorruptObject, StoreRefused, StoreUnavailable
-from actorproc.log.segments import Notes, encode_file, newest_file, running_time
+from actorproc.log.offsets import newest_file, running_time
+from actorproc.log.segment import SegmentFooter, encode_file
 from actorproc.retention.boundary import RETENTION, read_boundary
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import Clock
@@ -114,7 +115,7 @@ class Appender:
         if self._since(self._looked_at) > _LOOK_AGAIN:
             await self._locate()
         running = max(self._running, newest)
-        notes = Notes(self._clock.nonce(), self._producer, newest, running, covers=self._base)
+        notes = SegmentFooter(self._clock.nonce(), self._producer, newest, running, covers=self._base)
         return await self._clock.compute(encoding_cost(table), encode_file, table, notes, self._compression)
 
     async def _check_not_trimmed(self, base: int) -> None:
@@ -158,7 +159,7 @@ class Appender:
         if stored is None:
             raise CorruptObject(key, "was refused and is gone: files of a log are deleted while it is appended to")
         footer = footer_of(key, stored.body)
-        self._running = max(self._running, Notes.from_footer(key, footer).newest)
+        self._running = max(self._running, SegmentFooter.from_footer(key, footer).newest)
         self._base, self._hint = base + footer.rows, base
 
     async def _locate(self) -> None:

@@ -16,9 +16,9 @@ import orjson
 
 from actorproc.config.environment import did_you_mean
 from actorproc.errors import UsageError
-from actorproc.log.payloads import VALUE_LIMIT
 from actorproc.log.producer import Producer
 from actorproc.log.resume_point import Account
+from actorproc.log.serializers import VALUE_LIMIT
 from actorproc.runtime.clock import SYSTEM, Clock
 
 BLOCK = 2**20

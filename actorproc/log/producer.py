@@ -17,10 +17,12 @@ import pyarrow as pa
 
 from actorproc.config.settings import Settings, count_of_bytes, duration
 from actorproc.errors import PASSING, ActorprocError, UsageError
-from actorproc.log.heads import HeadWriter
-from actorproc.log.outbox import Outbox, ProducerStatistics
+from actorproc.log.batches import Deliveries, Delivery, weight_of
+from actorproc.log.hints import HintWriter
+from actorproc.log.metadata import HOW_TO_CREATE, checked_partitions, create_log, open_log
 from actorproc.log.partitioner import Partitioner, Router, Unkeyed
-from actorproc.log.payloads import (
+from actorproc.log.sender import ProducerStatistics, Sender
+from actorproc.log.serializers import (
     COLUMNS_LIMIT,
     RECORD_WEIGHT,
     VALUE_LIMIT,
@@ -35,8 +37,6 @@ from actorproc.log.payloads import (
     microseconds,
     value_bytes,
 )
-from actorproc.log.producer_batch import Deliveries, Delivery, weight_of
-from actorproc.log.segments import HOW_TO_CREATE, checked_partitions, create_log, open_log
 from actorproc.records import warm_up
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
@@ -104,8 +104,8 @@ class Producer:
         self._router = Router(1, partitioner, clock.random)  # until the number of partitions is known
         self._unbroken = 0  # records taken in since others had the event loop
         self._together = _FEW  # records that send_many takes at once, if they are as small as the latest
-        self._heads = HeadWriter(self._store, clock)
-        self._outbox = Outbox(
+        self._heads = HintWriter(self._store, clock)
+        self._outbox = Sender(
             self._store, self._heads, buffer_bytes=most, linger=seconds, timeout=timeout, compression=compression, clock=clock
         )  # fmt: skip
         self._stack = AsyncExitStack()

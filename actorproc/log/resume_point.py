@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from actorproc.log.producer_batch import Deliveries
+from actorproc.log.batches import Deliveries
 
 
 class Appended(NamedTuple):

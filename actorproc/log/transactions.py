@@ -17,9 +17,11 @@ import pyarrow.compute as pc
 
 from actorproc.errors import CorruptObject, SourceError, StoreError, UsageError
 from actorproc.log.append_once import ending, hinting, land
-from actorproc.log.heads import HeadWriter
-from actorproc.log.segments import Notes, encode_file, first_base, open_log
-from actorproc.log.staging import Staged, decode_staged
+from actorproc.log.hints import HintWriter
+from actorproc.log.metadata import open_log
+from actorproc.log.offsets import first_base
+from actorproc.log.segment import SegmentFooter, encode_file
+from actorproc.log.staged_files import StagedFile, decode_staged
 from actorproc.retention.boundary import read_boundary
 from actorproc.runtime.logger import get_logger
 from actorproc.runtime.tasks import gather
@@ -96,7 +98,7 @@ class Transactions:
         CorruptObject: an object in the way is not what was written there.
     """
 
-    def __init__(self, store: Store, heads: HeadWriter) -> None:
+    def __init__(self, store: Store, heads: HintWriter) -> None:
         self._store = store
         self._heads = heads
 
@@ -112,7 +114,7 @@ class Transactions:
         async with hinting(store) as heads:
             yield cls(store, heads)
 
-    async def commit(self, name: str, batch: int, staged: Sequence[Staged], *, in_turn: bool = False) -> None:
+    async def commit(self, name: str, batch: int, staged: Sequence[StagedFile], *, in_turn: bool = False) -> None:
         """On return `batch` is in the log, once: these records, or those with which it was begun before.
 
         Args:
@@ -162,14 +164,14 @@ class Transactions:
                 stored, _ = await self._write(key, plan, stored.tag if stored else None)
         await self._tidy(name, batch)
 
-    async def _unseen(self, staged: Sequence[Staged]) -> int:
+    async def _unseen(self, staged: Sequence[StagedFile]) -> int:
         """How many of the staged objects are not here: once a batch is decided on them, nothing else can be done."""
         folders = {folder_of(one.key) for one in staged}
         listed = (await gather(sorted(folders), self._store.list)).values()
         found = {entry.key for listing in listed for entry in listing.entries}
         return sum(one.key not in found for one in staged)
 
-    async def _plan(self, batch: int, staged: Sequence[Staged]) -> Transaction:
+    async def _plan(self, batch: int, staged: Sequence[StagedFile]) -> Transaction:
         hints = self._heads.newest
         partitions = sorted({str(partition) for one in staged for partition in one.partitions}, key=int)
         ends = await gather(partitions, lambda name: ending(self._store, name, hints.get(name, 0)))
@@ -317,7 +319,7 @@ async def _read(store: Store, name: str) -> Transaction | None:
     return None if stored is None else Transaction.from_json(key, stored.body)
 
 
-def _grouped(staged: Sequence[Staged]) -> list[list[str]]:
+def _grouped(staged: Sequence[StagedFile]) -> list[list[str]]:
     """The keys, in order, in groups of at most `GROUP_BYTES`, or of one."""
     groups: list[list[str]] = []
     size = 0
@@ -333,5 +335,5 @@ def _grouped(staged: Sequence[Staged]) -> list[list[str]]:
 def _encoded(batches: Sequence[pa.RecordBatch], put_id: str, share: PartitionProgress) -> _File:
     table = pa.Table.from_batches(batches)
     newest = pc.max(table.column("timestamp")).cast(pa.int64()).as_py()
-    notes = Notes(put_id, "transaction", newest, max(share.running, newest), covers=share.base)
+    notes = SegmentFooter(put_id, "transaction", newest, max(share.running, newest), covers=share.base)
     return _File(put_id, encode_file(table, notes, _COMPRESSION), table.num_rows, newest)

@@ -6,7 +6,7 @@ import os
 
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
-from actorproc.log.segments import HOW_TO_CREATE
+from actorproc.log.metadata import HOW_TO_CREATE
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.sources.guarded import guarded, kind_of
 from actorproc.sources.log import LogSource

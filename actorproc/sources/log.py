@@ -14,8 +14,10 @@ import anyio
 
 from actorproc.config.settings import Settings
 from actorproc.errors import CorruptObject, SourceError, StoreRefused, UsageError, locate, located
-from actorproc.log.heads import HeadWatch
-from actorproc.log.segments import HOW_TO_CREATE, ROW_GROUP_BYTES, Segment, end_of, find_time, first_base, open_log
+from actorproc.log.hint_watch import HintWatch
+from actorproc.log.metadata import HOW_TO_CREATE, open_log
+from actorproc.log.offsets import end_of, find_time, first_base
+from actorproc.log.segment import ROW_GROUP_BYTES, Segment
 from actorproc.records import Batch
 from actorproc.retention.boundary import read_boundary
 from actorproc.retention.readers import Reader, register
@@ -66,7 +68,7 @@ class LogSource(Source):
         self._opened = AsyncExitStack()
         self._store = given_store("log", log, "the URL or folder of a log", self._settings, clock)
         self.url = self._store.url
-        self._heads = HeadWatch(self._store, clock, self._settings.poll_interval)
+        self._heads = HintWatch(self._store, clock, self._settings.poll_interval)
         self._partitions: list[str] = []
         self._lowest: Mapping[str, int] = {}  # where partitions begin, as of when we registered
         self._get_seconds = 0.0  # what a GET takes, smoothed

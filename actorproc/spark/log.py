@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from actorproc.log.segments import Segment, first_base, open_log, read_notes
+from actorproc.log.metadata import open_log
+from actorproc.log.offsets import first_base, read_notes
+from actorproc.log.segment import Segment
 from actorproc.records import RECORD_SCHEMA
 from actorproc.retention.boundary import NOTHING_TRIMMED, Boundaries
 from actorproc.retention.readers import lowest_numbers

@@ -19,9 +19,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from actorproc.errors import SourceError, StoreError, UsageError
+from actorproc.log.metadata import create_log, find_log, open_log
 from actorproc.log.partitioner import Router
-from actorproc.log.segments import create_log, find_log, open_log
-from actorproc.log.staging import Staged, encode_staged
+from actorproc.log.staged_files import StagedFile, encode_staged
 from actorproc.log.transactions import UNNAMED, Transactions, abandon, is_begun, is_done
 from actorproc.records import RECORD_SCHEMA
 from actorproc.runtime.clock import SYSTEM
@@ -45,7 +45,7 @@ Rows = tuple[pa.RecordBatch, npt.NDArray[np.uint32]]
 class Message(WriterCommitMessage):
     """What a task has staged, and for which transaction."""
 
-    def __init__(self, transaction: str, staged: Sequence[Staged]) -> None:
+    def __init__(self, transaction: str, staged: Sequence[StagedFile]) -> None:
         self.transaction = transaction
         self.staged = staged
 
@@ -72,7 +72,7 @@ class _Writer(QuickAck):
         # The same for each attempt: where rows without a key go.
         router = Router(partitions, "sticky", Random(f"{transaction}/{batch}/{number}"))  # noqa: S311
         now = pa.scalar(SYSTEM.now(), RECORD_SCHEMA.field("timestamp").type)
-        staged: list[Staged] = []
+        staged: list[StagedFile] = []
         waiting: list[Rows] = []
         size = 0
         with self._open() as place:
@@ -99,14 +99,14 @@ class _Writer(QuickAck):
             place.call(_append, place.store, given[0].transaction, batch, staged, in_turn)
 
 
-def _put(place: BlockingStore, rows: Sequence[Rows], size: int, transaction: str, batch: int) -> Staged:
+def _put(place: BlockingStore, rows: Sequence[Rows], size: int, transaction: str, batch: int) -> StagedFile:
     body, partitions = encode_staged(rows)
     key = log_staged(transaction, batch, SYSTEM.nonce())
     place.call(place.store.put, key, body)
-    return Staged(key, size, partitions)
+    return StagedFile(key, size, partitions)
 
 
-async def _append(store: Store, transaction: str, batch: int, staged: Sequence[Staged], in_turn: bool) -> None:
+async def _append(store: Store, transaction: str, batch: int, staged: Sequence[StagedFile], in_turn: bool) -> None:
     # One that was begun is finished, though it may find no rows this time.
     if not staged and not await is_begun(store, transaction, batch):
         return

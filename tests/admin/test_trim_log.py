@@ -12,7 +12,7 @@ from actorproc.admin.replay import Replay
 from actorproc.admin.retained import RetainedLog
 from actorproc.admin.trim import Trim, plan_trim, trim
 from actorproc.errors import CorruptObject, SourceError, StoreRefused, StoreUnavailable
-from actorproc.log.segments import end_of, first_base
+from actorproc.log.offsets import end_of, first_base
 from actorproc.retention.boundary import raise_boundary, read_boundary
 from actorproc.retention.readers import Reader, decide, read_registry, register
 from actorproc.sources import LogSource

@@ -6,7 +6,7 @@ from actorproc import Processor
 from actorproc.admin.retained import RetainedLog, RetainedOutput
 from actorproc.admin.trim import trim
 from actorproc.config.settings import Settings
-from actorproc.log.segments import end_of
+from actorproc.log.offsets import end_of
 from actorproc.retention.boundary import read_boundary
 from actorproc.retention.readers import Reader, read_registry, register
 from actorproc.sources import LogSource

@@ -19,7 +19,7 @@ import structlog
 from actorproc import Producer
 from actorproc.cli import main, serve
 from actorproc.cli.logging import LogLevel, set_up_logging
-from actorproc.log.producer_batch import Deliveries
+from actorproc.log.batches import Deliveries
 from actorproc.stores import s3
 from tests.chaos import workload
 

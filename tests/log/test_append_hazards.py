@@ -11,8 +11,8 @@ from itertools import chain
 import pytest
 
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable
+from actorproc.log.batches import Delivery
 from actorproc.log.producer import Producer
-from actorproc.log.producer_batch import Delivery
 from actorproc.storage.store import Backend, Listing, Store, Stored, StoreLimits
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.simulation.clock import VirtualClock

@@ -13,14 +13,15 @@ import pytest
 
 from actorproc.errors import CorruptObject, UsageError
 from actorproc.group.membership import GroupDocument
+from actorproc.log.metadata import create_log, open_log
 from actorproc.log.producer import Producer
-from actorproc.log.segments import ROW_GROUP_BYTES, Notes, Segment, create_log, encode_file, open_log
+from actorproc.log.segment import ROW_GROUP_BYTES, Segment, SegmentFooter, encode_file
 from actorproc.records import RECORD_SCHEMA, Batch
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 
-NOTES = Notes("put", "producer", newest=1, running=1, covers=0)
+NOTES = SegmentFooter("put", "producer", newest=1, running=1, covers=0)
 
 
 def table(values: list[bytes | None]) -> pa.Table:

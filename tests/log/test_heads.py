@@ -8,7 +8,7 @@ import pytest
 
 from actorproc.config.settings import Settings
 from actorproc.errors import ConditionFailed, StoreUnavailable
-from actorproc.log.heads import FORGET_AFTER, IDLE_AFTER, SWEEP_AGES
+from actorproc.log.hints import FORGET_AFTER, IDLE_AFTER, SWEEP_AGES
 from actorproc.log.producer import Producer
 from actorproc.sources import LogSource
 from actorproc.storage.store import Backend, Listing, Store, Stored, StoreLimits

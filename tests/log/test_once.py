@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 
 from actorproc.log.append_once import ending
-from actorproc.log.segments import Notes, encode_file, find_time
+from actorproc.log.offsets import find_time
+from actorproc.log.segment import SegmentFooter, encode_file
 from actorproc.records import Batch
 from actorproc.storage.names import log_file
 from actorproc.storage.store import Listing, Store
@@ -24,7 +25,7 @@ def microseconds(number: int) -> int:
 
 def file(at: int, put_id: str, *, covers: int, running: int | None = None) -> bytes:
     data = Batch.of("0", [b"x"], [0], timestamps=[hour(at)]).data
-    notes = Notes(put_id, "p", microseconds(at), running or microseconds(at), covers)
+    notes = SegmentFooter(put_id, "p", microseconds(at), running or microseconds(at), covers)
     return encode_file(pa.Table.from_batches([data]), notes, "zstd")
 
 

@@ -18,10 +18,10 @@ import pytest
 
 from actorproc.config.settings import Settings
 from actorproc.errors import StoreError, StoreRefused, UsageError
+from actorproc.log.batches import DeliveryReport, ProducerBatch, weight_of
 from actorproc.log.partitioner import partition_of_key
-from actorproc.log.payloads import columns
 from actorproc.log.producer import Producer
-from actorproc.log.producer_batch import OutgoingBatch, Sent, weight_of
+from actorproc.log.serializers import columns
 from actorproc.records import Batch, Record
 from actorproc.sources import LogSource
 from actorproc.storage.store import Store
@@ -213,7 +213,7 @@ def test_a_record_waits_for_company_no_longer_than_linger() -> None:
             await clock.sleep(1.5)
             second = await producer.send("b")
             assert not first.done
-            assert (await first, await second) == (Sent("0", 0), Sent("0", 1))
+            assert (await first, await second) == (DeliveryReport("0", 0), DeliveryReport("0", 1))
             assert clock.monotonic() - began == pytest.approx(2, abs=0.01)
             assert producer.statistics().files == 1
 
@@ -527,7 +527,7 @@ async def test_records_that_are_sent_many_at_a_time_and_spread_thin_take_no_colu
     data = Batch.of(
         "0", [b"a", None, b"c"], range(3), keys=[b"k", None, b""], headers=[(), (("h", b"1"),), ()], timestamps=[AT] * 3
     ).data
-    batch = OutgoingBatch("0", 0.0)
+    batch = ProducerBatch("0", 0.0)
     weights = [weight_of(data.slice(n, 1)) for n in range(3)]
     firsts = [batch.add_columns(data.slice(n, 1), weight) for n, weight in enumerate(weights)]
     assert firsts == [0, 1, 2]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from actorproc.log.offsets import read_notes
 from actorproc.log.producer import Producer
-from actorproc.log.segments import read_notes
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 

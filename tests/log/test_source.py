@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from actorproc.config.settings import Settings
 from actorproc.errors import CorruptObject, SourceError, UsageError
 from actorproc.log.appender import Appender
-from actorproc.log.heads import HeadWriter
+from actorproc.log.hints import HintWriter
+from actorproc.log.metadata import create_log
 from actorproc.log.producer import Producer
-from actorproc.log.segments import ROW_GROUP_BYTES, create_log
+from actorproc.log.segment import ROW_GROUP_BYTES
 from actorproc.records import RECORD_SCHEMA, Batch
 from actorproc.runtime.budget import ByteBudget, Room
 from actorproc.sources import LogSource, open_source
@@ -547,4 +548,4 @@ async def test_a_head_that_is_no_head_does_not_stop_readers_or_producers() -> No
     source = await opened(store)
     assert await values(source, "0") == [b"a", b"b"]
     assert await source.end("0") == End("2", 1)
-    await HeadWriter(store, store.clock).look_around()
+    await HintWriter(store, store.clock).look_around()

@@ -14,9 +14,10 @@ import pyarrow as pa
 import pytest
 
 from actorproc.errors import StoreError, UsageError
-from actorproc.log import appender, payloads
+from actorproc.log import appender
+from actorproc.log import serializers as payloads
 from actorproc.log.producer import Producer
-from actorproc.log.segments import Segment, encode_file
+from actorproc.log.segment import Segment, encode_file
 from actorproc.records import Batch
 from actorproc.storage.names import log_file
 from actorproc.storage.store import Store
@@ -45,7 +46,7 @@ HALF = "caf\udce9"  # as os.listdir gives a name that is no UTF-8
 async def test_what_no_file_can_hold_is_refused_by_name_and_the_producer_goes_on(
     record: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actorproc.log.payloads.VALUE_LIMIT", 1000)
+    monkeypatch.setattr("actorproc.log.serializers.VALUE_LIMIT", 1000)
     monkeypatch.setattr("actorproc.log.producer.VALUE_LIMIT", 1000)
     store = Store(MemoryStore())
     async with Producer(store, partitions=1) as producer:

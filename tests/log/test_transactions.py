@@ -12,9 +12,10 @@ import pytest
 
 from actorproc.errors import CorruptObject, SourceError, StoreUnavailable, UsageError
 from actorproc.log import transactions
+from actorproc.log.metadata import create_log
+from actorproc.log.offsets import end_of
 from actorproc.log.producer import Producer
-from actorproc.log.segments import create_log, end_of
-from actorproc.log.staging import Staged, decode_staged, encode_staged
+from actorproc.log.staged_files import StagedFile, decode_staged, encode_staged
 from actorproc.log.transactions import Transactions, is_begun, is_done
 from actorproc.records import Batch
 from actorproc.retention.boundary import raise_boundary
@@ -61,7 +62,7 @@ class World:
         async with Producer(Store(self.truth), partitioner=lambda key, *_: int(key or 0)) as producer:
             await producer.send_many([b"another's"] * 2, keys=["0", "1"])
 
-    async def stage(self, store: Store, batch: int, values: Sequence[str]) -> list[Staged]:
+    async def stage(self, store: Store, batch: int, values: Sequence[str]) -> list[StagedFile]:
         """Two objects: the values go to partitions in turn, the last to 2 alone."""
         staged = []
         for n, part in enumerate((values[:-1], values[-1:])):
@@ -70,7 +71,7 @@ class World:
             body, partitions = encode_staged([(data, chosen)])
             key = log_staged("t", batch, store.clock.nonce())
             await store.put(key, body)
-            staged.append(Staged(key, data.nbytes, partitions))
+            staged.append(StagedFile(key, data.nbytes, partitions))
         return staged
 
     async def commit(

@@ -17,9 +17,9 @@ from actorproc.config.settings import Settings
 from actorproc.log import append_once as once
 from actorproc.log import transactions
 from actorproc.log.append_once import ending, hinting
+from actorproc.log.metadata import open_log
 from actorproc.log.producer import Producer
-from actorproc.log.segments import open_log
-from actorproc.log.staging import Staged, encode_staged
+from actorproc.log.staged_files import StagedFile, encode_staged
 from actorproc.log.transactions import Transactions, is_done
 from actorproc.records import Batch
 from actorproc.sources import LogSource
@@ -122,13 +122,13 @@ def sleeping_in(land: Any, meanwhile: Meanwhile) -> Any:
     return slept
 
 
-async def staged(store: Store, *values: str) -> list[Staged]:
+async def staged(store: Store, *values: str) -> list[StagedFile]:
     times = [datetime(2026, 1, 1, tzinfo=UTC)] * len(values)
     data = Batch.of("", [value.encode() for value in values], range(len(values)), timestamps=times).data
     body, parts = encode_staged([(data, np.zeros(len(values), np.uint32))])
     key = log_staged("t", 7, store.clock.nonce())
     await store.put(key, body)
-    return [Staged(key, data.nbytes, parts)]
+    return [StagedFile(key, data.nbytes, parts)]
 
 
 def test_a_driver_that_slept_while_another_finished_its_batch_hears_that_it_is_done(

@@ -20,8 +20,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor, Producer, Settings
 from actorproc.errors import SourceError, UsageError
+from actorproc.log.metadata import create_log
 from actorproc.log.partitioner import partition_of_key
-from actorproc.log.segments import create_log
 from actorproc.log.transactions import Transaction, Transactions
 from actorproc.records import Record
 from actorproc.sources.log import LogSource

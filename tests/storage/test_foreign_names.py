@@ -10,8 +10,8 @@ from actorproc.admin.status import read_status
 from actorproc.admin.trim import plan_trim
 from actorproc.config.settings import Settings
 from actorproc.group.locations import missing_processor
+from actorproc.log.offsets import first_base, last_base
 from actorproc.log.producer import Producer
-from actorproc.log.segments import first_base, last_base
 from actorproc.output.compaction import sweep
 from actorproc.output.dataset import output_pieces, partitions_with_state
 from actorproc.output.dead_letters import dead_letters, letter_files

@@ -16,9 +16,9 @@ from anyio.abc import TaskGroup
 
 from actorproc.config.settings import Settings
 from actorproc.errors import StoreUnavailable
+from actorproc.log.batches import Deliveries, Delivery
+from actorproc.log.metadata import create_log
 from actorproc.log.producer import Producer
-from actorproc.log.producer_batch import Deliveries, Delivery
-from actorproc.log.segments import create_log
 from actorproc.sources.log import LogSource
 from actorproc.sources.protocol import Source
 from actorproc.storage.names import log_dir, number_of, partition_of

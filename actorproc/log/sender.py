@@ -11,8 +11,8 @@ import anyio.abc
 
 from actorproc.errors import ActorprocError, StoreError, StoreUnavailable, described
 from actorproc.log.appender import Appender
-from actorproc.log.heads import HeadWriter
-from actorproc.log.producer_batch import OutgoingBatch
+from actorproc.log.batches import ProducerBatch
+from actorproc.log.hints import HintWriter
 from actorproc.runtime.budget import ByteBudget
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.logger import get_logger
@@ -38,16 +38,16 @@ class ProducerStatistics(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Lane:
+class _PartitionQueue:
     """A partition, as the producer sees it. `running`: a task takes care of the queue."""
 
     appender: Appender
-    queue: deque[OutgoingBatch] = field(default_factory=deque)
+    queue: deque[ProducerBatch] = field(default_factory=deque)
     """Oldest first. The first stays until it is settled, ripe once it is under way."""
     running: bool = False
 
 
-class Outbox:
+class Sender:
     """Batches of each partition, sent one after the other.
 
     Args:
@@ -60,7 +60,7 @@ class Outbox:
     def __init__(
         self,
         store: Store,
-        heads: HeadWriter,
+        heads: HintWriter,
         *,
         buffer_bytes: int,
         linger: float,
@@ -75,8 +75,8 @@ class Outbox:
         self._timeout = timeout
         self._compression = compression
         self._clock = clock
-        self._lanes: dict[int, _Lane] = {}
-        self._pending: dict[OutgoingBatch, None] = {}  # not settled, oldest first
+        self._lanes: dict[int, _PartitionQueue] = {}
+        self._pending: dict[ProducerBatch, None] = {}  # not settled, oldest first
         self._failure: Exception | None = None  # the first since the last flush
         self._records = self._files = self._failed = 0
 
@@ -95,7 +95,7 @@ class Outbox:
         """Nothing was taken in for it."""
         self._budget.give_back(weight)
 
-    def open_batch(self, index: int, tasks: anyio.abc.TaskGroup) -> OutgoingBatch:
+    def open_batch(self, index: int, tasks: anyio.abc.TaskGroup) -> ProducerBatch:
         """The batch of a partition to which records can be added; `tasks`: in which it is sent."""
         lane = self._lanes.get(index)
         if lane is None:
@@ -104,13 +104,13 @@ class Outbox:
             appender = Appender(
                 self._store, partition, self._heads.producer, compression=self._compression, hint=hint, clock=self._clock
             )  # fmt: skip
-            lane = self._lanes[index] = _Lane(appender)
+            lane = self._lanes[index] = _PartitionQueue(appender)
         now = self._clock.monotonic()
         if lane.queue and not lane.queue[-1].ripe.is_set():
             if now - lane.queue[-1].born <= self._linger + _STAYS_OPEN * self._timeout:
                 return lane.queue[-1]
             lane.queue[-1].ripe.set()
-        batch = OutgoingBatch(str(index), now)
+        batch = ProducerBatch(str(index), now)
         lane.queue.append(batch)
         self._pending[batch] = None
         if not lane.running:
@@ -135,7 +135,7 @@ class Outbox:
         if failure is not None:
             raise failure.with_traceback(None)
 
-    async def _run(self, lane: _Lane) -> None:
+    async def _run(self, lane: _PartitionQueue) -> None:
         """Send the batches of a partition, one after the other, until there are none."""
         try:
             while lane.queue:
@@ -153,7 +153,7 @@ class Outbox:
             for batch in lane.queue:  # cancelled
                 self._settled(batch, StoreUnavailable("the producer was cancelled before the record was sent"))
 
-    async def _deliver(self, lane: _Lane, batch: OutgoingBatch) -> None:
+    async def _deliver(self, lane: _PartitionQueue, batch: ProducerBatch) -> None:
         give_up = batch.born + self._linger + self._timeout
         base: int | None = None
         error: Exception = StoreUnavailable("the producer was cancelled: the record may be in the log or not")
@@ -179,7 +179,7 @@ class Outbox:
                 batch.settle(base)
                 self._forget(batch)
 
-    async def _open_head(self, batch: OutgoingBatch, give_up: float) -> None:
+    async def _open_head(self, batch: ProducerBatch, give_up: float) -> None:
         why = "those before them took as long"
         while (left := give_up - self._clock.monotonic()) > 0:
             try:
@@ -194,12 +194,12 @@ class Outbox:
             f"{batch.rows} records for partition {batch.partition} were not sent within {self._timeout:g} s: {why}"
         )
 
-    def _settled(self, batch: OutgoingBatch, error: Exception) -> None:
+    def _settled(self, batch: ProducerBatch, error: Exception) -> None:
         self._failed += batch.rows
         self._failure = self._failure or error
         batch.fail(error)
         self._forget(batch)
 
-    def _forget(self, batch: OutgoingBatch) -> None:
+    def _forget(self, batch: ProducerBatch) -> None:
         self._pending.pop(batch, None)
         self._budget.give_back(batch.weight)

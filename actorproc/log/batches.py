@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from actorproc.errors import StoreRefused
-from actorproc.log.payloads import RECORD_WEIGHT
+from actorproc.log.serializers import RECORD_WEIGHT
 from actorproc.records import RECORD_SCHEMA
 
 _HEADERS = RECORD_SCHEMA.field("headers").type
@@ -29,14 +29,14 @@ def weight_of(piece: pa.RecordBatch) -> int:
     return int(piece.nbytes) + (RECORD_WEIGHT * rows if rows < _FEW else _PIECE_WEIGHT)
 
 
-class Sent(NamedTuple):
+class DeliveryReport(NamedTuple):
     """Where a record is in the log."""
 
     partition: str
     sequence: int
 
 
-class OutgoingBatch:
+class ProducerBatch:
     """Records for one partition, appended together. `weight`: bytes of the producer's memory that they count for."""
 
     __slots__ = ("_base", "_columns", "_error", "_pieces", "born", "done", "partition", "ripe", "rows", "weight")
@@ -149,7 +149,7 @@ class _Columns:
 
 
 class Delivery:
-    """A record that was sent. Await it for its `Sent`: then it is durable. It may be awaited never or often.
+    """A record that was sent. Await it for its `DeliveryReport`: then it is durable. It may be awaited never or often.
 
     Raises (when awaited):
         StoreUnavailable: not confirmed within the delivery timeout; the record may be in the log or not.
@@ -158,15 +158,15 @@ class Delivery:
 
     __slots__ = ("_batch", "_index")
 
-    def __init__(self, batch: OutgoingBatch, index: int) -> None:
+    def __init__(self, batch: ProducerBatch, index: int) -> None:
         self._batch = batch
         self._index = index
 
-    def __await__(self) -> Generator[Any, Any, Sent]:
+    def __await__(self) -> Generator[Any, Any, DeliveryReport]:
         return self._wait().__await__()
 
-    async def _wait(self) -> Sent:
-        return Sent(self._batch.partition, await self._batch.base() + self._index)
+    async def _wait(self) -> DeliveryReport:
+        return DeliveryReport(self._batch.partition, await self._batch.base() + self._index)
 
     @property
     def done(self) -> bool:
@@ -175,15 +175,15 @@ class Delivery:
 
 
 class Deliveries:
-    """Records that were sent together. Await it for one `Sent` each, in their order; raises as `Delivery` does."""
+    """Records that were sent together. Await it for one `DeliveryReport` each, in their order; raises as `Delivery` does."""
 
     __slots__ = ("_count", "_parts")
 
     def __init__(self) -> None:
         self._count = 0
-        self._parts: list[tuple[OutgoingBatch, int, npt.NDArray[np.int64]]] = []
+        self._parts: list[tuple[ProducerBatch, int, npt.NDArray[np.int64]]] = []
 
-    def add(self, batch: OutgoingBatch, first: int, indices: npt.NDArray[np.int64]) -> None:
+    def add(self, batch: ProducerBatch, first: int, indices: npt.NDArray[np.int64]) -> None:
         """The records at `indices` of the input went into `batch`, one after the other from `first` on."""
         self._parts.append((batch, first, indices))
         self._count += len(indices)
@@ -198,17 +198,17 @@ class Deliveries:
             counts[batch.partition] = counts.get(batch.partition, 0) + len(indices)
         return counts
 
-    def __await__(self) -> Generator[Any, Any, list[Sent]]:
+    def __await__(self) -> Generator[Any, Any, list[DeliveryReport]]:
         return self._wait().__await__()
 
-    async def _wait(self) -> list[Sent]:
+    async def _wait(self) -> list[DeliveryReport]:
         partitions = np.empty(self._count, object)
         sequences = np.empty(self._count, np.int64)
         for batch, first, indices in self._parts:
             base = await batch.base() + first
             partitions[indices] = batch.partition
             sequences[indices] = np.arange(base, base + len(indices))
-        return [Sent(*pair) for pair in zip(partitions.tolist(), sequences.tolist(), strict=True)]
+        return [DeliveryReport(*pair) for pair in zip(partitions.tolist(), sequences.tolist(), strict=True)]
 
     def known(self) -> npt.NDArray[np.int64]:
         """Indices of those that are in the log for sure by now, in no order."""

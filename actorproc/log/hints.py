@@ -11,15 +11,13 @@ second head, which it then leaves alone: open, for readers to look by.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections import deque
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Literal, Self
 
 import anyio
 
-from actorproc.errors import CorruptObject, StoreError, StoreUnavailable
+from actorproc.errors import CorruptObject, StoreError
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.logger import get_logger
 from actorproc.storage.document import document, to_document
@@ -79,7 +77,7 @@ class _Own:
     written_at: float = -math.inf
 
 
-class HeadWriter:
+class HintWriter:
     """Keeps the head of one producer. `run` must be under way for hints to be written."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
@@ -106,14 +104,14 @@ class HeadWriter:
 
     async def look_around(self) -> None:
         """Take over what other producers knew, and note whose heads can go."""
-        listing = await _listed(self._store)
+        listing = await list_hints(self._store)
         async with anyio.create_task_group() as tasks:
             for entry in listing.entries:
                 tasks.start_soon(self._look_at, entry.key, listing.now - entry.modified > FORGET_AFTER)
 
     async def _look_at(self, key: str, old: bool) -> None:
         try:
-            head = await _read_head(self._store, key)
+            head = await read_hint(self._store, key)
         except StoreError as error:
             log.warning("log.head_not_read", key=key, error=str(error))
             return
@@ -236,139 +234,16 @@ class HeadWriter:
             log.debug("log.heads_not_removed", error=str(error))
 
 
-async def _listed(store: Store) -> Listing:
+async def list_hints(store: Store) -> Listing:
     """The heads that are there."""
     listing = await store.list(LOG_HEADS)
     return replace(listing, entries=[entry for entry in listing.entries if is_log_head(entry.key)])
 
 
-async def _read_head(store: Store, key: str) -> Head | None:
+async def read_hint(store: Store, key: str) -> Head | None:
     stored = await store.get(key)
     try:
         return Head.from_json(key, stored.body) if stored else None
     except CorruptObject as error:
         log.warning("log.bad_head", key=key, error=str(error))
         return None
-
-
-@dataclass(slots=True)
-class _Seen:
-    """A head as a reader knows it. `sweeps`: how many of `SWEEP_AGES` it had passed when it was looked at last."""
-
-    tag: str
-    open: bool
-    sweeps: int = 0
-
-
-@dataclass(slots=True)
-class _Waiter:
-    """A reader at the end of its partition, which has read all files below `base`."""
-
-    base: int
-    event: anyio.Event = field(default_factory=anyio.Event)
-    news: bool = False
-
-
-class HeadWatch:
-    """Tells readers of one log when there is news. However many wait, one of them polls for all.
-
-    That one is any of the waiters, and another takes over when it leaves: so no task has to be kept and ended, and
-    nothing is asked while nobody waits.
-    """
-
-    def __init__(self, store: Store, clock: Clock, poll_interval: float) -> None:
-        self.newest: dict[str, int] = {}
-        """Partition -> base of the newest file, as far as heads tell."""
-        self._store = store
-        self._clock = clock
-        self._interval = poll_interval
-        self._heads: dict[str, _Seen] = {}
-        self._waiting: dict[str, list[_Waiter]] = {}
-        self._sweep: deque[str] = deque()
-        self._sweep_share = 0  # of the partitions to sweep, at each poll
-        self._polling = False
-        self._polled_at = -math.inf
-        self._lock = anyio.Lock()
-
-    async def news(self, partition: str, base: int) -> None:
-        """Wait until there may be a file at `base` or beyond: a head says so, or it is time to look."""
-        if self.newest.get(partition, -1) >= base:
-            return
-        waiter = _Waiter(base)
-        self._waiting.setdefault(partition, []).append(waiter)
-        try:
-            while not waiter.news:
-                if self._polling:
-                    await waiter.event.wait()
-                    waiter.event = anyio.Event()
-                else:
-                    await self._poll_when_due()
-        finally:
-            waiters = self._waiting[partition]
-            waiters.remove(waiter)
-            if not waiters:
-                del self._waiting[partition]
-            if not self._polling and self._waiting:  # it was our turn; now it is another's
-                next(iter(self._waiting.values()))[0].event.set()
-
-    async def refresh(self) -> None:
-        """Look at the heads, unless somebody did within the poll interval."""
-        async with self._lock:
-            if self._clock.monotonic() - self._polled_at > self._interval:
-                await self._poll()
-
-    async def _poll_when_due(self) -> None:
-        self._polling = True
-        try:
-            due = self._polled_at + self._clock.jitter(self._interval)
-            await self._clock.sleep(max(0.0, due - self._clock.monotonic()))
-            async with self._lock:
-                await self._poll()
-        except StoreUnavailable as error:  # the store is tried for long already; its outage is no reader's fault
-            log.warning("log.poll_failed", log=self._store.url, error=str(error))
-        finally:
-            self._polling = False
-
-    async def _poll(self) -> None:
-        self._polled_at = self._clock.monotonic()
-        listing = await _listed(self._store)
-        changed = {e.key: e.tag for e in listing.entries if e.key not in self._heads or self._heads[e.key].tag != e.tag}
-        async with anyio.create_task_group() as tasks:
-            for key, tag in changed.items():
-                tasks.start_soon(self._read, key, tag)
-        ages = {entry.key: listing.now - entry.modified for entry in listing.entries}
-        for key in self._heads.keys() - ages.keys():
-            del self._heads[key]
-        self._plan_sweep(ages, changed=changed.keys())
-        for _ in range(min(self._sweep_share, len(self._sweep))):
-            self._wake(self._sweep.popleft())
-
-    async def _read(self, key: str, tag: str) -> None:
-        try:
-            head = await _read_head(self._store, key)
-        except StoreError as error:  # at the next poll, then
-            log.warning("log.head_not_read", key=key, error=str(error))
-            return
-        # What cannot be read may hide anything. A newer version than the one listed is read again at the next poll.
-        self._heads[key] = _Seen(tag, open=head is None or head.state == "open")
-        for partition, base in head.newest.items() if head else ():
-            if base > self.newest.get(partition, -1):
-                self.newest[partition] = base
-                self._wake(partition, base)
-
-    def _plan_sweep(self, ages: Mapping[str, float], changed: Set[str]) -> None:
-        due = False
-        for key, seen in self._heads.items():
-            if seen.open:
-                passed = bisect_right(SWEEP_AGES, ages[key])
-                due = due or (passed > seen.sweeps and key not in changed)
-                seen.sweeps = passed
-        if due:
-            self._sweep = deque(self._waiting)
-            self._sweep_share = math.ceil(len(self._sweep) * self._interval / SWEEP_TIME)
-
-    def _wake(self, partition: str, newest: float = math.inf) -> None:
-        for waiter in self._waiting.get(partition, ()):
-            if newest >= waiter.base:
-                waiter.news = True
-                waiter.event.set()

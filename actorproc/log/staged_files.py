@@ -15,7 +15,7 @@ from actorproc.records import RECORD_SCHEMA
 _PARTITIONS = b"actorproc.partitions"
 
 
-class Staged(NamedTuple):
+class StagedFile(NamedTuple):
     """An object of staged records: `size` in bytes as they are in memory, and the `partitions` that they are for."""
 
     key: str
