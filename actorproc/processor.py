@@ -57,8 +57,8 @@ from actorproc.runtime.logger import get_logger, slowness_told
 from actorproc.runtime.signals import Signals
 from actorproc.runtime.tasks import first_cause, is_foreign_cancellation, may_be_meant, restore_cancellation
 from actorproc.runtime.watchdog import loop_watchdog
-from actorproc.sources import LogSource, OutputSource, guarded, kind_of, open_source
-from actorproc.sources.protocol import Source, Start, checked_start
+from actorproc.sources import LogSource, OutputSource, guard_source, open_source, source_kind
+from actorproc.sources.protocol import Source, Start, parse_start
 from actorproc.storage.names import ProcessorLayout, checked_name
 from actorproc.storage.probe import ensure_safe
 from actorproc.storage.store import Store
@@ -175,10 +175,10 @@ class Processor:
         self.name = self.handler.__name__ if name is None else name
         self.layout = ProcessorLayout(self.name)
         self.host = checked_name("host name", default_host() if host is None else host)
-        self.start = checked_start(start)
+        self.start = parse_start(start)
         self.clock = clock
         self._log = log.bind(processor=self.name, host=self.host)
-        self._source = guarded(open_source(source, settings=self.settings, clock=clock), log=self._log)
+        self._source = guard_source(open_source(source, settings=self.settings, clock=clock), log=self._log)
         self._store = container if isinstance(container, Store) else open_store(container, self.settings, clock=clock)
         self._owns_store = not isinstance(container, Store)
         if str(self._source) == OutputSource(self._store, self.name, settings=self.settings, clock=clock).url:
@@ -386,7 +386,7 @@ class Processor:
             await self._check_start()
             await ensure_safe(self._store, self.layout.probe)
             source = self._source
-            await agree_on_source(self._store, self.layout, source.identity, str(source), kind_of(source))
+            await agree_on_source(self._store, self.layout, source.identity, str(source), source_kind(source))
             if added := await agree_on_schema(self._store, self.layout, self.schema):
                 self._log.warning(
                     "processor.columns_added", columns=added, why="for good: every later handler must declare them"

@@ -15,7 +15,7 @@ from actorproc.output.chain import ChainEnd, OutputChain
 from actorproc.output.checkpoint import Totals
 from actorproc.records import Cursor
 from actorproc.runtime.tasks import gather
-from actorproc.sources.protocol import End, Source, beginning
+from actorproc.sources.protocol import End, Source, earliest_position
 from actorproc.storage.listing import documents
 from actorproc.storage.names import ProcessorLayout, natural
 from actorproc.storage.store import Store
@@ -181,7 +181,7 @@ async def _last_moved(chain: OutputChain, tip: ChainEnd) -> float | None:
 async def _lag(source: Source, partition: str, cursor: Cursor | None, end: End) -> int | None:
     """From the first record on where nothing was ever committed."""
     if cursor is None:
-        if (begin := await beginning(source, partition)) is None:
+        if (begin := await earliest_position(source, partition)) is None:
             return None
         cursor = Cursor(begin)
     if source.reached(cursor, end):

@@ -31,7 +31,7 @@ from actorproc.output.source_identity import recorded_source
 from actorproc.partition.committer import CHECKPOINT_EVERY
 from actorproc.retention.readers import read_registry
 from actorproc.sources.log import LogSource
-from actorproc.sources.protocol import checked_time
+from actorproc.sources.protocol import parse_time
 from actorproc.storage.document import whole_number
 from actorproc.storage.names import READERS, ProcessorLayout, natural, partition_of
 from actorproc.storage.store import Store
@@ -223,7 +223,7 @@ def purge(
     given: Sequence[str] | None,
 ) -> None:
     """Forget dead letters, after asking. Exit code 1 if some that may go are kept."""
-    limit = None if before is None else checked_time("--before", before)
+    limit = None if before is None else parse_time("--before", before)
 
     async def work() -> tuple[int, int, int, int]:
         async with opened_processor(name, container, config, given) as (store, layout, _):

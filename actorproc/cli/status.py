@@ -20,7 +20,7 @@ from actorproc.errors import UsageError
 from actorproc.group.assignment import Plan
 from actorproc.output.source_identity import check_source
 from actorproc.runtime.clock import SYSTEM
-from actorproc.sources import guarded, kind_of, open_source
+from actorproc.sources import guard_source, open_source, source_kind
 from actorproc.storage.names import named_partitions, natural
 
 WATCH_EVERY = 2.0
@@ -48,10 +48,10 @@ def run(
             store, layout, settings = await stack.enter_async_context(opened_processor(name, container, config, given))
             source = None
             if source_url is not None:
-                source = guarded(open_source(load_source(source_url), settings=settings, create=""))
+                source = guard_source(open_source(load_source(source_url), settings=settings, create=""))
                 await source.open()
                 stack.push_async_callback(source.close)
-                await check_source(store, layout, source.identity, str(source), kind_of(source))
+                await check_source(store, layout, source.identity, str(source), source_kind(source))
             expiration = settings.lease_expiration_interval
 
             async def look() -> tuple[ProcessorStatus, Plan | None]:

@@ -9,7 +9,7 @@ from actorproc.errors import CorruptObject, SourceError, StoreError
 from actorproc.group.heartbeat import Heartbeat, read_heartbeats
 from actorproc.group.membership import GroupDocument, read_group
 from actorproc.output.chain import OutputChain
-from actorproc.sources.protocol import End, Source, answered, beginning, is_beyond_doubt
+from actorproc.sources.protocol import End, Source, earliest_position, is_certainly_at_end, with_deadline
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 
@@ -44,11 +44,11 @@ class RemoteProgress:
                 end = await self._later_end(partition)
             if not self._source.reached(cursor, end):
                 return False
-            if not is_beyond_doubt(self._source, partition, cursor, end):
+            if not is_certainly_at_end(self._source, partition, cursor, end):
                 if self._source.sequence_before(partition, cursor.position) is not None or cursor.sequence >= 0:
                     return False
                 # Nothing was processed: either it began at the end, or it is about to begin.
-                return cursor.position != await beginning(self._source, partition)
+                return cursor.position != await earliest_position(self._source, partition)
             if end.sequence is None or cursor.sequence <= end.sequence:
                 return True
             now = await self._end(partition)
@@ -72,10 +72,10 @@ class RemoteProgress:
         return end
 
     async def _end(self, partition: str) -> End:
-        return await answered(self._source.end(partition), "end", self._store.limits)
+        return await with_deadline(self._source.end(partition), "end", self._store.limits)
 
     async def _listed(self) -> Sequence[str]:
-        return await answered(self._source.partitions(), "partitions", self._store.limits)
+        return await with_deadline(self._source.partitions(), "partitions", self._store.limits)
 
     async def listen(self, partitions: Collection[str]) -> None:
         """Hear what the hosts that have these say. One is hopeless that fails again and again on a host that goes on all the same:

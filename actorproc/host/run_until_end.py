@@ -13,7 +13,7 @@ from actorproc.host.remote_progress import RemoteProgress
 from actorproc.host.supervisor import Supervisor
 from actorproc.runtime.logger import TOLD_AGAIN
 from actorproc.runtime.tasks import gather
-from actorproc.sources.protocol import End, Source, answered
+from actorproc.sources.protocol import End, Source, with_deadline
 from actorproc.storage.names import ProcessorLayout, named_partitions, natural
 from actorproc.storage.store import Store
 
@@ -54,13 +54,13 @@ class Ending:
 
         async def end(partition: str) -> End | None:
             try:
-                return await answered(self._source.end(partition), "end", self._limits)
+                return await with_deadline(self._source.end(partition), "end", self._limits)
             except (CorruptObject, SourceError) as error:
                 self._log.warning("processor.end_unknown", partition=partition, error=str(error))
                 self._endless[partition] = str(error)
                 return None
 
-        ends = await gather(await answered(self._source.partitions(), "partitions", self._limits), end)
+        ends = await gather(await with_deadline(self._source.partitions(), "partitions", self._limits), end)
         return UntilEnd({partition: found for partition, found in ends.items() if found is not None})
 
     async def watch(self, supervisor: Supervisor) -> None:

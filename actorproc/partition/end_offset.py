@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from actorproc.errors import SourceError
 from actorproc.records import Cursor
-from actorproc.sources.protocol import End, Source, beginning, is_beyond_doubt
+from actorproc.sources.protocol import End, Source, earliest_position, is_certainly_at_end
 
 
 class EndOffset:
@@ -32,7 +32,7 @@ class EndOffset:
             return False  # beyond it from the start: the source has to say first that it knows of such a place
         if self._at_end:
             return True
-        return self._source.reached(cursor, self._end) and is_beyond_doubt(
+        return self._source.reached(cursor, self._end) and is_certainly_at_end(
             self._source, self._partition, cursor, self._end
         )
 
@@ -54,7 +54,11 @@ class EndOffset:
         if newest is None or upto >= newest:
             return False
         # The position may be anywhere, beyond the end too, but where all begins.
-        if before is None and cursor.sequence < 0 and cursor.position != await beginning(self._source, self._partition):
+        if (
+            before is None
+            and cursor.sequence < 0
+            and cursor.position != await earliest_position(self._source, self._partition)
+        ):
             return False
         now = await self._source.end(self._partition)
         return now.sequence is not None and upto < now.sequence

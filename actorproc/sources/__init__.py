@@ -1,4 +1,4 @@
-"""Sources: streams that a processor can read. `open_source` makes one of a URL; docs/sources.md says how to write one."""
+"""Sources: streams that a processor reads. `open_source` makes one from a URL."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
 from actorproc.log.metadata import HOW_TO_CREATE
 from actorproc.runtime.clock import SYSTEM, Clock
-from actorproc.sources.guarded import guarded, kind_of
+from actorproc.sources.guard import guard_source, source_kind
 from actorproc.sources.log import LogSource
 from actorproc.sources.output import OutputSource
 from actorproc.sources.protocol import Chunk, End, Source, Start
 from actorproc.stores import OUTPUT_SCHEME, SCHEMES
 
-__all__ = ["Chunk", "End", "LogSource", "OutputSource", "Source", "Start", "guarded", "kind_of", "open_source"]
+__all__ = ["Chunk", "End", "LogSource", "OutputSource", "Source", "Start", "guard_source", "open_source", "source_kind"]
 
 
 def open_source(
@@ -24,15 +24,15 @@ def open_source(
     clock: Clock = SYSTEM,
     create: str = HOW_TO_CREATE,
 ) -> Source:
-    """The source that `source` names, not yet connected; a `Source` is returned as it is.
+    """The source at a URL, not yet connected. A `Source` is returned as it is.
 
     Args:
-        source: URL of a store with a built-in log in it, such as `s3://bucket/events`, `file:///data/events` or a path;
-            or of another processor's output, such as `actorproc+s3://bucket/state/Delays`.
-        create: as of `LogSource`.
+        source: URL or path of a built-in log, such as `s3://bucket/events` or `file:///data/events`; or of another
+            processor's output, such as `actorproc+s3://bucket/state/Delays`.
+        create: see `LogSource`.
 
     Raises:
-        UsageError: there is no such kind of source.
+        UsageError: the URL has an unknown scheme, or `source` is neither a URL nor a Source.
     """
     if isinstance(source, Source):
         return source
@@ -40,15 +40,14 @@ def open_source(
         source = os.fspath(source)
     if not isinstance(source, str):
         raise UsageError(
-            f"source = {source!r}: the URL of a log, or an instance of a subclass of actorproc.sources.Source"
+            f"source = {source!r}: expected the URL of a log, or an instance of a subclass of actorproc.Source"
         )
     if source.startswith(OUTPUT_SCHEME):
         return OutputSource.of_url(source, settings=settings, clock=clock)
     scheme, found, _ = source.partition("://")
     if found and scheme not in SCHEMES:
-        missing = "a Kafka source comes with a later version" if scheme == "kafka" else f"there is no {scheme!r} source"
         raise UsageError(
-            f"source {source!r}: {missing}. Allowed are the built-in log, by the URL of its store "
-            f"(s3://, file:// or a path), another processor's output ({OUTPUT_SCHEME}CONTAINER/PROCESSOR), and a Source of your own, see docs/sources.md"
+            f"source {source!r}: there is no {scheme!r} source. Allowed are a built-in log (s3://, file:// or a path), "
+            f"another processor's output ({OUTPUT_SCHEME}CONTAINER/PROCESSOR), and a Source of your own (docs/sources.md)"
         )
     return LogSource(source, settings=settings, clock=clock, create=create)

@@ -26,7 +26,7 @@ from actorproc.rows.json_values import rows_to_json
 from actorproc.runtime.budget import ByteBudget, Room
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
-from actorproc.sources.protocol import Chunk, End, Source, Start, checked_start
+from actorproc.sources.protocol import Chunk, End, Source, Start, parse_start
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.parquet import open_parquet
 from actorproc.storage.store import Store
@@ -125,7 +125,7 @@ class OutputSource(Source):
 
     async def start(self, partition: str, at: Start) -> str:
         """See `Source.start`. A time is found by when rows were committed, by their hosts' clocks."""
-        at = checked_start(at)
+        at = parse_start(at)
         with located(self._store.url):
             following = self._following(partition)
             if isinstance(at, datetime):

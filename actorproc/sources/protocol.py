@@ -21,7 +21,7 @@ Start = Literal["earliest", "latest"] | datetime
 """Where to begin when there is no checkpoint."""
 
 
-def checked_start(start: object) -> Start:
+def parse_start(start: object) -> Start:
     """`start`, if it can be one; an ISO time as text is parsed.
 
     Raises:
@@ -29,10 +29,10 @@ def checked_start(start: object) -> Start:
     """
     if start == "earliest" or start == "latest":
         return start
-    return checked_time("start", start, "'earliest', 'latest', or ")
+    return parse_time("start", start, "'earliest', 'latest', or ")
 
 
-def checked_time(what: str, time: object, other: str = "") -> datetime:
+def parse_time(what: str, time: object, other: str = "") -> datetime:
     """`time`, if it is one with its zone; an ISO time as text is parsed. `what` it is, and what `other` values may be given.
 
     Raises:
@@ -134,7 +134,7 @@ class Source(ABC):
         return cursor.position == end.position or (end.sequence is not None and cursor.sequence >= end.sequence)
 
 
-async def answered(answer: Awaitable[T], method: str, limits: StoreLimits) -> T:
+async def with_deadline(answer: Awaitable[T], method: str, limits: StoreLimits) -> T:
     """What a source says that may be asked over a store, with all its tries.
 
     Raises:
@@ -146,7 +146,7 @@ async def answered(answer: Awaitable[T], method: str, limits: StoreLimits) -> T:
     raise SourceError(f"{method}() of the source has not answered within {most:g} s (store_patience + store_timeout)")
 
 
-async def beginning(source: Source, partition: str) -> str | None:
+async def earliest_position(source: Source, partition: str) -> str | None:
     """Position of its first record; None where the source does not tell, such as a stream that keeps nothing."""
     try:
         return await source.start(partition, "earliest")
@@ -154,7 +154,7 @@ async def beginning(source: Source, partition: str) -> str | None:
         return None
 
 
-def is_beyond_doubt(source: Source, partition: str, cursor: Cursor, end: End) -> bool:
+def is_certainly_at_end(source: Source, partition: str, cursor: Cursor, end: End) -> bool:
     """Whether a cursor that has reached `end` is there by more than a position that may be coarse: in the midst of a page it
     can be the same as at its end."""
     if end.sequence is None or cursor.sequence >= end.sequence:

@@ -14,8 +14,8 @@ import anyio.lowlevel
 
 from actorproc.errors import SourceError, UsageError
 from actorproc.records import Cursor
-from actorproc.sources.guarded import guarded
-from actorproc.sources.protocol import End, Source, Start, is_beyond_doubt
+from actorproc.sources.guard import guard_source
+from actorproc.sources.protocol import End, Source, Start, is_certainly_at_end
 from actorproc.testing.source_reading import Fact, Reading, WrongSource, reading
 
 T = TypeVar("T")
@@ -105,7 +105,7 @@ async def check_source(
 async def _opened(source: Source, which: str, patience: float) -> AsyncIterator[_Check]:
     if not isinstance(source, Source):
         raise UsageError(f"check_source: the function that makes a source gave {source!r:.80}, which is none")
-    check = _Check(guarded(source), f"{source}{which}", patience)
+    check = _Check(guard_source(source), f"{source}{which}", patience)
     try:
         await check.source.open()
         try:
@@ -252,7 +252,7 @@ class _Check:
         part.places.append(_Place(end.position, upto, "end()"))
 
     def _is_there(self, name: str, cursor: Cursor, end: End) -> bool:
-        return self.source.reached(cursor, end) and is_beyond_doubt(self.source, name, cursor, end)
+        return self.source.reached(cursor, end) and is_certainly_at_end(self.source, name, cursor, end)
 
     async def _check_news(self, partitions: list[_Partition], add: Add) -> None:
         old = {part.name: Cursor(part.reading.position, part.reading.last) for part in partitions}

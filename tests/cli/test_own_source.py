@@ -56,17 +56,9 @@ class Plain(Opened):
     def partitions(self):
         return ["0"]
 
-class Yieldless(Opened):
-    async def read(self, partition, position):
-        pass
-
 class Numbers(Opened):
     async def partitions(self):
         return [0, 1]
-
-class Twice(Opened):
-    async def partitions(self):
-        return ["0", "0"]
 
 class Endless(Opened):
     async def end(self, partition):
@@ -132,13 +124,15 @@ def test_a_run_until_the_end_of_which_nothing_but_dead_letters_came_ends_with_a_
             "making the source 'own_source_app:failing' failed: OSError: no table (in failing",
             2,
         ),
-        ("own_source_app:Closed", "opening the source Closed failed: OSError: no route (in Closed.open, ", 1),
-        ("own_source_app:Listless", "the partitions of Listless failed: ConnectionError: db is down (in Listless.p", 1),
-        ("own_source_app:Plain", "Plain.partitions gave ['0'], which cannot be awaited; it must be `async def", 2),
-        ("own_source_app:Yieldless", "Yieldless.read has no yield in it; it must be an async generator", 2),
-        ("own_source_app:Numbers", "Numbers.partitions gave [0, 1]; it must be a list of names, each a str", 1),
-        ("own_source_app:Twice", "Twice.partitions gave ['0', '0']; it must be names that differ: '0' is there", 1),
-        ("own_source_app:Endless", "of Endless failed: OSError: no end (in Endless.end, ", 1),
+        ("own_source_app:Closed", "open() of the source Closed failed: OSError: no route (in Closed.open, ", 1),
+        (
+            "own_source_app:Listless",
+            "partitions() of the source Listless failed: ConnectionError: db is down (in Listless.p",
+            1,
+        ),
+        ("own_source_app:Plain", "partitions() of the source Plain failed: TypeError: object list can't be used in", 1),
+        ("own_source_app:Numbers", "source Numbers returned [0, 1]; expected a list of names, each a str", 1),
+        ("own_source_app:Endless", "end() of the source Endless failed: OSError: no end (in Endless.end, ", 1),
     ],
 )
 def test_what_is_no_source_or_fails_is_said_without_a_traceback(
@@ -165,4 +159,4 @@ def test_status_refuses_a_source_that_is_not_the_processors_and_says_what_fails(
     )
     result = run(*place, "--source", "own_source_app:Closed")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "opening the source Closed failed" in result.stderr
+    assert "open() of the source Closed failed" in result.stderr

@@ -324,7 +324,7 @@ def test_a_host_that_cannot_list_the_partitions_of_its_source_says_so_until_it_c
                 return beat.statistics["error"]
 
             await until(lambda: error() is not None)
-            assert (error() or "").startswith("listing the partitions of Away failed: ConnectionError: db away (in ")
+            assert (error() or "").startswith("partitions() of the source Away failed: ConnectionError: db away (in ")
             await anyio.sleep(30)
             assert await told() == error()
             source.away = False

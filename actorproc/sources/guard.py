@@ -1,0 +1,169 @@
+"""A guard around sources that users write: their errors name the method, and their records get the declared types."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from numbers import Integral
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from actorproc.errors import SourceError, blamed, described
+from actorproc.records import RECORD_SCHEMA, SEQUENCE, Batch, Cursor
+from actorproc.runtime.budget import ByteBudget, Room
+from actorproc.runtime.logger import get_logger
+from actorproc.runtime.tasks import may_be_meant, restore_cancellation
+from actorproc.sources.log import LogSource
+from actorproc.sources.output import OutputSource
+from actorproc.sources.protocol import Chunk, End, Source, Start
+
+log = get_logger(__name__)
+
+
+def guard_source(source: Source, *, log: Any = log) -> Source:
+    """The source, wrapped in a `GuardedSource` unless it is built in."""
+    return source if isinstance(source, LogSource | OutputSource | GuardedSource) else GuardedSource(source, log)
+
+
+def source_kind(source: Source) -> str:
+    """Name of the source's class, seen through the guard."""
+    return type(source.guarded if isinstance(source, GuardedSource) else source).__name__
+
+
+class GuardedSource(Source):
+    """Wraps a source that a user wrote.
+
+    An error of a method becomes a SourceError that names the method. Answers that would lose, repeat or misplace records
+    are refused: positions that are no text, sequences that are no integers, chunks of another partition.
+    """
+
+    def __init__(self, source: Source, log: Any) -> None:
+        self.guarded = source
+        self._log = log
+
+    def __str__(self) -> str:
+        return str(self.guarded)
+
+    @property
+    def identity(self) -> str | None:  # type: ignore[override]  # known once the source is open
+        with self._blamed("identity"):
+            identity = self.guarded.identity
+        return None if identity is None else str(identity)
+
+    async def open(self) -> None:
+        await self._await("open")
+
+    async def close(self) -> None:
+        """Close the source. An error is only logged: nothing is lost by it, and it must not hide an earlier one."""
+        try:
+            await self._await("close")
+        except SourceError as error:
+            self._log.warning("source.close_failed", source=str(self), error=described(error.__cause__ or error))
+
+    async def register(self, processor: str, container: str) -> None:
+        await self._await("register", processor, container)
+
+    async def partitions(self) -> Sequence[str]:
+        given = await self._await("partitions")
+        names = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [None]
+        if not all(isinstance(name, str) for name in names):
+            raise self._wrong("partitions", given, "a list of names, each a str")
+        return list(dict.fromkeys(map(str, names)))
+
+    async def start(self, partition: str, at: Start) -> str:
+        position = await self._await("start", partition, at)
+        self._check_position("start", position)
+        return str(position)
+
+    async def end(self, partition: str) -> End:
+        end = await self._await("end", partition)
+        if not isinstance(end, End) or not isinstance(end.sequence, Integral | None):
+            raise self._wrong("end", end, "an End(position, sequence), whose sequence is an int or None")
+        self._check_position("end", end.position)
+        return end
+
+    def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
+        return self.read_within(partition, position, Room(ByteBudget(sys.maxsize)))
+
+    async def read_within(self, partition: str, position: str, room: Room) -> AsyncGenerator[Chunk, None]:
+        with self._blamed("read"):
+            chunks: object = self.guarded.read_within(partition, position, room)
+            if not isinstance(chunks, AsyncGenerator):
+                raise self._wrong("read", chunks, "an async generator: `async def read` with a `yield`")
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    yield self._checked(partition, chunk)
+
+    def sequence_before(self, partition: str, position: str) -> int | None:
+        before = self._call("sequence_before", partition, position)
+        if not isinstance(before, Integral | None):
+            raise self._wrong("sequence_before", before, "an int or None; it must be a plain `def`")
+        return before  # type: ignore[return-value]
+
+    def reached(self, cursor: Cursor, end: End) -> bool:
+        reached = self._call("reached", cursor, end)
+        if inspect.isawaitable(reached):  # which is true in a condition
+            raise self._wrong("reached", reached, "a bool; it must be a plain `def`")
+        return bool(reached)
+
+    def _call(self, method: str, *arguments: object) -> Any:
+        with self._blamed(method):
+            return getattr(self.guarded, method)(*arguments)
+
+    async def _await(self, method: str, *arguments: object) -> Any:
+        with self._blamed(method), restore_cancellation():
+            return await getattr(self.guarded, method)(*arguments)
+
+    @contextmanager
+    def _blamed(self, method: str) -> Iterator[None]:
+        what = f"{method}() of the source {self}"
+        with blamed(what, SourceError):
+            try:
+                yield
+            except asyncio.CancelledError:
+                if may_be_meant():
+                    raise
+                raise SourceError(f"{what} was cancelled from within") from None
+
+    def _checked(self, partition: str, chunk: object) -> Chunk:
+        if not isinstance(chunk, Chunk):
+            raise self._wrong("read", chunk, "a Chunk(batch, next)")
+        self._check_position("read", chunk.next)
+        batch: object = chunk.batch
+        if not isinstance(batch, Batch) or not isinstance(batch.data, pa.RecordBatch):
+            raise self._wrong("read", batch, "a Batch of an Arrow RecordBatch")
+        if batch.partition != partition:
+            raise self._wrong("read", batch, f"a Batch of partition {partition!r}")
+        sequences = batch.sequence_array
+        if not pt.is_integer(sequences.type) or sequences.null_count:
+            raise self._wrong("read", sequences, "sequences: integers, none of them null")
+        if batch.data.schema.equals(RECORD_SCHEMA) and sequences.type.equals(SEQUENCE.type):
+            return chunk
+        return Chunk(_with_declared_types(batch), chunk.next)
+
+    def _check_position(self, method: str, position: object) -> None:
+        if not isinstance(position, str):
+            raise self._wrong(method, position, "a position, which is a str")
+
+    def _wrong(self, method: str, answer: object, expected: str) -> SourceError:
+        return SourceError(f"{method}() of the source {self} returned {answer!r:.200}; expected {expected}")
+
+
+def _with_declared_types(batch: Batch) -> Batch:
+    """The batch with the columns and types of `RECORD_SCHEMA`: other code reads the columns' buffers as they are.
+
+    Raises:
+        KeyError, pa.ArrowException: a column is missing, or cannot become the declared type.
+    """
+    columns = [
+        pc.cast(batch.data.column(field.name), options=pc.CastOptions(field.type, allow_time_truncate=True))
+        for field in RECORD_SCHEMA
+    ]
+    data = pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA)
+    return Batch(batch.partition, data, batch.sequence_array.cast(SEQUENCE.type))
