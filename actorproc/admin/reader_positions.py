@@ -1,4 +1,4 @@
-"""How far each registered reader is: asked where it keeps its position itself."""
+"""Reads how far each registered reader is, from where that reader keeps its position."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from actorproc.stores import open_store
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """A reader and the number that it reads next, by partition; a partition that is missing it has not begun.
+class ReaderPosition:
+    """The number that a reader reads next, by partition.
 
-    With an `error` nobody knows, and it needs everything.
+    A reader has not begun a partition that `next` lacks. With an `error` its position is unknown. Both hold everything.
     """
 
     reader: Reader
@@ -29,48 +29,50 @@ class Standing:
     error: str | None = None
 
 
-async def standings(
-    kept: RetainedDataset, readers: Sequence[Reader], partitions: Sequence[str], settings: Settings
-) -> list[Standing]:
-    """Where the readers of `kept` stand. One that cannot be asked has its error, and does not stop the others."""
+async def reader_positions(
+    dataset: RetainedDataset, readers: Sequence[Reader], partitions: Sequence[str], settings: Settings
+) -> list[ReaderPosition]:
+    """Positions of these readers of the dataset. A reader whose position cannot be read gets an `error`."""
 
-    async def ask(index: int) -> Standing:
+    async def read(index: int) -> ReaderPosition:
         reader = readers[index]
         try:
-            return Standing(reader, await position_of(kept, reader, partitions, settings))
+            return ReaderPosition(reader, await position_of(dataset, reader, partitions, settings))
         except ActorprocError as error:
-            return Standing(reader, error=str(error))
+            return ReaderPosition(reader, error=str(error))
 
-    return list((await gather(range(len(readers)), ask)).values())
+    return list((await gather(range(len(readers)), read)).values())
 
 
 async def position_of(
-    kept: RetainedDataset, reader: Reader, partitions: Sequence[str], settings: Settings
+    dataset: RetainedDataset, reader: Reader, partitions: Sequence[str], settings: Settings
 ) -> Mapping[str, int]:
     """The number that `reader` reads next, by partition.
 
     Raises:
-        ActorprocError: it cannot be asked; says why.
+        ActorprocError: its position cannot be read.
     """
     if reader.kind == "position":
         return reader.positions
-    async with open_store(reader.url, settings, clock=kept.store.clock) as store:
+    async with open_store(reader.url, settings, clock=dataset.store.clock) as store:
         if reader.kind == "spark":
-            return await committed_numbers(store, str(kept), await kept.stream_identity())
+            return await committed_numbers(store, str(dataset), await dataset.stream_identity())
         layout = ProcessorLayout(reader.processor)
-        if (stream := reader.stream or await kept.identity()) is not None:
-            # A source of one's own without an identity may well wrap what is kept.
-            await check_source(store, layout, stream, str(kept), if_known=not reader.stream)
+        if (stream := reader.stream or await dataset.identity()) is not None:
+            # A user's source without an identity may wrap this dataset, so only a known identity is compared.
+            await check_source(store, layout, stream, str(dataset), if_known=not reader.stream)
         cursors = await gather(partitions, lambda partition: read_cursor(store, layout, partition))
         return {
-            p: _number(layout.checkpoint(p), cursor.position) for p, cursor in cursors.items() if cursor is not None
+            partition: _file_number(layout.checkpoint(partition), cursor.position)
+            for partition, cursor in cursors.items()
+            if cursor is not None
         }
 
 
-def _number(key: str, position: str) -> int:
-    """Of the file to read next: positions are `<number>`, or `<number>+<records of it to pass over>`."""
+def _file_number(key: str, position: str) -> int:
+    """Positions are `<file number>`, or `<file number>+<records of that file already read>`."""
     number, _, _ = position.partition("+")
     try:
         return int(number)
     except ValueError:
-        raise CorruptObject(key, f"{position!r} is no position in numbered files") from None
+        raise CorruptObject(key, f"{position!r} is not a position in numbered files") from None

@@ -1,32 +1,66 @@
-"""Readers added and removed from outside of what reads: for programs what `actorproc readers` is for people."""
+"""Adds, lists and removes the readers of a log or an output."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from os import PathLike
 
-from actorproc.admin.reader_positions import position_of
+from actorproc.admin.reader_positions import ReaderPosition, position_of, reader_positions
 from actorproc.admin.retained import RetainedDataset, RetainedLog, RetainedOutput
 from actorproc.config.settings import Settings
-from actorproc.errors import UsageError
+from actorproc.errors import CorruptObject, UsageError, locate
 from actorproc.group.locations import missing_processor
 from actorproc.log.metadata import open_log
-from actorproc.retention.readers import Reader, register, remove
+from actorproc.retention.readers import Reader, read_registry, register, remove
+from actorproc.runtime.tasks import gather
 from actorproc.storage.names import ProcessorLayout, natural
 from actorproc.stores import open_store
 
 StrPath = str | PathLike[str]
 
 
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """How far a reader is in one partition; None where that is unknown. `behind` is `end - next`, 0 at least."""
+
+    partition: str
+    next: int | None
+    end: int | None
+    behind: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderLag:
+    """A reader with its lag by partition: no partitions where an `error` says why its position cannot be read.
+
+    `missing` says that neither its processor nor its checkpoint was found.
+    """
+
+    reader: Reader
+    error: str | None
+    partitions: Sequence[PartitionLag]
+    missing: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderList:
+    """The readers of a dataset. `errors`: by partition, why its end cannot be read."""
+
+    lowest: Mapping[str, int]
+    errors: Mapping[str, str]
+    readers: Sequence[ReaderLag]
+
+
 @asynccontextmanager
-async def opened_kept(
+async def open_dataset(
     settings: Settings, *, container: StrPath | None = None, name: str | None = None, log: StrPath | None = None
 ) -> AsyncIterator[RetainedDataset]:
-    """The log, or else the output of processor `name` in the container.
+    """Open the log, or else the output of processor `name` in the container.
 
     Raises:
-        UsageError: it is not there, or not said which.
+        UsageError: it does not exist, or neither was given.
     """
     if log is not None:
         async with open_store(log, settings) as store:
@@ -38,23 +72,87 @@ async def opened_kept(
                 raise UsageError(problem)
             yield RetainedOutput(store, ProcessorLayout(name))
     else:
-        raise UsageError("readers of what? Give container and name of a processor's output, or the log")
+        raise UsageError("give the container and name of a processor, or a log")
 
 
-async def add_to(kept: RetainedDataset, reader: Reader, settings: Settings) -> Mapping[str, int]:
-    """Register a reader where it stands; the numbers that it reads next, by partition: none, if it has not begun.
+async def list_readers(dataset: RetainedDataset, settings: Settings) -> ReaderList:
+    """All registered readers with their lag."""
+    registry = await read_registry(dataset.store, dataset.readers)
+    partitions = sorted(await dataset.partitions(), key=natural)
+    ends, errors = await _ends(dataset, partitions)
+    positions = await reader_positions(dataset, list(registry.readers.values()), partitions, settings)
+
+    async def lag(index: int) -> ReaderLag:
+        position = positions[index]
+        begun = position.error is not None or bool(position.next)
+        missing = None if begun else await missing_reader(position.reader, settings)
+        return ReaderLag(position.reader, position.error, _lags(position, ends), missing)
+
+    lags = await gather(range(len(positions)), lag)
+    return ReaderList(registry.lowest, errors, list(lags.values()))
+
+
+def _lags(position: ReaderPosition, ends: Mapping[str, int | None]) -> list[PartitionLag]:
+    if position.error is not None:
+        return []
+    lags = []
+    for partition, end in ends.items():
+        number = position.next.get(partition)
+        behind = None if number is None or end is None else max(0, end - number)
+        lags.append(PartitionLag(partition, number, end, behind))
+    return lags
+
+
+async def _ends(
+    dataset: RetainedDataset, partitions: Sequence[str]
+) -> tuple[Mapping[str, int | None], Mapping[str, str]]:
+    """Ends and errors by partition: a corrupt partition does not hide the others."""
+    errors: dict[str, str] = {}
+
+    async def end(partition: str) -> int | None:
+        try:
+            return await dataset.end(partition)
+        except CorruptObject as corrupt:
+            locate(corrupt, dataset.store.url)
+            errors[partition] = str(corrupt)
+            return None
+
+    return await gather(partitions, end), errors
+
+
+async def missing_reader(reader: Reader, settings: Settings) -> str | None:
+    """Why nothing of this reader was found, such as a mistyped URL; None if it exists, or has no URL."""
+    if reader.kind == "position":
+        return None
+    async with open_store(reader.url, settings) as store:
+        if reader.kind == "processor":
+            return await missing_processor(store, reader.processor)
+        return None if (await store.list("", limit=1)).entries else f"nothing is at {reader.url}"
+
+
+async def register_reader(dataset: RetainedDataset, reader: Reader, settings: Settings) -> Mapping[str, int]:
+    """Register a reader at its present position.
+
+    Returns:
+        The numbers that it reads next, by partition; empty if it has not begun.
 
     Raises:
-        UsageError: what it reads next was trimmed, or is in no partition that there is; or another reader has its name.
-        ActorprocError: it cannot be told how far it is.
+        UsageError: what it reads next was trimmed; a partition does not exist; or another reader has its name.
+        ActorprocError: its position cannot be read.
     """
-    partitions = await kept.partitions()
+    partitions = await dataset.partitions()
     if unknown := sorted(reader.positions.keys() - set(partitions), key=natural):
-        there = ", ".join(sorted(partitions, key=natural)) or "none yet"
-        raise UsageError(f"reader {reader.name!r} of {kept}: no partition {unknown[0]!r}; there are: {there}")
-    positions = await position_of(kept, reader, partitions, settings)
-    await register(kept.store, kept.readers, reader, positions)
+        known = ", ".join(sorted(partitions, key=natural)) or "none yet"
+        raise UsageError(f"reader {reader.name!r} of {dataset}: no partition {unknown[0]!r}; there are: {known}")
+    positions = await position_of(dataset, reader, partitions, settings)
+    await register(dataset.store, dataset.readers, reader, positions)
     return positions
+
+
+async def ends_before(dataset: RetainedDataset, positions: Mapping[str, int]) -> Mapping[str, int]:
+    """Ends of the partitions that end before these positions, which may be a typing error."""
+    ends, _ = await _ends(dataset, sorted(positions, key=natural))
+    return {partition: end for partition, end in ends.items() if end is not None and positions[partition] > end}
 
 
 async def add_reader(
@@ -65,7 +163,7 @@ async def add_reader(
     log: StrPath | None = None,
     settings: Settings | None = None,
 ) -> None:
-    """From now on `actorproc trim` leaves what `reader` has not read. Again for each move of one that is moved by hand.
+    """Register a reader: `actorproc trim` keeps the data that it has not read. Call it again to move a `Reader.at`.
 
     Args:
         container, name: of the processor whose output it reads; or
@@ -73,13 +171,13 @@ async def add_reader(
         settings: how to reach the store; default: environment and `actorproc.toml`.
 
     Raises:
-        UsageError: there is no such output or log; what it reads next was trimmed, or is in no partition that there is; or
-            another reader has its name.
-        ActorprocError: it cannot be told how far it is.
+        UsageError: the output or log does not exist; what the reader reads next was trimmed; a partition does not
+            exist; or another reader has its name.
+        ActorprocError: its position cannot be read.
     """
     settings = settings or Settings.load()
-    async with opened_kept(settings, container=container, name=name, log=log) as kept:
-        await add_to(kept, reader, settings)
+    async with open_dataset(settings, container=container, name=name, log=log) as dataset:
+        await register_reader(dataset, reader, settings)
 
 
 async def remove_reader(
@@ -90,10 +188,10 @@ async def remove_reader(
     log: StrPath | None = None,
     settings: Settings | None = None,
 ) -> None:
-    """Keep nothing for the reader of this name any more. Arguments as of `add_reader`.
+    """Remove the reader of this name: nothing is kept for it any more. Arguments as in `add_reader`.
 
     Raises:
-        UsageError: there is none of this name; names those there are.
+        UsageError: no reader has this name; lists the registered ones.
     """
-    async with opened_kept(settings or Settings.load(), container=container, name=name, log=log) as kept:
-        await remove(kept.store, kept.readers, reader)
+    async with open_dataset(settings or Settings.load(), container=container, name=name, log=log) as dataset:
+        await remove(dataset.store, dataset.readers, reader)

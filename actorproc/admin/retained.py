@@ -1,4 +1,4 @@
-"""What is kept for readers and trimmed behind them: numbered files in partitions, of an output or of a log."""
+"""The datasets that have readers and can be trimmed: an output or a log, as numbered files in partitions."""
 
 from __future__ import annotations
 
@@ -20,21 +20,20 @@ from actorproc.storage.store import Store
 
 
 class Compacted(NamedTuple):
-    """A file that holds the rows of others. `since`: when readers were led to it, in seconds since 1970 by the store's
-    clock."""
+    """A file that replaces originals. `since`: when it replaced them, in seconds since 1970 by the store's clock."""
 
     file: OutputFile
     since: float
 
 
 class RetainedDataset(ABC):
-    """A dataset as a trim sees it: files of a partition are numbered, and whoever has passed a number needs it no more."""
+    """A dataset as a trim sees it: numbered files by partition. A reader that has passed a number does not need it."""
 
     kind: ClassVar[str]
     unit: ClassVar[str]
-    """What its numbers count."""
+    """What the file numbers count, as a plural."""
     readers: str
-    """Key of the registry."""
+    """Key of the registry of readers."""
     boundaries: str
     """Prefix of the boundary documents."""
     path: str = ""
@@ -54,10 +53,10 @@ class RetainedDataset(ABC):
 
     @abstractmethod
     async def identity(self) -> str | None:
-        """What tells it from another at the same place; None: nothing does."""
+        """Identity that a dataset made anew at the same URL does not share; None if it has none."""
 
     async def stream_identity(self) -> str:
-        """As Spark's offsets have it."""
+        """Identity in the offsets of a Spark query."""
         return stream_identity(self.kind, await self.identity(), str(self))
 
     @abstractmethod
@@ -65,23 +64,23 @@ class RetainedDataset(ABC):
 
     @abstractmethod
     async def newest(self, partition: str) -> int:
-        """Files from this number on stay, whoever has read them."""
+        """Files from this number on are never trimmed."""
 
     @abstractmethod
     async def end(self, partition: str) -> int:
-        """The number after the newest file's: where a reader stands that has read everything."""
+        """The number that a reader reads next after it has read everything."""
 
     async def compacted(self, partition: str) -> Sequence[Compacted]:
-        """Files elsewhere from which readers read what has numbers below those that count in its folder, in order."""
+        """Compacted files of the partition, in order."""
         return ()
 
     async def beside(self, partition: str) -> Sequence[tuple[int, str]]:
-        """Objects elsewhere that go with the file of their number, whether it leads to them or not: number and key."""
+        """Other objects that are deleted with the file of their number: number and key."""
         return ()
 
 
 class RetainedOutput(RetainedDataset):
-    """The output of a processor: a number is a commit. Its dead letters were published, and stay."""
+    """The output of a processor: a number is a commit. Published dead letters stay."""
 
     kind = "output"
     unit = "commits"
@@ -103,8 +102,8 @@ class RetainedOutput(RetainedDataset):
         return await partitions_with_state(self.store, self._layout)
 
     async def newest(self, partition: str) -> int:
-        """What the checkpoint has not passed stays, for the next owner walks over it; and the file before, so that
-        whoever slept runs into it."""
+        """The next owner walks over the files from the checkpoint on. The file before it stays, so that a commit of a
+        former owner is refused."""
         checkpoint = await read_checkpoint(self.store, self._layout, partition)
         return max(0, checkpoint.number - 1) if checkpoint else 0
 
@@ -140,7 +139,7 @@ class RetainedLog(RetainedDataset):
         return [str(index) for index in range((await open_log(self.store)).partitions)]
 
     async def newest(self, partition: str) -> int:
-        """The newest file stays: it tells producers where the end is."""
+        """The newest file stays: producers find the end by it."""
         return await last_base(self.store, partition) or 0
 
     async def end(self, partition: str) -> int:

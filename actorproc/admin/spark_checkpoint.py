@@ -1,7 +1,7 @@
-"""How far a Spark query has read, from its own checkpoint: the offsets with which its last finished micro-batch ended.
+"""Reads the position of a Spark query from its checkpoint: the offsets at which its last committed micro-batch ended.
 
-`offsets/<n>` is written before micro-batch n runs, `commits/<n>` after. A query that is started again runs the first
-batch that is not committed from where the last committed one ended; so nothing before that is read again.
+Spark writes `offsets/<n>` before micro-batch n runs and `commits/<n>` after it. A restarted query begins where the last
+committed micro-batch ended, so nothing before that is read again.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from actorproc.storage.store import Store
 
 _COMMITS, _OFFSETS = "commits/", "offsets/"
 _VERSION = "v1"
-_NO_OFFSET = "-"  # of a source that has not begun
+_NO_OFFSET = "-"  # written for a source that has not begun
 
 
 async def committed_numbers(store: Store, of: str, identity: str) -> Mapping[str, int]:
-    """The number that comes next by partition; none while no micro-batch is done, or nothing is there at all.
+    """The number to read next by partition; empty before the first committed micro-batch.
 
     Args:
         store: the query's `checkpointLocation`.
-        of: what it reads, for messages; `identity` as its offsets have it. Read twice in a query, the slower counts.
+        of: the dataset that it reads, for messages.
+        identity: of that dataset, as in the offsets. If a query reads it twice, the slower position counts.
 
     Raises:
-        UsageError: the query reads something else.
-        CorruptObject: this is no checkpoint that can be understood.
+        UsageError: the query reads another dataset.
+        CorruptObject: the checkpoint is corrupt, or of an unknown version.
     """
     batches = await _batches(store, _COMMITS)
     if not batches:
@@ -39,20 +40,20 @@ async def committed_numbers(store: Store, of: str, identity: str) -> Mapping[str
     if not ours:
         raise UsageError(f"the Spark checkpoint {store.url} belongs to a query that does not read {of}")
     partitions = set[str]().union(*(offset.next for offset in ours))
-    # A partition that one of them has not met yet is not known to be read.
+    # A partition that one of them lacks was not read by it.
     return {p: min(offset.next[p] for offset in ours) for p in partitions if all(p in offset.next for offset in ours)}
 
 
 async def has_begun(store: Store) -> bool:
-    """Whether a micro-batch was planned, done or not: it runs, or runs again, from where this says."""
+    """Whether a micro-batch was planned: a restart runs it from the planned offsets."""
     return bool(await _batches(store, _OFFSETS))
 
 
 async def reads_through_data_source(store: Store) -> bool:
-    """Whether a query of this checkpoint read anything through the data source of ours.
+    """Whether a query with this checkpoint read through our data source.
 
     Raises:
-        CorruptObject: this is no checkpoint that can be understood.
+        CorruptObject: the checkpoint is corrupt, or of an unknown version.
     """
     batches = await _batches(store, _OFFSETS)
     return bool(batches) and any(
@@ -66,15 +67,15 @@ async def _batches(store: Store, folder: str) -> list[int]:
 
 
 async def _sources(store: Store, batch: int) -> list[Any]:
-    """The offsets of a micro-batch's sources; None for what is no JSON."""
+    """The offsets of a micro-batch's sources; None for offsets that are not JSON."""
     key = f"{_OFFSETS}{batch}"
     stored = await store.get(key)
     if stored is None:
-        raise CorruptObject(key, "is missing, and its micro-batch is committed", store.url)
+        raise CorruptObject(key, "is missing, although its micro-batch is committed", store.url)
     version, _, rest = stored.body.decode(errors="replace").partition("\n")
     if version != _VERSION:
         raise CorruptObject(key, f"has version {version!r}, this actorproc knows {_VERSION}", store.url)
-    _, *sources = rest.splitlines()  # the first is about the query as a whole
+    _, *sources = rest.splitlines()  # the first line is about the whole query
     return list(map(_parsed, sources))
 
 

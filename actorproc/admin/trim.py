@@ -1,4 +1,7 @@
-"""Trimming: what nobody needs any more is made void, then deleted. Protocol: docs/protocol.md, tests/protocol/trim_model.py."""
+"""Trims a log or an output: raises the boundary below which no file counts, then deletes the files below it.
+
+Protocol: docs/protocol.md; model: tests/protocol/trim_model.py.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from actorproc.admin.reader_positions import Standing, standings
+from actorproc.admin.reader_positions import ReaderPosition, reader_positions
 from actorproc.admin.retained import Compacted, RetainedDataset
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
@@ -17,12 +20,12 @@ from actorproc.storage.names import number_in, number_of
 from actorproc.storage.store import Entry
 
 _FIRST_PAGE = 1_000
-_LARGEST_PAGE = 10_000  # a folder is read as a whole for each; S3 answers with a thousand at a time
-_AT_ONCE = 1_000  # files deleted at once, of a partition; the store has its own limit
+_LARGEST_PAGE = 10_000  # a folder store reads the whole folder for each page; S3 answers with a thousand at a time
+_AT_ONCE = 1_000  # files of a partition deleted concurrently; the store has its own limit
 
 
 class AgedFile(NamedTuple):
-    """A numbered file, as it was listed. `age`: in seconds by the store's clock."""
+    """A numbered file with its age in seconds by the store's clock."""
 
     number: int
     age: float
@@ -30,7 +33,7 @@ class AgedFile(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """Files from `number` on are kept, and `why`."""
+    """Files from `number` on are kept; `why` is printed."""
 
     number: int
     why: str
@@ -38,16 +41,16 @@ class Hold(NamedTuple):
 
 @dataclass(slots=True)
 class FilesToGo:
-    """What is known of files that go, however many."""
+    """Totals of the files that are deleted."""
 
     files: int = 0
     size: int = 0
-    """Bytes that are freed."""
+    """Bytes."""
     first: int = 0
-    """The lowest number, and `last` the highest."""
+    """Lowest number; `last` is the highest."""
     last: int = 0
     youngest: float = 0.0
-    """Seconds by the store's clock, as `oldest`."""
+    """Age in seconds by the store's clock, as `oldest`."""
     oldest: float = 0.0
 
     def add(self, file: AgedFile) -> None:
@@ -61,34 +64,34 @@ class FilesToGo:
 
 @dataclass(frozen=True, slots=True)
 class PartitionTrim:
-    """What a trim does to a partition: `going` goes, and numbers below `upto` count no more."""
+    """What a trim does to one partition: it deletes `going` and raises the boundary to `upto`."""
 
     partition: str
     upto: int
     hold: Hold
-    """What keeps the rest."""
+    """Why the other files are kept."""
     going: FilesToGo
     replaced: Sequence[range]
-    """Numbers of files that go although they are not below `upto`: readers are led to compacted ones. In order."""
+    """Ranges of originals that are deleted although they are not below `upto`: readers read the compacted file instead."""
     compacted: Sequence[Entry]
-    """Compacted files that go."""
+    """Compacted files that are deleted."""
 
     @property
     def end(self) -> int:
-        """No numbered file goes from this number on."""
+        """No numbered file is deleted from this number on."""
         return _end(self.upto, self.replaced)
 
     def takes(self, number: int) -> bool:
-        """Whether the file of this number goes."""
+        """Whether the file of this number is deleted."""
         return _goes(number, self.upto, self.replaced)
 
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """What a trim would do, or has done; and where the readers stood."""
+    """What a trim would do, or has done, with the readers' positions."""
 
     partitions: Sequence[PartitionTrim]
-    readers: Sequence[Standing]
+    readers: Sequence[ReaderPosition]
     seen: Registry
 
     @property
@@ -100,54 +103,54 @@ class Trim:
         return sum(partition.going.size for partition in self.partitions)
 
 
-async def plan_trim(kept: RetainedDataset, settings: Settings, *, older_than: float = RETENTION) -> Trim:
-    """What may go now. Changes nothing.
+async def plan_trim(dataset: RetainedDataset, settings: Settings, *, older_than: float = RETENTION) -> Trim:
+    """Plan a trim without changing anything.
 
     Args:
-        older_than: seconds for which files are kept, whoever has read them; `RETENTION` at least.
+        older_than: files younger than these seconds are kept even if all readers have read them; `RETENTION` at least.
 
     Raises:
-        UsageError: that is too short.
-        CorruptObject: a checkpoint, or the list of readers, is not what was written there.
+        UsageError: `older_than` is too short.
+        CorruptObject: a checkpoint or the list of readers is corrupt.
     """
     if older_than < RETENTION:
         raise UsageError(
-            f"older_than = {older_than:g} s: {RETENTION:g} s (1h) at least. A write that was sent may land for 15 minutes, "
-            "and whoever has listed files is still to read them"
+            f"older_than = {older_than:g} s: {RETENTION:g} s (1h) at least. Late writes may land within 15 minutes, and a "
+            "query that listed the files still has to read them"
         )
-    registry = await read_registry(kept.store, kept.readers)
-    partitions = await kept.partitions()
-    readers = await standings(kept, list(registry.readers.values()), partitions, settings)
+    registry = await read_registry(dataset.store, dataset.readers)
+    partitions = await dataset.partitions()
+    readers = await reader_positions(dataset, list(registry.readers.values()), partitions, settings)
 
     async def plan(partition: str) -> PartitionTrim:
         lowest = registry.lowest.get(partition, 0)
         holds = [_hold(reader, partition, lowest) for reader in readers]
-        holds.append(Hold(await kept.newest(partition), "the newest file stays"))
-        return await _plan(kept, partition, lowest, min(holds, key=lambda hold: hold.number), older_than)
+        holds.append(Hold(await dataset.newest(partition), "the newest file stays"))
+        return await _plan(dataset, partition, lowest, min(holds, key=lambda hold: hold.number), older_than)
 
     return Trim(list((await gather(partitions, plan)).values()), readers, registry)
 
 
-def _hold(standing: Standing, partition: str, lowest: int) -> Hold:
-    name = standing.reader.name
-    if standing.error is not None:
-        return Hold(lowest, f"reader {name} cannot be asked")
-    if partition not in standing.next:
+def _hold(position: ReaderPosition, partition: str, lowest: int) -> Hold:
+    name = position.reader.name
+    if position.error is not None:
+        return Hold(lowest, f"the position of reader {name} cannot be read")
+    if partition not in position.next:
         return Hold(lowest, f"reader {name} has not begun")
-    return Hold(standing.next[partition], f"reader {name} reads {standing.next[partition]} next")
+    return Hold(position.next[partition], f"reader {name} reads {position.next[partition]} next")
 
 
-async def _plan(kept: RetainedDataset, partition: str, lowest: int, hold: Hold, older_than: float) -> PartitionTrim:
-    """Files below `lowest` are void already, however they came there, and go in any case; so do those that were compacted."""
-    plan = _Plan(await kept.compacted(partition), lowest, hold, older_than)
-    async for now, files in _pages(kept, partition):
+async def _plan(dataset: RetainedDataset, partition: str, lowest: int, hold: Hold, older_than: float) -> PartitionTrim:
+    """Files below `lowest` do not count any more and are always deleted, as are originals that were compacted."""
+    plan = _Plan(await dataset.compacted(partition), lowest, hold, older_than)
+    async for now, files in _pages(dataset, partition):
         if not plan.take(now, files):
             break
     return plan.done(partition)
 
 
 class _Plan:
-    """Made file by file, in order, so that it takes no memory for each."""
+    """The plan of one partition, made file by file in order, in constant memory."""
 
     def __init__(self, compacted: Sequence[Compacted], lowest: int, hold: Hold, older_than: float) -> None:
         self._compacted = compacted
@@ -156,11 +159,11 @@ class _Plan:
         self._older_than = older_than
         self._replaced: Sequence[range] = ()
         self._going = FilesToGo()
-        self._latest: AgedFile | None = None  # of which only the next one tells whether it goes
+        self._latest: AgedFile | None = None  # its fate depends on the next file
         self._begun, self._now = False, 0.0
 
     def take(self, now: float, files: Sequence[AgedFile]) -> bool:
-        """The next files; `now` by the store's clock. False: none of those that follow goes."""
+        """Take in the next files; `now` by the store's clock. False: no later file is deleted."""
         if not self._begun:
             self._begin(now)
         for file in files:
@@ -179,7 +182,7 @@ class _Plan:
                 break
 
     def done(self, partition: str) -> PartitionTrim:
-        """What goes, now that all files were taken, or those before which it ends."""
+        """The finished plan."""
         self._settle()
         compacted = [each.file for each in self._compacted if each.file.next <= self._upto]
         gone = [Entry(file.key, "", file.size, file.time) for file in compacted]
@@ -193,10 +196,10 @@ class _Plan:
         self._latest = None
 
     def _pass(self, number: int, age: float) -> bool:
-        """Whether what is below this number may go, as far as this file is concerned."""
+        """Whether this file allows that files below this number are deleted."""
         if number > self._hold.number:
             return False
-        # A reader that is beyond it has passed it; one positioned inside this file still needs it.
+        # A reader beyond this number has read the files below it; a reader positioned inside this file still needs it.
         self._upto = max(self._upto, number)
         if age < self._older_than and number < self._hold.number:
             self._hold = Hold(number, f"younger than {self._older_than / 3600:g} h")
@@ -212,7 +215,7 @@ def _end(upto: int, replaced: Sequence[range]) -> int:
 
 
 def _replaced(compacted: Sequence[Compacted], before: float) -> list[range]:
-    """Numbers of originals that readers were led away from `before` that time; neighbours together."""
+    """Ranges of originals that were replaced by compacted files `before` that time, adjacent ones joined."""
     found: list[range] = []
     for file, since in compacted:
         if since > before:
@@ -222,12 +225,12 @@ def _replaced(compacted: Sequence[Compacted], before: float) -> list[range]:
     return found
 
 
-async def _pages(kept: RetainedDataset, partition: str) -> AsyncIterator[tuple[float, list[AgedFile]]]:
-    """The numbered files in order, and the store's clock; listed as they are asked for."""
-    folder = after = kept.folder(partition)
+async def _pages(dataset: RetainedDataset, partition: str) -> AsyncIterator[tuple[float, list[AgedFile]]]:
+    """Pages of the numbered files in order, each with the store's clock, listed on demand."""
+    folder = after = dataset.folder(partition)
     limit = _FIRST_PAGE
     while True:
-        listing = await kept.store.list(folder, after, limit)
+        listing = await dataset.store.list(folder, after, limit)
         found = ((number_in(folder, entry.key), entry) for entry in listing.entries)
         yield listing.now, [AgedFile(n, listing.now - entry.modified, entry) for n, entry in found if n is not None]
         if len(listing.entries) < limit:
@@ -236,46 +239,48 @@ async def _pages(kept: RetainedDataset, partition: str) -> AsyncIterator[tuple[f
 
 
 async def trim(
-    kept: RetainedDataset,
+    dataset: RetainedDataset,
     settings: Settings,
     *,
     older_than: float = RETENTION,
     began: Callable[[Trim], None] = lambda _: None,
     deleted: Callable[[Entry], None] = lambda _: None,
 ) -> Trim:
-    """Do it. What a trim before has left undone is done, too.
+    """Trim, and complete an earlier trim that was interrupted.
 
     Args:
-        began: told what will go, once that is decided. `deleted`: told of each file.
+        began: called with the plan once it is decided.
+        deleted: called with each deleted file.
 
     Raises:
-        As `plan_trim`; StoreError: the rest is for the next trim.
+        UsageError, CorruptObject: as `plan_trim`.
+        StoreError: the next trim deletes the rest.
     """
     while True:
-        planned = await plan_trim(kept, settings, older_than=older_than)
+        planned = await plan_trim(dataset, settings, older_than=older_than)
         lowest = planned.seen.lowest
         higher = {
             found.partition: found.upto for found in planned.partitions if found.upto > lowest.get(found.partition, 0)
         }
-        if not higher or await decide(kept.store, kept.readers, planned.seen, higher):
+        if not higher or await decide(dataset.store, dataset.readers, planned.seen, higher):
             break
     began(planned)
     doomed = {found.partition: found for found in planned.partitions if found.going.files}
-    await gather(list(doomed), lambda partition: _carry_out(kept, doomed[partition], deleted))
+    await gather(list(doomed), lambda partition: _carry_out(dataset, doomed[partition], deleted))
     return planned
 
 
-async def _carry_out(kept: RetainedDataset, planned: PartitionTrim, deleted: Callable[[Entry], None]) -> None:
-    await raise_boundary(kept.store, kept.boundary(planned.partition), planned.upto)
+async def _carry_out(dataset: RetainedDataset, planned: PartitionTrim, deleted: Callable[[Entry], None]) -> None:
+    await raise_boundary(dataset.store, dataset.boundary(planned.partition), planned.upto)
 
     async def delete(entry: Entry) -> None:
-        await kept.store.delete(entry.key)
+        await dataset.store.delete(entry.key)
         deleted(entry)
 
-    # First: as long as files are left to go, the next trim comes here again, if this one dies.
-    beside = await kept.beside(planned.partition)
-    await gather([key for number, key in beside if planned.takes(number)], kept.store.delete)
-    async for _, files in _pages(kept, planned.partition):
+    # These go first: if this process dies, the files that are left make the next trim come here again.
+    beside = await dataset.beside(planned.partition)
+    await gather([key for number, key in beside if planned.takes(number)], dataset.store.delete)
+    async for _, files in _pages(dataset, planned.partition):
         doomed = [file.entry for file in files if planned.takes(file.number)]
         for start in range(0, len(doomed), _AT_ONCE):
             entries = doomed[start : start + _AT_ONCE]

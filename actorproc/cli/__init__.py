@@ -14,13 +14,13 @@ from typing import Annotated, Any
 
 import typer
 
-from actorproc.cli import commands, keeping
+from actorproc.cli import commands, retention
 from actorproc.cli.demo import demo
+from actorproc.cli.escape import escaped
 from actorproc.cli.help import Command, Group
 from actorproc.cli.logging import LogLevel, set_up_logging
 from actorproc.cli.spark import spark
 from actorproc.cli.streams import prepare, stdout_failure
-from actorproc.cli.visible import visible
 from actorproc.errors import ActorprocError, UsageError
 
 FAILED, WRONG_USE = 1, 2
@@ -63,7 +63,7 @@ class _Commands(Group):
                 raise
             if ctx.params.get("debug"):
                 traceback.print_exception(error)
-            typer.secho(f"error: {visible(str(cause))}", err=True, fg=typer.colors.RED)
+            typer.secho(f"error: {escaped(str(cause))}", err=True, fg=typer.colors.RED)
             raise typer.Exit(WRONG_USE if isinstance(cause, UsageError) else FAILED) from None
 
 
@@ -85,7 +85,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 1 failed while running or not all done, 2 wrong use.",
 )
 app.add_typer(commands.app)
-app.add_typer(keeping.app)
+app.add_typer(retention.app)
 app.command(cls=Command)(demo)
 app.command(cls=Command)(spark)
 
@@ -121,7 +121,7 @@ def _root(
       actorproc produce --log events --partitions 8 --key tail events.jsonl
       actorproc serve app:Delays --source events --container state --workers 2
       actorproc status --name Delays --container state --source events
-      actorproc output --name Delays --container state --tail 5
+      actorproc output --name Delays --container state --limit 5
       actorproc dead-letters list --name Delays --container state
 
     Places are folders or URLs: state, file:///var/state, s3://bucket/prefix.

@@ -216,30 +216,35 @@ def status(
 def output(
     name: Name,
     container: Container,
-    tail: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Only the N rows that were committed last.")
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Only the N newest rows. Default: 20, or all with --json."),
     ] = None,
+    all_rows: Annotated[bool, typer.Option("--all", help="All rows.")] = False,
     partition: Partition = None,
     as_json: Json = False,
     config: Config = None,
     settings: Set = None,
 ) -> None:
-    """Show the committed rows, by partition and sequence.
+    """Show the newest committed rows, by partition and sequence.
 
     \b
-      actorproc output --name Delays --container state --tail 5
+      actorproc output --name Delays --container state
+      actorproc output --name Delays --container state --limit 5
       actorproc output --name Delays --container state --json > rows.jsonl
 
-    They are Parquet files: Spark, DuckDB, Polars and Trino read CONTAINER/PROCESSOR/output as it is. Once `compact` was used, this
-    command and actorproc.spark find the rows that have moved, too.
+    The rows are Parquet files, so Spark, DuckDB, Polars and Trino can read CONTAINER/PROCESSOR/output directly. After
+    `actorproc compact`, read them with this command or actorproc.spark.
     """
     from actorproc.cli.output import run
 
-    run(name, container, tail, partition, as_json, config, settings)
+    run(name, container, limit, all_rows, partition, as_json, config, settings)
 
 
-ErrorType = Annotated[
-    str | None, typer.Option("--error", metavar="TYPE", help="Only this type of error, such as KeyError.")
+Kind = Annotated[str | None, typer.Option(metavar="KIND", help="Only this type of error, such as KeyError.")]
+Ids = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[PARTITION:SEQUENCE]...", show_default=False, help="Only these, by their ids in `list`."),
 ]
 
 
@@ -248,7 +253,7 @@ def list_letters(
     name: Name,
     container: Container,
     partition: Partition = None,
-    error: ErrorType = None,
+    kind: Kind = None,
     replayed: Annotated[bool, typer.Option("--replayed", help="Only letters that were replayed.")] = False,
     not_replayed: Annotated[bool, typer.Option("--not-replayed", help="Only letters that were not.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most N.")] = None,
@@ -260,13 +265,13 @@ def list_letters(
 
     \b
       actorproc dead-letters list --name Delays --container state
-      actorproc dead-letters list --name Delays --container state --error KeyError
+      actorproc dead-letters list --name Delays --container state --kind KeyError
       actorproc dead-letters list --name Delays --container state --not-replayed
       actorproc dead-letters list --name Delays --container state --json
     """
-    from actorproc.cli.letters import show_all
+    from actorproc.cli.dead_letters import show_all
 
-    show_all(name, container, partition, error, replayed, not_replayed, limit, as_json, config, settings)
+    show_all(name, container, partition, kind, replayed, not_replayed, limit, as_json, config, settings)
 
 
 @letters.command("show", cls=Command)
@@ -283,7 +288,7 @@ def show_letter(
     \b
       actorproc dead-letters show 3:1042 --name Delays --container state
     """
-    from actorproc.cli.letters import show_one
+    from actorproc.cli.dead_letters import show_one
 
     show_one(letter, name, container, as_json, config, settings)
 
@@ -292,13 +297,10 @@ def show_letter(
 def replay_letters(
     name: Name,
     container: Container,
-    which: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="PARTITION:SEQUENCE", show_default=False, help="Only these, as `list` shows them."),
-    ] = None,
+    ids: Ids = None,
     source: SourceLog = None,
     partition: Partition = None,
-    error: ErrorType = None,
+    kind: Kind = None,
     as_json: Json = False,
     config: Config = None,
     settings: Set = None,
@@ -308,22 +310,24 @@ def replay_letters(
     \b
       actorproc dead-letters replay --name Delays --container state
       export ACTORPROC_NAME=Delays ACTORPROC_CONTAINER=state
-      actorproc dead-letters replay --error KeyError
+      actorproc dead-letters replay --kind KeyError
       actorproc dead-letters replay 3:1042 3:1077
 
     Key, value, timestamp and headers are the original's; headers actorproc.dead_letter.* tell its history.
     The letters stay until they are purged.
     """
-    from actorproc.cli.letters import replay
+    from actorproc.cli.dead_letters import replay
 
-    replay(which or (), name, container, source, partition, error, as_json, config, settings)
+    replay(ids or (), name, container, source, partition, kind, as_json, config, settings)
 
 
 @letters.command("purge", cls=Command)
 def purge_letters(
     name: Name,
     container: Container,
+    ids: Ids = None,
     partition: Partition = None,
+    kind: Kind = None,
     before: Annotated[
         str | None,
         typer.Option(
@@ -351,9 +355,9 @@ def purge_letters(
 
     Those that no checkpoint has passed yet are kept: it says so, with exit code 1; try again later.
     """
-    from actorproc.cli.letters import purge
+    from actorproc.cli.dead_letters import purge
 
-    purge(name, container, partition, before, replayed, yes, as_json, config, settings)
+    purge(ids or (), name, container, partition, kind, before, replayed, yes, as_json, config, settings)
 
 
 @app.command(cls=Command)

@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from actorproc.cli.common import console, counted, load_settings, print_json, print_table, run_async
-from actorproc.cli.trim import sized
+from actorproc.cli.common import load_settings, run_async
+from actorproc.cli.terminal import console, counted, print_json, print_table, sized
 from actorproc.errors import ActorprocError
 from actorproc.output.compaction import FileGroup, PartitionPlan
 from actorproc.runtime.java import check_java
@@ -114,7 +114,7 @@ async def _print(found: Compaction, name: str, *, dry_run: bool, all_done: bool)
     elif found.files_before:
         console.print(f"{before} of {name} became {after}, with {counted(found.rows, 'row')}{swept}", markup=False)
         console.print(
-            "originals go with `actorproc trim --yes` an hour later; and so do rows that every reader has passed: see docs/keeping.md",
+            "originals go with `actorproc trim --yes` an hour later; and so do rows that every reader has passed: see docs/retention.md",
             markup=False,
         )
     else:

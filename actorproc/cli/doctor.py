@@ -14,7 +14,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from actorproc.cli.common import console, load_settings, print_json, run_async
+from actorproc.cli.common import load_settings, run_async
+from actorproc.cli.terminal import console, print_json
 from actorproc.errors import StoreError
 from actorproc.storage.probe import Property, probe
 from actorproc.storage.store import Store

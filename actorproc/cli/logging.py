@@ -8,7 +8,7 @@ from enum import StrEnum
 from io import StringIO
 from typing import Any, TextIO
 
-from actorproc.cli.visible import visible
+from actorproc.cli.escape import escaped
 from actorproc.errors import repr_of, storable
 
 
@@ -76,14 +76,14 @@ def set_up_logging(level: LogLevel) -> None:
 
 
 def _visibly(_logger: object, _method: str, event: Any) -> Any:
-    return {name: visible(value) if isinstance(value, str) else value for name, value in event.items()}
+    return {name: escaped(value) if isinstance(value, str) else value for name, value in event.items()}
 
 
 def _traceback(to: TextIO, error: Any) -> None:
     from structlog.dev import plain_traceback
 
     plain_traceback(text := StringIO(), error)
-    to.write(visible(text.getvalue()))
+    to.write(escaped(text.getvalue()))
 
 
 class _Stderr(logging.StreamHandler[TextIO]):

@@ -2,72 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
+import typer
 
-from actorproc.cli.common import chosen_partitions, opened_processor, print_json, print_table, run_async
-from actorproc.errors import CorruptObject
-from actorproc.output.dataset import Piece, newest_pieces, output_pieces, read_rows
-from actorproc.output.schema import read_schema
-from actorproc.records import SEQUENCE
-from actorproc.rows.json_values import plain_rows
-from actorproc.storage.names import ProcessorLayout
-from actorproc.storage.store import Store
+from actorproc.admin.output import output_rows
+from actorproc.cli.common import chosen_partitions, opened_processor, run_async
+from actorproc.cli.terminal import print_json, print_table
+from actorproc.errors import UsageError
+
+DEFAULT_LIMIT = 20  # rows of a table
 
 
 def run(
     name: str,
     container: str,
-    tail: int | None,
+    limit: int | None,
+    all_rows: bool,
     partition: str | None,
     as_json: bool,
     config: Path | None,
     given: Sequence[str] | None,
 ) -> None:
-    """Print the rows."""
+    """Print the rows: as a table the newest ones, as JSON all, unless told otherwise."""
+    if all_rows and limit is not None:
+        raise UsageError("--limit and --all: choose one")
+    default = None if as_json or all_rows else DEFAULT_LIMIT
+    most = default if limit is None else limit
 
     async def work() -> None:
         async with opened_processor(name, container, config, given) as (store, layout, _):
             partitions = await chosen_partitions(store, layout, partition)
-            schema = await read_schema(store, layout)
-            columns = ["_partition", SEQUENCE.name, *(schema.names if schema is not None else ())]
-            rows = _rows(store, _pieces(store, layout, partitions, tail), columns)
+            found = await output_rows(store, layout, partitions, most)
             if as_json:
-                async for row in rows:
+                async for row in found.rows:
                     print_json(row)
                 return
-            await print_table(
-                columns, ([row[column] for column in columns] async for row in rows), empty="no rows", cut=columns[2:]
-            )
+            cells = ([row[column] for column in found.columns] async for row in found.rows)
+            count = await print_table(found.columns, cells, empty="no rows", cut=found.columns[2:])
+        if count == default:
+            typer.echo(f"these are the {count} newest rows (--limit N, --all)", err=True)
 
     run_async(work)
-
-
-async def _pieces(
-    store: Store, layout: ProcessorLayout, partitions: Sequence[str], tail: int | None
-) -> AsyncIterator[Piece]:
-    if tail is None:
-        async for piece in output_pieces(store, layout, partitions):
-            yield piece
-    else:
-        for piece in await newest_pieces(store, layout, partitions, tail):
-            yield piece
-
-
-async def _rows(store: Store, pieces: AsyncIterator[Piece], columns: Sequence[str]) -> AsyncIterator[dict[str, Any]]:
-    """Each with all `columns`: files that were written before one was added do not have it."""
-    missing = dict.fromkeys(columns)
-    async for piece in pieces:
-        async for batch in read_rows(store, piece):
-            for row in _plain(piece, batch):
-                yield missing | {"_partition": piece.partition} | row
-
-
-def _plain(piece: Piece, batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    try:
-        return plain_rows(batch)
-    except ValueError as error:  # text that is none
-        raise CorruptObject.unreadable(piece.file.key, error) from None

@@ -14,9 +14,10 @@ import anyio
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from actorproc.cli.common import counted, load_settings, run_async, shown_settings
+from actorproc.cli.common import load_settings, run_async, shown_settings
 from actorproc.cli.produce_end import BadLines, explained, interrupted
 from actorproc.cli.streams import conclude
+from actorproc.cli.terminal import counted
 from actorproc.cli.workers import end_soon
 from actorproc.errors import ActorprocError, UsageError
 from actorproc.log.line_producer import LineReader, OnBadLine, Produced, first_checked, produce_lines

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
-from actorproc.cli.common import counted
+from actorproc.cli.terminal import counted
 from actorproc.errors import ActorprocError, UsageError
 from actorproc.log.line_producer import BadLine
 from actorproc.log.resume_point import Appended

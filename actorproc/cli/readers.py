@@ -1,4 +1,4 @@
-"""`actorproc readers`: shows, registers and forgets readers."""
+"""`actorproc readers`: lists, adds and removes readers."""
 
 from __future__ import annotations
 
@@ -9,41 +9,42 @@ from typing import Any
 
 import typer
 
-from actorproc.admin.reader_positions import Standing, standings
-from actorproc.admin.readers import add_to, opened_kept
+from actorproc.admin.readers import (
+    ReaderLag,
+    ReaderList,
+    ends_before,
+    list_readers,
+    missing_reader,
+    open_dataset,
+    register_reader,
+)
 from actorproc.admin.retained import RetainedDataset
-from actorproc.cli.common import console, counted, load_settings, print_json, print_table, run_async
-from actorproc.config.environment import mistyped
+from actorproc.cli.common import load_settings, run_async
+from actorproc.cli.terminal import counted, print_json, print_line, print_table, rows_of
 from actorproc.config.settings import Settings
-from actorproc.errors import CorruptObject, UsageError, locate
-from actorproc.group.locations import missing_processor
-from actorproc.retention.readers import Reader, read_registry
-from actorproc.retention.readers import remove as remove_from
-from actorproc.runtime.tasks import gather
+from actorproc.errors import UsageError
+from actorproc.retention.readers import Reader
+from actorproc.retention.readers import remove as unregister
 from actorproc.storage.document import whole_number
 from actorproc.storage.names import natural
-from actorproc.stores import open_store
 
-_NAMED = 5  # partitions in a warning
-_NAME, _CONTAINER = "ACTORPROC_NAME", "ACTORPROC_CONTAINER"
+_LISTED = 5  # partitions in a warning
 
 
 @asynccontextmanager
-async def asked_for(
+async def chosen_dataset(
     name: str | None, container: str | None, log: str | None, config: Path | None, given: Sequence[str] | None
 ) -> AsyncIterator[tuple[RetainedDataset, Settings]]:
     """The log, or else the output of the processor.
 
     Raises:
-        UsageError: it is not there, or not said which.
+        UsageError: it does not exist, or neither was given.
     """
     if log is None and (name is None or container is None):
-        missing = [variable for variable, value in ((_NAME, name), (_CONTAINER, container)) if value is None]
-        hint = "".join(f". {found}" for found in map(mistyped, missing) if found)
-        raise UsageError(f"of what? Give --name and --container for a processor's output, or --log for a log{hint}")
+        raise UsageError("give --name and --container for a processor's output, or --log for a log")
     settings = load_settings(config, given)
-    async with opened_kept(settings, container=container, name=name, log=log) as kept:
-        yield kept, settings
+    async with open_dataset(settings, container=container, name=name, log=log) as dataset:
+        yield dataset, settings
 
 
 def show(
@@ -57,24 +58,12 @@ def show(
     """Print the readers with their positions."""
 
     async def work() -> None:
-        async with asked_for(name, container, log, config, given) as (kept, settings):
-            registry = await read_registry(kept.store, kept.readers)
-            partitions = sorted(await kept.partitions(), key=natural)
-            ends, errors = await _ends(kept, partitions)
-            found = await standings(kept, list(registry.readers.values()), partitions, settings)
+        async with chosen_dataset(name, container, log, config, given) as (dataset, settings):
+            found = await list_readers(dataset, settings)
         if as_json:
-            readers = [_document(one, ends) for one in found]
-            print_json({"of": str(kept), "lowest": registry.lowest, "errors": errors, "readers": readers})
-            return
-        for partition, error in errors.items():
-            console.print(f"partition {partition}: {error}", markup=False, soft_wrap=True, style="red")
-        if not found:
-            console.print(f"{kept} has no readers: whatever is old enough may be trimmed", markup=False, soft_wrap=True)
-        for standing in found:
-            await _print(kept, standing, ends)
-            asked = standing.error is None and not standing.next
-            if asked and (unknown := await _never_ran(standing.reader, settings)) is not None:
-                typer.echo(f"{standing.reader.name}: {unknown}. If it is gone: readers remove", err=True)
+            print_json(_document(dataset, found))
+        else:
+            await _print(dataset, found)
 
     run_async(work)
 
@@ -91,24 +80,21 @@ def add(
     given: Sequence[str] | None,
 ) -> None:
     """Register a reader."""
-    ways = {"--spark": spark is not None, "--processor": processor is not None, "--at": bool(at)}
-    given_ways = [option for option, is_given in ways.items() if is_given]
-    if not given_ways:
-        raise UsageError("how far is it? Give one of --spark URL, --processor CONTAINER/NAME, --at NUMBER")
-    if len(given_ways) > 1:
-        raise UsageError(f"{' and '.join(given_ways)} each say how far {reader} is: give only one of them")
+    positions = {"--spark": spark is not None, "--processor": processor is not None, "--at": bool(at)}
+    if sum(positions.values()) != 1:
+        raise UsageError("the reader's position: give one of --spark URL, --processor CONTAINER/NAME, --at NUMBER")
 
     async def work() -> None:
-        async with asked_for(name, container, log, config, given) as (kept, settings):
-            new = await _reader(reader, kept, spark, processor, at)
-            positions = await add_to(kept, new, settings)
-            if (unknown := await _never_ran(new, settings)) is not None:
-                typer.echo(f"warning: {unknown}. It holds everything until it has begun", err=True)
-            await _warn_beyond(kept, reader, positions)
-        if positions:
-            console.print(f"{kept} keeps what {reader} ({new}) has not read", markup=False, soft_wrap=True)
+        async with chosen_dataset(name, container, log, config, given) as (dataset, settings):
+            new = await _reader(reader, dataset, spark, processor, at)
+            next_numbers = await register_reader(dataset, new, settings)
+            if (missing := await missing_reader(new, settings)) is not None:
+                typer.echo(f"warning: {missing}. It holds everything until it has begun", err=True)
+            _warn_beyond(reader, await ends_before(dataset, next_numbers))
+        if next_numbers:
+            print_line(f"{dataset} keeps the data that {reader} ({new}) has not read")
         else:
-            console.print(f"{kept} keeps everything until {reader} ({new}) has begun", markup=False, soft_wrap=True)
+            print_line(f"{dataset} keeps all data until {reader} ({new}) has begun")
 
     run_async(work)
 
@@ -121,107 +107,87 @@ def remove(
     config: Path | None,
     given: Sequence[str] | None,
 ) -> None:
-    """Forget a reader."""
+    """Remove a reader."""
 
     async def work() -> None:
-        async with asked_for(name, container, log, config, given) as (kept, _):
-            removed = await remove_from(kept.store, kept.readers, reader)
-        console.print(f"{kept} keeps nothing for {reader} ({removed}) any more", markup=False, soft_wrap=True)
+        async with chosen_dataset(name, container, log, config, given) as (dataset, _):
+            removed = await unregister(dataset.store, dataset.readers, reader)
+        print_line(f"{dataset} keeps no data for {reader} ({removed}) any more")
 
     run_async(work)
 
 
 async def _reader(
-    reader: str, kept: RetainedDataset, spark: str | None, processor: str | None, at: Sequence[str]
+    name: str, dataset: RetainedDataset, spark: str | None, processor: str | None, at: Sequence[str]
 ) -> Reader:
     if spark is not None:
-        return Reader.spark(reader, spark)
+        return Reader.spark(name, spark)
     if processor is not None:
-        place, slash, its_name = processor.rstrip("/").rpartition("/")
+        container, slash, its_name = processor.rstrip("/").rpartition("/")
         if not slash or not its_name:
             raise UsageError(f"--processor {processor!r}: write CONTAINER/NAME, such as s3://bucket/state/Averages")
-        return Reader.of_processor(place, its_name, name=reader)
-    return Reader.at(reader, _positions(at, await kept.partitions()))
+        return Reader.of_processor(container, its_name, name=name)
+    return Reader.at(name, _numbers(at, await dataset.partitions()))
 
 
-async def _warn_beyond(kept: RetainedDataset, reader: str, positions: Mapping[str, int]) -> None:
-    """A number that is not there yet may be a typing error, or another dataset's, and holds nothing of what is there."""
-    ends, _ = await _ends(kept, sorted(positions, key=natural))
-    beyond = [f"{p} ends at {end:,}" for p, end in ends.items() if end is not None and positions[p] > end]
-    if beyond:
-        named = ", ".join(beyond[:_NAMED]) + (" ..." if len(beyond) > _NAMED else "")
-        typer.echo(f"warning: partition {named}: {reader} holds nothing of what is there", err=True)
-
-
-async def _never_ran(reader: Reader, settings: Settings) -> str | None:
-    """Why a name, or a place, may be a typing error; None if there is something, or nobody but its owner can tell."""
-    if reader.kind == "position":
-        return None
-    async with open_store(reader.url, settings) as store:
-        if reader.kind == "processor":
-            return await missing_processor(store, reader.processor)
-        return None if (await store.list("", limit=1)).entries else f"nothing is at {reader.url}"
-
-
-def _positions(at: Sequence[str], partitions: Sequence[str]) -> Mapping[str, int]:
-    found: dict[str, int] = {}
+def _numbers(at: Sequence[str], partitions: Sequence[str]) -> Mapping[str, int]:
+    numbers: dict[str, int] = {}
     for text in at:
         partition, equals, digits = text.rpartition("=")
         number = whole_number(digits)
         if number is None:
             raise UsageError(f"--at {text!r:.100}: write a number, or PARTITION=NUMBER, such as 0=1200")
-        found |= {partition: number} if equals else dict.fromkeys(partitions, number)
-    return found
+        numbers |= {partition: number} if equals else dict.fromkeys(partitions, number)
+    return numbers
 
 
-async def _ends(kept: RetainedDataset, partitions: Sequence[str]) -> tuple[Mapping[str, int | None], Mapping[str, str]]:
-    """By partition: the end, and why there is none. One that is damaged does not hide the others."""
-    errors: dict[str, str] = {}
-
-    async def end(partition: str) -> int | None:
-        try:
-            return await kept.end(partition)
-        except CorruptObject as damaged:
-            locate(damaged, kept.store.url)
-            errors[partition] = str(damaged)
-            return None
-
-    return await gather(partitions, end), errors
+def _warn_beyond(reader: str, ends: Mapping[str, int]) -> None:
+    if ends:
+        listed = ", ".join(f"{p} ends at {ends[p]:,}" for p in sorted(ends, key=natural)[:_LISTED])
+        more = " ..." if len(ends) > _LISTED else ""
+        typer.echo(f"warning: partition {listed}{more}: {reader} is beyond the end, and holds no data", err=True)
 
 
-def _rows(standing: Standing, ends: Mapping[str, int | None]) -> list[dict[str, Any]]:
-    rows = []
-    for partition, end in ends.items():
-        position = standing.next.get(partition)
-        behind = None if position is None or end is None else max(0, end - position)
-        rows.append({"partition": partition, "next": position, "end": end, "behind": behind})
-    return rows
+def _document(dataset: RetainedDataset, found: ReaderList) -> dict[str, Any]:
+    readers = [
+        {
+            "name": lag.reader.name,
+            "kind": lag.reader.kind,
+            "url": lag.reader.url or None,
+            "processor": lag.reader.processor or None,
+            "query": lag.reader.query or None,
+            "error": lag.error,
+            "partitions": [
+                {"partition": p.partition, "next": p.next, "end": p.end, "behind": p.behind} for p in lag.partitions
+            ],
+        }
+        for lag in found.readers
+    ]
+    return {"of": str(dataset), "lowest": found.lowest, "errors": found.errors, "readers": readers}
 
 
-def _document(standing: Standing, ends: Mapping[str, int | None]) -> dict[str, Any]:
-    reader = standing.reader
-    place = {"url": reader.url or None, "processor": reader.processor or None, "query": reader.query or None}
-    partitions = _rows(standing, ends) if standing.error is None else []
-    return {"name": reader.name, "kind": reader.kind, **place, "error": standing.error, "partitions": partitions}
+async def _print(dataset: RetainedDataset, found: ReaderList) -> None:
+    for partition, error in found.errors.items():
+        print_line(f"partition {partition}: {error}", style="red")
+    if not found.readers:
+        print_line(f"{dataset} has no readers: a trim deletes all data that is old enough")
+    for lag in found.readers:
+        await _print_reader(lag, dataset.unit)
+        if lag.missing is not None:
+            typer.echo(f"{lag.reader.name}: {lag.missing}. If it is gone: readers remove", err=True)
 
 
-async def _print(kept: RetainedDataset, standing: Standing, ends: Mapping[str, int | None]) -> None:
-    console.print(f"{standing.reader.name}: {standing.reader}", markup=False, soft_wrap=True)
-    if standing.error is not None:
-        console.print(f"  cannot be asked, so nothing is trimmed: {standing.error}\n", markup=False, soft_wrap=True)
+async def _print_reader(lag: ReaderLag, unit: str) -> None:
+    print_line(f"{lag.reader.name}: {lag.reader}")
+    if lag.error is not None:
+        print_line(f"  its position cannot be read, so nothing is trimmed: {lag.error}\n")
         return
-    rows = _rows(standing, ends)
-    if any(row["next"] is None for row in rows):
-        console.print("  it has not begun everywhere, and holds what is there", soft_wrap=True)
-
-    async def cells() -> AsyncIterator[Sequence[object]]:
-        for row in rows:
-            yield list(row.values())
-
-    await print_table(["partition", "reads next", "end", f"{kept.unit} behind"], cells())
-    known = [row["behind"] for row in rows if row["behind"] is not None]
-    if known or not rows:
-        begun = all(row["behind"] is not None or row["next"] is None for row in rows)
-        where = "in all" if len(known) == len(rows) else "where it has begun" if begun else "where that can be told"
-        console.print(f"  {counted(sum(known), kept.unit[:-1])} behind {where}", soft_wrap=True)
-    console.print()
+    if any(partition.next is None for partition in lag.partitions):
+        print_line("  it has not begun every partition; it holds all data of the others")
+    cells = [[p.partition, p.next, p.end, p.behind] for p in lag.partitions]
+    await print_table(["partition", "reads next", "end", f"{unit} behind"], rows_of(cells))
+    known = [p.behind for p in lag.partitions if p.behind is not None]
+    if known or not lag.partitions:
+        where = "" if len(known) == len(lag.partitions) else f", in {len(known)} of {len(lag.partitions)} partitions"
+        print_line(f"  {counted(sum(known), unit[:-1])} behind{where}")
+    print_line("")

@@ -10,10 +10,11 @@ from typing import Any
 
 import typer
 
-from actorproc.cli.common import counted, load_settings, pairs, run_async, shown_settings
+from actorproc.cli.common import load_settings, pairs, run_async, shown_settings
 from actorproc.cli.loading import load_handler, load_source
 from actorproc.cli.spark import check
 from actorproc.cli.streams import conclude
+from actorproc.cli.terminal import counted
 from actorproc.cli.workers import FAILED, REACHED_END, Workers, command_line, deadline, end_soon, stop_with_parent
 from actorproc.errors import UsageError
 from actorproc.host.supervisor import SupervisorStatistics

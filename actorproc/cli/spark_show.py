@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
-from actorproc.cli.common import counted
+from actorproc.cli.terminal import counted
 from actorproc.runtime.clock import SYSTEM
 from actorproc.runtime.logger import get_logger
 from actorproc.spark.progress import Lag, Progress

@@ -14,8 +14,9 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from actorproc.admin.status import MemberStatus, PartitionStatus, ProcessorStatus, next_plan, read_status
-from actorproc.cli.common import console, counted, opened_processor, print_json, run_async, text, utc
+from actorproc.cli.common import opened_processor, run_async
 from actorproc.cli.loading import load_source
+from actorproc.cli.terminal import console, counted, print_json, text, utc
 from actorproc.errors import UsageError
 from actorproc.group.assignment import Plan
 from actorproc.output.source_identity import check_source

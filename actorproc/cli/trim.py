@@ -1,9 +1,8 @@
-"""`actorproc trim`: shows what may go and what holds the rest; deletes it."""
+"""`actorproc trim`: shows which files would be deleted and what holds the others; deletes them with --yes."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from actorproc.admin.retained import RetainedDataset
 from actorproc.admin.trim import PartitionTrim, Trim, plan_trim
 from actorproc.admin.trim import trim as trim_now
-from actorproc.cli.common import console, counted, print_json, print_table, run_async
-from actorproc.cli.readers import asked_for
+from actorproc.cli.common import run_async
+from actorproc.cli.readers import chosen_dataset
+from actorproc.cli.terminal import Cells, counted, print_json, print_line, print_table, rows_of, sized
 from actorproc.config.settings import Settings, duration
 from actorproc.storage.names import natural
 
-_UNITS = ["B", "kB", "MB", "GB", "TB"]
+_COLUMNS = ["partition", "files", "numbers", "size", "age", "kept from", "because"]
 
 
 def run(
@@ -32,37 +32,35 @@ def run(
     config: Path | None,
     given: Sequence[str] | None,
 ) -> None:
-    """Show what would go, or trim and show what went."""
+    """Show what a trim would delete, or trim and show what it deleted."""
     age = duration("--older-than", older_than)
 
     async def work() -> None:
-        async with asked_for(name, container, log, config, given) as (kept, settings):
+        async with chosen_dataset(name, container, log, config, given) as (dataset, settings):
             if yes:
-                found = await _trimmed(kept, settings, age)
+                found = await _trimmed(dataset, settings, age)
             else:
-                found = await plan_trim(kept, settings, older_than=age)
+                found = await plan_trim(dataset, settings, older_than=age)
         partitions = sorted(found.partitions, key=lambda partition: natural(partition.partition))
         if as_json:
-            print_json({"of": str(kept), "done": yes, "partitions": [_document(partition) for partition in partitions]})
+            documents = [_document(partition) for partition in partitions]
+            print_json({"of": str(dataset), "done": yes, "partitions": documents})
         else:
-            await _print(kept, found, partitions, done=yes)
-        if not found.readers and found.files:
-            typer.echo("no reader is registered, so only age counts (see `actorproc readers`)", err=True)
-        for standing in found.readers:
-            if standing.error is not None:
-                typer.echo(f"reader {standing.reader.name} cannot be asked: {standing.error}", err=True)
+            await print_table(_COLUMNS, rows_of(map(_row, partitions)))
+            print_line(_summary(dataset, found, done=yes))
+        _warn(found)
 
     run_async(work)
 
 
-async def _trimmed(kept: RetainedDataset, settings: Settings, older_than: float) -> Trim:
-    """Trim, with a bar on stderr if that is a terminal."""
+async def _trimmed(dataset: RetainedDataset, settings: Settings, older_than: float) -> Trim:
+    """Trim, with a progress bar on stderr if that is a terminal."""
     stderr = Console(stderr=True)
     columns = [BarColumn(), MofNCompleteColumn(), TextColumn("files deleted"), TimeRemainingColumn()]
     with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as progress:
         task = progress.add_task("", total=None)
         return await trim_now(
-            kept,
+            dataset,
             settings,
             older_than=older_than,
             began=lambda planned: progress.update(task, total=planned.files),
@@ -70,23 +68,29 @@ async def _trimmed(kept: RetainedDataset, settings: Settings, older_than: float)
         )
 
 
-async def _print(kept: RetainedDataset, found: Trim, partitions: Sequence[PartitionTrim], *, done: bool) -> None:
-    async def rows() -> AsyncIterator[Sequence[object]]:
-        for partition in partitions:
-            row = _document(partition)
-            numbers = f"{row['first']} - {row['last']}" if row["files"] else None
-            ages = f"{_age(row['youngest'])} - {_age(row['oldest'])}" if row["files"] else None
-            yield [partition.partition, row["files"], numbers, sized(row["bytes"]), ages, partition.hold.number,
-                   partition.hold.why]  # fmt: skip
+def _warn(found: Trim) -> None:
+    if not found.readers and found.files:
+        typer.echo("no reader is registered, so only age counts (see `actorproc readers`)", err=True)
+    for position in found.readers:
+        if position.error is not None:
+            typer.echo(f"the position of reader {position.reader.name} cannot be read: {position.error}", err=True)
 
-    await print_table(["partition", "files", "numbers", "size", "age", "kept from", "because"], rows())
-    went = f"{counted(found.files, 'file')}, {sized(found.size)}"
+
+def _summary(dataset: RetainedDataset, found: Trim, *, done: bool) -> str:
+    files = f"{counted(found.files, 'file')}, {sized(found.size)}"
     if done:
-        console.print(f"{went} trimmed of {kept}", markup=False, soft_wrap=True)
-    elif found.files:
-        console.print(f"{went} would go of {kept}; nothing is changed without --yes", markup=False, soft_wrap=True)
-    else:
-        console.print(f"nothing would go of {kept}", markup=False, soft_wrap=True)
+        return f"{files} deleted from {dataset}"
+    if found.files:
+        return f"{files} would be deleted from {dataset}; --yes deletes them"
+    return f"no file of {dataset} can be deleted"
+
+
+def _row(partition: PartitionTrim) -> Cells:
+    row = _document(partition)
+    numbers = f"{row['first']} - {row['last']}" if row["files"] else None
+    ages = f"{_age(row['youngest'])} - {_age(row['oldest'])}" if row["files"] else None
+    size = sized(row["bytes"])
+    return [row["partition"], row["files"], numbers, size, ages, row["kept_from"], row["because"]]
 
 
 def _document(partition: PartitionTrim) -> dict[str, Any]:
@@ -103,14 +107,6 @@ def _document(partition: PartitionTrim) -> dict[str, Any]:
         "kept_from": partition.hold.number,
         "because": partition.hold.why,
     }
-
-
-def sized(count: float) -> str:
-    """Bytes as people read them."""
-    if count < 1000:
-        return f"{count:.0f} B"
-    power = min(int(math.log10(count)) // 3, len(_UNITS) - 1)
-    return f"{count / 1000**power:.1f} {_UNITS[power]}"
 
 
 def _age(age: float) -> str:

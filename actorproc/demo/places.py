@@ -112,7 +112,7 @@ class Places:
         of = f"--name {PROCESSOR} --container file://{self.container}"
         return [
             (f"{actorproc} status {of} --source file://{self.log}", "who ran what, how far it is, what lags"),
-            (f"{actorproc} output {of} --tail 5", "the rows that were committed last"),
+            (f"{actorproc} output {of} --limit 5", "the rows that were committed last"),
             (f"{actorproc} dead-letters list {of} --limit 5", "flights that never left"),
             (
                 f'{python} -c "from pyspark.sql import SparkSession; SparkSession.builder.getOrCreate()'

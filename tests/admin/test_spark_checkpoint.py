@@ -77,5 +77,5 @@ async def test_what_cannot_be_understood_is_named() -> None:
     with pytest.raises(CorruptObject, match="offsets/0: has version 'v2'"):
         await committed_numbers(store, OF, IDENTITY)
     await store.delete("offsets/0")
-    with pytest.raises(CorruptObject, match="offsets/0: is missing, and its micro-batch is committed"):
+    with pytest.raises(CorruptObject, match="offsets/0: is missing, although its micro-batch is committed"):
         await committed_numbers(store, OF, IDENTITY)

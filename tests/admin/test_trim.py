@@ -107,7 +107,7 @@ async def test_a_reader_that_cannot_be_asked_or_has_not_begun_holds_everything(
     await register(kept.store, kept.readers, Reader.spark("lost", str(tmp_path)))
     await remove(kept.store, kept.readers, "half")
     trimmed = await trim_now(kept)
-    assert {found.hold.why for found in trimmed.partitions} == {"reader lost cannot be asked"}
+    assert {found.hold.why for found in trimmed.partitions} == {"the position of reader lost cannot be read"}
     assert trimmed.readers[0].error is not None
     assert "offsets/7: is missing" in trimmed.readers[0].error
     assert trimmed.files == 0

@@ -40,4 +40,4 @@ def test_a_chain_is_served_to_its_end_and_status_shows_its_lag(run: Run, state: 
     for given in (source, []):
         replay = run("dead-letters", "replay", *place, *given)
         assert replay.exit_code == 2
-        assert "dead letters are appended to a log, and that is a processor's output" in replay.stderr
+        assert "dead letters are appended to a log, and this is a processor's output" in replay.stderr

@@ -31,14 +31,14 @@ def test_dead_letters_are_filtered_by_partition_error_and_limit(run: Run, place:
         return lines(run("dead-letters", "list", *place, "--json", *options).stdout)
 
     everything = found()
-    assert found("--error", "ValueError") == []
-    assert found("--error", "KeyError") == everything
+    assert found("--kind", "ValueError") == []
+    assert found("--kind", "KeyError") == everything
     assert found("--limit", "3") == everything[:3]
     partition = everything[-1]["partition"]
     assert found("--partition", partition) == [letter for letter in everything if letter["partition"] == partition]
 
 
-@pytest.mark.parametrize("options", [(), ("--error", "KeyError")])
+@pytest.mark.parametrize("options", [(), ("--kind", "KeyError")])
 def test_a_list_that_a_limit_has_cut_says_so(run: Run, place: list[object], options: tuple[str, ...]) -> None:
     more = "there are more: these are the first 19"
     assert more in run("dead-letters", "list", *place, "--limit", "19", *options).stdout
@@ -69,11 +69,11 @@ def test_a_dead_letter_that_is_not_there_is_wrong_use(run: Run, place: list[obje
 
 
 def test_dead_letters_of_a_type_that_there_is_not_say_which_there_are(run: Run, place: list[object]) -> None:
-    result = run("dead-letters", "list", *place, "--error", "KeyErr", "--json")
+    result = run("dead-letters", "list", *place, "--kind", "KeyErr", "--json")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == "no dead letter with an error of type 'KeyErr'; there are: KeyError (20)\n"
-    assert run("dead-letters", "list", *place, "--error", "KeyErr").stdout == ""
-    assert run("dead-letters", "list", *place, "--error", "KeyError", "--json").stderr == ""
+    assert result.stderr == "no dead letter of kind 'KeyErr'; there are: KeyError (20)\n"
+    assert run("dead-letters", "list", *place, "--kind", "KeyErr").stdout == ""
+    assert run("dead-letters", "list", *place, "--kind", "KeyError", "--json").stderr == ""
 
 
 def test_letters_that_were_replayed_and_those_that_were_not_are_not_asked_for_at_once(

@@ -42,7 +42,7 @@ def test_output_of_one_partition(run: Run, place: list[object]) -> None:
 
 
 def test_output_for_people_is_a_table(run: Run, place: list[object]) -> None:
-    result = run("output", *place, "--tail", "3")
+    result = run("output", *place, "--limit", "3")
     assert result.stdout.split()[:4] == ["_partition", "_sequence", "tail", "delay"]
     assert len([line for line in result.stdout.splitlines() if " N" in line]) == 3
 
@@ -59,7 +59,7 @@ def test_a_time_in_the_table_of_the_output_is_the_one_that_json_shows(run: Run, 
     command = ("output", "--name", "Delays", "--container", tmp_path / "state")
     (row,) = lines(run(*command, "--json").stdout)
     assert (row["at"], row["local"]) == ("2026-01-01T11:03:00.250000Z", "2026-01-01T11:03:00")
-    assert run(*command).stdout.splitlines()[-2].split() == ["0", "0", row["at"], row["local"]]
+    assert run(*command).stdout.splitlines()[-1].split() == ["0", "0", row["at"], row["local"]]
 
 
 def test_a_column_that_was_added_is_null_in_rows_from_before(run: Run, state: Path, tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_tail_is_what_was_committed_last_and_opens_no_other_file(
         return await get(self, key, **how)
 
     monkeypatch.setattr(Store, "get", noted)
-    tail = lines(run("output", *place, "--json", "--tail", "30").stdout)
+    tail = lines(run("output", *place, "--json", "--limit", "30").stdout)
     assert len(tail) == 30
     assert [row for row in everything if row in tail] == tail
     newest = {

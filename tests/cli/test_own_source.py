@@ -155,7 +155,7 @@ def test_status_refuses_a_source_that_is_not_the_processors_and_says_what_fails(
     replay = run("dead-letters", "replay", "--name", "Lengths", "--container", "state")
     assert replay.exit_code == 2
     assert (
-        "Lengths reads MemorySource: dead letters are appended to a log, and that is a source of your" in replay.stderr
+        "Lengths reads MemorySource: dead letters are appended to a log, and this is a source of your" in replay.stderr
     )
     result = run(*place, "--source", "own_source_app:Closed")
     assert (result.exit_code, result.stdout) == (1, "")

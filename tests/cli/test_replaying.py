@@ -13,7 +13,7 @@ def test_dead_letters_are_replayed_into_a_log_alone(run: Run, state: Path, place
     shutil.copytree(state / "state", tmp_path / "state")
     result = run("dead-letters", "replay", *place, "--source", "mysrc:Lines")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "appended to a log, and that is a source of your own, which is only read" in result.stderr
+    assert "appended to a log, and this is a source of your own, which is only read" in result.stderr
     (tmp_path / "state" / LAYOUT.origin).unlink()
     result = run("dead-letters", "replay", "--name", "Delays", "--container", tmp_path / "state")
     assert (result.exit_code, result.stdout) == (2, "")
@@ -23,7 +23,7 @@ def test_dead_letters_are_replayed_into_a_log_alone(run: Run, state: Path, place
     assert "MODULE:NAME" not in told
 
 
-def test_a_purge_says_which_of_what_was_chosen_stays_beside_letters_that_were_not(
+def test_a_purge_holds_letters_that_share_a_commit_with_others(
     run: Run, state: Path, tmp_path: Path
 ) -> None:
     for part in ("state", "events"):
@@ -34,12 +34,9 @@ def test_a_purge_says_which_of_what_was_chosen_stays_beside_letters_that_were_no
     first = f"{letters[0]['partition']}:{letters[0]['sequence']}"
     beside = sum(letter["partition"] == letters[0]["partition"] for letter in letters) - 1  # one commit in each
     assert run("dead-letters", "replay", *place, "--source", tmp_path / "events", first).exit_code == 0
-    stays = f"1 replayed one stays: it shares a commit with {beside} that were not replayed"
-    assert run(*purge, "--replayed").stdout == f"0 dead letters purged; {stays}\n"
-    before = ["--before", "2100-01-01T00:00Z"]
-    assert run(*purge, "--replayed", *before).stdout == (
-        f"0 dead letters purged; 1 replayed and older one stays: it shares a commit with {beside} that were not both\n"
-    )
+    held_text = f"1 held: a commit is purged as a whole, and they share one with {beside} letters not chosen"
+    assert run(*purge, "--replayed").stdout == f"0 dead letters purged\n{held_text}\n"
+    assert held_text in run(*purge, first).stdout
     held = run(*purge, "--replayed", "--json")
     assert (lines(held.stdout), held.exit_code) == ([{"purged": 0, "kept": 0, "held": 1}], 0), (
         "nothing is to be done yet"
@@ -65,27 +62,23 @@ def test_dead_letters_are_replayed_by_name_or_by_their_error(run: Run, state: Pa
     )
     assert "replayed" in run("dead-letters", "show", first, *place).stdout
 
-    none = run(*replay, "--error", "KeyErr", "--json")
+    none = run(*replay, "--kind", "KeyErr", "--json")
     assert lines(none.stdout) == [{"replayed": 0, "replayed_before": 0}]
-    assert none.stderr == "no dead letter with an error of type 'KeyErr'; there are: KeyError (20)\n"
+    assert none.stderr == "no dead letter of kind 'KeyErr'; there are: KeyError (20)\n"
     assert none.exit_code == 1, "nothing was done of what was asked for"
-    assert lines(run(*replay, "--error", "KeyError", "--json").stdout) == [{"replayed": 18, "replayed_before": 2}]
+    assert lines(run(*replay, "--kind", "KeyError", "--json").stdout) == [{"replayed": 18, "replayed_before": 2}]
     for wrong, says in (("0:999999", "no dead letter 0:999999"), ("0", "write PARTITION:SEQUENCE")):
         result = run(*replay, first, wrong)
         assert (result.exit_code, result.stdout) == (2, "")
         assert says in result.stderr
-    assert "do not go with letters by name" in run(*replay, first, "--error", "KeyError").stderr
+    assert "give ids of letters, or --partition and --kind; not both" in run(*replay, first, "--kind", "KeyError").stderr
 
 
-def test_a_purge_says_what_brings_the_checkpoint_past_the_letters_it_kept(
-    run: Run, state: Path, tmp_path: Path
-) -> None:
+def test_a_purge_keeps_letters_that_no_checkpoint_has_passed(run: Run, state: Path, tmp_path: Path) -> None:
     shutil.copytree(state / "state", tmp_path / "state")
     shutil.rmtree(tmp_path / "state" / LAYOUT.checkpoints)
     result = run("dead-letters", "purge", "--name", "Delays", "--container", tmp_path / "state", "--yes")
-    said = " ".join(result.stdout.split())
-    assert said.startswith("0 dead letters purged 20 kept: no checkpoint has passed them yet.")
-    assert "every 16 commits, and when it stops: start the processor if none runs" in said
+    assert "20 kept: no checkpoint has passed them. Start the processor, or stop it" in result.stdout
     assert result.exit_code == 1, "what was asked for is not done"
     result = run("dead-letters", "purge", "--name", "Delays", "--container", tmp_path / "state", "--yes", "--json")
     assert (lines(result.stdout), result.exit_code) == ([{"purged": 0, "kept": 20, "held": 0}], 1)

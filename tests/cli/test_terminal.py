@@ -12,13 +12,13 @@ import pytest
 from rich.console import Console
 
 from actorproc import JsonRows, PartitionContext, Processor, Producer, Record, RecordHandler
-from actorproc.cli import common
+from actorproc.cli import terminal
 from tests.cli.conftest import QUICK, Run
 from tests.cli.reading import LAYOUT, lines
 
 
 def narrow(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
-    monkeypatch.setattr(common, "console", Console(width=width, highlight=False))
+    monkeypatch.setattr(terminal, "console", Console(width=width, highlight=False))
 
 
 @pytest.mark.parametrize("width", [80, 100, 140])

@@ -171,7 +171,7 @@ def test_serve_without_a_log_says_how_to_make_one(run: Run) -> None:
     refused(run, "serve", "flights_app:Delays", *HERE, "--until-end", says="actorproc produce --log")
 
 
-@pytest.mark.parametrize("arguments", [["nope"], ["status", "--name", "x"], ["serve"], ["output", "--tail", "0"]])
+@pytest.mark.parametrize("arguments", [["nope"], ["status", "--name", "x"], ["serve"], ["output", "--limit", "0"]])
 def test_a_malformed_command_line_is_wrong_use(run: Run, arguments: list[str]) -> None:
     assert run(*arguments).exit_code == 2
 

@@ -203,7 +203,7 @@ async def test_a_program_adds_and_removes_readers_of_outputs_and_logs_by_their_p
         await remove_reader("archive", container=container, name="Capture")
     with pytest.raises(UsageError, match=r"no processor 'Delays'.*there are: Capture"):
         await add_reader(archive, container=container, name="Delays")
-    with pytest.raises(UsageError, match="container and name of a processor's output, or the log"):
+    with pytest.raises(UsageError, match="give the container and name of a processor, or a log"):
         await add_reader(archive, container=container)
 
 
@@ -310,4 +310,4 @@ async def test_a_processor_that_reads_something_else_is_refused_as_a_reader_of_o
         kept = RetainedOutput(store, ProcessorLayout("Upstream"))
         await register(store, kept.readers, down)  # as it was let in once
         [hold] = [partition.hold for partition in (await plan_trim(kept, SETTINGS)).partitions]
-        assert hold.why == "reader Down cannot be asked"
+        assert hold.why == "the position of reader Down cannot be read"

@@ -46,8 +46,8 @@ def test_a_trim_can_be_tried_at_once_on_a_copy_that_the_page_on_keeping_makes_ol
     shell = Shell(tmp_path)
     for _ in range(2):
         anyio.run(processed, shell.folder)
-    (tried,) = commands((ROOT / "docs" / "keeping.md").read_text(), "What goes")
-    assert re.search(r"^[1-9]\d* files, .* would go of output Delays", shell.run(tried), re.MULTILINE)
+    (tried,) = commands((ROOT / "docs" / "retention.md").read_text(), "What goes")
+    assert re.search(r"^[1-9]\d* files, .* would be deleted from output Delays", shell.run(tried), re.MULTILINE)
 
 
 def positions(run: Run, of: list[str]) -> dict[str, int]:
@@ -58,8 +58,8 @@ def positions(run: Run, of: list[str]) -> dict[str, int]:
 def test_a_reader_that_is_told_twice_how_far_it_is_is_refused_as_one_that_is_not_told(run: Run, of: list[str]) -> None:
     twice = run("readers", "add", "export", "--at", "0=3", "--spark", "y", *of)
     assert (twice.exit_code, twice.stdout) == (2, "")
-    assert "--spark and --at each say how far export is: give only one of them" in twice.stderr
-    assert "how far is it? Give one of --spark URL" in run("readers", "add", "export", *of).stderr
+    assert "the reader's position: give one of --spark URL" in twice.stderr
+    assert "the reader's position: give one of --spark URL" in run("readers", "add", "export", *of).stderr
 
 
 def test_a_number_of_more_digits_than_python_reads_is_wrong_use(run: Run, of: list[str]) -> None:
@@ -69,9 +69,9 @@ def test_a_number_of_more_digits_than_python_reads_is_wrong_use(run: Run, of: li
 
 
 def test_readers_are_added_shown_moved_and_removed(run: Run, of: list[str]) -> None:
-    assert "has no readers: whatever is old enough may be trimmed" in run("readers", "list", *of).stdout
+    assert "has no readers: a trim deletes all data that is old enough" in run("readers", "list", *of).stdout
     added = run("readers", "add", "export", "--at", "0", "--at", "1=1", *of)
-    assert "keeps what export (moved by hand) has not read" in added.stdout
+    assert "keeps the data that export (moved by hand) has not read" in added.stdout
     listed = orjson.loads(run("readers", "list", "--json", *of).stdout)
     [export] = listed["readers"]
     assert export["kind"] == "position"
@@ -80,12 +80,12 @@ def test_readers_are_added_shown_moved_and_removed(run: Run, of: list[str]) -> N
     assert found == {p: (int(p == "1"), end - int(p == "1")) for p, end in ends.items()}
     table = run("readers", "list", *of).stdout
     assert "export: moved by hand" in table
-    assert f"{sum(ends.values()) - 1} commits behind in all" in table
+    assert f"{sum(ends.values()) - 1} commits behind" in table
     run("readers", "add", "export", "--at", "1", *of)
     assert set(positions(run, of).values()) == {1}
     run("readers", "add", "export", "--at", "1=2", *of)
     assert positions(run, of) == {p: 1 + int(p == "1") for p in ends}
-    assert "keeps nothing for export" in run("readers", "remove", "export", *of).stdout
+    assert "keeps no data for export" in run("readers", "remove", "export", *of).stdout
     assert "has no readers" in run("readers", "list", *of).stdout
 
 
@@ -96,7 +96,7 @@ def test_trim_shows_first_and_deletes_with_yes(run: Run, place: Path, of: list[s
     run("readers", "add", "export", "--at", "1", *of)
     shown = run("trim", *of)
     assert "reader export reads 1 next" in shown.stdout
-    assert "would go of output Delays" in shown.stdout
+    assert "would be deleted from output Delays" in shown.stdout
     assert files(place) == before
     done = orjson.loads(run("trim", "--yes", "--json", *of).stdout)
     assert done["done"] is True
@@ -115,14 +115,14 @@ def test_a_log_is_held_by_its_processor(run: Run, place: Path) -> None:
     assert [(reader["name"], reader["kind"]) for reader in listed["readers"]] == [("Delays", "processor")]
     assert {partition["behind"] for partition in listed["readers"][0]["partitions"]} == {0}
     shown = run("trim", *log)
-    assert "nothing would go of log" in shown.stdout
+    assert "no file of log" in shown.stdout
     assert "the newest file stays" in shown.stdout
 
 
 def test_a_processor_that_could_not_register_is_added_by_hand(run: Run, place: Path) -> None:
     log = ["--log", str(place / "events")]
     added = run("readers", "add", "copy", "--processor", str(place / "state/Delays"), *log)
-    assert f"keeps what copy (processor Delays at file://{place}/state) has not read" in added.stdout
+    assert f"keeps the data that copy (processor Delays at file://{place}/state) has not read" in added.stdout
 
 
 def test_a_position_beyond_the_end_is_added_with_a_warning(run: Run, of: list[str]) -> None:
@@ -132,7 +132,7 @@ def test_a_position_beyond_the_end_is_added_with_a_warning(run: Run, of: list[st
         p["partition"]: p["end"]
         for p in orjson.loads(run("readers", "list", "--json", *of).stdout)["readers"][0]["partitions"]
     }
-    assert added.stderr == f"warning: partition 1 ends at {ends['1']}: export holds nothing of what is there\n"
+    assert added.stderr == f"warning: partition 1 ends at {ends['1']}: export is beyond the end, and holds no data\n"
     assert run("readers", "add", "export", "--at", f"1={ends['1']}", *of).stderr == ""
 
 
@@ -141,7 +141,7 @@ def test_a_processor_that_stands_beyond_the_end_is_added_with_a_warning(run: Run
     for path in (place / "events/partition=1").iterdir():
         path.unlink()
     added = run("readers", "add", "copy", "--processor", place / "state/Delays", "--log", place / "events")
-    assert added.stderr == "warning: partition 1 ends at 0: copy holds nothing of what is there\n"
+    assert added.stderr == "warning: partition 1 ends at 0: copy is beyond the end, and holds no data\n"
 
 
 def test_a_processor_that_does_not_read_the_output_is_refused_as_a_reader_of_it(
@@ -177,19 +177,19 @@ def test_how_far_behind_a_reader_is_counts_where_it_has_begun(run: Run, of: list
     added = run("readers", "add", "new", "--spark", "nowhere", *of)
     assert f"warning: nothing is at file://{Path.cwd()}/nowhere. It holds everything" in added.stderr
     begun, new = run("readers", "list", *of).stdout.split("new: Spark")
-    assert "1 commit behind where it has begun" in begun
-    assert "has not begun everywhere" in new
+    assert "1 commit behind, in 1 of 4 partitions" in begun
+    assert "has not begun every partition" in new
     assert "behind in all" not in new
 
 
 def test_a_reader_that_cannot_be_asked_is_named(run: Run, place: Path, of: list[str]) -> None:
-    assert "keeps everything until table" in run("readers", "add", "table", "--spark", place / "cp", *of).stdout
+    assert "keeps all data until table" in run("readers", "add", "table", "--spark", place / "cp", *of).stdout
     (place / "cp/commits").mkdir(parents=True)
     (place / "cp/commits/3").write_text("v1\n{}")
     shown = run("trim", *of)
-    assert "reader table cannot be asked" in shown.stdout
+    assert "the position of reader table cannot be read" in shown.stdout
     assert "offsets/3: is missing" in shown.stderr
-    assert "cannot be asked, so nothing is trimmed" in run("readers", "list", *of).stdout
+    assert "its position cannot be read, so nothing is trimmed" in run("readers", "list", *of).stdout
 
 
 def test_a_torn_newest_file_of_one_partition_does_not_hide_the_others(run: Run, place: Path, of: list[str]) -> None:
@@ -202,7 +202,7 @@ def test_a_torn_newest_file_of_one_partition_does_not_hide_the_others(run: Run, 
     assert [row["behind"] for row in reader["partitions"]] == [0, None, 0, 0]
     table = run("readers", "list", "--log", place / "events").stdout
     assert f"partition 1: {document['errors']['1']}" in table
-    assert "0 records behind where that can be told" in table
+    assert "0 records behind, in 3 of 4 partitions" in table
     status = orjson.loads(run("status", "--json", "--source", place / "events", *of).stdout)
     shown = {partition["partition"]: partition for partition in status["partitions"]}
     assert [name for name, partition in shown.items() if partition["error"]] == ["1"]
@@ -233,13 +233,13 @@ def test_a_log_and_an_output_are_not_asked_for_at_once(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["trim"], "Give --name and --container for a processor's output, or --log for a log"),
+        (["trim"], "give --name and --container for a processor's output, or --log for a log"),
         (["trim", "--log", "nowhere"], "there is no log at"),
         (["trim", "--log", "events", "--older-than", "5m"], "older_than = 300 s: 3600 s (1h) at least"),
         (["trim", "--log", "events", "--older-than", "soon"], "--older-than = 'soon': write seconds, or a number with"),
         (
             ["readers", "add", "x", "--log", "events"],
-            "Give one of --spark URL, --processor CONTAINER/NAME, --at NUMBER",
+            "give one of --spark URL, --processor CONTAINER/NAME, --at NUMBER",
         ),
         (["readers", "add", "x", "--log", "events", "--at", "9=1"], "no partition '9'; there are: 0, 1, 2, 3"),
         (["readers", "add", "x", "--log", "events", "--at", "one"], "write a number, or PARTITION=NUMBER"),

@@ -1,0 +1,273 @@
+"""Lists, finds, replays and purges the dead letters of a processor."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple, Self
+
+from actorproc.admin.replay import Replay, Replays
+from actorproc.config.settings import Settings
+from actorproc.errors import UsageError
+from actorproc.output.checkpoint import read_checkpoint
+from actorproc.output.dead_letters import letter_files, purge, read_letters
+from actorproc.output.source_identity import recorded_source
+from actorproc.retention.readers import read_registry
+from actorproc.sources.log import LogSource
+from actorproc.storage.document import whole_number
+from actorproc.storage.names import READERS, ProcessorLayout, natural, partition_of
+from actorproc.storage.store import Store
+from actorproc.stores import OUTPUT_SCHEME, open_store
+
+Letter = dict[str, Any]
+"""A dead letter as `dead-letters list --json` prints it."""
+
+_USERS = "a source of your own, which is only read"
+
+
+class LetterId(NamedTuple):
+    """Names one dead letter of a processor; written `PARTITION:SEQUENCE`."""
+
+    partition: str
+    sequence: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Raises UsageError if the text is not an id."""
+        partition, colon, digits = text.rpartition(":")
+        sequence = whole_number(digits)
+        if not colon or sequence is None:
+            raise UsageError(f"{text!r:.100} is not the id of a dead letter; write PARTITION:SEQUENCE, such as 3:1042")
+        return cls(partition, sequence)
+
+    def __str__(self) -> str:
+        return f"{self.partition}:{self.sequence}"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which dead letters a command is about; all by default."""
+
+    ids: frozenset[LetterId] = frozenset()
+    partition: str | None = None
+    kind: str | None = None
+    """Type of the error, such as `KeyError`."""
+    replayed: bool | None = None
+    before: datetime | None = None
+    """Only letters older than this."""
+
+    def __contains__(self, letter: Letter) -> bool:
+        return self.kind in (None, letter["kind"]) and self.is_candidate(letter)
+
+    def is_candidate(self, letter: Letter) -> bool:
+        """Whether the letter matches in everything but its kind."""
+        return (
+            self.partition in (None, letter["partition"])
+            and (not self.ids or (letter["partition"], letter["sequence"]) in self.ids)
+            and self.replayed in (None, letter["replayed"])
+            and (self.before is None or datetime.fromisoformat(letter["time"]) < self.before)
+        )
+
+
+@dataclass(slots=True)
+class Purge:
+    """What a purge may delete: only whole files, each of which holds the letters of one commit."""
+
+    files: dict[str, int] = field(default_factory=dict)
+    """Letters by key of each file that may go."""
+    held: int = 0
+    """Selected letters that stay, because they share a file with `beside` letters that are not selected."""
+    beside: int = 0
+
+    @property
+    def letters(self) -> int:
+        return sum(self.files.values())
+
+
+class Purged(NamedTuple):
+    """Letters that were purged, and letters that no checkpoint has passed yet."""
+
+    purged: int
+    kept: int
+
+
+class Replayed(NamedTuple):
+    """Letters that a replay appended to `log`, and letters that were in the log before.
+
+    `also_read_by`: other readers of that log, which get these records again.
+    """
+
+    log: str
+    appended: int
+    before: int
+    also_read_by: list[str]
+
+
+class DeadLetters:
+    """The dead letters of one processor."""
+
+    def __init__(self, store: Store, layout: ProcessorLayout, replays: Replays) -> None:
+        self._store = store
+        self._layout = layout
+        self._replays = replays
+        self.kinds: Counter[str] = Counter()
+        """Kinds of the letters that were read and matched in everything but their kind."""
+
+    @classmethod
+    async def opened(cls, store: Store, layout: ProcessorLayout) -> Self:
+        """With the replays that have begun up to now."""
+        return cls(store, layout, await Replays.listed(store, layout))
+
+    @property
+    def has_replays(self) -> bool:
+        """Whether any letter was ever replayed."""
+        return bool(self._replays)
+
+    async def select(self, selection: Selection) -> AsyncIterator[Letter]:
+        """The selected letters, by partition and sequence."""
+        for key in await self._files(selection.partition):
+            for letter in await self._read(key):
+                if selection.is_candidate(letter):
+                    self.kinds[letter["kind"]] += 1
+                    if letter in selection:
+                        yield letter
+
+    async def find(self, letter: LetterId) -> Letter:
+        """One letter.
+
+        Raises:
+            UsageError: it does not exist.
+        """
+        key = await self._file_of(letter)
+        return next(found for found in await self._read(key) if found["sequence"] == letter.sequence)
+
+    async def plan_purge(self, selection: Selection) -> Purge:
+        """Which files a purge may delete. Changes nothing."""
+        planned = Purge()
+        for key in await self._chosen_files(selection):
+            letters = await self._read(key)
+            selected = sum(letter in selection for letter in letters)
+            if 0 < selected == len(letters):
+                planned.files[key] = selected
+            elif selected:
+                planned.held += selected
+                planned.beside += len(letters) - selected
+        return planned
+
+    async def purge(self, planned: Purge) -> Purged:
+        """Delete the files, except those that no checkpoint has passed yet."""
+        purged = 0
+        for key, count in planned.files.items():
+            checkpoint = await read_checkpoint(self._store, self._layout, partition_of(key))
+            if checkpoint is not None and await purge(self._store, key, below=checkpoint.number):
+                purged += count
+        return Purged(purged, planned.letters - purged)
+
+    async def replay(self, selection: Selection, settings: Settings, log: str | None = None) -> Replayed:
+        """Append the selected letters to their log again, each once.
+
+        Args:
+            log: URL of the log, if it is not where the processor read it.
+
+        Raises:
+            UsageError: a letter does not exist, or the processor does not read a log.
+        """
+        async with self._open_log(settings, log) as (url, opened, replaying):
+            registered = (await read_registry(opened, READERS)).readers
+            appended = before = 0
+            for key in await self._chosen_files(selection):
+                done = await replaying.file(key, lambda letter: self._is_wanted(letter, selection))
+                if done is not None:
+                    appended += done.appended
+                    before += done.before
+        return Replayed(url, appended, before, sorted(registered.keys() - {self._layout.processor}))
+
+    @asynccontextmanager
+    async def _open_log(self, settings: Settings, log: str | None) -> AsyncIterator[tuple[str, Store, Replay]]:
+        url = log or await self._recorded_log()
+        async with (
+            open_store(url, settings) as opened,
+            Replay.opened(self._store, self._layout.processor, opened) as replaying,
+        ):
+            yield url, opened, replaying
+
+    def _is_wanted(self, letter: Any, selection: Selection) -> bool:
+        described = _described(letter, replayed=False)
+        self.kinds[described["kind"]] += 1
+        return described in selection
+
+    async def _recorded_log(self) -> str:
+        """URL of the log that the processor reads.
+
+        Raises:
+            UsageError: it reads something else, or that is not recorded.
+        """
+        name = self._layout.processor
+        recorded = await recorded_source(self._store, self._layout)
+        if recorded is None:
+            raise UsageError(f"{self._store.url} does not say what {name} reads: give the log with --source")
+        url, kind = recorded
+        if kind != LogSource.__name__:
+            refuse_source(f"{name} reads {url}", url, own=True)
+        return url
+
+    async def _files(self, partition: str | None) -> list[str]:
+        keys = await letter_files(self._store, self._layout, partition)
+        return sorted(keys, key=lambda key: (natural(partition_of(key)), key))
+
+    async def _chosen_files(self, selection: Selection) -> list[str]:
+        """Files with selected letters: those of the ids, or all of the partition."""
+        if not selection.ids:
+            return await self._files(selection.partition)
+        return list(dict.fromkeys([await self._file_of(letter) for letter in sorted(selection.ids)]))
+
+    async def _file_of(self, letter: LetterId) -> str:
+        """Key of the file with this letter, by bisection: sequences grow from file to file.
+
+        Raises:
+            UsageError: no file has it.
+        """
+        keys = await letter_files(self._store, self._layout, letter.partition)
+        low, high = 0, len(keys)
+        while low < high:
+            middle = (low + high) // 2
+            sequences = [found["sequence"] for found in await read_letters(self._store, keys[middle])]
+            if letter.sequence in sequences:
+                return keys[middle]
+            if sequences and sequences[0] > letter.sequence:
+                high = middle
+            else:
+                low = middle + 1
+        raise UsageError(f"no dead letter {letter} (`actorproc dead-letters list` shows all)")
+
+    async def _read(self, key: str) -> list[Letter]:
+        letters = await read_letters(self._store, key)
+        done = await self._replays.done(key, letters)
+        return [_described(letter, replayed=letter["sequence"] in done) for letter in letters]
+
+
+def _described(letter: Letter, *, replayed: bool) -> Letter:
+    """The stored letter with its id, its kind, and whether it was replayed."""
+    name = str(LetterId(letter["partition"], letter["sequence"]))
+    return {"id": name, "kind": letter["error"]["type"], **letter, "replayed": replayed}
+
+
+def refuse_source(subject: str, url: str, *, own: bool) -> None:
+    """Raise UsageError if dead letters cannot be appended to this source.
+
+    Args:
+        own: whether it is a source of the user's own, unless its URL says otherwise.
+    """
+    if url.startswith(OUTPUT_SCHEME):
+        source = "a processor's output, which only that processor writes"
+    elif own:
+        source = _USERS
+    else:
+        return
+    raise UsageError(
+        f"{subject}: dead letters are appended to a log, and this is {source}. Correct the handler and start it under "
+        "another name, or produce the letters into a log of their own"
+    )

@@ -1,0 +1,255 @@
+"""`actorproc dead-letters`: lists, shows, replays and purges."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+
+import typer
+
+from actorproc.admin.dead_letters import (
+    DeadLetters,
+    Letter,
+    LetterId,
+    Purge,
+    Purged,
+    Selection,
+    refuse_source,
+)
+from actorproc.cli.common import chosen_partitions, opened_processor, run_async
+from actorproc.cli.loading import names_object
+from actorproc.cli.terminal import Cells, as_text, counted, print_json, print_line, print_table
+from actorproc.config.settings import Settings
+from actorproc.errors import UsageError
+from actorproc.sources.protocol import parse_time
+
+_MOST_VALUE = 100  # characters of a value in a table
+_MOST_MESSAGE = 300  # of an error's message, which may end with what to do
+_MOST_NAME = 30  # characters to which the names of facts are padded
+
+
+@asynccontextmanager
+async def _opened(
+    name: str, container: str, partition: str | None, config: Path | None, given: Sequence[str] | None
+) -> AsyncIterator[tuple[DeadLetters, Settings]]:
+    async with opened_processor(name, container, config, given) as (store, layout, settings):
+        if partition is not None:
+            await chosen_partitions(store, layout, partition)
+        yield await DeadLetters.opened(store, layout), settings
+
+
+def _ids(texts: Sequence[str], **filters: object) -> frozenset[LetterId]:
+    if texts and any(filters.values()):
+        raise UsageError(f"give ids of letters, or {' and '.join(f'--{name}' for name in filters)}; not both")
+    return frozenset(map(LetterId.parse, texts))
+
+
+def show_all(
+    name: str,
+    container: str,
+    partition: str | None,
+    kind: str | None,
+    replayed: bool,
+    not_replayed: bool,
+    limit: int | None,
+    as_json: bool,
+    config: Path | None,
+    given: Sequence[str] | None,
+) -> None:
+    """Print dead letters."""
+    if replayed and not_replayed:
+        raise UsageError("--replayed and --not-replayed: choose one")
+    selection = Selection(
+        partition=partition, kind=kind, replayed=True if replayed else False if not_replayed else None
+    )
+
+    async def work() -> None:
+        async with _opened(name, container, partition, config, given) as (letters, _):
+            chosen = _Limited(letters.select(selection), limit)
+            if as_json:
+                async for letter in chosen:
+                    print_json(letter)
+            else:
+                await _print_list(letters, chosen, selection)
+            _warn_unless_known(letters, kind)
+
+    run_async(work)
+
+
+class _Limited:
+    """The first letters, and whether there are more."""
+
+    def __init__(self, letters: AsyncIterator[Letter], limit: int | None) -> None:
+        self._letters = letters
+        self.limit = limit
+        self.has_more = False
+
+    async def __aiter__(self) -> AsyncIterator[Letter]:
+        count = 0
+        async for letter in self._letters:
+            if count == self.limit:
+                self.has_more = True
+                return
+            count += 1
+            yield letter
+
+
+async def _print_list(letters: DeadLetters, chosen: _Limited, selection: Selection) -> None:
+    marks = ["replayed"] if letters.has_replays and selection.replayed is None else []
+    columns = ["letter", "time", *marks, "kind", "message", "key", "value"]
+    which = {None: "no dead letters", True: "no replayed dead letter", False: "no dead letter is left to replay"}
+    rows = (_row(letter, marks) async for letter in chosen)
+    empty = which[selection.replayed] if selection.kind is None else ""
+    count = await print_table(columns, rows, empty=empty, cut=columns[-3:])
+    if chosen.has_more:
+        print_line(f"there are more: these are the first {count:,} (--limit)")
+    elif count > 1 and selection.kind is None:
+        print_line(f"{counted(count, 'dead letter')}: {_kinds(letters)}")
+
+
+def _warn_unless_known(letters: DeadLetters, kind: str | None) -> None:
+    if kind is not None and kind not in letters.kinds:
+        typer.echo(f"no dead letter of kind {kind!r}; there are: {_kinds(letters)}", err=True)
+
+
+def _kinds(letters: DeadLetters) -> str:
+    return ", ".join(f"{name} ({count:,})" for name, count in letters.kinds.most_common()) or "none"
+
+
+def show_one(
+    letter_id: str, name: str, container: str, as_json: bool, config: Path | None, given: Sequence[str] | None
+) -> None:
+    """Print one dead letter whole."""
+    wanted = LetterId.parse(letter_id)
+
+    async def work() -> None:
+        async with _opened(name, container, None, config, given) as (letters, _):
+            letter = await letters.find(wanted)
+        if as_json:
+            print_json(letter)
+        else:
+            _print_whole(letter)
+
+    run_async(work)
+
+
+def replay(
+    ids: Sequence[str],
+    name: str,
+    container: str,
+    source: str | None,
+    partition: str | None,
+    kind: str | None,
+    as_json: bool,
+    config: Path | None,
+    given: Sequence[str] | None,
+) -> None:
+    """Append dead letters to their log again. Exit code 1 if letters exist, but none is of the wanted kind."""
+    selection = Selection(_ids(ids, partition=partition, kind=kind), partition, kind)
+    if source is not None:
+        refuse_source(f"--source {source}", source, own=names_object(source))
+
+    async def work() -> bool:
+        async with _opened(name, container, partition, config, given) as (letters, settings):
+            done = await letters.replay(selection, settings, source)
+        if as_json:
+            print_json({"replayed": done.appended, "replayed_before": done.before})
+        else:
+            note = f"; {done.before:,} replayed before" if done.before else ""
+            print_line(f"{counted(done.appended, 'dead letter')} appended to {done.log}{note}")
+            if done.appended and done.also_read_by:
+                print_line(f"other readers of that log get them again: {', '.join(done.also_read_by)}")
+        _warn_unless_known(letters, kind)
+        return kind is None or kind in letters.kinds or not letters.kinds
+
+    if not run_async(work):
+        raise typer.Exit(1)
+
+
+def purge(
+    ids: Sequence[str],
+    name: str,
+    container: str,
+    partition: str | None,
+    kind: str | None,
+    before: str | None,
+    replayed: bool,
+    yes: bool,
+    as_json: bool,
+    config: Path | None,
+    given: Sequence[str] | None,
+) -> None:
+    """Delete dead letters, after asking. Exit code 1 if some are kept that no checkpoint has passed."""
+    limit = None if before is None else parse_time("--before", before)
+    selection = Selection(_ids(ids, partition=partition, kind=kind), partition, kind, replayed or None, limit)
+
+    async def work() -> tuple[Purge, Purged]:
+        async with _opened(name, container, partition, config, given) as (letters, _):
+            planned = await letters.plan_purge(selection)
+            if planned.files and not yes:
+                _ask(name, planned.letters)
+            return planned, await letters.purge(planned)
+
+    planned, (purged, kept) = run_async(work)
+    try:
+        if as_json:
+            print_json({"purged": purged, "kept": kept, "held": planned.held})
+        else:
+            _print_purged(planned, purged, kept)
+    finally:  # also if stdout cannot be written
+        if kept:
+            raise typer.Exit(1)
+
+
+def _print_purged(planned: Purge, purged: int, kept: int) -> None:
+    print_line(f"{counted(purged, 'dead letter')} purged")
+    if planned.held:
+        others = counted(planned.beside, "letter")
+        print_line(f"{planned.held:,} held: a commit is purged as a whole, and they share one with {others} not chosen")
+    if kept:
+        print_line(f"{kept:,} kept: no checkpoint has passed them. Start the processor, or stop it, and try again")
+
+
+def _ask(name: str, count: int) -> None:
+    question = f"Delete {counted(count, 'dead letter')} of {name} for good"
+    if not sys.stdin.isatty():
+        raise UsageError(f"{question}? Nobody can answer: give --yes")
+    typer.confirm(f"{question}?", abort=True)
+
+
+def _row(letter: Letter, marks: Sequence[str]) -> Cells:
+    error = letter["error"]
+    time = datetime.fromisoformat(letter["time"]).strftime("%Y-%m-%dT%H:%M:%SZ")
+    cells = [_shortened(error["message"], _MOST_MESSAGE), _shortened(letter["key"]), _shortened(letter["value"])]
+    return [letter["id"], time, *("yes" if letter[mark] else "" for mark in marks), letter["kind"], *cells]
+
+
+def _shortened(cell: object, most: int = _MOST_VALUE) -> object:
+    return cell[: most - 3] + "..." if isinstance(cell, str) and len(cell) > most else cell
+
+
+def _print_whole(letter: Letter) -> None:
+    error = letter["error"]
+    facts = {
+        "letter": letter["id"],
+        "failed at": f"{letter['time']} on {letter['host']}, epoch {letter['epoch']}, attempts {letter['attempts']}",
+        **({"replayed": "yes"} if letter["replayed"] else {}),
+        "record of": letter["timestamp"],
+        "key": letter["key"],
+        **{f"header {_one_line(header['key'])}": header["value"] for header in letter["headers"]},
+        "error": f"{error['type']}: {error['message']}",
+    }
+    width = min(_MOST_NAME, max(map(len, facts)))
+    for fact, value in facts.items():
+        print_line(f"{fact:<{width}}  {as_text(value)}")
+    encoding = f" ({letter['encoding']})" if "encoding" in letter else ""
+    print_line(f"\nvalue{encoding}\n{as_text(letter['value'])}")
+    if error["traceback"]:
+        print_line(f"\ntraceback\n{error['traceback'].rstrip()}")
+
+
+def _one_line(name: str) -> str:
+    return name.replace("\r", "\\r").replace("\n", "\\n")

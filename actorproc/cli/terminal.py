@@ -1,0 +1,163 @@
+"""Prints what commands answer: lines, tables and JSON on stdout, errors on stderr."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.text import Text
+
+from actorproc.cli.escape import escaped
+from actorproc.rows.json_values import to_json
+
+_BLOCK = 200  # rows of a table whose columns are fitted together
+_LEAST = 4  # characters that remain of a column that is cut
+_SIDES = 3  # characters between columns
+
+Cells = Sequence[object]
+
+
+class _Console(Console):
+    """Escapes text from data, and passes on that nobody reads stdout any more."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        super().print(*(escaped(each) if isinstance(each, str) else each for each in objects), **options)
+
+    def on_broken_pipe(self) -> None:
+        raise  # noqa: PLE0704
+
+
+# Programs that read a pipe or a file want whole lines.
+console = _Console(highlight=False, width=None if sys.stdout.isatty() else 1000)
+
+
+def print_line(line: str, style: str = "") -> None:
+    """One line on stdout, never wrapped, without markup."""
+    console.print(line, markup=False, soft_wrap=True, style=style or None)
+
+
+def print_json(document: object) -> None:
+    """One JSON line on stdout."""
+    sys.stdout.write(to_json(document).decode() + "\n")
+
+
+async def print_table(
+    columns: Sequence[str], rows: AsyncIterator[Cells], *, empty: str = "", cut: Collection[str] = ()
+) -> int:
+    """Print a table of any length, in blocks of rows whose columns are fitted together. Returns the number of rows.
+
+    Args:
+        empty: printed instead of a table without rows.
+        cut: columns that are cut if the terminal is too narrow, the widest first. Other columns stay whole.
+    """
+    block: list[Cells] = []
+    count = 0
+    async for row in rows:
+        count += 1
+        block.append(row)
+        if len(block) == _BLOCK:
+            _print_block(columns, block, cut)
+            block.clear()
+    if block:
+        _print_block(columns, block, cut)
+    elif not count and empty:
+        print_line(empty)
+    return count
+
+
+async def rows_of(rows: Iterable[Cells]) -> AsyncIterator[Cells]:
+    """Rows for `print_table` that are at hand."""
+    for row in rows:
+        yield row
+
+
+def _print_block(columns: Sequence[str], rows: Sequence[Cells], cut: Collection[str]) -> None:
+    texts = [[_one_line(escaped(as_text(cell))) for cell in row] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(columns, *texts, strict=True)]
+    _fit(widths, [column in cut for column in columns], console.width)
+    numeric = [all(cell is None or _is_number(cell) for cell in column) for column in zip(*rows, strict=True)]
+    console.print(Text(_line(columns, widths, numeric), "bold"), soft_wrap=True)
+    console.print(f" {'─' * (sum(widths) + _SIDES * (len(widths) - 1))}", soft_wrap=True)
+    console.file.write("".join(f"{_line(row, widths, numeric)}\n" for row in texts))
+
+
+def _fit(widths: list[int], may_cut: Sequence[bool], width: int) -> None:
+    """Make the widest columns that may be cut as narrow as needed."""
+    over = sum(widths) + _SIDES * (len(widths) - 1) + 2 - width
+    while over > 0 and (narrower := [i for i, cut in enumerate(may_cut) if cut and widths[i] > _LEAST]):
+        widest = max(narrower, key=lambda i: widths[i])
+        widths[widest] -= 1
+        over -= 1
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
+    padded = (_padded(*cell) for cell in zip(cells, widths, numeric, strict=True))
+    return f" {(' ' * _SIDES).join(padded)}".rstrip()
+
+
+def _padded(cell: str, width: int, right: bool) -> str:
+    size = cell_len(cell)
+    if size > width:
+        return set_cell_size(cell, width - 1) + "…"
+    return " " * (width - size) + cell if right else cell + " " * (width - size)
+
+
+def _one_line(cell: str) -> str:
+    return " ".join(cell.splitlines())
+
+
+def _is_number(cell: object) -> bool:
+    return isinstance(cell, (int, float, Decimal)) and not isinstance(cell, bool)
+
+
+def text(given: str, style: str = "") -> Text:
+    """Text from data, escaped for the terminal."""
+    return Text(escaped(given), style)
+
+
+def as_text(value: object) -> str:
+    """A value in a cell of a table, not escaped."""
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return _text_or_hex(value)
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")  # the same text as in JSON
+    if isinstance(value, (int, float, date, time, Decimal)):
+        return str(value)
+    return to_json(value).decode()
+
+
+def _text_or_hex(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.hex(" ")
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 record`, `2,000 records`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def sized(count: float) -> str:
+    """Bytes with a unit: `1.2 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def utc(seconds: float | None) -> str | None:
+    """Seconds since 1970 as ISO 8601 in UTC."""
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
