@@ -23,9 +23,7 @@ def test_dead_letters_are_replayed_into_a_log_alone(run: Run, state: Path, place
     assert "MODULE:NAME" not in told
 
 
-def test_a_purge_holds_letters_that_share_a_commit_with_others(
-    run: Run, state: Path, tmp_path: Path
-) -> None:
+def test_a_purge_holds_letters_that_share_a_commit_with_others(run: Run, state: Path, tmp_path: Path) -> None:
     for part in ("state", "events"):
         shutil.copytree(state / part, tmp_path / part)
     place = ["--name", "Delays", "--container", tmp_path / "state"]
@@ -71,7 +69,9 @@ def test_dead_letters_are_replayed_by_name_or_by_their_error(run: Run, state: Pa
         result = run(*replay, first, wrong)
         assert (result.exit_code, result.stdout) == (2, "")
         assert says in result.stderr
-    assert "give ids of letters, or --partition and --kind; not both" in run(*replay, first, "--kind", "KeyError").stderr
+    assert (
+        "give ids of letters, or --partition and --kind; not both" in run(*replay, first, "--kind", "KeyError").stderr
+    )
 
 
 def test_a_purge_keeps_letters_that_no_checkpoint_has_passed(run: Run, state: Path, tmp_path: Path) -> None:
