@@ -31,11 +31,9 @@ ActorprocError
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 
 class ActorprocError(Exception):
@@ -211,94 +209,3 @@ class TooManyDeadLetters(HandlerError):
 
 class PartitionStuck(HandlerError):
     """The handler made no progress for `max_process_time`."""
-
-
-TEXT_LIMIT = 16 * 2**10
-"""Characters of an error's text that are kept."""
-
-GROUP_LIMIT = 3
-"""Errors of a group that its text names."""
-
-_INSIDE = {"actorproc", "anyio", "asyncio", "contextlib"}
-
-
-def outside(error: BaseException) -> TracebackType | None:
-    """The traceback from where a handler or source of the user's was called; the whole of it if none was."""
-    trace = error.__traceback__
-    while trace is not None and _is_inside(trace):
-        trace = trace.tb_next
-    return trace or error.__traceback__
-
-
-def storable(text: str) -> str:
-    """The text as UTF-8 can hold it: error messages may have half characters of the data in them."""
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-def text_of(error: BaseException) -> str:
-    """Its message. The text is the user's code, too: it may raise itself, or be of any length."""
-    return _shown(error, _group_text if isinstance(error, BaseExceptionGroup) else str, "__str__")
-
-
-def format_error(error: BaseException) -> str:
-    """Its type and message: its `repr` may hold all that it was given, such as the headers of a request, and a token in them."""
-    return f"{type(error).__name__}: {text_of(error)}".removesuffix(": ")
-
-
-def _group_text(group: Any) -> str:
-    """The message of a group says only how many there are."""
-    more = len(group.exceptions) - GROUP_LIMIT
-    shown = "; ".join(format_error(each) for each in group.exceptions[:GROUP_LIMIT])
-    return f"{group}: {shown}{f'; and {more} more' if more > 0 else ''}"
-
-
-def repr_of(error: object) -> str:
-    """Its `repr`, or why there is none."""
-    return _shown(error, repr, "__repr__")
-
-
-def _shown(error: object, show: Callable[[object], str], method: str) -> str:
-    try:
-        text = show(error)
-        return storable(text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]}... ({len(text)} characters)")
-    except PASSING:
-        raise
-    except BaseException as another:  # noqa: BLE001
-        return f"({type(error).__name__} has no text: {type(another).__name__} in {method})"
-
-
-PASSING = (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit)
-"""What ends a task, a process or a coroutine. Whatever else code of the user's raises is its failure, be it no Exception: out of
-`SystemExit`, or of what an extension calls its panic, the host would end, and all other partitions."""
-
-
-def failure_of(error: BaseException) -> Exception:
-    """What the user's code raised, as an error that does not end the host. A group of one error, as task groups make it, is that
-    one: `on_error` and whoever reads of it ask for its type."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error if isinstance(error, Exception) else HandlerError(f"the handler raised {format_error(error)}")
-
-
-def described(error: BaseException) -> str:
-    """What was raised, and which method of the user's it came out of."""
-    what, trace = format_error(error), outside(error)
-    if isinstance(error, ActorprocError) or trace is None or _is_inside(trace):
-        return what
-    code = trace.tb_frame.f_code
-    return f"{what} (in {code.co_qualname}, {code.co_filename}:{trace.tb_lineno})"
-
-
-def _is_inside(trace: TracebackType) -> bool:
-    return trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] in _INSIDE
-
-
-@contextmanager
-def blamed(what: str, kind: type[ActorprocError]) -> Iterator[None]:
-    """Code of the user's: whatever it raises becomes an error of ours, of this kind, that says what failed."""
-    try:
-        yield
-    except (ActorprocError, *PASSING):
-        raise
-    except BaseException as error:
-        raise kind(f"{what} failed: {described(error)}") from error

@@ -28,14 +28,12 @@ import anyio.abc
 
 from actorproc.config.settings import Settings
 from actorproc.errors import (
-    PASSING,
     HandlerDefinitionError,
     HandlerError,
     SchemaError,
     SourceError,
     StoreError,
     UsageError,
-    blamed,
 )
 from actorproc.group.group import Group
 from actorproc.group.locations import log_in_the_way, wrong_container
@@ -55,7 +53,8 @@ from actorproc.runtime.budget import ByteBudget, Tally
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger, slowness_told
 from actorproc.runtime.signals import Signals
-from actorproc.runtime.tasks import first_cause, is_foreign_cancellation, may_be_meant, restore_cancellation
+from actorproc.runtime.tasks import first_cause
+from actorproc.runtime.user_code import INTERRUPTIONS, user_code
 from actorproc.runtime.watchdog import loop_watchdog
 from actorproc.sources import LogSource, OutputSource, guard_source, open_source, source_kind
 from actorproc.sources.protocol import Source, Start, parse_start
@@ -166,7 +165,7 @@ class Processor:
                 "process, and this one's is ready-made and never does. Leave it on, or write a PartitionHandler"
             )
         self.options = load_options(self.handler, options, config, alone=settings is not None)
-        with blamed(f"{self.handler.__name__}.schema_for", HandlerDefinitionError):
+        with user_code(f"{self.handler.__name__}.schema_for", HandlerDefinitionError):
             declared = self.handler.schema_for(self.options)
         try:
             self.schema = parse_schema(declared)
@@ -237,7 +236,7 @@ class Processor:
             tasks.start_soon(self._run_in_background, supervisor, ended)
             try:
                 yield
-            except PASSING:
+            except INTERRUPTIONS:
                 raise
             except BaseException:  # it would cancel what is still being drained
                 self.stop()
@@ -347,27 +346,23 @@ class Processor:
     @asynccontextmanager
     async def _shared(self) -> AsyncIterator[Any]:
         """What the handler's `shared` gives. What it raises itself, at its end too, is a HandlerError; other errors pass."""
-        passing: BaseException | None = None
+        name = f"{self.handler.__name__}.shared"
+        with user_code(name, HandlerError, application_task=True):
+            shared = self.handler.shared(self.options)
+            value = await shared.__aenter__()
         try:
-            async with self.handler.shared(self.options) as value:
-                try:
-                    yield value
-                except BaseException as error:
-                    passing = error
-                    raise
-        except (KeyboardInterrupt, GeneratorExit):
-            raise
+            yield value
         except BaseException as error:
-            if passing is not None and _cause(error) is _cause(passing):
-                raise
-            if isinstance(error, asyncio.CancelledError):
-                if may_be_meant() or not is_foreign_cancellation():
+            try:
+                with user_code(name, HandlerError, application_task=True):
+                    if await shared.__aexit__(type(error), error, error.__traceback__):
+                        return
+            except HandlerError as failure:
+                if failure.__cause__ is None or _cause(failure.__cause__) is not _cause(error):
                     raise
-                raise HandlerError(
-                    f"{self.handler.__name__}.shared was cancelled from within: its task, or something that it awaited"
-                ) from error
-            with blamed(f"{self.handler.__name__}.shared", HandlerError):
-                raise
+            raise
+        with user_code(name, HandlerError, application_task=True):
+            await shared.__aexit__(None, None, None)
 
     @asynccontextmanager
     async def _assembled(self, ending: Ending | None = None) -> AsyncIterator[Supervisor]:
@@ -391,7 +386,7 @@ class Processor:
                 self._log.warning(
                     "processor.columns_added", columns=added, why="for good: every later handler must declare them"
                 )
-            with self._slowness_told("shared() of the handler"), restore_cancellation():
+            with self._slowness_told("shared() of the handler"):
                 shared = await stack.enter_async_context(self._shared())
             with self._slowness_told("register() of the source"):
                 await self._source.register(self.name, self._store.url)

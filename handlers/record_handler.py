@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, NoReturn, get_args, get_origin
 
 from typing_extensions import TypeVar
 
-from actorproc.errors import HandlerDefinitionError, HandlerError, HandlerMisuse, failure_of, repr_of
+from actorproc.errors import HandlerDefinitionError, HandlerError, HandlerMisuse
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
 from actorproc.handlers.typed_values import TypedValues
@@ -20,6 +20,8 @@ from actorproc.records import Batch, Record
 from actorproc.rows.emitted import PIECE
 from actorproc.rows.encoder import Row
 from actorproc.rows.fields import fields_of
+from actorproc.runtime.error_text import safe_repr
+from actorproc.runtime.user_code import failure_of
 
 T = TypeVar("T", default=Record)
 
@@ -172,7 +174,7 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
                 ctx.emit(record, fields)
                 continue
             if isinstance(result, str | bytes) or not isinstance(result, Iterable):
-                what = f"process_record returned {repr_of(result):.200} ({type(result).__name__})"
+                what = f"process_record returned {safe_repr(result):.200} ({type(result).__name__})"
                 ctx.fail(
                     record,
                     HandlerError(f"{what}; return a dict or tuple, several in a list, or None"),
@@ -181,8 +183,6 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
             self._at = partial(_same, record)
             try:
                 ctx.emit_many(record, result)
-            except (KeyboardInterrupt, GeneratorExit):  # an async handler's generator runs on the event loop
-                raise
             except BaseException as error:  # noqa: BLE001  # the user's code
                 ctx.fail(record, failure_of(error))
 

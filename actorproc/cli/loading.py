@@ -15,9 +15,10 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from actorproc.errors import PASSING, ActorprocError, HandlerDefinitionError, UsageError, described
+from actorproc.errors import HandlerDefinitionError, HandlerError, UsageError
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.checks import checked_handler
+from actorproc.runtime.user_code import user_code
 from actorproc.sources.protocol import Source
 
 _OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -63,14 +64,8 @@ def load_source(spec: str) -> str | Source:
             )
         return spec
     found = _load("source", spec, Source)
-    try:
+    with user_code(f"making the source {spec!r}", HandlerDefinitionError):
         made = found() if callable(found) and not isinstance(found, Source) else found
-    except ActorprocError:
-        raise
-    except PASSING:
-        raise
-    except BaseException as error:  # the user's code: whatever it raises
-        raise HandlerDefinitionError(f"making the source {spec!r} failed: {described(error)}") from error
     if not isinstance(made, Source):
         kind = type(made)
         raise HandlerDefinitionError(
@@ -158,7 +153,8 @@ def _shadow(name: str, imported: ModuleType) -> str:
 
 def _import(name: str) -> ModuleType:
     try:
-        return importlib.import_module(name)
+        with user_code(f"importing {name}"):
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
             where = f"{os.getcwd()} or on the Python path"  # noqa: PTH109
@@ -166,10 +162,9 @@ def _import(name: str) -> ModuleType:
         raise HandlerDefinitionError(_failed(name, error)) from error
     except HandlerDefinitionError as error:  # by the class statement of a handler
         raise HandlerDefinitionError(f"{_statement(error)}: {error}") from error
-    except PASSING:
-        raise
-    except BaseException as error:  # the user's code: whatever it raises
-        raise HandlerDefinitionError(_failed(name, error)) from error
+    except Exception as error:
+        raised = error.__cause__ if type(error) is HandlerError else error  # a SystemExit became a HandlerError
+        raise HandlerDefinitionError(_failed(name, raised or error)) from error
 
 
 def _statement(error: BaseException) -> str:

@@ -9,7 +9,7 @@ from io import StringIO
 from typing import Any, TextIO
 
 from actorproc.cli.escape import escaped
-from actorproc.errors import repr_of, storable
+from actorproc.runtime.error_text import safe_repr, storable
 
 
 class LogLevel(StrEnum):
@@ -44,7 +44,7 @@ def set_up_logging(level: LogLevel) -> None:
         try:
             dumped(value)
         except TypeError:
-            return storable(value) if isinstance(value, str) else repr_of(value)
+            return storable(value) if isinstance(value, str) else safe_repr(value)
         return value
 
     shared: list[Processor] = [

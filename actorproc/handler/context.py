@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -12,13 +11,14 @@ from typing import Any, TypeVar
 import anyio
 import pyarrow as pa
 
-from actorproc.errors import HandlerError, HandlerMisuse, failure_of, repr_of
+from actorproc.errors import HandlerError, HandlerMisuse
 from actorproc.handler.attempt import Attempt, Closed, has_ended, is_forgotten
 from actorproc.records import Batch, Record
 from actorproc.rows.emitted import PIECE
 from actorproc.rows.encoder import Row
 from actorproc.rows.sequenced import owned
-from actorproc.runtime.tasks import is_foreign_cancellation
+from actorproc.runtime.error_text import safe_repr
+from actorproc.runtime.user_code import failure_of, user_code
 
 T = TypeVar("T")
 
@@ -164,7 +164,7 @@ class PartitionContext:
         """
         self._check_open(record)
         if not isinstance(error, Exception):
-            raise TypeError(f"ctx.fail takes an exception, not {repr_of(error)}; a reason as text: ctx.dead_letter")
+            raise TypeError(f"ctx.fail takes an exception, not {safe_repr(error)}; a reason as text: ctx.dead_letter")
         self._attempt.failures[record.sequence] = failure_of(error)
         if not again:
             self._attempt.hopeless.add(record.sequence)
@@ -227,13 +227,10 @@ class PartitionContext:
         async def worker() -> None:
             for index, record in todo:
                 try:
-                    results[index] = await _awaitable(work(record))
-                except BaseException as error:  # the user's code; it is this record's failure
-                    if isinstance(error, asyncio.CancelledError) and not is_foreign_cancellation():
-                        raise
-                    if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
-                        raise
-                    self.fail(record, failure_of(error))
+                    with user_code("work"):
+                        results[index] = await _awaitable(work(record))
+                except Exception as error:  # noqa: BLE001  # it is this record's failure
+                    self.fail(record, error)
                 left.discard(index)
                 attempt.finished(record.sequence)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -11,16 +10,7 @@ from typing import Any
 import anyio
 import anyio.abc
 
-from actorproc.errors import (
-    ActorprocError,
-    HandlerMisuse,
-    PartitionStuck,
-    RowsLost,
-    StaleEpoch,
-    described,
-    locate,
-    outside,
-)
+from actorproc.errors import ActorprocError, HandlerError, HandlerMisuse, PartitionStuck, RowsLost, StaleEpoch, locate
 from actorproc.group.assignment import Lease
 from actorproc.host.end_progress import UntilEnd
 from actorproc.host.partition_slot import Done, Running
@@ -30,7 +20,8 @@ from actorproc.partition.dead_letter_limit import DeadLetterLimit
 from actorproc.records import warm_up
 from actorproc.runtime.actor import RestartPolicy, Restarts, keep_running
 from actorproc.runtime.backoff import Backoff
-from actorproc.runtime.tasks import is_foreign_cancellation
+from actorproc.runtime.error_text import describe_error, user_traceback
+from actorproc.runtime.user_code import user_code
 
 _UNFINISHED = {
     "drained": "the source's read() has not ended: a thread of it may be blocked",
@@ -172,24 +163,23 @@ class OwnPartitions:
                 self._until_end.note_lost(partition, str(error))
             self._let_go(running)
             blame = error.__cause__ or error  # what a handler raised, behind what we made of it
-            in_handler = isinstance(blame, HandlerMisuse) and outside(blame) is not blame.__traceback__
+            in_handler = isinstance(blame, HandlerMisuse) and user_traceback(blame) is not blame.__traceback__
             expected = isinstance(blame, (ActorprocError, OSError)) and not in_handler
             if times := running.repeats.due(running.error, self._clock.monotonic()):
                 self._log.error("partition.failed", partition=partition, epoch=running.epoch, times=times, again_in=round(delay, 3),
-                                error=running.error, exc_info=None if expected else (type(blame), blame, outside(blame)))  # fmt: skip
+                                error=running.error, exc_info=None if expected else (type(blame), blame, user_traceback(blame)))  # fmt: skip
             if running.draining:
                 running.scope.cancel()  # it would only fail again while everybody waits for it
             if isinstance(error, StaleEpoch):
                 self._tasks.start_soon(self._raise_epoch, partition, error.epoch)
 
         try:
-            with running.scope:
+            with user_code("the partition"), running.scope:
                 async with self._turn(running):
                     await self._warm.wait()
                     await keep_running(make, running.restarts, self._clock, failed=failed)
-        except asyncio.CancelledError:  # the scope's own: see `restore_cancellation`
-            if not is_foreign_cancellation():
-                raise  # from further out
+        except HandlerError:
+            pass  # the scope's own cancellation, which user code kept it from ending
         self._let_go(running)
         if self._running.get(partition) is not running:
             return  # the lease is gone
@@ -288,7 +278,7 @@ class OwnPartitions:
             for running in self._running.values():
                 if running.stuck(most, now) and running.actor is not None:
                     error = PartitionStuck(f"the handler made no progress for max_process_time = {most:g} s")
-                    running.error = described(error)
+                    running.error = describe_error(error)
                     self._log.error("partition.stuck", partition=running.partition, epoch=running.epoch, error=running.error,
                                     why="it is cancelled; a handler that swallows that ends only with the process")  # fmt: skip
                     running.actor.abort(error)

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field, replace
 
 import anyio
 
-from actorproc.errors import Fenced, HandlerMisuse, RowsLost, described
+from actorproc.errors import Fenced, HandlerMisuse, RowsLost
 from actorproc.partition.actor import PartitionActor
 from actorproc.partition.committer import PartitionState, PartitionStatistics
 from actorproc.partition.dead_letter_limit import DeadLetterLimit
 from actorproc.runtime.actor import Restarts
+from actorproc.runtime.error_text import describe_error
 from actorproc.runtime.logger import Repeats
 
 HOPELESS = 5
@@ -87,7 +88,7 @@ class Running:
             self._got_to = max(committed, self._got_to)
             # After RowsLost a restart goes on behind the committed records.
             self._misused = isinstance(error, HandlerMisuse) and not isinstance(error, RowsLost)
-        self.error = described(error)
+        self.error = describe_error(error)
 
     @property
     def open_error(self) -> str | None:

@@ -22,7 +22,6 @@ from actorproc.errors import (
     StoreUnavailable,
     WrittenOut,
     locate,
-    text_of,
 )
 from actorproc.group.group import Group
 from actorproc.host.end_progress import UntilEnd
@@ -32,6 +31,7 @@ from actorproc.partition.actor import HostContext
 from actorproc.partition.committer import PartitionStatistics
 from actorproc.runtime.actor import Actor
 from actorproc.runtime.clock import Clock
+from actorproc.runtime.error_text import error_message
 from actorproc.runtime.logger import Repeats, get_logger
 
 log = get_logger(__name__)
@@ -309,8 +309,8 @@ class Supervisor(Actor[Note]):
             self._partitions, self._partitions_at = await self._asked_source(), now
         except Exception as error:  # whatever it is, what is known goes on
             if not self._partitions:
-                raise SourceError(text_of(error)) from error
-            self._log.warning("supervisor.partitions_failed", error=text_of(error))
+                raise SourceError(error_message(error)) from error
+            self._log.warning("supervisor.partitions_failed", error=error_message(error))
         if not self._partitions and not self._said_empty:
             self._said_empty = True
             self._log.warning("processor.no_partitions", source=str(self._common.source), what_to_do=_NO_PARTITIONS)

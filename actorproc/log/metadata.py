@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple, Self
 
-from actorproc.errors import UsageError, repr_of
+from actorproc.errors import UsageError
 from actorproc.group.locations import processors_at
+from actorproc.runtime.error_text import safe_repr
 from actorproc.storage.document import check_types, document, to_document
 from actorproc.storage.names import LOG_META
 from actorproc.storage.store import Conflict, Store, Stored
@@ -17,7 +18,7 @@ def checked_partitions(partitions: object) -> int:
     """Raises UsageError: it is no possible number of partitions."""
     if type(partitions) is int and 1 <= partitions <= MAX_PARTITIONS:
         return partitions
-    raise UsageError(f"partitions = {repr_of(partitions)}: a whole number from 1 to {MAX_PARTITIONS:,}")
+    raise UsageError(f"partitions = {safe_repr(partitions)}: a whole number from 1 to {MAX_PARTITIONS:,}")
 
 
 class LogMeta(NamedTuple):

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from actorproc.config.settings import Settings, count_of_bytes, duration
-from actorproc.errors import PASSING, ActorprocError, UsageError
+from actorproc.errors import ActorprocError, UsageError
 from actorproc.log.batches import Deliveries, Delivery, weight_of
 from actorproc.log.hints import HintWriter
 from actorproc.log.metadata import HOW_TO_CREATE, checked_partitions, create_log, open_log
@@ -40,6 +40,7 @@ from actorproc.log.serializers import (
 from actorproc.records import warm_up
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
+from actorproc.runtime.user_code import INTERRUPTIONS
 from actorproc.storage.store import Store
 from actorproc.stores import given_store
 
@@ -140,7 +141,7 @@ class Producer:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         """Send what waits; after a cancellation nothing more is sent, and the fate of what was under way is unknown."""
         tasks, self._tasks = self._opened(), None
-        cancelled = error if isinstance(error, PASSING) else None
+        cancelled = error if isinstance(error, INTERRUPTIONS) else None
         try:
             if cancelled is None:
                 await self._finish(error)

@@ -9,12 +9,13 @@ from typing import NamedTuple
 import anyio
 import anyio.abc
 
-from actorproc.errors import ActorprocError, StoreError, StoreUnavailable, described
+from actorproc.errors import ActorprocError, StoreError, StoreUnavailable
 from actorproc.log.appender import Appender
 from actorproc.log.batches import ProducerBatch
 from actorproc.log.hints import HintWriter
 from actorproc.runtime.budget import ByteBudget
 from actorproc.runtime.clock import Clock
+from actorproc.runtime.error_text import describe_error
 from actorproc.runtime.logger import get_logger
 from actorproc.storage.store import Store
 
@@ -167,7 +168,9 @@ class Sender:
         except Exception as failure:  # noqa: BLE001 - what is wrong with one batch is no reason to end the others
             error = failure
             if not isinstance(failure, ActorprocError):
-                error = StoreError(f"{batch.rows} records failed, and may be in the log or not: {described(failure)}")
+                error = StoreError(
+                    f"{batch.rows} records failed, and may be in the log or not: {describe_error(failure)}"
+                )
                 error.__cause__ = failure
             log.warning("producer.append_failed", partition=batch.partition, records=batch.rows, error=str(error))
         finally:

@@ -10,10 +10,11 @@ from typing import Any
 
 import orjson
 
-from actorproc.errors import RESTORE, CorruptObject, located, storable, text_of
+from actorproc.errors import RESTORE, CorruptObject, located
 from actorproc.handler.context import PartitionInfo
 from actorproc.records import Record
 from actorproc.runtime.clock import Clock
+from actorproc.runtime.error_text import error_message, storable
 from actorproc.storage.document import check_types
 from actorproc.storage.names import ProcessorLayout, number_of
 from actorproc.storage.store import Store
@@ -58,7 +59,7 @@ def render_letter(
         trace = storable("".join(traceback.format_exception(error)))
         cause = {
             "type": type(error).__qualname__,
-            "message": text_of(error),
+            "message": error_message(error),
             "traceback": trace[-TRACEBACK_LIMIT:],
         }
     value, encoding = _text(record.value)

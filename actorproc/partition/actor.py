@@ -6,7 +6,6 @@ the work of the conditional writes here.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
@@ -19,7 +18,7 @@ import anyio.lowlevel
 import pyarrow as pa
 
 from actorproc.config.settings import Settings
-from actorproc.errors import PASSING, Fenced, HandlerError, PartitionStuck, SourceError, failure_of, format_error
+from actorproc.errors import Fenced, HandlerError, PartitionStuck, SourceError
 from actorproc.handler.base import CloseReason, PartitionHandler
 from actorproc.handler.context import PartitionInfo
 from actorproc.partition.batch_size import Pace
@@ -36,8 +35,10 @@ from actorproc.records import Batch, Cursor
 from actorproc.runtime.actor import Actor
 from actorproc.runtime.budget import ByteBudget, Room, Tally
 from actorproc.runtime.clock import Clock
+from actorproc.runtime.error_text import format_error
 from actorproc.runtime.logger import get_logger
-from actorproc.runtime.tasks import first_cause, is_foreign_cancellation, restore_cancellation
+from actorproc.runtime.tasks import first_cause
+from actorproc.runtime.user_code import user_code
 from actorproc.sources.protocol import Chunk, End, Source, Start
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
@@ -138,15 +139,10 @@ class PartitionActor(Actor[Read | Exception]):
             async with self._in_time("an earlier call of process has not ended, and it cannot be stopped"):
                 await self._common.threads.ended(self.partition)
             await self._committer.open(self._start)
-            try:
-                new = self._common.handler()
-                async with self._in_time("opened() has not ended"):
-                    with restore_cancellation():
-                        await new.opened(self._site)
-            except (Exception, *PASSING):
-                raise
-            except BaseException as error:
-                raise failure_of(error) from error
+            async with self._in_time("opened() has not ended"):
+                with user_code("opening the handler"):
+                    new = self._common.handler()
+                    await new.opened(self._site)
             self.statistics.state = "running"
             handler = new
             async with anyio.create_task_group() as tasks:
@@ -187,11 +183,8 @@ class PartitionActor(Actor[Read | Exception]):
         """Read until that fails; the failure waits its turn behind what was read before."""
         failure: Exception
         try:
-            await self._read()
-        except asyncio.CancelledError:
-            if not is_foreign_cancellation():
-                raise
-            failure = SourceError(f"the source's read() of partition {self.partition} was cancelled from within")
+            with user_code(f"the source's read() of partition {self.partition}", SourceError):
+                await self._read()
         except Exception as error:  # noqa: BLE001  # raised in `_work`
             failure = error
         else:
@@ -394,13 +387,9 @@ class PartitionActor(Actor[Read | Exception]):
         with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSING_TIME) as scope:
             await self._common.threads.ended(self.partition)  # a plain `process` that nobody waits for any more
             try:
-                with restore_cancellation():
+                with user_code("closing"):
                     await handler.closing(self._site, reason)
-            except (KeyboardInterrupt, GeneratorExit):
-                raise
-            except BaseException as error:  # the user's code; the partition ends all the same
-                if isinstance(error, asyncio.CancelledError) and not is_foreign_cancellation():
-                    raise
+            except Exception:  # noqa: BLE001  # the partition ends all the same
                 self._log.exception("partition.closing_failed")
         if scope.cancelled_caught:
             self._log.error("partition.closing_timed_out", after=CLOSING_TIME, why="process or closing still runs")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import anyio
 import pyarrow as pa
 
 from actorproc.config.settings import Settings
-from actorproc.errors import HandlerError, HandlerMisuse, RowsLost, TooManyDeadLetters, failure_of, format_error
+from actorproc.errors import HandlerError, HandlerMisuse, RowsLost, TooManyDeadLetters
 from actorproc.handler.attempt import Attempt, Late
 from actorproc.handler.base import Decision, PartitionHandler
 from actorproc.handler.context import PartitionContext, PartitionInfo
@@ -26,7 +25,8 @@ from actorproc.partition.retry_pause import Retrying
 from actorproc.records import Batch
 from actorproc.rows.sequenced import joined, rows_after, rows_upto
 from actorproc.runtime.clock import Clock
-from actorproc.runtime.tasks import is_foreign_cancellation, restore_cancellation
+from actorproc.runtime.error_text import format_error
+from actorproc.runtime.user_code import user_code
 
 _SHORT = 4 * 2**20  # bytes of a batch that a quick handler gets through in some ten milliseconds
 
@@ -106,31 +106,27 @@ class BatchRun:
         error: Exception | None = None
         encoded: Encoded | None = None
         try:
-            if place.threaded and self._needs_no_thread(batch):
-                self._begin(attempt)
-                encoded = self._in_thread(ctx, attempt)
-            elif place.threaded:
-                begun = partial(self._begin, attempt)
-                encoded = await place.threads.run(
-                    place.site.partition, begun, self._in_thread, ctx, attempt, starved=place.retrying.starved
-                )
-            else:
-                self._begin(attempt)
-                with restore_cancellation():
+            with user_code("the handler"):
+                if place.threaded and self._needs_no_thread(batch):
+                    self._begin(attempt)
+                    encoded = self._in_thread(ctx, attempt)
+                elif place.threaded:
+                    begun = partial(self._begin, attempt)
+                    encoded = await place.threads.run(
+                        place.site.partition, begun, self._in_thread, ctx, attempt, starved=place.retrying.starved
+                    )
+                else:
+                    self._begin(attempt)
                     _check_nothing(await place.handler.process(batch, ctx))  # type: ignore[misc]  # an async def
-                ctx._finish()  # what is emitted while the rows are encoded would be lost
-            async with self._committing:  # what the handler began to commit and did not wait for
-                table, failures = self._settled(attempt, encoded or await place.encoder.encode(attempt))
-                self._current = None
-        except asyncio.CancelledError:
-            if not is_foreign_cancellation():
-                ctx._close(cut_off=True)  # a thread may still be at it
-                raise
-            error = HandlerError("the handler was cancelled from within: its task, or something that it awaited")
-        except (KeyboardInterrupt, GeneratorExit):  # of this process, of this coroutine
+                    ctx._finish()  # what is emitted while the rows are encoded would be lost
+                async with self._committing:  # what the handler began to commit and did not wait for
+                    table, failures = self._settled(attempt, encoded or await place.encoder.encode(attempt))
+                    self._current = None
+        except Exception as raised:  # noqa: BLE001  # whatever the handler raises
+            error = raised
+        except BaseException:
+            ctx._close(cut_off=True)  # a thread may still run it
             raise
-        except BaseException as raised:  # noqa: BLE001  # the user's code may raise anything
-            error = failure_of(raised)
         finally:
             self._current = None
             ctx._close()
@@ -169,12 +165,8 @@ class BatchRun:
         self._place.retrying.fed()
 
     def _in_thread(self, ctx: PartitionContext, attempt: Attempt) -> Encoded | None:
-        try:
+        with user_code("the handler"):
             _check_nothing(self._place.handler.process(attempt.batch, ctx))
-        except (Exception, asyncio.CancelledError):  # the latter out of what it asked of the event loop
-            raise
-        except BaseException as raised:  # the handler's own, as this is a thread; some would end the loop out of a task
-            raise failure_of(raised) from raised
         ctx._finish()
         if attempt.is_committing:
             return None  # some of it may be gone soon

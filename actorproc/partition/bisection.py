@@ -9,9 +9,11 @@ from itertools import pairwise
 from typing import Any
 
 from actorproc.config.settings import Settings
-from actorproc.errors import ActorprocError, HandlerError, blamed, described, format_error, repr_of
+from actorproc.errors import ActorprocError, HandlerError
 from actorproc.handler.base import Decision
 from actorproc.records import Batch
+from actorproc.runtime.error_text import describe_error, format_error, safe_repr
+from actorproc.runtime.user_code import user_code
 
 Decide = Callable[[Exception, Batch, int], Decision | None]
 """`on_error`: the error, the records that failed, and the number of the attempt."""
@@ -144,15 +146,15 @@ class Parts:
 
     def _asked(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
         """What the handler's `on_error` says. Raises HandlerError: stop, or it failed itself."""
-        with blamed("on_error", HandlerError):
+        with user_code("on_error", HandlerError):
             decision: object = self._decide(error, failed[:], attempt)  # of its own, as an attempt's
         if decision is Decision.STOP:
             raise HandlerError(f"on_error said stop: {format_error(error)}") from error
         if decision is None or isinstance(decision, Decision):
             return decision
         raise HandlerError(
-            f"on_error returned {repr_of(decision):.100}; allowed are {', '.join(map(str, Decision))}, and None for the default. "
-            f"It was asked about {described(error)}"
+            f"on_error returned {safe_repr(decision):.100}; allowed are {', '.join(map(str, Decision))}, and None for the default. "
+            f"It was asked about {describe_error(error)}"
         ) from error
 
     def _again(self, decision: Decision | None, part: Part, error: Exception, *, helps: bool = True) -> bool:

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from actorproc.config.settings import Settings
-from actorproc.errors import TooManyDeadLetters, text_of
+from actorproc.errors import TooManyDeadLetters
 from actorproc.records import Batch
+from actorproc.runtime.error_text import error_message
 
 _FEW = 100  # records of which the share is taken at least: one bad record of the first two is no alarm
 _SHOWN = 200  # characters of an error that a message shows
@@ -114,7 +115,7 @@ class DeadLetterLimit:
 
 def _failure(sequence: int, error: Exception | str) -> _Failure:
     if isinstance(error, Exception):
-        return _Failure(sequence, type(error).__name__, text_of(error)[:_SHOWN])
+        return _Failure(sequence, type(error).__name__, error_message(error)[:_SHOWN])
     return _Failure(sequence, _GIVEN_UP, str(error)[:_SHOWN])
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import anyio
 
 from actorproc.config.settings import Settings
-from actorproc.errors import format_error
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import Clock
+from actorproc.runtime.error_text import format_error
 from actorproc.runtime.logger import Repeats
 
 _SHORT = 1.0  # seconds of pauses that a drain sits out, rather than leave the batch to the next owner

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from actorproc.errors import repr_of
+from actorproc.runtime.error_text import safe_repr
 
 _ASCII = 0x7F
 
@@ -40,7 +40,7 @@ class Unfit(NamedTuple):
 
 def short_repr(value: object) -> str:
     """The value as a message shows it."""
-    text = repr_of(value)
+    text = safe_repr(value)
     return text if len(text) <= SHOWN else text[:SHOWN] + "..."
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,7 +13,8 @@ import anyio.lowlevel
 
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import Clock
-from actorproc.runtime.tasks import first_cause, is_foreign_cancellation
+from actorproc.runtime.tasks import first_cause
+from actorproc.runtime.user_code import user_code
 
 Message = TypeVar("Message")
 
@@ -113,17 +113,13 @@ async def keep_running(
         actor = make()
         born = clock.monotonic()
         try:
-            with anyio.CancelScope() as actor.life:
+            with user_code("the actor"), anyio.CancelScope() as actor.life:
                 await actor.run()
             if actor.aborted is None:
                 return
-            cause: Exception = actor.aborted
-        except asyncio.CancelledError:
-            if not is_foreign_cancellation():
-                raise
-            cause = actor.aborted or RuntimeError("cancelled from within: it awaited something that was cancelled")
+            cause = actor.aborted
         except Exception as error:  # noqa: BLE001  # whatever it is, there will be a new one
-            cause = first_cause(error)
+            cause = actor.aborted or first_cause(error)
         finally:
             actor.close()
         delay = restarts.failed(clock.monotonic() - born)

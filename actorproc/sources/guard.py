@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import sys
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import AbstractContextManager, aclosing
 from numbers import Integral
 from typing import Any
 
@@ -14,11 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from actorproc.errors import SourceError, blamed, described
+from actorproc.errors import SourceError
 from actorproc.records import RECORD_SCHEMA, SEQUENCE, Batch, Cursor
 from actorproc.runtime.budget import ByteBudget, Room
+from actorproc.runtime.error_text import describe_error
 from actorproc.runtime.logger import get_logger
-from actorproc.runtime.tasks import may_be_meant, restore_cancellation
+from actorproc.runtime.user_code import user_code
 from actorproc.sources.log import LogSource
 from actorproc.sources.output import OutputSource
 from actorproc.sources.protocol import Chunk, End, Source, Start
@@ -52,7 +52,7 @@ class GuardedSource(Source):
 
     @property
     def identity(self) -> str | None:  # type: ignore[override]  # known once the source is open
-        with self._blamed("identity"):
+        with self._user_code("identity"):
             identity = self.guarded.identity
         return None if identity is None else str(identity)
 
@@ -64,7 +64,7 @@ class GuardedSource(Source):
         try:
             await self._await("close")
         except SourceError as error:
-            self._log.warning("source.close_failed", source=str(self), error=described(error.__cause__ or error))
+            self._log.warning("source.close_failed", source=str(self), error=describe_error(error.__cause__ or error))
 
     async def register(self, processor: str, container: str) -> None:
         await self._await("register", processor, container)
@@ -92,7 +92,7 @@ class GuardedSource(Source):
         return self.read_within(partition, position, Room(ByteBudget(sys.maxsize)))
 
     async def read_within(self, partition: str, position: str, room: Room) -> AsyncGenerator[Chunk, None]:
-        with self._blamed("read"):
+        with self._user_code("read"):
             chunks: object = self.guarded.read_within(partition, position, room)
             if not isinstance(chunks, AsyncGenerator):
                 raise self._wrong("read", chunks, "an async generator: `async def read` with a `yield`")
@@ -113,23 +113,15 @@ class GuardedSource(Source):
         return bool(reached)
 
     def _call(self, method: str, *arguments: object) -> Any:
-        with self._blamed(method):
+        with self._user_code(method):
             return getattr(self.guarded, method)(*arguments)
 
     async def _await(self, method: str, *arguments: object) -> Any:
-        with self._blamed(method), restore_cancellation():
+        with self._user_code(method):
             return await getattr(self.guarded, method)(*arguments)
 
-    @contextmanager
-    def _blamed(self, method: str) -> Iterator[None]:
-        what = f"{method}() of the source {self}"
-        with blamed(what, SourceError):
-            try:
-                yield
-            except asyncio.CancelledError:
-                if may_be_meant():
-                    raise
-                raise SourceError(f"{what} was cancelled from within") from None
+    def _user_code(self, method: str) -> AbstractContextManager[None]:
+        return user_code(f"{method}() of the source {self}", SourceError, application_task=True)
 
     def _checked(self, partition: str, chunk: object) -> Chunk:
         if not isinstance(chunk, Chunk):

@@ -15,7 +15,8 @@ from pyspark.errors import (
 )
 
 from actorproc import errors
-from actorproc.errors import ActorprocError, HandlerDefinitionError, Lost, QueryFailed, UsageError, described
+from actorproc.errors import ActorprocError, HandlerDefinitionError, Lost, QueryFailed, UsageError
+from actorproc.runtime.error_text import describe_error
 
 _TRACEBACK = "Traceback (most recent call last):\n"
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line \d+, in .*\n(?:    .*\n)*')
@@ -45,7 +46,7 @@ def translate_error(error: BaseException, what: str) -> ActorprocError:
     if isinstance(error, ActorprocError):
         return error
     if not isinstance(error, (PySparkException, Py4JJavaError)):
-        return HandlerDefinitionError(f"{what}: {described(error)}")
+        return HandlerDefinitionError(f"{what}: {describe_error(error)}")
     text = error_text(error)
     for name, message in reversed(_OURS.findall(text)):
         kind = getattr(errors, name, ActorprocError)

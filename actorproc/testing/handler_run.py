@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from actorproc.config.settings import Settings
-from actorproc.errors import UsageError, repr_of
+from actorproc.errors import UsageError
 from actorproc.group.nudge import NoNudges
 from actorproc.handler.base import PartitionHandler
 from actorproc.output.dataset import output_pieces, read_rows
 from actorproc.output.dead_letters import dead_letters
 from actorproc.processor import Processor
 from actorproc.records import Record
+from actorproc.runtime.error_text import safe_repr
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.memory_source import MemorySource
@@ -84,7 +85,7 @@ def _source(records: Iterable[bytes | Record | None]) -> MemorySource:
             source.append(_PARTITION, [record])
         else:
             raise UsageError(
-                f"records[{index}] = {repr_of(record):.80}: a list of values as bytes (of JSON: json.dumps(...).encode()), None for "
+                f"records[{index}] = {safe_repr(record):.80}: a list of values as bytes (of JSON: json.dumps(...).encode()), None for "
                 "a tombstone, or records"
             )
     return source

@@ -10,8 +10,8 @@ from typing import NamedTuple, NoReturn
 
 import anyio
 
-from actorproc.errors import described
 from actorproc.records import Batch, Headers
+from actorproc.runtime.error_text import describe_error
 from actorproc.sources.protocol import Chunk, Source
 
 
@@ -90,7 +90,7 @@ class Reading:
         if isinstance(chunk, StopAsyncIteration):
             self._fail("read() ended: it must go on for ever, and wait for news where there is nothing more for now")
         if isinstance(chunk, (Exception, BaseExceptionGroup)):
-            self._fail(f"read() failed: {described(chunk)}", chunk)
+            self._fail(f"read() failed: {describe_error(chunk)}", chunk)
         if pair := chunk.batch.disorder(self.last):
             self._fail(f"read() gave sequence {pair[1]} after {pair[0]}: they must grow from record to record, from 0")
         facts = self._facts(chunk.batch)
@@ -102,7 +102,9 @@ class Reading:
             columns = batch.sequences, batch.values, batch.keys, batch.headers, batch.timestamps
             facts = [Fact(*fact) for fact in zip(*columns, strict=True)]
         except Exception as error:  # noqa: BLE001 (of whatever columns there are)
-            self._fail(f"read() gave a batch whose columns are not those of RECORD_SCHEMA: {described(error)}", error)
+            self._fail(
+                f"read() gave a batch whose columns are not those of RECORD_SCHEMA: {describe_error(error)}", error
+            )
         return facts
 
     def _fail(self, what: str, cause: BaseException | None = None) -> NoReturn:
@@ -123,4 +125,4 @@ class Reading:
             )
         while not self._answers.empty():
             if isinstance(error := self._answers.get_nowait(), (Exception, BaseExceptionGroup)):
-                self._fail(f"read() failed as it was closed: {described(error)}", error)
+                self._fail(f"read() failed as it was closed: {describe_error(error)}", error)
