@@ -1,32 +1,32 @@
-"""The error tree, by what the reader of the error has to do.
+"""All errors that actorproc raises on purpose, as one tree by what the reader has to do.
 
 ActorprocError
-  UsageError             fix the call, the setting, the handler, the URL or the line; nothing was done with that
-    SettingsError        a setting is unknown, malformed or contradicts another
-    HandlerDefinitionError   the handler class cannot be used as it is
-    SchemaError          an output schema does not parse, or does not fit what is already stored
+  UsageError               fix the call, the setting, the handler, the URL or the input line; it had no effect
+    SettingsError          fix the setting: it is unknown, malformed or contradicts another one
+    HandlerDefinitionError fix the handler class
+    SchemaError            fix the output schema: it does not parse, or does not fit the stored one
   StoreError
-    StoreUnavailable     try again later; a write that ended so may or may not have been applied
-    StoreRefused         fix the bucket, the credentials or the rights; trying again will not help
-      CredentialsExpired renew them
-      PlaceRefused       said no at the first contact: wrong use, as a UsageError is
-    StoreUnsafe          use another store (or version): this one does not keep its conditions
-    ConditionFailed      a conditional write found the object otherwise than it was told
-  CorruptObject          look at the named object: it is not what was written there
-  SourceError            the source could not be read
-    Lost                 start anew, or restore the files: what was to be read next is not there any more, and later is
-  Fenced                 stop: another owner runs this partition (or this host name)
-    Outranked            its checkpoint bears a later epoch than our lease
-  WrittenOut             stop the partitions, then join again: the group took this host for dead
-  EndNotReached          mend what the message names, and run again: it goes on from what is committed
-  QueryFailed            mend what the message names, and run again: a Spark query goes on from its checkpoint
-  Aborted                a second signal came while draining; what was not committed is processed again
-  HandlerError           the user's code failed, or a record of it did
-    HandlerMisuse        fix the handler: it would fail whatever the record, so the partition stops and no record is blamed
-      RowsLost           it committed records that it was not done with; what it emitted for them afterwards is lost
-    Misfit               a row does not fit `output_schema`: fix the handler, or the schema
-    TooManyDeadLetters   look at the dead letters: the partition stopped instead of draining into them
-    PartitionStuck       the handler made no progress for `max_process_time`
+    StoreUnavailable       try again later; a write that ended so may have been applied
+    StoreRefused           fix the bucket, the credentials or the rights; trying again does not help
+      CredentialsExpired   renew the credentials
+      StoreAccessError     the same at the first access: a UsageError, too
+    StoreUnsafe            use another store or version: this one breaks its conditional writes
+    ConditionFailed        read the object again: it is not in the state that a conditional write expected
+  CorruptObject            restore the object that is named
+  SourceError              fix the source, or wait until it can be read again
+    RecordsLost            begin anew, or restore the files: the next records were deleted, and later ones exist
+  Fenced                   stop: another host owns this partition, or this host name
+    StaleEpoch             stop: the checkpoint has a later epoch than the lease
+  RemovedFromGroup         stop the partitions and join again: the group took this host for dead
+  EndNotReached            fix the cause that is named and run again; it resumes from the last commit
+  QueryFailed              fix the cause that is named and run again; a Spark query resumes from its checkpoint
+  Aborted                  run again: a second signal ended the drain, and uncommitted records are processed again
+  HandlerError             fix the handler or the record: user code failed
+    HandlerMisuse          fix the handler: it misuses the API, so the partition stops and no record becomes a dead letter
+      RowsLost             fix the handler: it committed records before it emitted all of their rows
+    RowMismatch            fix the handler or the schema: a row does not fit `output_schema`
+    TooManyDeadLetters     look at the dead letters: the partition stopped, because too many records fail
+    PartitionStuck         fix the handler: it made no progress for `max_process_time`
 """
 
 from __future__ import annotations
@@ -35,77 +35,76 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Self
 
+RESTORE = "restore it from a backup, or from an earlier version in the bucket"
+
 
 class ActorprocError(Exception):
-    """Base of everything that actorproc raises on purpose."""
+    """Base class of all errors that actorproc raises on purpose."""
 
 
 class UsageError(ActorprocError):
-    """The call was wrong; the message names what, and what is allowed."""
+    """The call was wrong. The message names the wrong value and the allowed ones."""
 
 
 class SettingsError(UsageError):
-    """A setting is unknown, malformed, or contradicts another."""
+    """A setting is unknown, malformed, or contradicts another one."""
 
 
 class HandlerDefinitionError(UsageError):
-    """The handler class cannot be used as it is."""
+    """The handler class, or another object of the user's, cannot be used as it is defined."""
 
 
 class SchemaError(UsageError):
-    """An output schema does not parse, or does not fit what is already stored."""
+    """An output schema does not parse, or does not fit the stored one."""
 
 
 class StoreError(ActorprocError):
-    """Something between us and the store."""
+    """A request to the store failed."""
 
 
 class StoreUnavailable(StoreError):
-    """The store did not answer, asked to be left alone, or has no space. A write that ended so may have been applied."""
+    """The store did not answer, is overloaded, or has no space left. A write that ended so may have been applied."""
 
 
 class StoreRefused(StoreError):
-    """The store said no for good: no such bucket, wrong credentials, no right."""
+    """The store refused the request for good: no such bucket, wrong credentials, or missing rights."""
 
 
 class CredentialsExpired(StoreRefused):
-    """They were right once, and may be renewed."""
+    """The credentials were valid once and can be renewed."""
 
 
-class PlaceRefused(StoreRefused, UsageError):
-    """The store said no at the first contact: the URL or the credentials are wrong, or lack rights."""
+class StoreAccessError(StoreRefused, UsageError):
+    """The store refused the first access: the URL or the credentials are wrong, or lack rights."""
 
 
 class StoreUnsafe(StoreError):
-    """The store does not keep a property on which safety rests; the message names it."""
+    """The store lacks a property that safety rests on. The message names the property."""
 
 
 class ConditionFailed(StoreError):
-    """The condition of a conditional write did not hold when the store looked.
+    """The condition of a conditional write did not hold.
 
-    After a lost reply it may be the caller's own write that made it false: `Store.create` and `Store.swap` settle that.
+    After a lost reply the caller's own earlier write may have made it false; `Store.create` and `Store.swap` settle that.
     """
-
-
-RESTORE = "restore it from a backup, or from an earlier version in the bucket"
 
 
 @contextmanager
 def first_contact() -> Iterator[None]:
-    """While inside, a store that refuses was never right: wrong use, which starting again does not mend."""
+    """Turn a StoreRefused of the first access to a store into StoreAccessError: starting again does not help."""
     try:
         yield
     except CredentialsExpired:
         raise
     except StoreRefused as error:
-        raise PlaceRefused(str(error)) from error
+        raise StoreAccessError(str(error)) from error
 
 
 class CorruptObject(ActorprocError):
-    """An object is not what was written there (torn, truncated, or somebody else's).
+    """An object is damaged, truncated, or was written by another program.
 
     Args:
-        url: of the store in which it is. Who finds the damage knows the key only; `locate` says it on the way up.
+        url: of the store. The code that finds the damage often knows only the key; `locate` adds the URL on the way up.
     """
 
     def __init__(self, key: str, why: str, url: str = "") -> None:
@@ -119,17 +118,17 @@ class CorruptObject(ActorprocError):
 
     @classmethod
     def unreadable(cls, key: str, error: Exception) -> Self:
-        """A file that the library which decodes it refuses."""
+        """For a file that its decoder refuses with `error`."""
         return cls(key, f"cannot be read ({_one_line(str(error))}); {RESTORE}")
 
 
 def _one_line(text: str) -> str:
-    """Libraries put line breaks, and bytes of what they read, into their messages."""
+    """Libraries put line breaks and unprintable bytes of the input into their messages."""
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
 
 def locate(error: BaseException | None, url: str) -> None:
-    """Say of what is damaged that it is in the store at `url`, unless it is known to be in another."""
+    """Add the store's URL to a CorruptObject that has none, also within exception groups."""
     if isinstance(error, CorruptObject):
         error.url = error.url or url
     elif isinstance(error, BaseExceptionGroup):
@@ -139,7 +138,7 @@ def locate(error: BaseException | None, url: str) -> None:
 
 @contextmanager
 def located(url: str) -> Iterator[None]:
-    """While inside, what is read is in the store at `url`."""
+    """Add this store URL to each CorruptObject that passes."""
     try:
         yield
     except BaseException as error:
@@ -148,55 +147,55 @@ def located(url: str) -> Iterator[None]:
 
 
 class SourceError(ActorprocError):
-    """The source could not be read."""
+    """The source cannot be read, or breaks the rules of `Source`."""
 
 
-class Lost(SourceError):
-    """What a reader reads next was trimmed, or deleted: trying again will not help."""
+class RecordsLost(SourceError):
+    """The next records were trimmed or deleted before they were read. Trying again does not help."""
 
 
 class Fenced(ActorprocError):
-    """Somebody else owns what this worker thought it owned. It stops; nothing is lost."""
-
-
-class WrittenOut(ActorprocError):
-    """The group took this host for dead and gave its leases away. It stops its partitions and joins again."""
-
-
-class EndNotReached(ActorprocError):
-    """A run until the end has ended before; the message names the partitions and why."""
-
-
-class QueryFailed(ActorprocError):
-    """A Spark query failed; started again it goes on from its checkpoint."""
-
-
-class Aborted(ActorprocError):
-    """A second signal came while draining."""
+    """Another host owns what this host took for its own. This host stops; no data is lost."""
 
 
 class StaleEpoch(Fenced):
-    """The checkpoint bears a later epoch than our lease: we are late, or the group has forgotten its epochs."""
+    """The checkpoint has a later epoch than the lease: this host is late, or the group document lost its epochs."""
 
     def __init__(self, key: str, epoch: int, message: str) -> None:
         super().__init__(f"{key}: {message}")
         self.epoch = epoch
 
 
+class RemovedFromGroup(ActorprocError):
+    """The group took this host for dead and reassigned its leases. The host stops its partitions and joins again."""
+
+
+class EndNotReached(ActorprocError):
+    """A run until the end stopped before the end. The message names the partitions and the reason."""
+
+
+class QueryFailed(ActorprocError):
+    """A Spark query failed. When it is started again, it resumes from its checkpoint."""
+
+
+class Aborted(ActorprocError):
+    """A second signal arrived during the drain."""
+
+
 class HandlerError(ActorprocError):
-    """The user's code failed; the cause is chained."""
+    """User code failed. The original error is the cause."""
 
 
 class HandlerMisuse(HandlerError):
-    """The handler uses what it is given as it cannot be used. The partition stops: no record is to blame, none is given up."""
+    """The handler misuses the API; retrying cannot help. The partition stops, and no record becomes a dead letter."""
 
 
 class RowsLost(HandlerMisuse):
-    """`ctx.commit` took records as done for which rows were emitted afterwards. These rows are lost."""
+    """The handler emitted rows for records that `ctx.commit` had already committed. These rows are lost."""
 
 
-class Misfit(HandlerError):
-    """A row does not fit `output_schema`; the message names the column, the value and what is allowed."""
+class RowMismatch(HandlerError):
+    """A row does not fit `output_schema`. The message names the column, the value and what is allowed."""
 
     def __init__(self, column: str, why: str) -> None:
         super().__init__(f"column {column!r}: {why}" if column else why)
@@ -204,7 +203,7 @@ class Misfit(HandlerError):
 
 
 class TooManyDeadLetters(HandlerError):
-    """More than `dead_letter_limit` of the latest records failed: the partition stops instead of draining into dead letters."""
+    """More than `dead_letter_limit` of the latest records failed. The partition stops, to spare the rest of the stream."""
 
 
 class PartitionStuck(HandlerError):

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 import pyarrow.types as pt
 
-from actorproc.errors import Misfit, SchemaError
+from actorproc.errors import RowMismatch, SchemaError
 from actorproc.handlers.json_lines import join_lines
 from actorproc.records import SEQUENCE
 from actorproc.rows.casting import cast_columns, short_repr
@@ -76,7 +76,7 @@ class JsonParser:
             sequences: int64, what names each value.
 
         Returns:
-            A table of the schema's columns and `_sequence`, and errors by sequence: a Misfit, or ValueError: it is no JSON object.
+            A table of the schema's columns and `_sequence`, and errors by sequence: a RowMismatch, or ValueError: it is no JSON object.
         """
         table = self._parse_at_once(values, sequences)
         errors: dict[int, Exception] = {}
@@ -86,7 +86,7 @@ class JsonParser:
         for index, (column, value, why) in unfit.items():
             if why.startswith("Failed to parse"):
                 why = _HINTS.get(self._schema.field(column).type, why)  # noqa: PLW2901
-            errors[table.column(SEQUENCE.name)[index].as_py()] = Misfit(column, f"{value} does not fit: {why}")
+            errors[table.column(SEQUENCE.name)[index].as_py()] = RowMismatch(column, f"{value} does not fit: {why}")
         return fitting, errors
 
     def _parse_at_once(self, values: pa.Array, sequences: pa.Int64Array) -> pa.Table | None:
@@ -148,14 +148,14 @@ class JsonParser:
                     del errors[sequence]
         return pa.concat_tables(tables), errors
 
-    def _in_json(self, misfit: Misfit) -> Misfit:
+    def _in_json(self, misfit: RowMismatch) -> RowMismatch:
         """The encoder's advice is for Python's types, which JSON has not."""
         index = self._schema.get_field_index(misfit.column)
         hint = _HINTS.get(self._schema.field(index).type) if index >= 0 else None
         if hint is None and index >= 0 and pt.is_decimal(self._schema.field(index).type):
             hint = 'a number is read, or one as text ("1.25")'
         what, _, _ = str(misfit).removeprefix(f"column {misfit.column!r}: ").partition("; give ")
-        return Misfit(misfit.column, what if hint is None else f"{what}; {hint}")
+        return RowMismatch(misfit.column, what if hint is None else f"{what}; {hint}")
 
     def _search(self, values: pa.Array, sequences: pa.Int64Array) -> list[pa.Table]:
         """What Arrow's parser takes: halves until what it refuses stands alone."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import anyio
 
 from actorproc.config.settings import Settings
-from actorproc.errors import Fenced, WrittenOut
+from actorproc.errors import Fenced, RemovedFromGroup
 from actorproc.group.assignment import Lease, Member, Move, Plan, plan
 from actorproc.group.heartbeat import TRUST, HeartbeatWriter, Incarnation
 from actorproc.group.liveness import LivenessTracker
@@ -220,7 +220,7 @@ class Group:
             await self._change(propose)
 
     def rejoin(self) -> None:
-        """After WrittenOut: be a new incarnation, which joins with its first `renew` and `look`."""
+        """After RemovedFromGroup: be a new incarnation, which joins with its first `renew` and `look`."""
         self._pulse.restart()
         self._joined = False
 
@@ -263,7 +263,7 @@ class Group:
         member = self._document.members.get(self.host)
         if member is None:
             if self._joined or (self.host, self.incarnation) in self._document.out:
-                raise WrittenOut(f"{self._layout.group}: the others took host {self.host} for dead")
+                raise RemovedFromGroup(f"{self._layout.group}: the others took host {self.host} for dead")
         elif member.incarnation == self.incarnation:
             self._joined = self._was_in = True
         elif self._was_in and member.incarnation not in self._pulse.past:

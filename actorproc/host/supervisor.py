@@ -16,11 +16,11 @@ from actorproc.config.settings import Settings
 from actorproc.errors import (
     ActorprocError,
     CorruptObject,
+    RemovedFromGroup,
     SourceError,
     StoreError,
     StoreRefused,
     StoreUnavailable,
-    WrittenOut,
     locate,
 )
 from actorproc.group.group import Group
@@ -263,7 +263,7 @@ class Supervisor(Actor[Note]):
         fenced = self._own.fenced
         try:
             view = await self._group.look(await self._known_partitions())
-        except WrittenOut:
+        except RemovedFromGroup:
             self._log.warning("supervisor.written_out", why="the others took this host for dead; it joins again")
             self._own.revoke_all()
             if not self._own.closing:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from actorproc.errors import HandlerMisuse, Misfit
+from actorproc.errors import HandlerMisuse, RowMismatch
 from actorproc.records import SEQUENCE
 from actorproc.rows.encoder import Row, RowEncoder
 
@@ -40,7 +40,7 @@ class Emitted:
         self._encoder = encoder
         self._columns: list[list[object]] = [[] for _ in range(encoder.width)]
         self._gathered: list[npt.NDArray[np.int64]] = []  # sequences of the values in the columns
-        self._encoded: list[tuple[pa.RecordBatch, dict[int, Misfit]]] = []
+        self._encoded: list[tuple[pa.RecordBatch, dict[int, RowMismatch]]] = []
         self._count = 0  # of rows that are no longer in `rows`
         self._alike = True  # up to now; one odd row, and that one and those behind it stay rows
         enough = VALUES_AT_ONCE // max(1, encoder.width)
@@ -149,14 +149,14 @@ class Emitted:
         copy._gathered, copy._encoded, copy._count = list(self._gathered), list(self._encoded), self._count
         return copy
 
-    def encode(self) -> tuple[list[pa.Table], dict[int, Misfit]]:
+    def encode(self) -> tuple[list[pa.Table], dict[int, RowMismatch]]:
         """The rows that fit, as tables each in order, and why others do not, by sequence."""
         self.gather()
         self._encode_columns()
         parts = list(self._encoded)
         if self.rows:
             parts.append(self._encoder.encode(self.rows, self.sequences))
-        misfits: dict[int, Misfit] = {}
+        misfits: dict[int, RowMismatch] = {}
         for _, unfit in reversed(parts):
             misfits |= unfit  # the first of a record counts
         return [pa.Table.from_batches([batch]) for batch, _ in parts], misfits

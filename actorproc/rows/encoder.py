@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from actorproc.errors import HandlerError, HandlerMisuse, Misfit
+from actorproc.errors import HandlerError, HandlerMisuse, RowMismatch
 from actorproc.records import SEQUENCE
 from actorproc.rows.casting import can_cast, cast, cast_columns, needs_checks, short_repr
 from actorproc.rows.coercion import converts_natively, unknown_name, value_coercer
@@ -98,7 +98,7 @@ class RowEncoder:
         """Whether the latest rows were encoded without a look at each value, which takes many times as long."""
         return all(column.is_fast for column in self._columns)
 
-    def encode(self, rows: Sequence[Row], sequences: Sequence[int]) -> tuple[pa.RecordBatch, dict[int, Misfit]]:
+    def encode(self, rows: Sequence[Row], sequences: Sequence[int]) -> tuple[pa.RecordBatch, dict[int, RowMismatch]]:
         """The rows that fit, by `_sequence` (those of one record as they were given), and why others do not.
 
         A column that a dict lacks is null; one that the schema does not have is refused, as it may be a typo. Nothing is
@@ -122,22 +122,22 @@ class RowEncoder:
 
     def encode_columns(
         self, values: Sequence[Sequence[Any]], sequences: Sequence[int] | npt.NDArray[np.int64]
-    ) -> tuple[pa.RecordBatch, dict[int, Misfit]]:
+    ) -> tuple[pa.RecordBatch, dict[int, RowMismatch]]:
         """The same for the values of each declared column, as `columns` gave them."""
         batch, unfit = self._encode(values, sequences)
         return batch, _firsts(unfit, sequences)
 
     def _encode(
         self, values: Sequence[Sequence[Any]], sequences: Sequence[int] | npt.NDArray[np.int64]
-    ) -> tuple[pa.RecordBatch, dict[int, Misfit]]:
+    ) -> tuple[pa.RecordBatch, dict[int, RowMismatch]]:
         """The same, with misfits by index."""
         columns = []
-        unfit: dict[int, Misfit] = {}
+        unfit: dict[int, RowMismatch] = {}
         for column, its_values in zip(self._columns, values, strict=True):
             array, reasons = column.encode(its_values)
             columns.append(array)
             for index, why in reasons.items():
-                unfit.setdefault(index, Misfit(column.name, why))
+                unfit.setdefault(index, RowMismatch(column.name, why))
         batch = pa.RecordBatch.from_arrays([*columns, pa.array(sequences, pa.int64())], schema=self.schema)
         if unfit:
             keep = np.ones(len(sequences), dtype=bool)
@@ -145,7 +145,7 @@ class RowEncoder:
             batch = batch.filter(pa.array(keep))
         return in_order(batch), unfit
 
-    def encode_table(self, table: pa.Table) -> tuple[pa.Table, dict[int, Misfit]]:
+    def encode_table(self, table: pa.Table) -> tuple[pa.Table, dict[int, RowMismatch]]:
         """The rows of a table that fit, by `_sequence`, and why others do not, by sequence.
 
         Columns may come in any order and in types that become the schema's without loss; missing ones are null.
@@ -159,10 +159,10 @@ class RowEncoder:
         if not unfit:
             return in_order(fitting), {}
         sequences = table.column(SEQUENCE.name).take(pa.array(sorted(unfit), pa.int64())).to_pylist()
-        misfits: dict[int, Misfit] = {}
+        misfits: dict[int, RowMismatch] = {}
         for sequence, index in zip(sequences, sorted(unfit), strict=True):
             column, value, why = unfit[index]
-            misfits.setdefault(sequence, Misfit(column, f"{value} does not fit: {why}"))
+            misfits.setdefault(sequence, RowMismatch(column, f"{value} does not fit: {why}"))
         return in_order(fitting), misfits
 
     # Rows
@@ -199,7 +199,7 @@ class RowEncoder:
         # Rows that all have every column, and as many keys together as columns, have no other key.
         return values if whole or self._names.issuperset(chain.from_iterable(rows)) else None
 
-    def _misshapen(self, rows: Sequence[object]) -> dict[int, Misfit]:
+    def _misshapen(self, rows: Sequence[object]) -> dict[int, RowMismatch]:
         """Rows that are none, or have columns that the schema has not, by index."""
         misfits = {}
         declared = self._declared.names
@@ -208,17 +208,17 @@ class RowEncoder:
                 why = f"a row is a dict of column to value, or a tuple in their order, not {short_repr(row)} ({type(row).__name__})"
                 if row is None:
                     why += ". Of a record that failed ctx.map gives None: leave that out"
-                misfits[index] = Misfit("", why)
+                misfits[index] = RowMismatch("", why)
             elif not self._columns:
-                misfits[index] = Misfit("", "a row was emitted, but the handler declares no output_schema")
+                misfits[index] = RowMismatch("", "a row was emitted, but the handler declares no output_schema")
             elif type(row) is tuple:
                 if len(row) != len(declared):
                     what = (
                         f"a tuple is one row, with a value for each of {', '.join(declared)}: this one has {len(row)}"
                     )
-                    misfits[index] = Misfit("", f"{what}. Several rows go in a list")
+                    misfits[index] = RowMismatch("", f"{what}. Several rows go in a list")
             elif unknown := [name for name in self._as_dict(row) if name not in self._names]:  # type: ignore[arg-type]
-                misfits[index] = Misfit("", unknown_name(unknown[0], declared, "column"))
+                misfits[index] = RowMismatch("", unknown_name(unknown[0], declared, "column"))
         return misfits
 
     @staticmethod
@@ -267,6 +267,8 @@ class RowEncoder:
         return pa.Table.from_arrays(columns, names=self.schema.names)
 
 
-def _firsts(unfit: Mapping[int, Misfit], sequences: Sequence[int] | npt.NDArray[np.int64]) -> dict[int, Misfit]:
+def _firsts(
+    unfit: Mapping[int, RowMismatch], sequences: Sequence[int] | npt.NDArray[np.int64]
+) -> dict[int, RowMismatch]:
     """Misfits by the sequence of their record, of which the first counts, in place of by index."""
     return {int(sequences[index]): unfit[index] for index in sorted(unfit, reverse=True)}

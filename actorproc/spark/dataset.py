@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from actorproc.errors import Lost, SourceError, UsageError
+from actorproc.errors import RecordsLost, SourceError, UsageError
 from actorproc.retention.spark_offsets import dataset_title
 from actorproc.storage.listing import NumberedFile, numbered_files
 from actorproc.storage.store import Store
@@ -79,7 +79,7 @@ class Dataset(ABC):
         """See that nothing was trimmed between the number where reading goes on and the first file listed.
 
         Raises:
-            Lost: it was; names the partition and the numbers.
+            RecordsLost: it was; names the partition and the numbers.
         """
 
     async def after(self, store: Store, partition: str, file: NumberedFile) -> int:
@@ -118,7 +118,7 @@ class Dataset(ABC):
     def lost(self, store: Store, partition: str, first: int, found: int | None, why: str) -> SourceError:
         """The error for a position whose files are gone."""
         there = "nothing is there from it on" if found is None else f"the first that can be read is {found}"
-        kind = SourceError if found is None else Lost  # with nothing there, all of it may be away, and come back
+        kind = SourceError if found is None else RecordsLost  # with nothing there, all of it may be away, and come back
         return kind(
             f"partition {partition} of {self.at(store.url)}: number {first} is to be read "
             f"next, but {there}: {why}. What lies between is lost to this reader. Go on with a new checkpointLocation, "

@@ -15,7 +15,7 @@ from pyspark.errors import (
 )
 
 from actorproc import errors
-from actorproc.errors import ActorprocError, HandlerDefinitionError, Lost, QueryFailed, UsageError
+from actorproc.errors import ActorprocError, HandlerDefinitionError, QueryFailed, RecordsLost, UsageError
 from actorproc.runtime.error_text import describe_error
 
 _TRACEBACK = "Traceback (most recent call last):\n"
@@ -40,7 +40,7 @@ def translate_error(error: BaseException, what: str) -> ActorprocError:
     """The error as one of ours.
 
     What the user's code raises by itself, or Spark refuses before it runs anything, is a HandlerDefinitionError; what
-    actorproc said in one of Spark's processes is said again, as wrong use (UsageError) or as lost for good (Lost)
+    actorproc said in one of Spark's processes is said again, as wrong use (UsageError) or as lost for good (RecordsLost)
     where it is that; anything else is QueryFailed: it may go better the next time.
     """
     if isinstance(error, ActorprocError):
@@ -50,7 +50,7 @@ def translate_error(error: BaseException, what: str) -> ActorprocError:
     text = error_text(error)
     for name, message in reversed(_OURS.findall(text)):
         kind = getattr(errors, name, ActorprocError)
-        for ours in (UsageError, Lost):
+        for ours in (UsageError, RecordsLost):
             if issubclass(kind, ours):
                 return ours(message.strip())
         return QueryFailed(f"{what}: {message.strip()}")

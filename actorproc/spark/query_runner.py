@@ -86,7 +86,7 @@ class QueryRunner:
 
         Raises:
             QueryFailed: it failed too often, or Spark itself has ended.
-            UsageError, Lost: starting it again would not help.
+            UsageError, RecordsLost: starting it again would not help.
         """
         query = None
         while not self._stopping.is_set():

@@ -42,7 +42,7 @@ class Stream:
 
     Raises (everywhere):
         UsageError: an offset is of another dataset; or there is no such dataset, or it has other columns than `schema`.
-        Lost: files that were to be read next were trimmed. SourceError: the dataset is gone.
+        RecordsLost: files that were to be read next were trimmed. SourceError: the dataset is gone.
     """
 
     def __init__(self, request: ReadOptions, schema: pa.Schema) -> None:

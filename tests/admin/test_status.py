@@ -14,7 +14,14 @@ import pytest
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor
 from actorproc.admin.status import next_plan, read_status
-from actorproc.errors import CredentialsExpired, PlaceRefused, StoreError, StoreRefused, StoreUnavailable, UsageError
+from actorproc.errors import (
+    CredentialsExpired,
+    StoreAccessError,
+    StoreError,
+    StoreRefused,
+    StoreUnavailable,
+    UsageError,
+)
 from actorproc.group.assignment import Lease, Member
 from actorproc.group.heartbeat import Heartbeat
 from actorproc.group.locations import find_processors, missing_processor
@@ -235,7 +242,7 @@ def closed(prefix: str, error: StoreError) -> Store:
     return Store(Closed(prefix, error), limits=StoreLimits(patience=0))
 
 
-REFUSALS = [StoreRefused("no right"), PlaceRefused("no right"), StoreUnavailable("no right")]
+REFUSALS = [StoreRefused("no right"), StoreAccessError("no right"), StoreUnavailable("no right")]
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: type(refusal).__name__)

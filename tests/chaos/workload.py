@@ -33,7 +33,7 @@ KINDS = {
 """Kind of record -> how many in a thousand."""
 
 UNSTEADY = ("row", "many", "drop", "raise", "letter")
-FAILURES = {"raise": "Spoilt", "alone": "Spoilt", "misfit": "Misfit", "letter": "DeadLetter"}
+FAILURES = {"raise": "Spoilt", "alone": "Spoilt", "misfit": "RowMismatch", "letter": "DeadLetter"}
 """Ends that are a dead letter -> the type of error in it."""
 
 SLOW, LONG = 0.1, 3.0  # seconds

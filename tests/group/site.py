@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import anyio
 
 from actorproc.config.settings import Settings
-from actorproc.errors import Fenced, StoreError, WrittenOut
+from actorproc.errors import Fenced, RemovedFromGroup, StoreError
 from actorproc.group.assignment import Lease
 from actorproc.group.group import Group, View
 from actorproc.group.membership import GroupDocument, read_group
@@ -178,7 +178,7 @@ class Node:
         try:
             self.view = view = await group.look(self.site.partitions)
             self.looks += 1
-        except WrittenOut:
+        except RemovedFromGroup:
             self.times_written_out += 1
             self.view = None
             group.rejoin()

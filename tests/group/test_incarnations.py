@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from actorproc.errors import Fenced, WrittenOut
+from actorproc.errors import Fenced, RemovedFromGroup
 from actorproc.testing.simulation.loop import run
 
 from .site import PartitionInfo
@@ -82,7 +82,7 @@ def test_a_host_that_saw_itself_written_out_does_not_push_its_successor_out_eith
             await other.look(site.partitions)
             await anyio.sleep(13)
         await earlier.renew({})
-        with pytest.raises(WrittenOut, match="took host a for dead"):
+        with pytest.raises(RemovedFromGroup, match="took host a for dead"):
             await earlier.look(site.partitions)
         earlier.rejoin()
         await earlier.renew({})
@@ -106,7 +106,7 @@ def test_a_host_that_was_written_in_and_out_again_before_its_first_look_joins_as
             await anyio.sleep(13)
         assert ("a", first) in site.versions[-1].document.out
         await a.renew({})
-        with pytest.raises(WrittenOut):
+        with pytest.raises(RemovedFromGroup):
             await a.look(site.partitions)
         a.rejoin()
         await a.renew({})

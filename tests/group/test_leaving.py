@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from actorproc.errors import WrittenOut
+from actorproc.errors import RemovedFromGroup
 from actorproc.group.heartbeat import read_heartbeats
 from actorproc.storage.store import Listing
 from actorproc.testing.simulation.loop import run
@@ -177,7 +177,7 @@ def test_a_host_that_leaves_removes_what_is_left_of_its_earlier_incarnations_too
             await b.look(site.partitions)
             await anyio.sleep(13)
         await a.renew({})  # it was only paused
-        with pytest.raises(WrittenOut):
+        with pytest.raises(RemovedFromGroup):
             await a.look(site.partitions)
         a.rejoin()
         await a.renew({})

@@ -54,7 +54,7 @@ async def test_failures_are_dead_letters_at_once_and_the_rest_are_rows() -> None
     }
     assert [letter["error"]["type"] for _, letter in sorted(result.letters.items())] == [
         "ValueError",
-        "Misfit",
+        "RowMismatch",
         "ValueError",
     ]
     assert {letter["attempts"] for letter in result.letters.values()} == {1}

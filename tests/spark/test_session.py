@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 
 import actorproc.spark.session
 from actorproc.config.settings import Settings
-from actorproc.errors import HandlerDefinitionError, Lost, QueryFailed, UsageError
+from actorproc.errors import HandlerDefinitionError, QueryFailed, RecordsLost, UsageError
 from actorproc.spark.errors import shorten, translate_error
 from actorproc.spark.hadoop import check_apart, spark_url
 from actorproc.spark.session import RemoteSession, Session, check_remote, session_options
@@ -229,7 +229,7 @@ def test_of_a_java_error_its_first_line_is_left() -> None:
             UsageError,
             "^the checkpoint belongs to another$",
         ),
-        ("actorproc.errors.Lost: partition 0: number 2", Lost, "^partition 0: number 2$"),
+        ("actorproc.errors.RecordsLost: partition 0: number 2", RecordsLost, "^partition 0: number 2$"),
         ("actorproc.errors.SourceError: output is gone", QueryFailed, "^app:f: output is gone$"),
         ("actorproc.errors.StoreUnavailable: s3://b: no answer", QueryFailed, "^app:f: s3://b: no answer$"),
         ("ValueError: boom", QueryFailed, "^app:f: ValueError: boom"),

@@ -23,7 +23,7 @@ slow: one row, after a while.
 """
 
 _UNSTEADY = ("row", "many", "drop", "fail", "letter", "misfit")
-_ERRORS = {"fail": "ValueError", "letter": "DeadLetter", "misfit": "Misfit"}
+_ERRORS = {"fail": "ValueError", "letter": "DeadLetter", "misfit": "RowMismatch"}
 
 SCHEMA = "id long, part int, parts int, attempt string"
 """Of the rows. `attempt`: the one that made them; all rows of a record must share it."""
