@@ -21,10 +21,14 @@ BOUND = {"processor", "host", "partition", "epoch"}  # and not always passed
 HEAD = """\
 # Settings
 
-One name each: a keyword of `Processor`, `ACTORPROC_<NAME>` in the environment, a line of `actorproc.toml` (or of the file
-given with `--config`), or `--set name=value`. A keyword beats the environment, the environment beats the file. Times are
-seconds, or a number with `ms`, `s`, `m`, `h`, `d`; sizes are bytes, or a number with `kB`, `MB`,
-`GB`, `KiB`, `MiB`, `GiB`.
+A setting has one name, which can be given in four ways. Each beats the ones below it:
+
+1. a keyword of `Processor`, or `--set name=value` on the command line;
+2. an environment variable `ACTORPROC_<NAME>`;
+3. a line of `actorproc.toml` in the working directory, or of the file given with `--config`;
+4. the default.
+
+Times are in seconds, or a number with `ms`, `s`, `m`, `h` or `d`. Sizes are in bytes, or a number with `kB`, `MB`, `GB`, `KiB`, `MiB` or `GiB`.
 
 ```toml
 # actorproc.toml
@@ -35,17 +39,18 @@ s3_endpoint = "http://127.0.0.1:9000"
 table = "flights"
 ```
 
-Settings stand at the top of the file, before `[options]`; any other table is refused, and so is what only the command line
-says (`--source`, `--container`, `--name`, `--host`). A wrong setting is refused at start,
-naming the field, the value and what is allowed. So are contradictions, naming both:
+Settings come before `[options]` in the file; other tables are refused. `--source`, `--container`, `--name` and `--host` are options of the command line, not settings.
+
+A wrong setting is refused at the start, with its name, its value and what is allowed. Settings that contradict each other are refused, too:
 
 - `lease_expiration_interval` must be more than twice `lease_renew_interval`.
-- At most as large as the other one: {ordered}.
-- `auto_commit = false` does not go with `delivery = "at-most-once"`, nor with ready-made handlers (`RecordHandler`, `JsonRows`,
-  `Capture`), which never commit themselves.
+- A setting must be at most another one: {ordered}.
+- `auto_commit = false` does not go with `delivery = "at-most-once"`, nor with ready-made handlers (`RecordHandler`, `JsonRows`, `Capture`), which never commit themselves.
 - `s3_access_key` and `s3_secret_key` come together or not at all.
 
-| setting | default | what for |
+An environment variable `ACTORPROC_<NAME>` that is not a setting is ignored.
+
+| setting | default | description |
 |---|---|---|
 """
 
@@ -56,7 +61,7 @@ def settings_page() -> str:
     for name, field in Settings.model_fields.items():
         default = "" if field.default is None else f"`{field.default}`"
         lines.append(f"| `{name}` | {default} | {field.description} |\n")
-    ordered = ", ".join(f"`{small}` as `{large}`" for small, large, _ in ORDERED)
+    ordered = ", ".join(f"`{small}` at most `{large}`" for small, large, _ in ORDERED)
     return HEAD.replace("{ordered}", ordered) + "".join(lines)
 
 

@@ -40,7 +40,7 @@ def pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
 
 def load_settings(config: Path | None, given: Sequence[str] | None) -> Settings:
     """Settings from `--set`, the environment and the file, in this order of precedence."""
-    return Settings.load_named(config, pairs("--set", given))
+    return Settings.load(config, **pairs("--set", given))
 
 
 def run_async(work: Callable[[], Awaitable[T]]) -> T:

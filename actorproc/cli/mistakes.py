@@ -24,12 +24,6 @@ def _say_more(error: Any) -> None:
     kind = type(error).__name__
     if kind == "NoSuchOption" and error.option_name in _OF_ALL:
         error.message += f". It comes before the command: actorproc {error.option_name} ... COMMAND"
-    elif kind == "MissingParameter":
-        variable = getattr(error.param, "envvar", None)
-        if isinstance(variable, str):
-            from actorproc.config.environment import mistyped  # with TOML's parser: `--help` need not wait for it
-
-            error.message += mistyped(variable)
     elif kind == "BadParameter" and (value := _refused_value(error.__cause__)) is not None:
         message = error.message.removeprefix("Value error, ")
         error.message = message if value in message else f"{value}: {message}"

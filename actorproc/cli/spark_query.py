@@ -20,7 +20,8 @@ from actorproc.cli.loading import load_function
 from actorproc.cli.spark_show import Figures, Show, say_started, summary
 from actorproc.cli.streams import conclude
 from actorproc.cli.workers import end_soon, stop_with_parent
-from actorproc.config.settings import Settings, duration
+from actorproc.config.settings import Settings
+from actorproc.config.units import duration
 from actorproc.errors import ActorprocError, HandlerDefinitionError, SettingsError, UsageError
 from actorproc.retention.readers import Reader, read_registry, register, remove
 from actorproc.runtime.backoff import Backoff

@@ -16,7 +16,8 @@ from actorproc.admin.trim import trim as trim_now
 from actorproc.cli.common import run_async
 from actorproc.cli.readers import chosen_dataset
 from actorproc.cli.terminal import Cells, counted, print_json, print_line, print_table, rows_of, sized
-from actorproc.config.settings import Settings, duration
+from actorproc.config.settings import Settings
+from actorproc.config.units import duration
 from actorproc.storage.names import natural
 
 _COLUMNS = ["partition", "files", "numbers", "size", "age", "kept from", "because"]

@@ -1,1 +1,1 @@
-"""Settings: their names, defaults and limits, and the places they are read from."""
+"""Configuration: the settings, where they are read from, and the messages about wrong ones."""

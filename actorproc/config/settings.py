@@ -1,231 +1,167 @@
-"""Every setting of a processor: name, default, reason, limits; read from keywords, `ACTORPROC_*` and `actorproc.toml`."""
+"""`Settings`: every setting of a processor with its default, limits and description."""
 
 from __future__ import annotations
 
-import math
-import os
-import re
-from collections.abc import Callable, Mapping
-from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
-from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from actorproc.config.environment import OF_COMMANDS, PREFIX, check_environment, did_you_mean, read_config
-from actorproc.config.redaction import kind_of, may_show
+from actorproc.config.loading import PREFIX, merge, read_config
+from actorproc.config.units import seconds, size
+from actorproc.config.validation import explain
 from actorproc.errors import SettingsError
 
-_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-_NUMBER_UNIT = re.compile(r"\s*([+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*")
-
-
-def seconds(value: object) -> object:
-    """A duration as seconds: a number, or text with a unit ('500ms', '13s', '2m', '1h', '7d')."""
-    if not isinstance(value, str):
-        return value
-    return _amount(value, _SECONDS, "write seconds, or a number with ms, s, m, h or d, such as '500ms'")
-
-
-def size(value: object) -> object:
-    """A size as bytes: a number, or text with a unit ('64MiB', '10kB')."""
-    if not isinstance(value, str):
-        return value
-    return int(_amount(value, _BYTES, "write bytes, or a number with kB, MB, GB, KiB, MiB or GiB, such as '64MiB'"))
-
-
-def _amount(text: str, units: Mapping[str, float], wanted: str) -> float:
-    match = _NUMBER_UNIT.fullmatch(text)
-    if not match or match[2].lower() not in units:
-        raise ValueError(wanted)
-    amount = float(match[1]) * units[match[2].lower()]
-    if math.isinf(amount):
-        raise ValueError("it is too large")
-    return amount
-
-
-def duration(name: str, given: float | str, least: float = 0.0) -> float:
-    """The seconds that argument `name` gives. Raises SettingsError: it is none, or less than `least`."""
-    return _checked(name, given, seconds, least, "s")
-
-
-def count_of_bytes(name: str, given: int | str, least: int = 1) -> int:
-    """The bytes that argument `name` gives. Raises SettingsError: it is no size, or less than `least`."""
-    return int(_checked(name, given, size, least, "bytes"))
-
-
-def _checked(name: str, given: object, parse: Callable[[object], object], least: float, unit: str) -> float:
-    try:
-        found = parse(given)
-    except ValueError as error:
-        raise SettingsError(f"{name} = {given!r}: {error}") from None
-    if isinstance(found, bool) or not isinstance(found, int | float) or not least <= found < math.inf:
-        raise SettingsError(f"{name} = {given!r}: at least {least:g} {unit}")
-    return found
-
-
-def no_bool(value: object) -> object:
-    """`true` would pass for 1."""
-    if isinstance(value, bool):
-        raise ValueError("a number, not true or false")  # noqa: TRY004  # which pydantic would let through
-    return value
-
-
-Number = BeforeValidator(no_bool)
-Seconds = Annotated[float, BeforeValidator(seconds), Number, Field(gt=0, allow_inf_nan=False)]
-Size = Annotated[int, BeforeValidator(size), Number, Field(gt=0)]
-Count = Annotated[
-    int, Number, Field(gt=0, le=10**15)
-]  # more is a slip of the hand, and beyond what is reckoned with in 64 bits
-Share = Annotated[float, Number, Field(ge=0, le=1)]
+Seconds = Annotated[float, BeforeValidator(seconds), Field(gt=0, allow_inf_nan=False)]
+Size = Annotated[int, BeforeValidator(size), Field(gt=0)]
+Count = Annotated[int, Field(gt=0, le=10**15)]  # larger ones would overflow 64 bits in calculations
+Share = Annotated[float, Field(ge=0, le=1)]
 
 ORDERED = (
-    ("lease_acquire_interval", "lease_expiration_interval", "or the dead are noticed later than that"),
-    ("max_batch_bytes", "read_ahead_bytes", "or one batch is more than all partitions together may read ahead"),
+    ("lease_acquire_interval", "lease_expiration_interval", "or dead hosts are noticed too late"),
+    ("max_batch_bytes", "read_ahead_bytes", "or one batch exceeds the read-ahead of all partitions together"),
     ("retry_backoff", "retry_backoff_max", "which is the longest wait"),
     ("restart_backoff", "restart_backoff_max", "which is the longest wait"),
 )
 """Pairs of settings of which the first must be at most the second, and why."""
 
-_OPTIONS_ALONE = ("start", "workers", "until_end", "config")
-"""Options of the command line that have no variable, and are no settings."""
 
-_NO_TABLE = (
-    "there is no such table: settings stand at the top of the file, and only a handler's options in one, [options]"
-)
-_AN_OPTION = ". (An option of the handler is given with --option NAME=VALUE, or below [options] in the file)"
-_NO_BOOL = frozenset({"bool_type", "bool_parsing"})
-"""Errors of pydantic's that say: this is neither true nor false."""
+class Settings(BaseModel):
+    """Settings of a processor, with one name as keyword, as `ACTORPROC_<NAME>` variable and in `actorproc.toml`.
 
-_file: ContextVar[dict[str, Any] | None] = ContextVar("_file", default=None)  # what `load` read, for pydantic to find
-
-
-class Settings(BaseSettings):
-    """One name for each setting, in the keyword, in `ACTORPROC_<NAME>` and in `actorproc.toml`.
-
-    Times are in seconds, or text with a unit ('500ms'); sizes in bytes, or text with a unit ('64MiB').
-    A keyword beats the environment, the environment beats the file.
+    Times are in seconds, or text with a unit ('500ms'); sizes are in bytes, or text with a unit ('64MiB').
+    `Settings(...)` knows keywords only; `Settings.load(...)` also reads the environment and the file.
     """
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
     # Group
     lease_acquire_interval: Seconds = Field(
-        17, description="How often a host looks at the group, give or take a tenth."
+        17, description="How often a host looks at the group, with a tenth of jitter."
     )
     lease_renew_interval: Seconds = Field(13, description="How often a host writes its heartbeat.")
     lease_expiration_interval: Seconds = Field(
         60,
-        description="A host is dead once its heartbeat has not changed for so long (each host's own is told to the others); more "
-        "than twice the renew interval.",
+        description="A host counts as dead when its heartbeat has not changed for this long. Must be more than twice "
+        "`lease_renew_interval`. Each host publishes its own value.",
     )
     rebalance_delay: Seconds = Field(
         5,
-        description="Live leases move only after the membership has been quiet for so long: a rolling restart settles first.",
+        description="Leases of live hosts move only after the membership has not changed for this long, so that a "
+        "rolling restart causes one rebalance.",
     )
     max_handoff_time: Seconds = Field(
         30,
-        description="How long an owner may finish its batch before a lease that should move is taken from it. Batches are made to take half of it at most.",
+        description="How long the owner of a moving lease may finish its batch. Then the lease is revoked. Batches are "
+        "sized to take at most half of it.",
     )
     nudge_host: str | None = Field(
         None,
-        description="Address under which other hosts can send this one a 'look now' datagram; found by itself on S3. With a folder it is "
-        "127.0.0.1: set it where hosts on several machines share one, or what moves between these waits for the next look.",
+        description="Address at which other hosts reach this host with a UDP datagram that makes it look at the group "
+        "at once. Detected on S3. For a folder the default is 127.0.0.1; set it if hosts on several machines share one.",
     )
     partition_refresh_interval: Seconds = Field(300, description="How often the source is asked for new partitions.")
 
     # Reading
     poll_interval: Seconds = Field(
         1,
-        description="How often an idle source is asked for news: the built-in log once per host, an output once per partition, and more seldom the longer nothing comes.",
+        description="How often an idle source is polled: a log once per host, an output once per partition. An output "
+        "is polled less often the longer nothing comes.",
     )
-    read_ahead_batches: Count = Field(2, description="Batches read before the handler asks for them, per partition.")
+    read_ahead_batches: Count = Field(2, description="Batches read ahead of the handler, per partition.")
     read_ahead_bytes: Size = Field(
         256 * 2**20,
-        description="Bytes read ahead over all partitions of a host, with the files that are being decoded: what bounds memory whatever the backlog. Partitions that wait to try a batch again do not count: the others must not wait for them.",
+        description="Bytes read ahead, over all partitions of a host, including files that are being decoded. Bounds "
+        "memory whatever the backlog. Partitions that wait to retry a batch do not count.",
     )
     max_batch_records: Count = Field(
-        10_000,
-        description="Most records in a batch. Less where the handler would take more than some five seconds for so many.",
+        10_000, description="Most records in a batch. Fewer if the handler would take more than about five seconds."
     )
     max_batch_bytes: Size = Field(
         16 * 2**20,
-        le=2**31 - 1,  # as an Arrow column of bytes holds
-        description="Most bytes in a batch: values, keys and headers; a larger record comes alone. At most 2 GiB - 1.",
+        le=2**31 - 1,  # the limit of an Arrow column of bytes
+        description="Most bytes in a batch: values, keys and headers. A larger record is a batch of its own. At most "
+        "2 GiB - 1.",
     )
 
     # Handling
     delivery: Literal["at-least-once", "at-most-once"] = Field(
         "at-least-once",
-        description="Whether a batch is committed after or before the handler sees it. Rows: exactly once, or at most once.",
+        description="Whether a batch is committed after or before the handler processes it. Output rows are exactly "
+        "once, or at most once.",
     )
-    max_attempts: Count = Field(3, description="How often a failing batch is tried before its bad records are sought.")
+    max_attempts: Count = Field(3, description="Attempts at a failing batch before its bad records are searched.")
     retry_backoff: Seconds = Field(
         0.2,
-        description="Wait after the first failed attempt; doubled after each further one. Of this and the like, half to all is waited, by chance.",
+        description="Wait after the first failed attempt. Doubles with each attempt. A random half of every backoff is "
+        "jitter.",
     )
     retry_backoff_max: Seconds = Field(30, description="Longest wait between attempts.")
     dead_letter_limit: Share = Field(
-        0.5,
-        description="Share of dead letters in the latest records beyond which the partition stops; 1: it never does.",
+        0.5, description="A partition stops if more than this share of its latest records are dead letters. 1: never."
     )
     dead_letter_window: Count = Field(
         1_000,
-        description="Over how many records in a row the share is taken; of at least 100 while the host process has seen fewer.",
+        description="Number of latest records over which the share of dead letters is taken; at least 100 while the host "
+        "has seen fewer.",
     )
     max_process_time: Seconds = Field(
         300,
-        description="A handler that makes no progress for so long is reported as stuck, cancelled and restarted; a plain `def`, which cannot be cancelled, once its thread has ended. Its `opened` may take as long. Batches are made to take a quarter of it at most.",
+        description="A handler without progress for this long is stuck: it is reported, cancelled and restarted. A plain "
+        "`def` cannot be cancelled; it is restarted when its thread ends. `opened` has the same limit. Batches are sized "
+        "to take at most a quarter of it.",
     )
     restart_backoff: Seconds = Field(
-        0.5,
-        description="Wait before a failed partition, or Spark query, is started again; doubled each time. Half to all of it is waited, by chance.",
+        0.5, description="Wait before a failed partition or Spark query restarts. Doubles each time, with jitter."
     )
-    restart_backoff_max: Seconds = Field(60, description="Longest wait before one that failed is started again.")
+    restart_backoff_max: Seconds = Field(60, description="Longest wait before a restart.")
     restart_intensity: Count = Field(
         10,
-        description="After so many failures of a partition within `restart_period` it waits the longest at once: one that lives a while each time would not get there.",
+        description="After this many failures of a partition within `restart_period`, each restart waits "
+        "`restart_backoff_max`.",
     )
     restart_period: Seconds = Field(600, description="How long a failure counts towards `restart_intensity`.")
-    loop_block_warning: Seconds = Field(1, description="An event loop blocked for so long is logged with its stack.")
+    loop_block_warning: Seconds = Field(
+        1, description="An event loop that is blocked for this long is logged with its stack."
+    )
     handler_threads: Count = Field(
-        16, description="Threads for plain `def process` handlers, per host; one that is stuck counts until it ends."
+        16, description="Threads for plain `def process` handlers, per host. A stuck thread counts until it ends."
     )
 
     # Committing
-    auto_commit: bool = Field(True, description="Off: only `await ctx.commit()` commits.")
+    auto_commit: bool = Field(True, description="If false, only `await ctx.commit()` commits.")
     commit_interval: Seconds = Field(
-        5,
-        description="Rows are committed so often, between batches: one in hand, which may take as long, is finished first.",
+        5, description="How often rows are committed. A batch in progress is finished first, which may take as long."
     )
-    idle_commit_interval: Seconds = Field(60, description="A position that moved without rows is committed so often.")
+    idle_commit_interval: Seconds = Field(
+        60, description="How often a position is committed that moved without producing rows."
+    )
     commit_rows: Count = Field(1_000_000, description="Rows after which a commit is due at once.")
     commit_bytes: Size = Field(64 * 2**20, description="Bytes of rows (as Arrow) after which a commit is due at once.")
     uncommitted_bytes: Size = Field(
         256 * 2**20,
-        description="Bytes of rows that wait for a commit over all partitions of a host; beyond it those with most commit.",
+        description="Bytes of rows waiting for a commit, over all partitions of a host. Beyond it, the partitions with "
+        "most commit early.",
     )
     commit_dead_letter_bytes: Size = Field(
-        2**20, description="Bytes of dead letters after which a commit is due at once: they ride in the file's footer."
+        2**20,
+        description="Bytes of dead letters after which a commit is due at once. They are stored in the file's footer.",
     )
 
     # Store
     store_timeout: Seconds = Field(
         15,
-        description="Deadline of one request; a second more for each MiB that it sends, or is known to fetch. In a folder a write "
-        "that has begun is waited for, whatever it takes. A source has as long to say its partitions.",
+        description="Deadline of one request, plus a second for each MiB transferred. A write that has begun in a folder is "
+        "waited for. Also the deadline for a source to list its partitions.",
     )
-    store_patience: Seconds = Field(60, description="How long a request is tried again before it counts as failed.")
-    store_concurrency: Count = Field(64, description="Requests under way at once, per host and store.")
+    store_patience: Seconds = Field(60, description="How long a request is retried before it fails.")
+    store_concurrency: Count = Field(64, description="Concurrent requests, per host and store.")
     s3_endpoint: str | None = Field(None, description="URL of an S3 server other than AWS, such as a MinIO.")
-    s3_region: str | None = Field(None, description="Region; else what the AWS profile says, else us-east-1.")
-    s3_access_key: str | None = Field(None, description="Else what the usual AWS chain finds.")
+    s3_region: str | None = Field(None, description="Region. Default: of the AWS profile, else us-east-1.")
+    s3_access_key: str | None = Field(None, description="Access key. Default: from the usual AWS chain.")
     s3_secret_key: str | None = Field(None, description="Belongs to `s3_access_key`.", repr=False)
     s3_path_style: bool | None = Field(
-        None, description="bucket in the path, as MinIO wants; default: with an own endpoint."
+        None, description="Bucket in the path instead of the host name. Default: true with `s3_endpoint`."
     )
 
     @model_validator(mode="after")
@@ -250,103 +186,21 @@ class Settings(BaseSettings):
         return self
 
     @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        if _file.get() is None:
-            return (init_settings,)
-        return init_settings, env_settings, _TomlFile(settings_cls)
-
-    @classmethod
-    def load(cls, config: str | Path | None = None, **keywords: Any) -> Settings:
-        """Settings from keywords, environment and a file.
+    def load(cls, config: str | Path | None = None, /, **keywords: Any) -> Settings:
+        """Settings from keywords, the environment and a file, in this order of precedence.
 
         Args:
-            config: a TOML file; without it `actorproc.toml` in the working directory, if there is one. Its table
-                `[options]` belongs to the handler and is passed over here.
+            config: a TOML file. Default: `actorproc.toml` in the working directory, if it exists. Its table `[options]`
+                belongs to the handler and is ignored here.
             keywords: settings by name; None counts as not given.
 
         Raises:
-            SettingsError: names each setting that is wrong, its value and what is allowed.
+            SettingsError: names each wrong setting, its value and what is allowed.
         """
-        return cls.load_named(config, keywords)
-
-    @classmethod
-    def load_named(cls, config: str | Path | None, keywords: Mapping[str, Any]) -> Settings:
-        """As `load`, of names that others gave: one may be any text, also that of an argument here."""
+        file = {name: value for name, value in read_config(config).items() if name != "options"}
         given = {name: value for name, value in keywords.items() if value is not None}
-        check_environment(cls.model_fields)
-        if private := [name for name in given if name.startswith("_")]:  # pydantic has arguments of such names
-            raise SettingsError("\n".join(f"{name}: there is no such setting" for name in private))
-        found = read_config(config)
-        token = _file.set(found)
+        values, origins = merge(cls.model_fields, PREFIX, config=config, file=file, keywords=given)
         try:
-            return cls(**given)
+            return cls.model_validate(values)
         except ValidationError as error:
-            where = dict.fromkeys(found, f"{config or 'actorproc.toml'}: ")
-            where |= {
-                variable[len(PREFIX) :].lower(): f"{variable} in the environment: "
-                for variable in os.environ
-                if variable.upper().startswith(PREFIX)  # as pydantic takes them
-            }
-            raise SettingsError(explain(error, cls, where=where | dict.fromkeys(given, ""))) from None
-        finally:
-            _file.reset(token)
-
-
-def explain(
-    error: ValidationError,
-    model: type[BaseModel],
-    give: str = "",
-    where: Mapping[str, str] | None = None,
-    hints: Mapping[tuple[int | str, ...], str] | None = None,
-) -> str:
-    """What pydantic found, a line each: the field, the value, what is allowed. Never a value that may be a secret.
-
-    Args:
-        give: told of one that is missing: how to give it; `{0}` is its name.
-        where: what precedes one that is wrong, by its name: where it stands.
-        hints: what follows one that is wrong, by its place in the model: how it is written.
-    """
-    lines = []
-    for item in error.errors():
-        name = ".".join(map(str, item["loc"]))
-        message = item["msg"].removeprefix("Value error, ")
-        place = (where or {}).get(str(item["loc"][0]), "") if item["loc"] else ""
-        message += (hints or {}).get(item["loc"], "")
-        if item["type"] == "extra_forbidden" and len(item["loc"]) == 1:  # deeper, it is in an option
-            if isinstance(item["input"], dict):
-                lines.append(f"{place}[{name}]: {_NO_TABLE}")
-                continue
-            if name in (*OF_COMMANDS, *_OPTIONS_ALONE):
-                variable = f", or {PREFIX}{name.upper()}" if name in OF_COMMANDS else ""
-                lines.append(f"{place}{name} is no setting; give --{name.replace('_', '-')}{variable}")
-                continue
-            message = f"there is no such setting{did_you_mean(name, Settings.model_fields) or _AN_OPTION}"
-            if name == "options":
-                message = "it is a table: a line [options], and below it name = value for each option of the handler; "
-                message += "or --option NAME=VALUE on the command line"
-        if item["type"] in _NO_BOOL:
-            message = "write true or false"
-        if item["type"] == "missing":  # its input is all that was given
-            lines.append(f"{name}: is missing{give.format(name) if len(item['loc']) == 1 else ''}")
-        elif name and may_show(model, item["loc"], item["type"], item["input"]):
-            lines.append(f"{place}{name} = {item['input']!r}: {message}")
-        else:
-            kind = "" if item["type"] == "extra_forbidden" else kind_of(item["input"])
-            lines.append(f"{place}{name}{kind and f' is {kind}'}: {message}" if name else message)
-    return "\n".join(lines)
-
-
-class _TomlFile(PydanticBaseSettingsSource):
-    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        raise NotImplementedError  # pydantic asks for it; __call__ answers for all fields
-
-    def __call__(self) -> dict[str, Any]:
-        found = _file.get() or {}
-        return {name: value for name, value in found.items() if name != "options" or not isinstance(value, dict)}
+            raise SettingsError(explain(error, cls, origins)) from None

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import orjson
 
-from actorproc.config.environment import did_you_mean
+from actorproc.config.validation import did_you_mean
 from actorproc.errors import UsageError
 from actorproc.log.producer import Producer
 from actorproc.log.resume_point import Account

@@ -15,7 +15,8 @@ import anyio.lowlevel
 import numpy as np
 import pyarrow as pa
 
-from actorproc.config.settings import Settings, count_of_bytes, duration
+from actorproc.config.settings import Settings
+from actorproc.config.units import count_of_bytes, duration
 from actorproc.errors import ActorprocError, UsageError
 from actorproc.log.batches import Deliveries, Delivery, weight_of
 from actorproc.log.hints import HintWriter

@@ -16,7 +16,8 @@ from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from actorproc.config.settings import Settings, count_of_bytes, duration
+from actorproc.config.settings import Settings
+from actorproc.config.units import count_of_bytes, duration
 from actorproc.errors import CorruptObject, QueryFailed, SourceError, UsageError
 from actorproc.group.locations import missing_processor
 from actorproc.output.compaction import FileGroup, PartitionPlan, merge, plan, sweep, switch

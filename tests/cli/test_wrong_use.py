@@ -52,7 +52,7 @@ def refused(run: Run, *arguments: object, says: str, code: int = 2) -> None:
         ("flights_app:Xyz", "it has: BadSchema, Delays, Silent"),
         ("flights_app:Silent", "Silent has no process(self, batch, ctx)"),
         ("flights_app:BadSchema", "BadSchema: output schema 'tail strin', position 6: there is no type 'strin'"),
-        ("json:dumps", "is no class"),
+        ("json:dumps", "is not a class"),
         ("json:JSONDecoder", "must subclass actorproc.PartitionHandler"),
         ("actorproc.handlers:JsonRows", "output_schema"),
     ],
@@ -111,24 +111,6 @@ def test_a_handler_that_is_wrong_as_it_is_defined_is_named_by_its_line(run: Run,
 )
 def test_serve_names_the_option_its_value_and_what_is_allowed(run: Run, options: list[str], says: str) -> None:
     refused(run, "serve", "flights_app:Delays", *HERE, *options, says=says)
-
-
-def test_a_variable_that_is_nearly_a_setting_is_refused_and_others_are_not(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ACTORPROC_COMIT_INTERVAL", "1s")
-    says = "ACTORPROC_COMIT_INTERVAL in the environment: there is no such setting; did you mean commit_interval?"
-    refused(run, "serve", "flights_app:Delays", *HERE, says=says)
-    monkeypatch.delenv("ACTORPROC_COMIT_INTERVAL")
-    for nearly in ("ACTORPROC_OPTIONS_LIMIT", "ACTORPROC_OPTON_LIMIT"):
-        monkeypatch.setenv(nearly, "1")
-        says = f"{nearly} in the environment: an option of the handler is ACTORPROC_OPTION_<NAME>"
-        refused(run, "serve", "flights_app:Delays", *HERE, says=says)
-        monkeypatch.delenv(nearly)
-    monkeypatch.setenv("ACTORPROC_OPTION_LIMIT", "1")
-    monkeypatch.setenv("ACTORPROC_OPTION_COMMIT_INTERVAL", "1")
-    monkeypatch.setenv("ACTORPROC_SOMETHING_ELSE", "1")
-    refused(run, "serve", "flights_app:Delays", *HERE, says="actorproc produce --log")
 
 
 def test_a_misspelt_setting_in_the_file_is_refused(run: Run, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Settings: one name in keyword, environment and file; what is wrong is named with its value and what is allowed."""
+"""Settings and options: where they are read from, and what is said about wrong ones."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ def test_a_keyword_beats_the_environment_and_the_environment_beats_the_file(
     assert (settings.commit_interval, settings.poll_interval, settings.max_attempts) == (1.0, 3.0, 9)
 
 
-def test_settings_made_by_hand_know_neither_environment_nor_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_constructor_reads_neither_environment_nor_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "actorproc.toml").write_text("commit_rows = 5")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ACTORPROC_COMMIT_INTERVAL", "77")
@@ -58,7 +56,7 @@ def test_actorproc_toml_of_the_working_directory_is_read(tmp_path: Path, monkeyp
 
 def test_a_file_is_read_as_utf_8_whatever_the_locale(tmp_path: Path) -> None:
     (tmp_path / "actorproc.toml").write_text('[options]\ncity = "Zürich"\n', encoding="utf-8")
-    read = "from actorproc.config.environment import read_config; print(ascii(read_config(None)['options']['city']))"
+    read = "from actorproc.config.loading import read_config; print(ascii(read_config(None)['options']['city']))"
     locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     found = subprocess.check_output([sys.executable, "-c", read], cwd=tmp_path, env={**os.environ, **locale}, text=True)
     assert found.strip() == ascii("Zürich")
@@ -71,12 +69,12 @@ def test_a_file_is_read_as_utf_8_whatever_the_locale(tmp_path: Path) -> None:
             {"commit_interval": "5 parsecs"},
             "commit_interval = '5 parsecs': write seconds, or a number with ms, s, m, h or d",
         ),
-        ({"commit_interval": "-1"}, "commit_interval = '-1': Input should be greater than 0"),
-        ({"commit_interval": "1e999"}, "commit_interval = '1e999': it is too large"),
-        ({"commit_interval": "0s"}, "commit_interval = '0s': Input should be greater than 0"),
-        ({"commit_interval": 0}, "commit_interval = 0: Input should be greater than 0"),
+        ({"commit_interval": "-1"}, "commit_interval = '-1': must be greater than 0"),
+        ({"commit_interval": "1e999"}, "commit_interval = '1e999': the number is too large"),
+        ({"commit_interval": "0s"}, "commit_interval = '0s': must be greater than 0"),
+        ({"commit_interval": 0}, "commit_interval = 0: must be greater than 0"),
         ({"commit_intervall": 5}, "commit_intervall = 5: there is no such setting"),
-        ({"delivery": "exactly-once"}, "delivery = 'exactly-once': Input should be 'at-least-once' or 'at-most-once'"),
+        ({"delivery": "exactly-once"}, "delivery = 'exactly-once': must be 'at-least-once' or 'at-most-once'"),
         ({"lease_expiration_interval": 26}, "must be more than twice lease_renew_interval (13 s)"),
         (
             {"lease_acquire_interval": "61s"},
@@ -90,9 +88,9 @@ def test_a_file_is_read_as_utf_8_whatever_the_locale(tmp_path: Path) -> None:
             {"max_batch_bytes": "1GiB"},
             "max_batch_bytes (1073741824 bytes) must be at most read_ahead_bytes (268435456 bytes), ",
         ),
-        ({"auto_commit": "maybe"}, "auto_commit = 'maybe': write true or false"),
-        ({"commit_interval": [1]}, "commit_interval is a list: Input should be a valid number"),
-        ({"_env_file": "x"}, "_env_file: there is no such setting"),
+        ({"auto_commit": "maybe"}, "auto_commit = 'maybe': must be a valid boolean"),
+        ({"commit_interval": [1]}, "commit_interval: must be a valid number"),
+        ({"_env_file": "x"}, "_env_file = 'x': there is no such setting"),
         ({"retry_backoff": 31}, "retry_backoff (31 s) must be at most retry_backoff_max (30 s), "),
         ({"restart_backoff_max": "100ms"}, "restart_backoff (0.5 s) must be at most restart_backoff_max (0.1 s), "),
         (
@@ -100,56 +98,44 @@ def test_a_file_is_read_as_utf_8_whatever_the_locale(tmp_path: Path) -> None:
             "auto_commit = false cannot go with delivery = 'at-most-once'",
         ),
         ({"s3_access_key": "a"}, "s3_access_key and s3_secret_key come together"),
-        ({"commit_bytes": "-5MiB"}, "commit_bytes = '-5MiB': Input should be greater than 0"),
-        ({"commit_bytes": "9" * 400}, "it is too large"),
+        ({"commit_bytes": "-5MiB"}, "commit_bytes = '-5MiB': must be greater than 0"),
+        ({"commit_bytes": "9" * 400}, "the number is too large"),
         (
             {"restart_intensity": 10**20},
-            "restart_intensity = 100000000000000000000: Input should be less than or equal to 1000000000000000",
+            "restart_intensity = 100000000000000000000: must be less than or equal to 1000000000000000",
         ),
-        ({"max_attempts": True}, "max_attempts = True: a number, not true or false"),
-        ({"commit_interval": True}, "commit_interval = True: a number, not true or false"),
-        ({"commit_bytes": False}, "commit_bytes = False: a number, not true or false"),
-        ({"dead_letter_limit": True}, "dead_letter_limit = True: a number, not true or false"),
         ({"commit_bytes": "many"}, "commit_bytes = 'many': write bytes, or a number with kB"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_value_and_what_is_allowed(given: dict[str, Any], message: str) -> None:
+def test_a_wrong_setting_is_named_with_value_and_limit(given: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError) as caught:
         Settings.load(**given)
     assert message in str(caught.value)
 
 
-def test_what_must_be_at_most_another_may_be_as_much() -> None:
+def test_ordered_settings_may_be_equal() -> None:
     Settings.load(
         lease_acquire_interval=60, max_batch_bytes="256MiB", retry_backoff=30, restart_backoff=60
     )  # of the defaults
 
 
-@pytest.mark.parametrize("table", ["settings", "option", "tool.actorproc"])
-def test_a_table_that_is_not_the_handlers_options_is_refused(tmp_path: Path, table: str) -> None:
-    (tmp_path / "a.toml").write_text(f'[{table}]\ncommit_interval = "1s"\n')
-    with pytest.raises(SettingsError) as caught:
+def test_a_table_other_than_options_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('[settings]\ncommit_interval = "1s"\n')
+    with pytest.raises(SettingsError, match=r"a\.toml: settings: there is no such setting"):
         Settings.load(tmp_path / "a.toml")
-    assert str(caught.value).startswith(
-        f"{tmp_path / 'a.toml'}: [{table.partition('.')[0]}]: there is no such table: settings stand at the top"
-    )
 
 
-def test_an_unknown_setting_of_the_file_is_said_to_stand_there_and_one_that_is_given_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_setting_is_named_with_its_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "actorproc.toml").write_text('comit_rows = 1\nnope = "x"\n')
     with pytest.raises(SettingsError) as caught:
         Settings.load(nope="y")
-    assert set(str(caught.value).splitlines()) == {
-        "actorproc.toml: comit_rows = 1: there is no such setting; did you mean commit_rows?",
-        "nope = 'y': there is no such setting. "
-        "(An option of the handler is given with --option NAME=VALUE, or below [options] in the file)",
-    }
+    misspelt, unknown = str(caught.value).splitlines()
+    assert misspelt == "actorproc.toml: comit_rows = 1: there is no such setting; did you mean commit_rows?"
+    assert unknown.startswith("nope = 'y': there is no such setting. (Source, container and name are given on")
 
 
-def test_a_wrong_value_is_said_to_stand_where_it_came_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_value_is_named_with_its_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "a.toml"
     file.write_text('commit_interval = "fast"\ncommit_rows = 0\nmax_attempts = 0\n')
     monkeypatch.setenv("ACTORPROC_COMMIT_ROWS", "-1")
@@ -163,90 +149,22 @@ def test_a_wrong_value_is_said_to_stand_where_it_came_from(tmp_path: Path, monke
     ]
 
 
-@pytest.mark.parametrize("name", ["source", "container", "name", "host", "log_level"])
-def test_what_the_command_line_says_is_no_setting_and_the_message_says_how_to_give_it(
-    tmp_path: Path, name: str
-) -> None:
-    (tmp_path / "a.toml").write_text(f'{name} = "x"\n')
-    with pytest.raises(SettingsError) as caught:
-        Settings.load(tmp_path / "a.toml")
-    option, variable = f"--{name.replace('_', '-')}", f"ACTORPROC_{name.upper()}"
-    assert str(caught.value) == f"{tmp_path / 'a.toml'}: {name} is no setting; give {option}, or {variable}"
-
-
-@pytest.mark.parametrize("name", ["start", "workers", "until_end", "config"])
-def test_what_the_command_line_alone_says_is_no_setting_either(tmp_path: Path, name: str) -> None:
-    (tmp_path / "a.toml").write_text(f'{name} = "x"\n')
-    with pytest.raises(SettingsError) as caught:
-        Settings.load(tmp_path / "a.toml")
-    assert str(caught.value) == f"{tmp_path / 'a.toml'}: {name} is no setting; give --{name.replace('_', '-')}"
-
-
-@pytest.mark.parametrize(
-    ("variable", "meant"),
-    [("CONTAINR", "CONTAINER"), ("SORCE", "SOURCE"), ("HOSTT", "HOST"), ("LOGLEVEL", "LOG_LEVEL")],
-)
-def test_a_variable_that_is_nearly_one_of_the_command_lines_is_refused(
-    monkeypatch: pytest.MonkeyPatch, variable: str, meant: str
-) -> None:
-    monkeypatch.setenv(f"ACTORPROC_{variable}", "x")
-    with pytest.raises(SettingsError) as caught:
-        Settings.load()
-    says = f"ACTORPROC_{variable} in the environment: there is no such variable; did you mean ACTORPROC_{meant}?"
-    assert str(caught.value) == says
-
-
-@pytest.mark.parametrize("variable", ["CONTAINER_ID", "RESOURCE", "SERVICE_HOST", "SERVICE_PORT"])
-def test_a_variable_that_somebody_else_may_have_set_is_passed_over(
-    monkeypatch: pytest.MonkeyPatch, variable: str
-) -> None:
-    monkeypatch.setenv(f"ACTORPROC_{variable}", "x")
-    Settings.load()
-
-
-def test_variables_of_the_command_line_are_no_misspelt_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SOURCE", "CONTAINER", "NAME", "HOST", "LOG_LEVEL", "DEBUG", "SERVICE_HOST", "PARENT_PIPE"):
+def test_variables_that_are_no_settings_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SOURCE", "CONTAINER", "NAME", "LOG_LEVEL", "SERVICE_HOST", "OPTION_COMMIT_ROWS"):
         monkeypatch.setenv(f"ACTORPROC_{name}", "x")
-    Settings.load()
+    assert Settings.load() == Settings()
 
 
 def test_a_secret_key_is_not_shown() -> None:
     assert "hush" not in repr(Settings.load(s3_access_key="me", s3_secret_key="hush"))
 
 
-def test_a_file_that_is_named_and_missing_or_torn_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_or_malformed_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"nowhere\.toml"):
         Settings.load(tmp_path / "nowhere.toml")
     (tmp_path / "torn.toml").write_text("commit_rows = ")
     with pytest.raises(SettingsError, match=r"torn\.toml"):
         Settings.load(tmp_path / "torn.toml")
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (
-            "commit_rows = 5\ncommit_interval = 1s",
-            '(at line 2, column 20); text needs quotes, a number with its unit, too: "1s"',
-        ),
-        ("delivery = at-most-once", '(at line 1, column 12); text needs quotes, a number with its unit, too: "1s"'),
-        ("auto_commit = True", "(at line 1, column 15); write true or false"),
-        ('commit_interval = "1s', "string"),
-        ("commit_interval", "(at end of document)"),
-    ],
-)
-def test_a_line_that_is_no_toml_is_told_what_it_most_likely_lacks_and_no_value(
-    tmp_path: Path, text: str, says: str
-) -> None:
-    (tmp_path / "a.toml").write_text(text)
-    with pytest.raises(SettingsError) as caught:
-        Settings.load(tmp_path / "a.toml")
-    assert says in str(caught.value)
-    assert ("quotes" in str(caught.value)) is ("quotes" in says)
-    (tmp_path / "a.toml").write_text("s3_secret_key = hunter2")
-    with pytest.raises(SettingsError, match="text needs quotes") as caught:
-        Settings.load(tmp_path / "a.toml")
-    assert "hunter2" not in str(caught.value)
 
 
 class WithOptions(PartitionHandler):
@@ -265,7 +183,7 @@ def test_options_come_from_keywords_environment_and_file(tmp_path: Path) -> None
     assert load_options(WithOptions, {"limit": "3"}, file, {}) == WithOptions.Options(table="t", limit=3)
 
 
-def test_options_go_by_the_names_of_their_fields_whatever_aliases_these_have() -> None:
+def test_options_go_by_field_names_not_aliases() -> None:
     class Aliased(WithOptions):
         class Options(BaseModel):
             minutes: int = Field(alias="mins")
@@ -283,8 +201,11 @@ def test_options_go_by_the_names_of_their_fields_whatever_aliases_these_have() -
     ("given", "message"),
     [
         ({"table": "t", "limt": 3}, "WithOptions has no option limt; it has: table, limit"),
-        ({"table": "t", "limit": "0"}, "limit = '0': Input should be greater than 0"),
-        ({}, "table: is missing; give it with --option table=..., options={'table': ...} or in [options] of"),
+        ({"table": "t", "limit": "0"}, "limit = '0': must be greater than 0"),
+        (
+            {},
+            "--option NAME=VALUE, ACTORPROC_OPTION_<NAME>, or NAME = VALUE below [options] in the file):\ntable: is missing",
+        ),
     ],
 )
 def test_a_wrong_option_is_named(given: dict[str, object], message: str) -> None:
@@ -293,26 +214,12 @@ def test_a_wrong_option_is_named(given: dict[str, object], message: str) -> None
     assert message in str(caught.value)
 
 
-def test_a_variable_that_is_nearly_an_option_is_refused_and_one_for_another_handler_is_not() -> None:
-    assert load_options(WithOptions, {"table": "t"}, None, {"ACTORPROC_OPTION_HOT": "1"}) == WithOptions.Options(
-        table="t"
-    )
-    with pytest.raises(
-        SettingsError, match=r"no option limt \(ACTORPROC_OPTION_LIMT in the environment\).*did you mean limit\?"
-    ):
-        load_options(WithOptions, {"table": "t"}, None, {"ACTORPROC_OPTION_LIMT": "1"})
+def test_a_variable_for_another_handler_is_ignored() -> None:
+    environment = {"ACTORPROC_OPTION_HOT": "1"}
+    assert load_options(WithOptions, {"table": "t"}, None, environment) == WithOptions.Options(table="t")
 
 
-def test_a_setting_among_the_options_is_said_to_stand_in_the_wrong_place(tmp_path: Path) -> None:
-    file = tmp_path / "a.toml"
-    file.write_text('[options]\ntable = "t"\ncommit_interval = 1\n')
-    with pytest.raises(SettingsError, match=r"commit_interval is a setting: it stands above \[options\]"):
-        load_options(WithOptions, None, file, {})
-    with pytest.raises(SettingsError, match=r"commit_interval is a setting: --set commit_interval=\.\.\."):
-        load_options(WithOptions, {"table": "t", "commit_interval": "1s"}, None, {})
-
-
-def test_a_wrong_option_is_said_to_stand_where_it_came_from(tmp_path: Path) -> None:
+def test_a_wrong_option_is_named_with_its_origin(tmp_path: Path) -> None:
     file = tmp_path / "a.toml"
     file.write_text('[options]\ntable = "t"\nlimit = 0\n')
     for given, environment, place in (
@@ -322,18 +229,18 @@ def test_a_wrong_option_is_said_to_stand_where_it_came_from(tmp_path: Path) -> N
     ):
         with pytest.raises(SettingsError) as caught:
             load_options(WithOptions, given, file, environment)
-        assert str(caught.value).startswith(f"options of WithOptions:\n{place}")
+        assert str(caught.value).splitlines()[1].startswith(place)
 
 
 @pytest.mark.parametrize("text", ["options = 3", "[[options]]\nlimit = 1"])
-def test_options_that_are_no_table_are_refused_with_how_it_is_written(tmp_path: Path, text: str) -> None:
+def test_options_must_be_a_table(tmp_path: Path, text: str) -> None:
     file = tmp_path / "a.toml"
     file.write_text(text)
-    with pytest.raises(SettingsError, match=r"it is a table: a line \[options\], and below it name = value"):
+    with pytest.raises(SettingsError, match=r"options must be a table: a line \[options\], and below it name = value"):
         Settings.load(file)
 
 
-def test_options_of_a_processor_that_is_given_its_settings_come_from_nowhere_else(
+def test_a_processor_with_given_settings_reads_options_from_keywords_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "actorproc.toml").write_text("[options]\nlimit = 1\n")
@@ -343,29 +250,13 @@ def test_options_of_a_processor_that_is_given_its_settings_come_from_nowhere_els
     assert Processor(WithOptions, **places).options == WithOptions.Options(table="t", limit=10)
 
 
-def test_an_unknown_option_of_the_file_is_said_to_come_from_there(tmp_path: Path) -> None:
+def test_an_unknown_option_is_named_with_its_file(tmp_path: Path) -> None:
     file = tmp_path / "a.toml"
     file.write_text('[options]\ntable = "t"\nlimt = 1\n')
     with pytest.raises(SettingsError) as caught:
         load_options(WithOptions, {"tabel": "u"}, file, {})
-    assert (
-        str(caught.value)
-        == f"WithOptions has no option limt (in [options] of {file}), tabel; it has: table, limit; did you mean limit?"
-    )
-
-
-def test_options_of_another_handler_in_the_file_are_told_the_way_out(tmp_path: Path) -> None:
-    file = tmp_path / "a.toml"
-    file.write_text('[options]\ntable = "t"\ncustomers_url = "x"\n')
-    with pytest.raises(SettingsError) as caught:
-        load_options(WithOptions, None, file, {})
-    assert str(caught.value) == (
-        f"WithOptions has no option customers_url (in [options] of {file}); it has: table, limit; another handler's? "
-        "Give this one a file of its own: --config withoptions.toml"
-    )
-    with pytest.raises(SettingsError) as caught:
-        load_options(WithOptions, {"customers_url": "x"}, None, {})
-    assert "another handler" not in str(caught.value)
+    says = "WithOptions has no option limt, tabel; it has: table, limit; did you mean limit?"
+    assert str(caught.value) == f"{file}: {says}"
 
 
 class Database(BaseModel):
@@ -391,11 +282,11 @@ class WithSecrets(WithOptions):
         ({"table": "t", "pin": "hunter2"}, "pin: "),
         ({"table": "t", "words": "hunter2"}, "words: "),
         ({"table": "t", "database": {"word": "hunter2"}}, "database.host: is missing"),
-        ({"table": "t", "database": {"host": 1, "port": "x", "word": "hunter2"}}, "database.port = 'x': Input should"),
-        ({"table": "t", "database": ["hunter2"]}, "database is a list: Input should be"),
+        ({"table": "t", "database": {"host": 1, "port": "x", "word": "hunter2"}}, "database.port = 'x': must be"),
+        ({"table": "t", "database": ["hunter2"]}, "database: must be"),
     ],
 )
-def test_what_is_wrong_with_options_tells_no_secret(given: dict[str, object], named: str) -> None:
+def test_errors_about_options_show_no_secrets(given: dict[str, object], named: str) -> None:
     with pytest.raises(SettingsError) as caught:
         load_options(WithSecrets, given, None, {})
     assert named in str(caught.value)
@@ -441,9 +332,7 @@ class WithLists(WithOptions):
         ("either", '["a"]', '["a"]'),
     ],
 )
-def test_text_is_json_where_the_option_takes_no_text_but_a_list_or_an_object(
-    name: str, text: str, value: object
-) -> None:
+def test_text_for_a_list_or_object_is_parsed_as_json(name: str, text: str, value: object) -> None:
     assert getattr(load_options(WithLists, {name: text}, None, {}), name) == value
     variable = {f"ACTORPROC_OPTION_{name.upper()}": text}
     assert getattr(load_options(WithLists, None, None, variable), name) == value
@@ -455,49 +344,33 @@ def test_text_is_json_where_the_option_takes_no_text_but_a_list_or_an_object(
         (
             "names",
             "a,b",
-            """names = 'a,b': Input should be a valid list; write a list as JSON, such as names=["a","b"]""",
+            """names = 'a,b': must be a valid list; write a list as JSON""",
         ),
         (
             "names",
             "[a]",
-            """names = '[a]': Input should be a valid list; write a list as JSON, such as names=["a","b"]""",
+            """names = '[a]': must be a valid list; write a list as JSON""",
         ),
-        ("names", "3", """names = '3': Input should be a valid list; write a list as JSON, such as names=["a","b"]"""),
-        (
-            "names",
-            '{"a": 1}',
-            """names is an object: Input should be a valid list; write a list as JSON, such as names=["a","b"]""",
-        ),
-        ("names", "[" * 100_000, "Input should be a valid list; write a list as JSON"),
-        ("names", "[1]", "names.0 = 1: Input should be a valid string"),
-        ("deep", "a=1", """deep: Input should be a valid dictionary; write an object as JSON, such as deep={"a":1}"""),
-        ("deep", '{"a": "x"}', "deep.a = 'x': Input should be a valid integer"),
+        ("names", "3", """names = '3': must be a valid list; write a list as JSON"""),
+        ("names", '{"a": 1}', "names: must be a valid list"),
+        ("names", "[" * 100_000, "must be a valid list; write a list as JSON"),
+        ("names", "[1]", "names.0 = 1: must be a valid string"),
+        ("deep", "a=1", """deep: must be a valid dictionary; write an object as JSON"""),
+        ("deep", '{"a": "x"}', "deep.a = 'x': must be a valid integer"),
         ("inner", '{"m": 3}', "inner.m = 3: Extra inputs are not permitted"),
     ],
 )
-def test_text_that_is_not_the_list_or_object_wanted_is_told_how_one_is_written(
-    name: str, text: str, message: str
-) -> None:
+def test_text_that_is_not_the_expected_json_is_refused(name: str, text: str, message: str) -> None:
     with pytest.raises(SettingsError, match=re.escape(message)):
         load_options(WithLists, {name: text}, None, {})
     with pytest.raises(SettingsError, match=re.escape(f"ACTORPROC_OPTION_{name.upper()} in the environment: {name}")):
         load_options(WithLists, None, None, {f"ACTORPROC_OPTION_{name.upper()}": text})
 
 
-def test_one_option_as_json_and_another_that_is_wrong_names_the_wrong_one_alone() -> None:
+def test_only_the_wrong_option_is_named_beside_one_in_json() -> None:
     with pytest.raises(SettingsError) as caught:
         load_options(WithLists, {"names": '["a"]', "few": "1"}, None, {})
-    assert str(caught.value) == (
-        "options of WithLists:\n"
-        """few = '1': Input should be a valid frozenset; write a list as JSON, such as few=["a","b"]"""
-    )
-
-
-def test_text_in_the_file_is_text_for_it_has_lists_of_its_own(tmp_path: Path) -> None:
-    file = tmp_path / "a.toml"
-    file.write_text("[options]\nnames = '[\"a\"]'\n")
-    with pytest.raises(SettingsError, match=r"names = '\[\"a\"\]': Input should be a valid list$"):
-        load_options(WithLists, None, file, {})
+    assert str(caught.value).splitlines()[1:] == ["few = '1': must be a valid frozenset; write a list as JSON"]
 
 
 @pytest.mark.parametrize(
@@ -515,34 +388,28 @@ def test_text_in_the_file_is_text_for_it_has_lists_of_its_own(tmp_path: Path) ->
         {"codes": '["hunter2"'},
     ],
 )
-def test_what_is_wrong_with_json_tells_no_secret(given: dict[str, object]) -> None:
+def test_errors_about_json_show_no_secrets(given: dict[str, object]) -> None:
     with pytest.raises(SettingsError) as caught:
         load_options(WithLists, given, None, {})
     assert next(iter(given)) in str(caught.value)
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_misspelt_secret_key_is_not_told() -> None:
+def test_the_value_of_a_misspelt_secret_key_is_not_shown() -> None:
     with pytest.raises(SettingsError, match="s3_secret_ky: there is no such setting; did you mean") as caught:
         Settings.load(s3_secret_ky="hunter2")
     assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ['s3_pass = "hunter2"', 's3_password = "hunter2"', "s3_secret_kye = 'hunter2'"])
-def test_the_value_of_a_mistyped_secret_is_not_shown(tmp_path: Path, text: str) -> None:
+def test_the_value_of_an_unknown_secret_setting_is_not_shown(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.toml").write_text(text)
     with pytest.raises(SettingsError) as caught:
         Settings.load(tmp_path / "a.toml")
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_variable_in_lower_case_is_named_as_the_place_of_its_wrong_value(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lower_case_variable_is_read_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("actorproc_commit_rows", "-1")
     with pytest.raises(SettingsError, match=r"^actorproc_commit_rows in the environment: commit_rows = '-1'"):
         Settings.load()
-
-
-@pytest.mark.parametrize("name", ["OPTIONAL_X", "ADOPTION_RATE", "POTION_X", "OPTIMIZE_X", "CAPTION_X"])
-def test_variables_of_others_are_let_alone(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setenv(f"ACTORPROC_{name}", "1")
-    Settings.load()

@@ -17,7 +17,7 @@ class Listener:
     """Counts its nudges."""
 
     def __init__(self, processor: str = "p", container: str = "file:///state", **settings: str) -> None:
-        self.nudges = UdpNudges(container, Settings(**settings), processor)  # type: ignore[arg-type]
+        self.nudges = UdpNudges(container, Settings(**settings), processor)
         self.count = 0
         self._more = anyio.Event()
 

@@ -86,7 +86,7 @@ def test_a_ready_made_handler_with_a_process_of_its_own_may_commit_itself() -> N
         ({"settings": {"commit_interval": 1}}, r"settings = {'commit_interval': 1}: Settings\(\.\.\.\), or none"),
         ({"nme": "x"}, "nme = 'x': Processor has no such argument; did you mean name"),
         ({"option": {}}, "did you mean options"),
-        ({"minutes": 3}, r"minutes = 3: there is no such setting\. \(An option of the handler"),
+        ({"minutes": 3}, r"minutes = 3: there is no such setting\. \(Source, container and name"),
         ({"Keyword": 1}, "Keyword = 1: there is no such setting"),
         ({"source": "kafka://x"}, "kafka"),
         ({"commit_intervall": 1}, "commit_intervall = 1: there is no such setting; did you mean commit_interval"),

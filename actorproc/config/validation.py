@@ -1,0 +1,83 @@
+"""Explains pydantic's errors about settings and options, without showing secrets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from inspect import isclass
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+LIST_ERRORS = frozenset(
+    f"{kind}_type" for kind in ("list", "tuple", "set", "frozen_set", "deque")
+) | {"sequence_str"}  # fmt: skip
+"""Error types of pydantic: the value is not a list."""
+
+OBJECT_ERRORS = frozenset(
+    f"{kind}_type"
+    for kind in ("dict", "ordered_dict", "counter", "mapping", "model", "model_attributes", "dataclass", "named_tuple")
+)
+"""Error types of pydantic: the value is not an object."""
+
+_SECRET = re.compile(r"(?i)secret|pass|pwd|token|credential|private|api_?key|access_?key|dsn")
+_ELSEWHERE = (
+    ". (Source, container and name are given on the command line; a handler's options with --option NAME=VALUE, or below "
+    "[options] in the file)"
+)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the known name that is most like it, or nothing."""
+    near = get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def explain(error: ValidationError, model: type[BaseModel], origins: Mapping[str, str]) -> str:
+    """A line for each error: origin, field, value and what is allowed. A value that may be secret is left out.
+
+    Args:
+        origins: start of the line by field: the file or variable that the value came from.
+    """
+    return "\n".join(_line(details, model, origins) for details in error.errors())
+
+
+def _line(details: Mapping[str, Any], model: type[BaseModel], origins: Mapping[str, str]) -> str:
+    path, kind, value = details["loc"], details["type"], details["input"]
+    message = details["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    if not path:  # several fields contradict each other
+        return str(message)
+    field, name = str(path[0]), ".".join(map(str, path))
+    if kind == "missing":  # `value` is all that was given
+        return f"{name}: is missing"
+    if kind == "extra_forbidden" and len(path) == 1:
+        message = f"there is no such setting{did_you_mean(field, model.model_fields) or _ELSEWHERE}"
+    if isinstance(value, str) and kind in LIST_ERRORS | OBJECT_ERRORS:
+        message += f"; write {'a list' if kind in LIST_ERRORS else 'an object'} as JSON"
+    shown = f" = {value!r}" if _may_show(model, path, kind, value) else ""
+    return f"{origins.get(field, '')}{name}{shown}: {message}"
+
+
+def _may_show(model: type[BaseModel], path: tuple[int | str, ...], kind: str, value: object) -> bool:
+    """Objects are not shown, since they may hold secrets; nor is text that stands for an object."""
+    if isinstance(value, str) and (kind in OBJECT_ERRORS or "{" in value):
+        return False
+    return isinstance(value, str | int | float) and not _is_secret(model, path)
+
+
+def _is_secret(model: type[BaseModel], path: tuple[int | str, ...]) -> bool:
+    """Secret by type (`SecretStr`), by `Field(repr=False)`, or by name, or inside of a secret field."""
+    models = [model]
+    for part in path:  # some parts are indexes, or branches of a union
+        fields = [found.model_fields[str(part)] for found in models if str(part) in found.model_fields]
+        if any(not field.repr or "Secret" in str(field.annotation) for field in fields):
+            return True
+        models += [inner for field in fields for inner in _models_in(field.annotation)]
+    return any(_SECRET.search(str(part)) for part in path)
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if get_origin(annotation) is None and isclass(annotation) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for inner in get_args(annotation) for model in _models_in(inner)]
