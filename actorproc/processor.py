@@ -49,7 +49,7 @@ from actorproc.partition.actor import HostContext
 from actorproc.partition.dead_letter_summary import DeadLetterSummary
 from actorproc.partition.handler_threads import HandlerThreads
 from actorproc.rows.schema import output_schema, parse_schema
-from actorproc.runtime.budget import ByteBudget, Tally
+from actorproc.runtime.budget import BufferTotal, ByteBudget
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger, slowness_told
 from actorproc.runtime.signals import Signals
@@ -396,7 +396,7 @@ class Processor:
             common = HostContext(
                 processor=self.name, host=self.host, handler=self.handler, schema=output_schema(self.schema),
                 source=self._source, store=self._store, layout=self.layout, settings=settings, clock=clock,
-                start=self.start, options=self.options, shared=shared, budget=self._budget, held=Tally(settings.uncommitted_bytes), news=DeadLetterSummary(),
+                start=self.start, options=self.options, shared=shared, budget=self._budget, held=BufferTotal(settings.uncommitted_bytes), news=DeadLetterSummary(),
                 threads=HandlerThreads(settings.handler_threads, clock, settings.max_process_time),
             )  # fmt: skip
             group = Group(self._store.lane(), self.layout, self.host, settings, clock=clock, nudges=nudges)

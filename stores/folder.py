@@ -51,7 +51,7 @@ from zlib import crc32
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, UsageError
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import SYSTEM, Clock
-from actorproc.runtime.threads import NoThread
+from actorproc.runtime.thread_pool import NoThread
 from actorproc.storage.store import LANE, Backend, Entry, Listing, NotModified, Stored
 from actorproc.stores.directories import at_home, place, remove_empty, sync, sync_folder
 from actorproc.stores.folder_metadata import HIDDEN, FolderMetadata
@@ -89,13 +89,13 @@ class FolderStore(Backend):
         self.url = f"file://{self._root}"
         self._clock = clock
         self._ground = FolderMetadata(self._root, clock)
-        self._threads = clock.threads(_THREADS)
+        self._threads = clock.thread_pool(_THREADS)
         self._sync: Callable[[int], None] = sync
         self._sync_folder: Callable[[str], None] = sync_folder
 
     def lane(self) -> FolderStore:
         lane = copy(self)
-        lane._threads = self._clock.threads(LANE)  # beside the threads for which others may be waiting
+        lane._threads = self._clock.thread_pool(LANE)  # beside the threads for which others may be waiting
         return lane
 
     def fleeting(self) -> FolderStore:

@@ -233,7 +233,7 @@ class S3Store(Backend):
 
     async def _parsed(self, page: bytes) -> _Page:
         try:
-            return _parse(page) if len(page) < _INLINE else await self._clock.offload(_parse, page)
+            return _parse(page) if len(page) < _INLINE else await self._clock.run_in_thread(_parse, page)
         except (ET.ParseError, ValueError, TypeError) as error:
             raise StoreUnavailable(f"{self.url}: the answer to list is no listing: {error}") from error
 

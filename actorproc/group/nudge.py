@@ -88,7 +88,7 @@ class UdpNudges(Nudges):
     async def open(self, on_nudge: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
         try:
-            host = await self._clock.offload(_own_address, self._container, self._settings)
+            host = await self._clock.run_in_thread(_own_address, self._container, self._settings)
             receiver = _Receiver(self._datagram, on_nudge)
             try:
                 transport, _ = await loop.create_datagram_endpoint(lambda: receiver, local_addr=(host, 0))

@@ -79,7 +79,7 @@ class OwnPartitions:
         tasks.start_soon(self._warm_up)  # partitions wait for it, joining the group does not
 
     async def _warm_up(self) -> None:
-        await self._clock.offload(warm_up)
+        await self._clock.run_in_thread(warm_up)
         self._warm.set()
 
     def __len__(self) -> int:

@@ -116,7 +116,7 @@ class Appender:
             await self._locate()
         running = max(self._running, newest)
         notes = SegmentFooter(self._clock.nonce(), self._producer, newest, running, covers=self._base)
-        return await self._clock.compute(encoding_cost(table), encode_file, table, notes, self._compression)
+        return await self._clock.run_cpu_work(encoding_cost(table), encode_file, table, notes, self._compression)
 
     async def _check_not_trimmed(self, base: int) -> None:
         """After a long sleep, of the file at `base`: if the log was trimmed beyond that meanwhile, it is void, having come there

@@ -102,7 +102,7 @@ async def produce_lines(
     begun: list[bytes] = []  # pieces of a line whose end was not read yet
     begun_bytes = 0
     while True:
-        block = await clock.offload(lines.read1, BLOCK, abandon=True)
+        block = await clock.run_in_thread(lines.read1, BLOCK, abandon=True)
         head, found, tail = block.rpartition(b"\n")
         if block and not found:
             begun.append(block)
@@ -183,7 +183,7 @@ async def first_checked(lines: LineReader, key: str, *, clock: Clock = SYSTEM) -
     read: list[bytes] = []
     size = 0
     while size <= VALUE_LIMIT:  # a line that is longer is refused as it is sent
-        block = await clock.offload(lines.read1, BLOCK, abandon=True)
+        block = await clock.run_in_thread(lines.read1, BLOCK, abandon=True)
         read.append(block)
         size += len(block)
         if block and b"\n" not in block:

@@ -75,8 +75,8 @@ async def find_time(store: Store, partition: str, time: int, hint: int = 0, lowe
         else:
             low = base + 1
     while (stored := await store.get(log_file(partition, found))) is not None:
-        file = await store.clock.offload(Segment, partition, found, stored.body)
-        first = await store.clock.offload(file.first_at, time)
+        file = await store.clock.run_in_thread(Segment, partition, found, stored.body)
+        first = await store.clock.run_in_thread(file.first_at, time)
         if first < file.rows:
             return found, first
         found += file.rows  # the running maximum was that of a file that is trimmed

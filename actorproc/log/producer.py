@@ -133,7 +133,7 @@ class Producer:
             self._count = (await opening).partitions
             await self._heads.look_around()
             self._router = Router(self._count, self._partitioner, self._clock.random)
-            await self._clock.offload(warm_up)
+            await self._clock.run_in_thread(warm_up)
             self._tasks = await stack.enter_async_context(anyio.create_task_group())
             self._tasks.start_soon(self._heads.run)
             self._stack = stack.pop_all()

@@ -159,7 +159,7 @@ class Sender:
         base: int | None = None
         error: Exception = StoreUnavailable("the producer was cancelled: the record may be in the log or not")
         try:
-            table = await self._clock.compute(batch.cost, batch.table)
+            table = await self._clock.run_cpu_work(batch.cost, batch.table)
             await self._open_head(batch, give_up)
             try:
                 base = await lane.appender.append(table, give_up)

@@ -232,11 +232,11 @@ class Transactions:
         self, keys: Sequence[str], put_id: str, group: int, shares: Mapping[str, PartitionProgress]
     ) -> dict[str, _File] | None:
         """The log files of a group, by partition; None if some of its staged objects are not there."""
-        offload = self._store.clock.offload
+        run_in_thread = self._store.clock.run_in_thread
 
         async def load(key: str) -> dict[str, pa.RecordBatch] | None:
             stored = await self._store.get(key)
-            return await offload(decode_staged, key, stored.body) if stored else None
+            return await run_in_thread(decode_staged, key, stored.body) if stored else None
 
         batches: dict[str, list[pa.RecordBatch]] = {}
         for found in (await gather(keys, load)).values():
@@ -246,7 +246,7 @@ class Transactions:
                 batches.setdefault(partition, []).append(batch)
 
         async def encode(partition: str) -> _File:
-            return await offload(_encoded, batches.pop(partition), f"{put_id}-{group}", shares[partition])
+            return await run_in_thread(_encoded, batches.pop(partition), f"{put_id}-{group}", shares[partition])
 
         return dict(await gather([name for name in batches if shares[name].group == group], encode))
 

@@ -185,8 +185,8 @@ async def merge(store: Store, layout: ProcessorLayout, group: FileGroup, schema:
                 raise CorruptObject(file.key, why, store.url)
             if stored is None or (file.tag and stored.tag != file.tag):
                 return None
-            await store.clock.offload(partial(merger.add, compacted=file.compacted), file.key, stored.body)
-    body, contents = await store.clock.offload(merger.finish)
+            await store.clock.run_in_thread(partial(merger.add, compacted=file.compacted), file.key, stored.body)
+    body, contents = await store.clock.run_in_thread(merger.finish)
     await store.put(layout.compacted_file(group.partition, group.first, put_id), body)
     rows = int(contents.rows.sum())
     return Range(group.first, group.next, put_id, rows, len(body), contents.last.sequence, group.time, since=0.0)

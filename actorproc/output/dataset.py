@@ -82,9 +82,9 @@ async def read_rows(store: Store, piece: Piece) -> AsyncIterator[pa.RecordBatch]
             if found is None:
                 return  # trimmed
             key, body = found
-        opened = await store.clock.offload(_opened, key, body, number, piece.file.next)
+        opened = await store.clock.run_in_thread(_opened, key, body, number, piece.file.next)
         batches = _batches(key, opened, piece.skip if number == piece.file.number else 0)
-        while (batch := await store.clock.offload(next, batches, None)) is not None:
+        while (batch := await store.clock.run_in_thread(next, batches, None)) is not None:
             yield batch
         number, body = opened.part.next, None
 

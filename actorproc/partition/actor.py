@@ -33,7 +33,7 @@ from actorproc.partition.read_ahead import Read, fitting
 from actorproc.partition.retry_pause import Interrupted
 from actorproc.records import Batch, Cursor
 from actorproc.runtime.actor import Actor
-from actorproc.runtime.budget import ByteBudget, Room, Tally
+from actorproc.runtime.budget import BufferTotal, ByteBudget, ReadBudget
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.error_text import format_error
 from actorproc.runtime.logger import get_logger
@@ -66,7 +66,7 @@ class HostContext:
     options: Any
     shared: Any
     budget: ByteBudget
-    held: Tally
+    held: BufferTotal
     news: DeadLetterSummary
     threads: HandlerThreads
 
@@ -106,7 +106,7 @@ class PartitionActor(Actor[Read | Exception]):
             self.statistics, host=common.host, schema=common.schema, store=common.store, layout=common.layout,
             settings=common.settings, clock=common.clock, held=common.held, news=common.news, log=self._log,
         )  # fmt: skip
-        self._room = Room(common.budget)
+        self._room = ReadBudget(common.budget)
         self._processing: BatchProcessor | None = None
 
     def drain(self) -> None:
@@ -242,7 +242,7 @@ class PartitionActor(Actor[Read | Exception]):
                 await self._committer.commit()
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._gather)
-                with self._room.lent():
+                with self._room.lent_out():
                     yield
                 tasks.cancel_scope.cancel()
 

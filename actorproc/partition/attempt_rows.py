@@ -40,7 +40,7 @@ class AttemptEncoder:
         values = emitted.waiting * self._rows.width + sum(table.num_rows * table.num_columns for table in tables)
         if values <= _SMALL:
             return self._encoded(emitted, tables)
-        return await self._clock.offload(self._encoded, emitted, tables)
+        return await self._clock.run_in_thread(self._encoded, emitted, tables)
 
     def _encoded(self, emitted: Emitted, given: list[pa.Table]) -> Encoded:
         misfits: dict[int, Exception] = {}

@@ -19,7 +19,7 @@ from actorproc.output.checkpoint import CheckpointKeeper, Totals
 from actorproc.partition.dead_letter_summary import DeadLetterSummary, summed_up
 from actorproc.partition.outcome import Outcome
 from actorproc.records import Batch, Cursor
-from actorproc.runtime.budget import Tally
+from actorproc.runtime.budget import BufferTotal
 from actorproc.runtime.clock import Clock
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.parquet import encoding_cost
@@ -88,7 +88,7 @@ class Committer:
         layout: ProcessorLayout,
         settings: Settings,
         clock: Clock,
-        held: Tally,
+        held: BufferTotal,
         news: DeadLetterSummary,
         log: Any,
     ) -> None:
@@ -246,8 +246,8 @@ class Committer:
             )  # fmt: skip
             table = pa.concat_tables(pending.tables) if pending.tables else self._schema.empty_table()
             cost = encoding_cost(table) + len(commit.letters)
-            body, letters = await self._clock.compute(cost, encode_commit, table, commit)
-            news = await self._clock.compute(pending.letter_bytes, summed_up, pending.letters)
+            body, letters = await self._clock.run_cpu_work(cost, encode_commit, table, commit)
+            news = await self._clock.run_cpu_work(pending.letter_bytes, summed_up, pending.letters)
             await self._chain.create(self._number, commit.put_id, body, letters)
             await self._chain.publish(self._number, commit)
             self._number += 1

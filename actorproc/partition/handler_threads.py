@@ -19,7 +19,8 @@ from typing import TypeVar
 
 import anyio
 
-from actorproc.runtime.clock import Clock, Turn
+from actorproc.runtime.clock import Clock
+from actorproc.runtime.cpu import CpuSlot
 
 T = TypeVar("T")
 
@@ -67,7 +68,7 @@ class HandlerThreads:
             starved(f"waits for a thread: all {self._most} (handler_threads) are in calls that do not end")
             await self._slots.acquire_on_behalf_of(slot)
         try:
-            turn = await self._take_turn()
+            turn = await self._acquire_cpu_slot()
         except BaseException:
             self._slots.release_on_behalf_of(slot)
             raise
@@ -85,7 +86,7 @@ class HandlerThreads:
         def in_thread() -> T:
             if not first.acquire(blocking=False):
                 raise RuntimeError("given up before it began")
-            before = self._clock.effort()
+            before = self._clock.thread_times()
             try:
                 return work(*args)
             finally:
@@ -96,20 +97,20 @@ class HandlerThreads:
 
         try:
             begun()
-            return await self._clock.offload(in_thread, abandon=True, limiter=self._threads)
+            return await self._clock.run_in_thread(in_thread, abandon=True, limiter=self._threads)
         finally:
             if first.acquire(blocking=False):
                 release()
 
-    async def _take_turn(self) -> Turn | None:
+    async def _acquire_cpu_slot(self) -> CpuSlot | None:
         """A turn, if the handler computes and there is one in time."""
         self._attempts += 1
         if self._computing < _COMPUTES and self._attempts % _LOOK_EVERY:
             return None
-        return await self._clock.take_turn()
+        return await self._clock.acquire_cpu_slot()
 
     def _measured(self, before: tuple[float, float]) -> None:
-        computed, took = (now - then for now, then in zip(self._clock.effort(), before, strict=True))
+        computed, took = (now - then for now, then in zip(self._clock.thread_times(), before, strict=True))
         if computed > 0 or took > 0:
             self._computing += (computed / max(computed, took) - self._computing) / 2
 

@@ -58,7 +58,7 @@ class Read:
     async def take(self, clock: Clock) -> Batch:
         """The pieces as one batch, once: they are not kept beside it."""
         pieces, self.pieces = self.pieces, []
-        return pieces[0] if len(pieces) == 1 else await clock.compute(self.nbytes, Batch.joined, pieces)
+        return pieces[0] if len(pieces) == 1 else await clock.run_cpu_work(self.nbytes, Batch.joined, pieces)
 
 
 def fitting(batch: Batch, records: int, size: int) -> int:

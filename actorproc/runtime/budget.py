@@ -58,7 +58,7 @@ class ByteBudget:
             event.set()
 
 
-class Room:
+class ReadBudget:
     """What the reading of one partition takes of a budget: batches on their way to the handler, and what its source holds.
 
     A source that makes room before it fetches calls `reserve`, and `resize` as soon as it knows better: it never waits
@@ -106,7 +106,7 @@ class Room:
         self._change(-size)
 
     @contextmanager
-    def lent(self) -> Iterator[None]:
+    def lent_out(self) -> Iterator[None]:
         """Meanwhile everything is for others to take."""
         held = self._source + self._batches
         self._change(-held)
@@ -126,7 +126,7 @@ class Room:
             self._budget.give_back(-size)
 
 
-class Tally:
+class BufferTotal:
     """Bytes that many hold at once. Nobody waits for room: past `size`, those who hold the most are to let go."""
 
     def __init__(self, size: int) -> None:
@@ -134,14 +134,14 @@ class Tally:
         self.used = 0
         self.holders = 0
 
-    def share(self) -> Share:
-        return Share(self)
+    def share(self) -> BufferShare:
+        return BufferShare(self)
 
 
-class Share:
+class BufferShare:
     """What one of them holds."""
 
-    def __init__(self, tally: Tally) -> None:
+    def __init__(self, tally: BufferTotal) -> None:
         self.tally = tally
         self.held = 0
 

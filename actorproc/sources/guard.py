@@ -15,7 +15,7 @@ import pyarrow.types as pt
 
 from actorproc.errors import SourceError
 from actorproc.records import RECORD_SCHEMA, SEQUENCE, Batch, Cursor
-from actorproc.runtime.budget import ByteBudget, Room
+from actorproc.runtime.budget import ByteBudget, ReadBudget
 from actorproc.runtime.error_text import describe_error
 from actorproc.runtime.logger import get_logger
 from actorproc.runtime.user_code import user_code
@@ -89,9 +89,9 @@ class GuardedSource(Source):
         return end
 
     def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
-        return self.read_within(partition, position, Room(ByteBudget(sys.maxsize)))
+        return self.read_within(partition, position, ReadBudget(ByteBudget(sys.maxsize)))
 
-    async def read_within(self, partition: str, position: str, room: Room) -> AsyncGenerator[Chunk, None]:
+    async def read_within(self, partition: str, position: str, room: ReadBudget) -> AsyncGenerator[Chunk, None]:
         with self._user_code("read"):
             chunks: object = self.guarded.read_within(partition, position, room)
             if not isinstance(chunks, AsyncGenerator):

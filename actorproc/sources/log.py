@@ -21,7 +21,7 @@ from actorproc.log.segment import ROW_GROUP_BYTES, Segment
 from actorproc.records import Batch
 from actorproc.retention.boundary import read_boundary
 from actorproc.retention.readers import Reader, register
-from actorproc.runtime.budget import ByteBudget, Room
+from actorproc.runtime.budget import ByteBudget, ReadBudget
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
 from actorproc.runtime.tasks import first_cause
@@ -137,9 +137,9 @@ class LogSource(Source):
 
     def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
         """See `Source.read`. A chunk is a row group of a file at most."""
-        return self.read_within(partition, position, Room(ByteBudget(sys.maxsize)))
+        return self.read_within(partition, position, ReadBudget(ByteBudget(sys.maxsize)))
 
-    async def read_within(self, partition: str, position: str, room: Room) -> AsyncGenerator[Chunk, None]:
+    async def read_within(self, partition: str, position: str, room: ReadBudget) -> AsyncGenerator[Chunk, None]:
         """See `Source.read_within`. A file is fetched when there is room for it and what is decoded of it.
 
         Raises:
@@ -165,7 +165,7 @@ class LogSource(Source):
                     await self._heads.news(partition, base)
                     continue
                 size = len(body)
-                file = await self._clock.compute(size, Segment, partition, base, body, ahead=True)
+                file = await self._clock.run_cpu_work(size, Segment, partition, base, body, background=True)
                 batches, end, in_hand = file.batches(skip), file.next, size + file.group_bytes
                 if base + skip > end:
                     raise self._beyond(partition, base + skip, end)
@@ -173,7 +173,7 @@ class LogSource(Source):
                 del body, file
                 self._file_bytes = max(in_hand, self._file_bytes * 7 // 8)
                 room.resize(in_hand)
-                while (batch := await self._clock.compute(size, next, batches, None, ahead=True)) is not None:
+                while (batch := await self._clock.run_cpu_work(size, next, batches, None, background=True)) is not None:
                     done = batch.last + 1
                     if done == end:  # the consumer may take its time, and need not hold the whole file meanwhile
                         batches.close()

@@ -23,7 +23,7 @@ from actorproc.output.source_identity import dataset_identity
 from actorproc.records import RECORD_SCHEMA, SEQUENCE, Batch
 from actorproc.retention.readers import Reader, register
 from actorproc.rows.json_values import rows_to_json
-from actorproc.runtime.budget import ByteBudget, Room
+from actorproc.runtime.budget import ByteBudget, ReadBudget
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
 from actorproc.sources.protocol import Chunk, End, Source, Start, parse_start
@@ -143,9 +143,9 @@ class OutputSource(Source):
 
     def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
         """See `Source.read`."""
-        return self.read_within(partition, position, Room(ByteBudget(sys.maxsize)))
+        return self.read_within(partition, position, ReadBudget(ByteBudget(sys.maxsize)))
 
-    async def read_within(self, partition: str, position: str, room: Room) -> AsyncGenerator[Chunk, None]:
+    async def read_within(self, partition: str, position: str, room: ReadBudget) -> AsyncGenerator[Chunk, None]:
         """See `Source.read_within`. A file is fetched when there is room for it.
 
         Raises:
@@ -175,7 +175,7 @@ class OutputSource(Source):
                 number, place = place.number, Spot(file.next, file.end)
                 del file
                 room.resize(size)
-                while (batch := await self._clock.offload(next, batches, None, ahead=True)) is not None:
+                while (batch := await self._clock.run_in_thread(next, batches, None, background=True)) is not None:
                     done = batch.last + 1
                     room.resize(size + batch.nbytes)
                     yield Chunk(batch, _position(place if done == place.rows else Spot(number, done)))

@@ -12,7 +12,7 @@ import anyio
 
 from actorproc.errors import SourceError, UsageError
 from actorproc.records import Batch, Cursor
-from actorproc.runtime.budget import Room
+from actorproc.runtime.budget import ReadBudget
 from actorproc.storage.store import StoreLimits
 
 T = TypeVar("T")
@@ -117,7 +117,7 @@ class Source(ABC):
         chunk to chunk, or the partition stops with a SourceError.
         """
 
-    def read_within(self, partition: str, position: str, room: Room) -> AsyncGenerator[Chunk, None]:
+    def read_within(self, partition: str, position: str, room: ReadBudget) -> AsyncGenerator[Chunk, None]:
         """As `read`; what the processor calls. Override it where much must be fetched to yield little: without, bytes are
         counted only when they are yielded."""
         return self.read(partition, position)

@@ -165,7 +165,7 @@ class QueryRunner:
             _Gone: there is no Spark any more. QueryFailed: it failed.
         """
         try:
-            return await self._clock.offload(work, abandon=True)
+            return await self._clock.run_in_thread(work, abandon=True)
         except (Py4JNetworkError, OSError) as error:
             then = "Run it again: it goes on from its checkpoint"
             raise _Gone(java_ended_message(error, f"runs {self._what}", then)) from error

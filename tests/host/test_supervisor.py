@@ -92,10 +92,10 @@ class SlowImports(Clock):
 
     imported: anyio.Event
 
-    async def offload(self, work: Callable[..., Any], *args: object, **how: Any) -> Any:
+    async def run_in_thread(self, work: Callable[..., Any], *args: object, **how: Any) -> Any:
         if work is warm_up:
             await self.imported.wait()
-        return await super().offload(work, *args, **how)
+        return await super().run_in_thread(work, *args, **how)
 
 
 async def test_a_host_joins_the_group_while_it_still_imports_and_runs_partitions_once_it_has() -> None:

@@ -20,7 +20,7 @@ from actorproc.log.metadata import create_log
 from actorproc.log.producer import Producer
 from actorproc.log.segment import ROW_GROUP_BYTES
 from actorproc.records import RECORD_SCHEMA, Batch
-from actorproc.runtime.budget import ByteBudget, Room
+from actorproc.runtime.budget import ByteBudget, ReadBudget
 from actorproc.sources import LogSource, open_source
 from actorproc.sources.protocol import End
 from actorproc.storage.names import log_file
@@ -359,7 +359,7 @@ def test_readers_of_many_partitions_fetch_what_there_is_room_for_and_all_get_the
 
         async def read(partition: str) -> None:
             nonlocal seen
-            room = Room(budget)
+            room = ReadBudget(budget)
             async with aclosing(source.read_within(partition, "0", room)) as chunks:
                 async for chunk in chunks:
                     if not len(chunk.batch):

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from actorproc.runtime.budget import ByteBudget, Room
+from actorproc.runtime.budget import ByteBudget, ReadBudget
 from actorproc.sources import OutputSource
 from actorproc.spark.planning import plan_batch, split_into_tasks
 from actorproc.storage.names import ProcessorLayout
@@ -65,7 +65,7 @@ async def test_a_file_is_fetched_when_there_is_room_for_all_of_it_and_one_that_n
     source, found = OutputSource(store, "numbers"), list[tuple[str, int]]()
 
     async def read_all(partition: str) -> None:
-        room = Room(budget)
+        room = ReadBudget(budget)
         async with aclosing(source.read_within(partition, "0+0", room)) as reading:
             async for chunk in reading:
                 await anyio.lowlevel.checkpoint()

@@ -84,7 +84,7 @@ class Measured(Clock):
         self.others = 0.0  # what the rest of the process computes meanwhile
         self._computed = self._left = 0.0
 
-    def effort(self) -> tuple[float, float]:
+    def thread_times(self) -> tuple[float, float]:
         self._computed += self.share
         self._left += 1 - self.others
         return self._computed, self._left
@@ -144,13 +144,13 @@ async def test_a_thread_ends_also_where_anyio_cannot_tell_the_loop_outside_of_a_
 
 
 async def test_what_is_read_ahead_waits_for_a_handler_that_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actorproc.runtime.clock._PATIENCE", 60)
+    monkeypatch.setattr("actorproc.runtime.cpu.SLOT_TIME", 60)
     clock = Measured(1.0)
     threads, go_on, decoded = HandlerThreads(4, clock), threading.Event(), list[str]()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(threads.run, "0", lambda: None, go_on.wait, 60)
         await anyio.wait_all_tasks_blocked()
-        tasks.start_soon(partial(clock.offload, decoded.append, "file", ahead=True))
+        tasks.start_soon(partial(clock.run_in_thread, decoded.append, "file", background=True))
         await anyio.wait_all_tasks_blocked()
         assert decoded == []
         go_on.set()
@@ -158,7 +158,7 @@ async def test_what_is_read_ahead_waits_for_a_handler_that_computes(monkeypatch:
 
 
 async def test_a_turn_that_does_not_come_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actorproc.runtime.clock._PATIENCE", 0.01)
+    monkeypatch.setattr("actorproc.runtime.cpu.SLOT_TIME", 0.01)
     threads = HandlerThreads(4, Measured(1.0))
     go_on, inside = threading.Event(), threading.Event()
     async with anyio.create_task_group() as tasks:

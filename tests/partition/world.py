@@ -21,7 +21,7 @@ from actorproc.partition.dead_letter_summary import DeadLetterSummary
 from actorproc.partition.handler_threads import HandlerThreads
 from actorproc.records import Batch
 from actorproc.rows.schema import output_schema, parse_schema
-from actorproc.runtime.budget import ByteBudget, Tally
+from actorproc.runtime.budget import BufferTotal, ByteBudget
 from actorproc.runtime.clock import Clock
 from actorproc.sources.protocol import End
 from actorproc.storage.names import ProcessorLayout
@@ -65,7 +65,7 @@ class World:
         self.handler = handler
         self.settings = Settings.load(**{"commit_interval": 1000, "idle_commit_interval": 1000, **settings})
         self.budget = ByteBudget(self.settings.read_ahead_bytes)
-        self.waiting = Tally(self.settings.uncommitted_bytes)
+        self.waiting = BufferTotal(self.settings.uncommitted_bytes)
         self.fed = 0
 
     def feed(self, count: int) -> None:

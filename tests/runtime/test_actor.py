@@ -7,7 +7,7 @@ import pytest
 
 from actorproc.runtime.actor import Actor, RestartPolicy, Restarts, keep_running
 from actorproc.runtime.backoff import Backoff
-from actorproc.runtime.budget import ByteBudget, Room, Tally
+from actorproc.runtime.budget import BufferTotal, ByteBudget, ReadBudget
 from actorproc.runtime.clock import Clock
 
 
@@ -154,7 +154,7 @@ async def test_who_gives_up_waiting_takes_nothing_and_who_was_served_just_before
 
 
 def test_of_those_who_hold_too_much_together_the_ones_with_most_are_to_let_go() -> None:
-    tally = Tally(100)
+    tally = BufferTotal(100)
     small, large = tally.share(), tally.share()
     small.add(40)
     large.add(60)
@@ -175,7 +175,7 @@ async def test_what_is_larger_than_half_waits_for_half_and_then_no_second_one_co
     await budget.take(60)
     async with anyio.create_task_group() as tasks:
         for size in (300, 80):
-            tasks.start_soon(Room(budget).reserve, size)
+            tasks.start_soon(ReadBudget(budget).reserve, size)
         await anyio.lowlevel.checkpoint()
         assert budget.used == 60
         budget.give_back(10)
@@ -188,15 +188,15 @@ async def test_what_is_larger_than_half_waits_for_half_and_then_no_second_one_co
 
 async def test_room_is_made_for_something_large_as_soon_as_half_of_it_is_free() -> None:
     budget = ByteBudget(100)
-    await Room(budget).reserve(40)
+    await ReadBudget(budget).reserve(40)
     with anyio.fail_after(1):
-        await Room(budget).reserve(90)
+        await ReadBudget(budget).reserve(90)
     assert budget.used == 130
 
 
 async def test_what_a_source_has_made_room_for_is_handed_over_without_waiting_and_lent_as_a_whole() -> None:
     budget = ByteBudget(100)
-    room, other = Room(budget), Room(budget)
+    room, other = ReadBudget(budget), ReadBudget(budget)
     await room.reserve(1000)
     assert budget.used == 1000
     room.resize(80)
@@ -208,7 +208,7 @@ async def test_what_a_source_has_made_room_for_is_handed_over_without_waiting_an
     room.resize(20)  # larger than there is room for, but it is there
     await room.take(25)
     assert budget.used == 60 + 30 + 25
-    with room.lent():
+    with room.lent_out():
         assert budget.used == 60
         room.resize(7)
     assert budget.used == 60 + 30 + 25 + 7
@@ -218,7 +218,7 @@ async def test_what_a_source_has_made_room_for_is_handed_over_without_waiting_an
 
 async def test_who_waits_for_more_than_the_budget_gets_it_when_what_is_lent_was_given_back_for_good() -> None:
     budget = ByteBudget(100)
-    lender = Room(budget)
+    lender = ReadBudget(budget)
     await lender.reserve(40)
     served = anyio.Event()
 
@@ -228,11 +228,11 @@ async def test_who_waits_for_more_than_the_budget_gets_it_when_what_is_lent_was_
 
     async with anyio.create_task_group() as tasks:
         with anyio.fail_after(10):
-            other = Room(budget)
+            other = ReadBudget(budget)
             await other.reserve(30)
             tasks.start_soon(wait)
             await anyio.wait_all_tasks_blocked()
-            with lender.lent():
+            with lender.lent_out():
                 lender.resize(0)
                 other.resize(0)
             await served.wait()

@@ -13,7 +13,8 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from actorproc.runtime.clock import SYSTEM, Clock, _granted
+from actorproc.runtime.clock import SYSTEM, Clock
+from actorproc.runtime.cpu import cgroup_cores
 
 # In a process of its own, which has one thread: forking any other is not safe.
 FORKS = """
@@ -44,7 +45,7 @@ async def test_an_application_that_blocks_all_its_threads_does_not_hold_our_work
         assert limiter.available_tokens == 0
         try:
             with anyio.fail_after(30):
-                assert await SYSTEM.offload(divmod, 17, 5, abandon=True) == (3, 2)
+                assert await SYSTEM.run_in_thread(divmod, 17, 5, abandon=True) == (3, 2)
         finally:
             release.set()
 
@@ -54,7 +55,7 @@ class OneCore(Clock):
 
 
 async def test_work_ahead_of_its_time_waits_for_a_core_and_other_work_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actorproc.runtime.clock._PATIENCE", 60)
+    monkeypatch.setattr("actorproc.runtime.cpu.SLOT_TIME", 60)
     clock, inside, go_on = OneCore(), threading.Event(), threading.Event()
     begun: list[str] = []
 
@@ -63,15 +64,15 @@ async def test_work_ahead_of_its_time_waits_for_a_core_and_other_work_does_not(m
         go_on.wait(60)
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(partial(clock.offload, work, ahead=True))
+        tasks.start_soon(partial(clock.run_in_thread, work, background=True))
         with anyio.fail_after(30):
             while not inside.is_set():
                 await anyio.sleep(0)
-        tasks.start_soon(partial(clock.offload, begun.append, "later", ahead=True))
+        tasks.start_soon(partial(clock.run_in_thread, begun.append, "later", background=True))
         await anyio.wait_all_tasks_blocked()
         try:
             with anyio.fail_after(30):
-                await clock.offload(begun.append, "at once")
+                await clock.run_in_thread(begun.append, "at once")
             assert begun == ["at once"]
         finally:
             go_on.set()
@@ -80,37 +81,37 @@ async def test_work_ahead_of_its_time_waits_for_a_core_and_other_work_does_not(m
 
 async def test_only_what_is_worth_a_thread_is_computed_in_one() -> None:
     here = threading.get_ident()
-    assert await Clock().compute(1000, threading.get_ident) == here
-    assert await Clock().compute(100_000, threading.get_ident) != here
+    assert await Clock().run_cpu_work(1000, threading.get_ident) == here
+    assert await Clock().run_cpu_work(100_000, threading.get_ident) != here
 
 
 async def test_work_ahead_of_its_time_begins_without_a_core_when_none_comes_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("actorproc.runtime.clock._PATIENCE", 0.01)
+    monkeypatch.setattr("actorproc.runtime.cpu.SLOT_TIME", 0.01)
     clock = OneCore()
-    turn = await clock.take_turn()
+    turn = await clock.acquire_cpu_slot()
     assert turn is not None
-    assert await clock.offload(divmod, 17, 5, ahead=True) == (3, 2)
+    assert await clock.run_in_thread(divmod, 17, 5, background=True) == (3, 2)
     turn.end()
-    second = await clock.take_turn()
+    second = await clock.acquire_cpu_slot()
     assert second is not None, "what began without a turn has given one back"
     second.end()
 
 
 async def test_a_turn_that_is_held_for_long_ends_by_itself_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actorproc.runtime.clock._PATIENCE", 0.01)
+    monkeypatch.setattr("actorproc.runtime.cpu.SLOT_TIME", 0.01)
     clock = OneCore()
-    held = await clock.take_turn()
+    held = await clock.acquire_cpu_slot()
     await anyio.sleep(0.05)
-    monkeypatch.setattr("actorproc.runtime.clock._PATIENCE", 60)
+    monkeypatch.setattr("actorproc.runtime.cpu.SLOT_TIME", 60)
     with anyio.fail_after(30):
-        next_one = await clock.take_turn()
+        next_one = await clock.acquire_cpu_slot()
     assert held is not None
     assert next_one is not None
     held.end()
     with anyio.move_on_after(0.01) as scope:
-        await clock.take_turn()
+        await clock.acquire_cpu_slot()
     assert scope.cancelled_caught, "whose turn has ended cannot end another's"
     next_one.end()
 
@@ -118,11 +119,11 @@ async def test_a_turn_that_is_held_for_long_ends_by_itself_once(monkeypatch: pyt
 async def test_a_turn_is_free_again_when_the_work_fails_or_its_caller_gives_up() -> None:
     clock = OneCore()
     with pytest.raises(ZeroDivisionError):
-        await clock.offload(divmod, 1, 0, ahead=True)
+        await clock.run_in_thread(divmod, 1, 0, background=True)
     with anyio.CancelScope() as scope:
         scope.cancel()
-        await clock.offload(divmod, 17, 5, ahead=True)
-    turn = await clock.take_turn()
+        await clock.run_in_thread(divmod, 17, 5, background=True)
+    turn = await clock.acquire_cpu_slot()
     assert turn is not None
     turn.end()
 
@@ -137,13 +138,13 @@ def test_a_containers_cpu_limit_bounds_the_cores(
 ) -> None:
     if limit is not None:
         (tmp_path / "cpu.max").write_text(limit + "\n")
-    monkeypatch.setattr("actorproc.runtime.clock._LIMIT", tmp_path / "cpu.max")
+    monkeypatch.setattr("actorproc.runtime.cpu._CGROUP_LIMIT", tmp_path / "cpu.max")
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(64), raising=False)
-    _granted.cache_clear()
+    cgroup_cores.cache_clear()
     try:
         assert Clock().cores == cores
     finally:
-        _granted.cache_clear()
+        cgroup_cores.cache_clear()
 
 
 def test_time_in_which_other_threads_keep_the_core_busy_is_not_idle_time() -> None:
@@ -152,11 +153,11 @@ def test_time_in_which_other_threads_keep_the_core_busy_is_not_idle_time() -> No
     walls: list[float] = []
 
     def work() -> None:
-        (_, before), at = clock.effort(), time.perf_counter()
+        (_, before), at = clock.thread_times(), time.perf_counter()
         begun.set()
         while not enough.is_set():
             pass
-        tooks.append(clock.effort()[1] - before)
+        tooks.append(clock.thread_times()[1] - before)
         walls.append(time.perf_counter() - at)
 
     thread = threading.Thread(target=work)

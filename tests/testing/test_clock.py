@@ -49,10 +49,10 @@ def test_random_numbers_come_from_the_seed() -> None:
 def test_offloaded_work_runs_in_place_after_a_virtual_delay() -> None:
     async def main() -> None:
         clock = VirtualClock("a", delay=3.0)
-        assert await clock.offload(divmod, 17, 5) == (3, 2)
+        assert await clock.run_in_thread(divmod, 17, 5) == (3, 2)
         assert START < current_loop().now <= START + 3
         with pytest.raises(ZeroDivisionError):
-            await clock.offload(divmod, 1, 0)
+            await clock.run_in_thread(divmod, 1, 0)
 
     run(main())
 
@@ -63,7 +63,7 @@ def test_a_cancelled_caller_waits_for_offloaded_work_unless_it_may_abandon_it(ab
         done: list[int] = []
         clock = VirtualClock("a", delay=100.0)
         with anyio.move_on_after(0.001):
-            await clock.offload(done.append, 1, abandon=abandon)
+            await clock.run_in_thread(done.append, 1, abandon=abandon)
         assert done == ([] if abandon else [1])
 
     run(main())
@@ -78,12 +78,12 @@ def test_offloaded_work_keeps_to_the_limiter() -> None:
             nonlocal most
             most = max(most, limiter.borrowed_tokens)
 
-        async def offload() -> None:
-            await clock.offload(work, limiter=limiter)
+        async def run_in_thread() -> None:
+            await clock.run_in_thread(work, limiter=limiter)
 
         async with anyio.create_task_group() as tasks:
             for _ in range(8):
-                tasks.start_soon(offload)
+                tasks.start_soon(run_in_thread)
         assert most == 2
 
     run(main())

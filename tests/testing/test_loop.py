@@ -197,7 +197,7 @@ def test_threads_and_sockets_are_refused() -> None:
     async def socket() -> None:
         await asyncio.open_connection("127.0.0.1", 9)
 
-    with pytest.raises(SimulationError, match=r"clock\.offload"):
+    with pytest.raises(SimulationError, match=r"clock\.run_in_thread"):
         run(thread())
     with pytest.raises(SimulationError, match="no sockets"):
         run(socket())

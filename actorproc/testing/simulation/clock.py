@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 
 from actorproc.runtime.clock import Clock
-from actorproc.runtime.threads import Threads
+from actorproc.runtime.thread_pool import ThreadPool
 from actorproc.testing.simulation.loop import current_loop
 
 T = TypeVar("T")
@@ -25,22 +25,21 @@ class VirtualClock(Clock):
     Args:
         seed: of its random numbers. Put-ids come from them, so no two clocks of a run may have the same.
         offset: seconds by which its wall time is ahead of the world's. May be changed at any time, as people do.
-        delay: most seconds that `offload` takes, as if a thread had to wait for its turn.
+        delay: most seconds that `run_in_thread` takes, as if a thread had to wait for its turn.
     """
 
     def __init__(self, seed: object, *, offset: float = 0.0, delay: float = 0.0) -> None:
-        super().__init__()
-        self.random = Random(f"{seed}/clock")  # noqa: S311
+        thread_worthwhile = Random(f"{seed}/threads").choice([0, 32 * 2**10])  # noqa: S311
+        super().__init__(f"{seed}/clock", thread_worthwhile=thread_worthwhile)
         self.offset = offset
         self._delay = delay
         self._looks = 0.0
         self._core = anyio.CapacityLimiter(1)
-        self._worth_a_thread = Random(f"{seed}/threads").choice([0, self._worth_a_thread])  # noqa: S311
 
     def wall(self) -> float:
         return EPOCH + current_loop().time() + self.offset
 
-    def effort(self) -> tuple[float, float]:
+    def thread_times(self) -> tuple[float, float]:
         """Handlers here wait, and never compute."""
         self._looks += 1.0
         return 0.0, self._looks
@@ -50,10 +49,10 @@ class VirtualClock(Clock):
         return 1
 
     @property
-    def _turns(self) -> anyio.CapacityLimiter:
+    def _cpu_slots(self) -> anyio.CapacityLimiter:
         return self._core
 
-    def threads(self, most: int) -> Threads:
+    def thread_pool(self, most: int) -> ThreadPool:
         return _InPlace(self, most)
 
     async def _in_thread(
@@ -67,8 +66,8 @@ class VirtualClock(Clock):
             return work(*args)
 
 
-class _InPlace(Threads):
-    """Work runs on the loop, as all that `offload` does."""
+class _InPlace(ThreadPool):
+    """Work runs on the loop, as all that `run_in_thread` does."""
 
     def __init__(self, clock: VirtualClock, most: int) -> None:
         super().__init__(most)
@@ -76,4 +75,4 @@ class _InPlace(Threads):
         self._limiter = anyio.CapacityLimiter(most)
 
     async def run(self, work: Callable[..., T], *args: Any, abandon: bool = False) -> T:
-        return await self._clock.offload(work, *args, abandon=abandon, limiter=self._limiter)
+        return await self._clock.run_in_thread(work, *args, abandon=abandon, limiter=self._limiter)

@@ -191,7 +191,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return task
 
     def run_in_executor(self, executor: object, func: object, *args: object) -> NoReturn:
-        raise SimulationError(f"no threads in virtual time: run {func!r} through `clock.offload`")
+        raise SimulationError(f"no threads in virtual time: run {func!r} through `clock.run_in_thread`")
 
     async def _refuse_socket(self, *args: object, **options: object) -> NoReturn:
         raise SimulationError("no sockets in virtual time: give the program something in memory instead")

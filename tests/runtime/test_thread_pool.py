@@ -15,7 +15,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from actorproc.runtime.threads import NoThread, Threads
+from actorproc.runtime.thread_pool import NoThread, ThreadPool
 from actorproc.storage.store import Store
 from actorproc.stores.folder import FolderStore
 from actorproc.testing import VirtualClock, run
@@ -54,7 +54,7 @@ def ours() -> set[threading.Thread]:
 
 @pytest.mark.parametrize("abandon", [True, False])
 async def test_work_runs_in_a_thread_and_gives_its_result_or_its_error(abandon: bool) -> None:
-    threads = Threads(2)
+    threads = ThreadPool(2)
     assert await threads.run(divmod, 17, 5, abandon=abandon) == (3, 2)
     assert await threads.run(threading.get_ident, abandon=abandon) != threading.get_ident()
     with pytest.raises(ZeroDivisionError):
@@ -62,7 +62,7 @@ async def test_work_runs_in_a_thread_and_gives_its_result_or_its_error(abandon: 
 
 
 async def test_each_of_very_many_callers_gets_what_is_its_own() -> None:
-    threads, wrong = Threads(4), list[object]()
+    threads, wrong = ThreadPool(4), list[object]()
 
     async def ask(caller: int) -> None:
         for turn in range(100):
@@ -78,7 +78,7 @@ async def test_each_of_very_many_callers_gets_what_is_its_own() -> None:
 
 
 async def test_there_are_never_more_threads_than_allowed_nor_than_there_was_work_for(gate: Gate) -> None:
-    before, threads = ours(), Threads(3)
+    before, threads = ours(), ThreadPool(3)
     await threads.run(int)
     await threads.run(int)
     assert len(ours() - before) == 1
@@ -93,7 +93,7 @@ async def test_there_are_never_more_threads_than_allowed_nor_than_there_was_work
 
 
 async def test_who_waits_for_a_thread_can_give_up_and_the_work_is_not_begun(gate: Gate) -> None:
-    threads, done = Threads(1), list[str]()
+    threads, done = ThreadPool(1), list[str]()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(threads.run, gate.work)
         await until(lambda: gate.begun.acquire(blocking=False))
@@ -107,7 +107,7 @@ async def test_who_waits_for_a_thread_can_give_up_and_the_work_is_not_begun(gate
 
 
 async def test_work_that_was_begun_is_waited_for_by_a_caller_who_is_cancelled(gate: Gate) -> None:
-    threads = Threads(1)
+    threads = ThreadPool(1)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(threads.run, gate.work)
         await until(lambda: gate.begun.acquire(blocking=False))
@@ -117,7 +117,7 @@ async def test_work_that_was_begun_is_waited_for_by_a_caller_who_is_cancelled(ga
 
 
 async def test_work_that_was_abandoned_keeps_its_thread_until_it_ends(gate: Gate) -> None:
-    threads = Threads(1)
+    threads = ThreadPool(1)
     with anyio.move_on_after(0.01) as scope:
         await threads.run(gate.work, abandon=True)
     assert scope.cancelled_caught
@@ -131,7 +131,7 @@ async def test_work_that_was_abandoned_keeps_its_thread_until_it_ends(gate: Gate
 
 
 async def test_a_caller_who_is_cancelled_already_begins_nothing() -> None:
-    threads, done = Threads(1), list[str]()
+    threads, done = ThreadPool(1), list[str]()
     with anyio.CancelScope() as scope:
         scope.cancel()
         await threads.run(done.append, "begun")
@@ -144,7 +144,7 @@ async def test_idle_threads_keep_nothing_alive_and_end_with_their_owner() -> Non
         def __call__(self) -> Body:
             return self
 
-    before, threads, body, gate = ours(), Threads(2), Body(), Gate()
+    before, threads, body, gate = ours(), ThreadPool(2), Body(), Gate()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(threads.run, gate.work)
         assert await threads.run(body) is body
@@ -158,7 +158,7 @@ async def test_idle_threads_keep_nothing_alive_and_end_with_their_owner() -> Non
 
 
 async def test_closed_the_threads_end_and_whoever_comes_later_gets_others() -> None:
-    before, threads = ours(), Threads(1)
+    before, threads = ours(), ThreadPool(1)
     await threads.run(int)
     threads.close()
     await until(lambda: not ours() - before)
@@ -170,7 +170,7 @@ async def test_an_error_keeps_neither_the_threads_nor_the_body_alive() -> None:
         def __call__(self) -> None:
             raise ValueError
 
-    before, threads, body = ours(), Threads(1), Body()
+    before, threads, body = ours(), ThreadPool(1), Body()
     gc.disable()
     try:
         for abandon in (True, False):
@@ -184,7 +184,7 @@ async def test_an_error_keeps_neither_the_threads_nor_the_body_alive() -> None:
 
 
 async def test_a_thread_that_cannot_be_started_is_told_of_and_costs_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    threads, done = Threads(2), list[str]()
+    threads, done = ThreadPool(2), list[str]()
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -204,7 +204,7 @@ async def test_work_whose_caller_was_cancelled_past_all_shields_is_not_begun_any
     gate: Gate, abandon: bool
 ) -> None:
     """As by Ctrl-C, or `asyncio.timeout`."""
-    threads, done = Threads(1), list[str]()
+    threads, done = ThreadPool(1), list[str]()
     loop, failed = asyncio.get_running_loop(), list[object]()
     loop.set_exception_handler(lambda _, context: failed.append(context))
     first = asyncio.create_task(threads.run(gate.work))
@@ -225,11 +225,11 @@ async def test_work_whose_caller_was_cancelled_past_all_shields_is_not_begun_any
 
 async def test_work_that_raises_what_no_future_takes_is_answered_all_the_same() -> None:
     with anyio.fail_after(30), pytest.raises(RuntimeError, match="StopIteration"):
-        await Threads(1).run(next, iter(()))
+        await ThreadPool(1).run(next, iter(()))
 
 
 def test_two_loops_by_turns_keep_their_callers_apart() -> None:
-    threads, gate, got = Threads(1), Gate(), list[int]()
+    threads, gate, got = ThreadPool(1), Gate(), list[int]()
 
     async def first() -> None:
         async with anyio.create_task_group() as tasks:
@@ -252,13 +252,13 @@ def test_two_loops_by_turns_keep_their_callers_apart() -> None:
 def test_a_thread_that_hangs_does_not_hold_up_the_end_of_the_process() -> None:
     script = """
         import threading, anyio
-        from actorproc.runtime.threads import Threads
+        from actorproc.runtime.thread_pool import ThreadPool
 
         async def main():
             with anyio.move_on_after(0.1):
                 await threads.run(threading.Event().wait, abandon=True)
 
-        threads = Threads(1)
+        threads = ThreadPool(1)
         anyio.run(main)
         print("over")
     """
@@ -279,7 +279,7 @@ def test_a_folder_store_works_in_virtual_time(tmp_path: Path) -> None:
 
 
 def test_an_event_loop_that_ends_before_the_work_leaves_the_threads_to_the_next_one() -> None:
-    threads, gate = Threads(1), Gate()
+    threads, gate = ThreadPool(1), Gate()
 
     async def give_up() -> None:
         with anyio.move_on_after(0.01):

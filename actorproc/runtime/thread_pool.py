@@ -26,7 +26,7 @@ class NoThread(Exception):
     """The system gives no further thread; it may later."""
 
 
-class Threads:
+class ThreadPool:
     """Up to `most` threads, each started when there is work for it. They end when this object is let go of, or closed.
 
     A thread cannot be stopped: if its caller gives up it keeps its place until the work has ended, so a disk that hangs
