@@ -1,116 +1,97 @@
-"""Replays dead letters: appends them to the log they came from, each once, however often it is killed and run again.
+"""Replays dead letters: appends them to the log that they came from, each once, however often a replay is killed and run again.
 
-For each dead-letter file an intent is stored before anything is appended. It names the letters that go now, fixes the put-id
-and with it the bytes of the log file, and names the base that is about to be tried. A base is left only after another's
-file was found there, and the intent moves on by compare-and-swap first. So at any time only that one base can hold the
-append: whoever goes on, after a crash or beside another replay, asks there whether it has landed, and sends the same file
-again if not. Other letters of the file may go later, once these have landed; all that went are in the intent.
+A replay of a dead-letter file is a transaction of the log. Its document, below `replays/`, first records which letters are
+replayed now. Then they are staged and committed as a batch of the transaction, and the document marks them as done. Whoever
+finds an unfinished part, after a crash or beside another replay, commits the same batch again, which appends nothing twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
+import msgspec
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from msgspec.structs import force_setattr, replace
 
 from actorproc.errors import RESTORE, CorruptObject, UsageError, located
-from actorproc.log.append_once import ending, hinting, land
-from actorproc.log.hints import HintWriter
-from actorproc.log.metadata import LogMeta, open_log
-from actorproc.log.offsets import end_of
-from actorproc.log.segment import SegmentFooter, encode_file
+from actorproc.log.metadata import LogMetadata, open_log
+from actorproc.log.staged_files import StagedFile, encode_staged
+from actorproc.log.transactions import Transactions
 from actorproc.output.dead_letters import HISTORY, decoded, letter_files, no_letters, read_letters
 from actorproc.output.source_identity import check_source
 from actorproc.records import Batch
-from actorproc.storage.document import document, to_document
-from actorproc.storage.names import ProcessorLayout, number_of, partition_of
-from actorproc.storage.store import Conflict, Store, Stored
-
-_COMPRESSION = "zstd"
+from actorproc.storage.document import Document, SharedDocument
+from actorproc.storage.names import ProcessorLayout, log_staged, number_of, partition_of
+from actorproc.storage.store import Conflict, Store
 
 Letter = Mapping[str, Any]
-"""As `dead-letters list --json` shows it."""
+"""As `dead-letters list --json` prints it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Letters of one dead-letter file that are appended together. All but `base` and `done` stays as it was created."""
+class ReplayPart(msgspec.Struct, frozen=True):
+    """Letters of one dead-letter file that are replayed together: a batch of the transaction."""
 
     log: str
-    """Which log: the put-id of its `log.json`."""
-    sequences: Sequence[int] | None
-    """Which letters; None: all that no earlier part has."""
-    put_id: str
-    """Of the log file that is appended."""
-    covers: int
-    running: int
-    """As in `actorproc.log.segment.SegmentFooter`: fixed, so that the file is the same whenever it is made."""
-    base: int
-    """Where it is tried, or stands when `done`. Every lower base is another's for good."""
+    """Identity of the log."""
+    sequences: tuple[int, ...] | None
+    """Of the letters; None: all that no earlier part has."""
     done: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Intent:
-    """How far the replay of one dead-letter file is. `write_id` makes each version of this object unique."""
+class ReplayState(Document, frozen=True):
+    """The stored state of a dead-letter file's replay. Part number n is batch n of `transaction`."""
 
-    parts: Sequence[Part]
-    """Only the last may not be done."""
-    write_id: str
+    newest_format: ClassVar[int] = 2
 
-    def to_json(self) -> bytes:
-        return to_document(asdict(self))
+    parts: tuple[ReplayPart, ...] = ()
+    """Only the last one may be unfinished."""
+    transaction: str = ""
+    """Empty in documents of format 1, whose parts were appended without a transaction."""
 
-    @classmethod
-    def from_json(cls, key: str, body: bytes) -> Self:
-        with document(key, body, "state of a replay") as fields:
-            parts = [Part(**part) for part in fields.pop("parts")]
-            if not all(part.done for part in parts[:-1]):
-                raise ValueError("a part that is not the last is not done")
-            for part in parts:
-                numbers = [part.base, part.covers, part.running, *(part.sequences or ())]
-                if part.sequences == [] or not all(type(number) is int for number in numbers):
-                    raise ValueError("a part has no sequences, or what is to be a number is none")
-            return cls(parts, **fields)
+    def __post_init__(self) -> None:
+        if not all(part.done for part in self.parts[:-1]):
+            raise ValueError("a part that is not the last one is unfinished")
+        if any(part.sequences == () for part in self.parts):
+            raise ValueError("a part has no sequences")
+        force_setattr(self, "format", 2)
 
     @property
-    def pending(self) -> Part | None:
-        """What must land before anything else goes."""
+    def pending(self) -> ReplayPart | None:
+        """The part that must be finished before anything else is replayed."""
         return self.parts[-1] if self.parts and not self.parts[-1].done else None
 
     def done(self, letters: Sequence[Letter]) -> set[int]:
-        """Sequences of those of the file's `letters` that are in the log again."""
-        return _covered([part for part in self.parts if part.done], letters)
+        """Sequences of those of the file's `letters` that were replayed."""
+        return _sequences([part for part in self.parts if part.done], letters)
 
-    def of_last(self, letters: Sequence[Letter]) -> Sequence[Letter]:
-        """Those that go with the last part, in order."""
-        last = _covered(self.parts, letters) - _covered(self.parts[:-1], letters)
+    def of_last_part(self, letters: Sequence[Letter]) -> list[Letter]:
+        """Those of the file's `letters` that belong to the last part, in order."""
+        last = _sequences(self.parts, letters) - _sequences(self.parts[:-1], letters)
         return [letter for letter in letters if letter["sequence"] in last]
 
 
-def _covered(parts: Sequence[Part], letters: Sequence[Letter]) -> set[int]:
-    there = {letter["sequence"] for letter in letters}
+def _sequences(parts: Sequence[ReplayPart], letters: Sequence[Letter]) -> set[int]:
+    everything = {letter["sequence"] for letter in letters}
     if any(part.sequences is None for part in parts):
-        return there
-    return there & {sequence for part in parts for sequence in part.sequences or ()}
+        return everything
+    return everything & {sequence for part in parts for sequence in part.sequences or ()}
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What became of a dead-letter file: letters that this replay appended, and those it was asked for that were in the log
-    before."""
+    """Numbers of letters of one dead-letter file: appended by this replay, and asked for but appended by an earlier one."""
 
     appended: int
     before: int
 
 
 class Replays:
-    """Tells which dead letters of a processor were replayed."""
+    """Which dead letters of a processor were replayed."""
 
     def __init__(self, store: Store, layout: ProcessorLayout, begun: Collection[str]) -> None:
         self._store = store
@@ -119,7 +100,7 @@ class Replays:
 
     @classmethod
     async def listed(cls, store: Store, layout: ProcessorLayout) -> Self:
-        """Those that have begun up to now."""
+        """The replays that were begun up to now."""
         return cls(store, layout, {entry.key for entry in (await store.list(layout.replays)).entries})
 
     def __bool__(self) -> bool:
@@ -127,144 +108,132 @@ class Replays:
         return bool(self._begun)
 
     async def done(self, key: str, letters: Sequence[Letter]) -> set[int]:
-        """Sequences of those of the `letters` in dead-letter file `key` that are in the log again."""
-        intent = self._layout.replay(partition_of(key), number_of(key))
-        stored = await self._store.get(intent) if intent in self._begun else None
-        return set() if stored is None else Intent.from_json(intent, stored.body).done(letters)
+        """Sequences of those of the `letters` in dead-letter file `key` that were replayed."""
+        state = self._layout.replay(partition_of(key), number_of(key))
+        found = await SharedDocument(self._store, state, ReplayState).read() if state in self._begun else None
+        return set() if found is None else found.done(letters)
 
 
 class Replay:
-    """Replays the dead letters of one processor into one log. Both stores are open.
+    """Replays the dead letters of one processor into one log. Both stores are open."""
 
-    Files of the log must not have been deleted at or after the base of an unfinished intent, as for every append.
-    """
-
-    def __init__(self, store: Store, processor: str, log: Store, heads: HintWriter, meta: LogMeta) -> None:
+    def __init__(
+        self, store: Store, processor: str, log: Store, metadata: LogMetadata, transactions: Transactions
+    ) -> None:
         self._store = store
         self._processor = processor
         self._layout = ProcessorLayout(processor)
         self._log = log
-        self._heads = heads
-        self._partitions, self._identity = meta
+        self._metadata = metadata
+        self._transactions = transactions
 
     @classmethod
     @asynccontextmanager
     async def opened(cls, store: Store, processor: str, log: Store) -> AsyncIterator[Self]:
-        """While inside, readers of the log are told of what is appended.
+        """Write hints for the log's readers as long as the block runs.
 
         Raises:
-            UsageError: there is no log, or it is not the one that was processed.
+            UsageError: there is no log, or it is not the source of the processor.
         """
-        meta = await open_log(log)
+        metadata = await open_log(log)
         with located(store.url):
-            await check_source(store, ProcessorLayout(processor), meta.identity, log.url)
-            async with hinting(log) as heads:
-                yield cls(store, processor, log, heads, meta)
+            await check_source(store, ProcessorLayout(processor), metadata.identity, log.url)
+            async with Transactions.opened(log) as transactions:
+                yield cls(store, processor, log, metadata, transactions)
 
     async def files(self, partition: str | None = None) -> list[str]:
         """Keys of the dead-letter files that hold letters, by partition and number."""
         return await letter_files(self._store, self._layout, partition)
 
     async def file(self, key: str, wanted: Callable[[Letter], bool] = lambda letter: True) -> Replayed | None:
-        """Replay the wanted letters of one dead-letter file, after those with which an earlier replay was cut off; None if it
-        was purged.
+        """Replay the wanted letters of one dead-letter file; None if the file was purged.
+
+        If an earlier replay of the file was interrupted, its letters are replayed first.
 
         Raises:
             UsageError: the log has no such partition, or an unfinished replay of the file goes to another log.
-            CorruptObject: an object in the way is not what was written there.
-            StoreUnavailable: not settled; run it again to go on.
+            CorruptObject: an object that is needed is corrupt or gone.
+            StoreUnavailable: the outcome is unknown; run it again to go on.
         """
-        partition, number = partition_of(key), number_of(key)
-        if not (partition.isdecimal() and int(partition) < self._partitions):
-            raise UsageError(
-                f"{key}: the log at {self._log.url} has partitions 0 to {self._partitions - 1}, none named {partition!r}; "
-                "is it the source of this processor?"
-            )
+        self._check_partition(key)
         letters = await read_letters(self._store, key)
         if not letters:
             return None
         asked = {letter["sequence"] for letter in letters if wanted(letter)}
-        ours: set[int] = set()
-        intent_key = self._layout.replay(partition, number)
-        stored = await self._store.get(intent_key)
+        appended: set[int] = set()
+        document = SharedDocument(self._store, self._layout.replay(partition_of(key), number_of(key)), ReplayState)
+        await document.read()
         while True:
-            intent, tag = (Intent.from_json(intent_key, stored.body), stored.tag) if stored else (Intent([], ""), None)
-            part = intent.pending
-            if part is None:
-                done = intent.done(letters)
-                if asked <= done:
-                    return Replayed(len(ours), len(asked - ours))
-                part = await self._plan(partition, None if len(asked | done) == len(letters) else sorted(asked - done))
-                stored, _ = await self._store_intent(intent_key, [*intent.parts, part], tag)
-                continue
-            if part.log != self._identity:
-                raise UsageError(
-                    f"{intent_key}: a replay of these letters into another log is unfinished; finish it with that --source, "
-                    f"or delete this object if that log is gone (here: {self._log.url})"
-                )
-            going = intent.of_last(letters)
-            if not going:
-                raise CorruptObject(
-                    intent_key, f"names letters that {key} has not: look who changed one of them, and {RESTORE}"
-                )
-            body = await self._store.clock.run_in_thread(self._encode, key, going, part)
+            state = document.current or ReplayState()
             try:
-                following = await self._append(partition, part, body)
-            except CorruptObject:
-                now = await self._store.get(intent_key)
-                if now is None or now.tag == tag:
-                    raise
-                stored = now  # another replay has gone on while this one slept, and knows what became of it
-                continue
-            part = replace(part, done=True) if following is None else replace(part, base=following)
-            stored, kept = await self._store_intent(intent_key, [*intent.parts[:-1], part], tag)
-            if kept and part.done:  # else another replay was first, and counts them
-                ours |= {letter["sequence"] for letter in going}
+                if state.pending is None:
+                    done = state.done(letters)
+                    if asked <= done:
+                        return Replayed(len(appended), len(asked - appended))
+                    sequences = None if len(asked | done) == len(letters) else tuple(sorted(asked - done))
+                    await document.swap(self._with_part(state, sequences))
+                else:
+                    now = await self._commit(key, state, document.key, letters)
+                    parts = (*state.parts[:-1], replace(state.pending, done=True))
+                    await document.swap(replace(state, parts=parts))
+                    appended |= now  # the replay that marks the part as done counts its letters
+            except Conflict as conflict:
+                if conflict.stored is None:
+                    raise CorruptObject(
+                        document.key, "was deleted while a replay is under way; do not, or its letters may repeat"
+                    ) from None
+                await document.read()
 
-    async def _plan(self, partition: str, sequences: Sequence[int] | None) -> Part:
-        """Letters that go to the end of the partition."""
+    def _check_partition(self, key: str) -> None:
+        partition, count = partition_of(key), self._metadata.partitions
+        if not (partition.isdecimal() and int(partition) < count):
+            raise UsageError(
+                f"{key}: the log at {self._log.url} has partitions 0 to {count - 1}, none named {partition!r}; "
+                "is it the source of this processor?"
+            )
+
+    def _with_part(self, state: ReplayState, sequences: tuple[int, ...] | None) -> ReplayState:
+        part = ReplayPart(self._metadata.identity, sequences, done=False)
+        transaction = state.transaction or f"replay-{self._log.clock.nonce()}"
+        return replace(state, parts=(*state.parts, part), transaction=transaction)
+
+    async def _commit(self, key: str, state: ReplayState, state_key: str, letters: Sequence[Letter]) -> set[int]:
+        """Append the letters of the pending part, once. Returns their sequences."""
+        pending, batch = state.parts[-1], len(state.parts) - 1
+        if pending.log != self._metadata.identity:
+            raise UsageError(
+                f"{state_key}: a replay of these letters into another log is unfinished; finish it with that --source, "
+                f"or delete this object if that log is gone (here: {self._log.url})"
+            )
+        if not state.transaction:
+            raise UsageError(
+                f"{state_key}: an older actorproc began a replay of these letters and did not finish it. Run this command once "
+                "more with that version, and then with this one"
+            )
+        replayed = state.of_last_part(letters)
+        if not replayed:
+            raise CorruptObject(
+                state_key, f"names letters that {key} has not: look who changed one of them, and {RESTORE}"
+            )
+        data = await self._store.clock.run_in_thread(self._records, key, replayed)
+        partition = int(partition_of(key))
+        body, partitions = encode_staged([(data, np.full(data.num_rows, partition, np.uint32))])
+        staged = StagedFile(log_staged(state.transaction, batch, self._log.clock.nonce()), data.nbytes, partitions)
         with located(self._log.url):
-            base, running = await ending(self._log, partition, self._heads.newest.get(partition, 0))
-        return Part(self._identity, sequences, self._nonce(), covers=base, running=running, base=base, done=False)
+            await self._log.put(staged.key, body)
+            await self._transactions.commit(state.transaction, batch, [staged])
+        return {letter["sequence"] for letter in replayed}
 
-    async def _append(self, partition: str, part: Part, body: bytes) -> int | None:
-        """Put the file at the part's base. None: it is there; else the base to try next, this one being another's."""
-        doubt = (
-            "Look for its letters in the output; then purge them, or delete the replay's object below "
-            f"{self._layout.replays} to append them again"
-        )
-        with located(self._log.url):
-            if await land(self._log, self._heads, partition, part.base, part.put_id, body, doubt=doubt):
-                return None
-            return await end_of(self._log, partition, part.base)
-
-    async def _store_intent(self, key: str, parts: Sequence[Part], tag: str | None) -> tuple[Stored, bool]:
-        """Store the intent, in place of the one with `tag`. Whether that was done; if not, what another replay has made of it."""
-        body = Intent(parts, self._nonce()).to_json()
-        try:
-            written = await self._store.write(key, body, tag)
-        except Conflict as conflict:
-            if conflict.stored is None:
-                raise CorruptObject(
-                    key, "was deleted while a replay is under way; do not, or its letters may repeat"
-                ) from None
-            return conflict.stored, False
-        return Stored(body, written, len(body)), True
-
-    def _encode(self, key: str, letters: Sequence[Letter], part: Part) -> bytes:
+    def _records(self, key: str, letters: Sequence[Letter]) -> pa.RecordBatch:
+        """The records of letters, as they are appended."""
         try:
             keys, values, headers, timestamps = zip(*map(self._record, letters), strict=True)
-            batch = Batch.of("", values, range(len(letters)), keys=keys, headers=headers, timestamps=timestamps)
+            return Batch.of("", values, range(len(letters)), keys=keys, headers=headers, timestamps=timestamps).data
         except (ValueError, TypeError, KeyError, AttributeError, pa.ArrowException) as error:
             raise no_letters(key, error) from None
-        table = pa.Table.from_batches([batch.data])
-        newest = pc.max(table.column("timestamp")).cast(pa.int64()).as_py()
-        producer = f"replay of {self._processor}"
-        notes = SegmentFooter(part.put_id, producer, newest, max(newest, part.running), part.covers)
-        return encode_file(table, notes, _COMPRESSION)
 
     def _record(self, letter: Letter) -> tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], datetime]:
-        """Key, value, headers and timestamp of the record as it is appended."""
+        """Key, value, headers and timestamp."""
         history = {
             "processor": self._processor,
             "partition": letter["partition"],
@@ -280,6 +249,3 @@ class Replay:
             + [(HISTORY + name, str(value).encode()) for name, value in history.items()],
             datetime.fromisoformat(letter["timestamp"] or letter["time"]),
         )
-
-    def _nonce(self) -> str:
-        return self._store.clock.nonce()

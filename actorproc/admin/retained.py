@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 from actorproc.log.metadata import open_log
-from actorproc.log.offsets import end_of, last_base
+from actorproc.log.offsets import end_offset, last_base
 from actorproc.output.chain import OutputChain, large_letters
 from actorproc.output.checkpoint import read_checkpoint
 from actorproc.output.dataset import partitions_with_state
@@ -143,4 +143,4 @@ class RetainedLog(RetainedDataset):
         return await last_base(self.store, partition) or 0
 
     async def end(self, partition: str) -> int:
-        return await end_of(self.store, partition)
+        return await end_offset(self.store, partition)

@@ -24,7 +24,7 @@ log = get_logger(__name__)
 
 @dataclass(slots=True)
 class _Seen:
-    """A head as a reader knows it. `sweeps`: how many of `SWEEP_AGES` it had passed when it was looked at last."""
+    """A hint that was read. `sweeps`: how many of `SWEEP_AGES` it had passed at the last poll."""
 
     tag: str
     open: bool
@@ -33,7 +33,7 @@ class _Seen:
 
 @dataclass(slots=True)
 class _Waiter:
-    """A reader at the end of its partition, which has read all files below `base`."""
+    """A reader at the end of its partition, which has read all segments below `base`."""
 
     base: int
     event: anyio.Event = field(default_factory=anyio.Event)
@@ -41,28 +41,28 @@ class _Waiter:
 
 
 class HintWatch:
-    """Tells readers of one log when there is news. However many wait, one of them polls for all.
+    """Wakes the readers of one log. However many of them wait, one polls for all.
 
-    That one is any of the waiters, and another takes over when it leaves: so no task has to be kept and ended, and
-    nothing is asked while nobody waits.
+    Any of the waiting readers polls, and another one takes over when it leaves. So there is no task to start and stop, and
+    no request while nobody waits.
     """
 
     def __init__(self, store: Store, clock: Clock, poll_interval: float) -> None:
         self.newest: dict[str, int] = {}
-        """Partition -> base of the newest file, as far as heads tell."""
+        """Partition -> base of the newest segment, according to the hints."""
         self._store = store
         self._clock = clock
         self._interval = poll_interval
-        self._heads: dict[str, _Seen] = {}
+        self._hints: dict[str, _Seen] = {}
         self._waiting: dict[str, list[_Waiter]] = {}
         self._sweep: deque[str] = deque()
-        self._sweep_share = 0  # of the partitions to sweep, at each poll
+        self._sweep_share = 0  # partitions to wake at each poll
         self._polling = False
         self._polled_at = -math.inf
         self._lock = anyio.Lock()
 
-    async def news(self, partition: str, base: int) -> None:
-        """Wait until there may be a file at `base` or beyond: a head says so, or it is time to look."""
+    async def wait(self, partition: str, base: int) -> None:
+        """Wait until there may be a segment at `base` or later: a hint names one, or it is time to look."""
         if self.newest.get(partition, -1) >= base:
             return
         waiter = _Waiter(base)
@@ -79,11 +79,11 @@ class HintWatch:
             waiters.remove(waiter)
             if not waiters:
                 del self._waiting[partition]
-            if not self._polling and self._waiting:  # it was our turn; now it is another's
+            if not self._polling and self._waiting:  # another reader polls from now on
                 next(iter(self._waiting.values()))[0].event.set()
 
     async def refresh(self) -> None:
-        """Look at the heads, unless somebody did within the poll interval."""
+        """Read the hints, unless they were read within the poll interval."""
         async with self._lock:
             if self._clock.monotonic() - self._polled_at > self._interval:
                 await self._poll()
@@ -95,7 +95,7 @@ class HintWatch:
             await self._clock.sleep(max(0.0, due - self._clock.monotonic()))
             async with self._lock:
                 await self._poll()
-        except StoreUnavailable as error:  # the store is tried for long already; its outage is no reader's fault
+        except StoreUnavailable as error:  # the store has retried already; readers wait until it is back
             log.warning("log.poll_failed", log=self._store.url, error=str(error))
         finally:
             self._polling = False
@@ -103,33 +103,33 @@ class HintWatch:
     async def _poll(self) -> None:
         self._polled_at = self._clock.monotonic()
         listing = await list_hints(self._store)
-        changed = {e.key: e.tag for e in listing.entries if e.key not in self._heads or self._heads[e.key].tag != e.tag}
+        changed = {e.key: e.tag for e in listing.entries if e.key not in self._hints or self._hints[e.key].tag != e.tag}
         async with anyio.create_task_group() as tasks:
             for key, tag in changed.items():
                 tasks.start_soon(self._read, key, tag)
         ages = {entry.key: listing.now - entry.modified for entry in listing.entries}
-        for key in self._heads.keys() - ages.keys():
-            del self._heads[key]
+        for key in self._hints.keys() - ages.keys():
+            del self._hints[key]
         self._plan_sweep(ages, changed=changed.keys())
         for _ in range(min(self._sweep_share, len(self._sweep))):
             self._wake(self._sweep.popleft())
 
     async def _read(self, key: str, tag: str) -> None:
         try:
-            head = await read_hint(self._store, key)
-        except StoreError as error:  # at the next poll, then
-            log.warning("log.head_not_read", key=key, error=str(error))
+            hint = await read_hint(self._store, key)
+        except StoreError as error:  # the next poll reads it
+            log.warning("log.hint_not_read", key=key, error=str(error))
             return
-        # What cannot be read may hide anything. A newer version than the one listed is read again at the next poll.
-        self._heads[key] = _Seen(tag, open=head is None or head.state == "open")
-        for partition, base in head.newest.items() if head else ():
+        # A corrupt hint counts as open. If it is newer than the listing, the next poll reads it again.
+        self._hints[key] = _Seen(tag, open=hint is None or hint.state == "open")
+        for partition, base in hint.newest.items() if hint else ():
             if base > self.newest.get(partition, -1):
                 self.newest[partition] = base
                 self._wake(partition, base)
 
     def _plan_sweep(self, ages: Mapping[str, float], changed: Set[str]) -> None:
         due = False
-        for key, seen in self._heads.items():
+        for key, seen in self._hints.items():
             if seen.open:
                 passed = bisect_right(SWEEP_AGES, ages[key])
                 due = due or (passed > seen.sweeps and key not in changed)

@@ -1,18 +1,19 @@
-"""Heads: each producer's hint of where it has written, so that an idle log costs its readers one LIST per host and poll.
+"""Hints: each producer says where it has appended, so an idle log costs its readers one LIST per host and poll.
 
-A head is `open` before its producer's first append after a pause and until everything appended is in the hint. So a
-head that stays open and does not change any more tells that its producer may have died between an append and the hint;
-readers then look for themselves, a few times (`SWEEP_AGES`), and no record is stranded.
+A hint is a small document below `heads/`. It is `open` from before the producer's first append after a pause until
+the hint names everything that was appended. If it stays open and no longer changes, the producer may have died between an
+append and the hint. Readers then look for new segments themselves, at the ages `SWEEP_AGES`, so no record is stranded.
 
-A head that is busy never ages. So a producer that goes on after an append of which nobody knows what became writes a
-second head, which it then leaves alone: open, for readers to look by.
+The hint of a busy producer never ages. So after an append whose outcome is unknown, the producer writes a second hint that
+it then leaves alone: open, so that readers look.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 import anyio
@@ -20,57 +21,44 @@ import anyio
 from actorproc.errors import CorruptObject, StoreError
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.logger import get_logger
-from actorproc.storage.document import document, to_document
+from actorproc.runtime.tasks import first_cause
+from actorproc.storage.document import Document
 from actorproc.storage.names import LOG_HEADS, is_log_head, log_head
 from actorproc.storage.store import Conflict, Listing, Store
 
 State = Literal["open", "idle", "closed"]
 
 HINT_INTERVAL = 1.0
-"""Seconds between two hints of a producer, at least."""
+"""Minimum seconds between two writes of a producer's hint."""
 
 IDLE_AFTER = 10.0
-"""Seconds without an append after which a producer says that it is idle. Less than the first of `SWEEP_AGES`."""
+"""Seconds without an append after which a hint becomes idle. Less than the first of `SWEEP_AGES`."""
 
 SWEEP_AGES = [30.0 * 2**k for k in range(7)]
-"""Ages, in seconds, at which readers look for what an open head may hide. A late write can land up to 20 minutes after
-its producer sent it (S3 refuses requests signed earlier); the last look is at 32."""
-
-SWEEP_TIME = 30.0
-"""Seconds over which one sweep is spread."""
+"""Ages of an open hint, in seconds, at which readers look for segments. A write can land up to 20 minutes after its producer
+sent it (S3 refuses requests that were signed earlier); the last look is after 32 minutes."""
 
 FORGET_AFTER = 86_400.0
-"""Seconds after which a head that was not closed is removed by a producer that starts."""
+"""Age in seconds at which a hint that was not closed is deleted, by the next producer that starts."""
 
-_DOUBT_INTERVAL = 2 * SWEEP_AGES[0]  # at least, between two writes of a head for doubts: readers look in between
+_DOUBT_INTERVAL = 2 * SWEEP_AGES[0]  # minimum seconds between two writes of the second hint; readers look in between
 
-_RENEW_NAME = FORGET_AFTER / 2  # a producer silent for so long takes a new head, so that none is removed under it
+_RENEW_NAME = FORGET_AFTER / 2  # after such a silence a producer takes a new name, as its old hint may be deleted
 
 log = get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
-    """`newest`: partition -> base of the newest file that this producer knows of."""
+class Hint(Document, frozen=True):
+    """The document. `newest`: partition -> base of the newest segment that the producer knows of."""
 
     producer: str
     state: State
-    newest: Mapping[str, int] = field(default_factory=dict)
-    put_id: str = ""
-
-    def to_json(self) -> bytes:
-        return to_document(asdict(self))
-
-    @classmethod
-    def from_json(cls, key: str, body: bytes) -> Self:
-        with document(key, body, "head of a producer") as fields:
-            newest = {str(partition): int(base) for partition, base in fields.pop("newest").items()}
-            return cls(newest=newest, **fields)
+    newest: Mapping[str, int] = {}
 
 
 @dataclass(slots=True)
-class _Own:
-    """A head that we write. `tag`: as we wrote it last."""
+class _OwnHint:
+    """A hint that we write. `tag`: of the version that we wrote last."""
 
     name: str
     tag: str | None = None
@@ -78,21 +66,21 @@ class _Own:
 
 
 class HintWriter:
-    """Keeps the head of one producer. `run` must be under way for hints to be written."""
+    """Writes the hint of one producer."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self.newest: dict[str, int] = {}
-        """Partition -> base of the newest file that is known; what others knew at the start is taken over."""
+        """Partition -> base of the newest segment known, at first from the hints of other producers."""
         self._store = store
         self._clock = clock
-        self._state: State | None = "idle"  # None: one that is not `open` was sent and may be there or not
-        self._own = _Own(clock.nonce())
-        self._doubts = _Own(clock.nonce())  # the head that ages
+        self._state: State | None = "idle"  # None: a write of another state is under way, or its outcome is unknown
+        self._own = _OwnHint(clock.nonce())
+        self._doubts = _OwnHint(clock.nonce())  # the second hint, which ages
         self._doubts_tried_at = -math.inf
         self._lock = anyio.Lock()
         self._appending = 0
         self._appended_at = -math.inf
-        # Partitions on which an append ended without an answer. Until the head that ages covers them, our own stays open.
+        # Partitions with an append whose outcome is unknown. Our hint stays open until the second hint covers them.
         self._unsettled: set[str] = set()
         self._dirty = False
         self._news = anyio.Event()
@@ -102,33 +90,48 @@ class HintWriter:
     def producer(self) -> str:
         return self._own.name
 
-    async def look_around(self) -> None:
-        """Take over what other producers knew, and note whose heads can go."""
+    @classmethod
+    @asynccontextmanager
+    async def running(cls, log: Store) -> AsyncIterator[Self]:
+        """A writer that writes hints as long as the block runs. After an error its hint stays open, so that readers look."""
+        writer = cls(log, log.clock)
+        await writer.read_others()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(writer.run)
+                yield writer
+                tasks.cancel_scope.cancel()
+        except ExceptionGroup as group:
+            raise first_cause(group) from None
+        await writer.close()
+
+    async def read_others(self) -> None:
+        """Learn the newest segments from the hints of other producers, and find hints to delete."""
         listing = await list_hints(self._store)
         async with anyio.create_task_group() as tasks:
             for entry in listing.entries:
-                tasks.start_soon(self._look_at, entry.key, listing.now - entry.modified > FORGET_AFTER)
+                tasks.start_soon(self._read_other, entry.key, listing.now - entry.modified > FORGET_AFTER)
 
-    async def _look_at(self, key: str, old: bool) -> None:
+    async def _read_other(self, key: str, old: bool) -> None:
         try:
-            head = await read_hint(self._store, key)
+            hint = await read_hint(self._store, key)
         except StoreError as error:
-            log.warning("log.head_not_read", key=key, error=str(error))
+            log.warning("log.hint_not_read", key=key, error=str(error))
             return
-        if head is None:
+        if hint is None:
             return
-        for partition, base in head.newest.items():
+        for partition, base in hint.newest.items():
             self.newest[partition] = max(base, self.newest.get(partition, 0))
-        if old or head.state == "closed":
+        if old or hint.state == "closed":
             self._removable.append(key)
 
     async def begin(self) -> None:
-        """Called before an append. On return the head is open, durably.
+        """Call this before an append. On return the stored hint is open.
 
         Raises:
-            StoreUnavailable, StoreRefused: it is not; do not append.
+            StoreUnavailable, StoreRefused: it is not open; do not append.
         """
-        self._appending += 1  # from here on the head is not put to rest
+        self._appending += 1  # from here on `run` keeps the hint open
         try:
             if not self._is_open():
                 async with self._lock:
@@ -142,7 +145,7 @@ class HintWriter:
         return self._state == "open"
 
     def end(self, partition: str, base: int | None) -> None:
-        """Called after an append: `base` of the new file, or None if nobody knows what became of it."""
+        """Call this after an append. `base`: of the new segment; None if the outcome of the append is unknown."""
         self._appending -= 1
         self._appended_at = self._clock.monotonic()
         if base is None:
@@ -154,9 +157,9 @@ class HintWriter:
         self._news.set()
 
     async def run(self) -> None:
-        """Write hints while there are any, and say when it becomes quiet."""
+        """Write the hint while there are appends, and make it idle after a pause."""
         await self._news.wait()
-        await self._clean()
+        await self._delete_old()
         while True:
             await self._news.wait()
             self._news = anyio.Event()
@@ -178,7 +181,7 @@ class HintWriter:
                 await self._clock.sleep(HINT_INTERVAL)
 
     async def close(self) -> None:
-        """Say that this producer is gone. With an append unsettled the head stays open: readers will look themselves."""
+        """Close the hint. It stays open if the outcome of an append is unknown, so that readers look."""
         if self._own.tag is not None and not self._unsettled:
             await self._hint("closed")
 
@@ -191,8 +194,8 @@ class HintWriter:
             log.warning("log.hint_failed", producer=self.producer, error=str(error))
 
     async def _leave_doubts(self) -> None:
-        """Leave an open head to age. One is enough however many doubts there are: looking goes on for longer than a late write
-        takes, by some minutes."""
+        """Write the second hint, which stays open and ages. One write covers all partitions, because readers look for longer
+        than a write can be under way."""
         covered, self._doubts_tried_at = set(self._unsettled), self._clock.monotonic()
         try:
             await self._put(self._doubts, "open", {})
@@ -212,38 +215,40 @@ class HintWriter:
             raise
         self._state = state
 
-    async def _put(self, own: _Own, state: State, newest: Mapping[str, int]) -> None:
-        """Compare-and-swap, so that a write that was thought lost cannot land on a later one and hide an append."""
+    async def _put(self, own: _OwnHint, state: State, newest: Mapping[str, int]) -> None:
+        """Compare-and-swap: an earlier write that arrives late cannot overwrite a later one, and so hide an append."""
         if own.tag is not None and self._clock.monotonic() - own.written_at > _RENEW_NAME:
             own.name, own.tag = self._clock.nonce(), None
-        key, body = log_head(own.name), Head(own.name, state, newest, self._clock.nonce()).to_json()
+        hint = Hint(put_id=self._clock.nonce(), producer=own.name, state=state, newest=newest)
+        key, body = log_head(own.name), hint.to_json()
         while True:
             try:
                 own.tag = await self._store.write(key, body, own.tag)
                 break
-            except Conflict as conflict:  # an earlier write of ours has landed after all, or the head was removed
+            except Conflict as conflict:  # an earlier write of ours arrived late, or the hint was deleted
                 own.tag = conflict.stored.tag if conflict.stored else None
         own.written_at = self._clock.monotonic()
 
-    async def _clean(self) -> None:
-        """Remove heads whose hints are in ours by now: they only make listings longer."""
+    async def _delete_old(self) -> None:
+        """Delete old hints of others. Ours names their segments now."""
         try:
             for key in self._removable:
                 await self._store.delete(key)
         except StoreError as error:
-            log.debug("log.heads_not_removed", error=str(error))
+            log.debug("log.hints_not_deleted", error=str(error))
 
 
 async def list_hints(store: Store) -> Listing:
-    """The heads that are there."""
+    """The hints in the log."""
     listing = await store.list(LOG_HEADS)
     return replace(listing, entries=[entry for entry in listing.entries if is_log_head(entry.key)])
 
 
-async def read_hint(store: Store, key: str) -> Head | None:
+async def read_hint(store: Store, key: str) -> Hint | None:
+    """The hint, or None if it is gone or corrupt."""
     stored = await store.get(key)
     try:
-        return Head.from_json(key, stored.body) if stored else None
+        return Hint.from_json(key, stored.body) if stored else None
     except CorruptObject as error:
-        log.warning("log.bad_head", key=key, error=str(error))
+        log.warning("log.hint_corrupt", key=key, error=str(error))
         return None

@@ -1,6 +1,8 @@
-"""Looks up offsets of a partition of the log: its beginning, its end, and the first record of a time."""
+"""Looks up positions in a partition of the log: its first segment, its end, and the first record at a time."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from actorproc.errors import CorruptObject
 from actorproc.log.segment import Segment, SegmentFooter
@@ -9,21 +11,30 @@ from actorproc.storage.names import log_dir, log_file
 from actorproc.storage.parquet import read_footer
 from actorproc.storage.store import Store
 
-_PAGE = 100  # keys asked for where one or a few are expected
+_PAGE = 100  # keys per listing; one or a few are expected
+
+
+class LogEnd(NamedTuple):
+    """The end of a partition: the `base` of its next segment, the greatest timestamp (`running`) below it, and the base of its
+    `newest` segment."""
+
+    base: int
+    running: int
+    newest: int
 
 
 async def first_base(store: Store, partition: str, at: int = 0) -> int | None:
-    """Base of the first file from base `at` on, or None."""
+    """Base of the first segment at or after base `at`, or None."""
     page = await _bases(store, partition, at, limit=1)
     return page[0] if page else None
 
 
 async def last_base(store: Store, partition: str, hint: int = 0) -> int | None:
-    """Base of the newest file, or None if there is none.
+    """Base of the newest segment, or None if there is none.
 
     Args:
-        hint: a base that was the newest once. With a fresh one this is one request; with an old one it grows with the
-            logarithm of the number of records, not with the number of files.
+        hint: a base that was the newest once. With a recent one this takes one request. With an old one the number of
+            requests grows with the logarithm of the number of records.
     """
     page = await _bases(store, partition, hint)
     if not page:
@@ -35,7 +46,7 @@ async def last_base(store: Store, partition: str, hint: int = 0) -> int | None:
         low, step = page[-1], step * 2
         if len(page) < _PAGE:
             return low
-    high = low + step  # nothing is there or beyond
+    high = low + step  # there is no segment at or after it
     while high - low > 1:
         middle = (low + high) // 2
         page = await _bases(store, partition, middle)
@@ -48,87 +59,94 @@ async def last_base(store: Store, partition: str, hint: int = 0) -> int | None:
     return low
 
 
-async def end_of(store: Store, partition: str, hint: int = 0) -> int:
-    """The base that the next file will get. `hint` as in `last_base`."""
-    found = await newest_file(store, partition, hint)
+async def end_offset(store: Store, partition: str, hint: int = 0) -> int:
+    """The base that the next segment will get. `hint` as in `last_base`."""
+    found = await newest_segment(store, partition, hint)
     return 0 if found is None else found[1]
 
 
-async def find_time(store: Store, partition: str, time: int, hint: int = 0, lowest: int = 0) -> tuple[int, int]:
-    """Where the first record lies that is as late as `time`, in microseconds since 1970.
+async def offset_of_time(store: Store, partition: str, time: int, hint: int = 0, lowest: int = 0) -> tuple[int, int]:
+    """Position of the first record whose timestamp is at or after `time` (microseconds since 1970).
 
-    Timestamps need not grow from record to record, but their running maximum does, and each file's footer has it: the
-    first file in which it reaches `time` is found by bisection over the bases, from `lowest` on.
+    Timestamps need not grow from record to record, but their running maximum does, and each segment's footer has it. A
+    bisection over the bases from `lowest` on finds the first segment whose running maximum reaches `time`.
 
     Returns:
-        Base of its file, and how many records of that come before it. The end of the partition, if there is none.
+        The base of its segment, and the number of records before it in that segment. The end of the partition and 0 if
+        there is no such record.
     """
-    low, high = lowest, await end_of(store, partition, hint)
+    low, high = lowest, await end_offset(store, partition, hint)
     found = high
     while low < high:
         middle = (low + high) // 2
         base = await first_base(store, partition, middle)
         if base is None or base >= high:
             high = middle
-        elif await running_time(store, partition, base) >= time:
+        elif await running_timestamp(store, partition, base) >= time:
             found, high = base, middle
         else:
             low = base + 1
     while (stored := await store.get(log_file(partition, found))) is not None:
-        file = await store.clock.run_in_thread(Segment, partition, found, stored.body)
-        first = await store.clock.run_in_thread(file.first_at, time)
-        if first < file.rows:
+        segment = await store.clock.run_in_thread(Segment, partition, found, stored.body)
+        first = await store.clock.run_in_thread(segment.first_at, time)
+        if first < segment.rows:
             return found, first
-        found += file.rows  # the running maximum was that of a file that is trimmed
+        found += segment.rows  # the running maximum came from a segment that was trimmed
         while (footer := await read_footer(store, key := log_file(partition, found))) is not None:
-            if SegmentFooter.from_footer(key, footer).newest >= time:
+            if SegmentFooter.parse(key, footer).newest >= time:
                 break
             found += footer.rows
     return found, 0
 
 
-async def _bases(store: Store, partition: str, at: int, limit: int = _PAGE) -> list[int]:
-    """Bases of the first files from base `at` on, in order."""
-    return [found.number for found in await numbered_files(store, log_dir(partition), at, limit)]
-
-
-async def newest_file(store: Store, partition: str, hint: int = 0) -> tuple[int, int] | None:
-    """Base of the newest file, and the base after it; None if there is none. `hint` as in `last_base`.
-
-    Raises:
-        CorruptObject: it is not what was written there.
-    """
+async def newest_segment(store: Store, partition: str, hint: int = 0) -> tuple[int, int] | None:
+    """Base of the newest segment and the base after it, or None if there is none. `hint` as in `last_base`."""
     base = await last_base(store, partition, hint)
     while base is not None:
         try:
-            return base, (await read_notes(store, partition, base))[1]
+            return base, (await read_footer_at(store, partition, base))[1]
         except CorruptObject:
             listed, base = base, await last_base(store, partition, hint)
             if base == listed:
                 raise
-            # Another file was appended meanwhile, and a trim took this one.
+            # A trim deleted this segment, because another one was appended meanwhile.
     return None
 
 
-async def read_notes(store: Store, partition: str, base: int) -> tuple[SegmentFooter, int]:
-    """Notes of the file at `base`, and the base after it."""
+async def read_footer_at(store: Store, partition: str, base: int) -> tuple[SegmentFooter, int]:
+    """The footer of the segment at `base`, and the base after it."""
     key = log_file(partition, base)
     footer = await read_footer(store, key)
     if footer is None:
         raise CorruptObject(key, "was listed and is gone: files of a log are deleted while it is read")
-    return SegmentFooter.from_footer(key, footer), base + footer.rows
+    return SegmentFooter.parse(key, footer), base + footer.rows
 
 
-async def running_time(store: Store, partition: str, base: int) -> int:
-    """The greatest timestamp up to and with the file at `base`; of files that were trimmed it may not be known."""
-    notes, _ = await read_notes(store, partition, base)
-    running, at = notes.running, notes.covers
-    while at < base:  # files that slipped in between; each lets us find the next
+async def log_end(store: Store, partition: str, hint: int) -> LogEnd:
+    """The end of the partition now. `hint` as in `last_base`."""
+    found = await newest_segment(store, partition, hint)
+    if found is None:
+        return LogEnd(0, 0, 0)
+    # Both values come from one segment. A segment that is appended meanwhile is in neither.
+    newest, base = found
+    return LogEnd(base, await running_timestamp(store, partition, newest), newest)
+
+
+async def running_timestamp(store: Store, partition: str, base: int) -> int:
+    """The greatest timestamp up to the end of the segment at `base`. Trimmed segments may be left out."""
+    newest, _ = await read_footer_at(store, partition, base)
+    running, at = newest.running, newest.covers
+    while at < base:  # segments of other producers, which `running` leaves out
         key = log_file(partition, at)
         footer = await read_footer(store, key)
         if footer is None:
             at = await first_base(store, partition, at + 1) or base
         else:
-            running = max(running, SegmentFooter.from_footer(key, footer).newest)
+            running = max(running, SegmentFooter.parse(key, footer).newest)
             at += footer.rows
     return running
+
+
+async def _bases(store: Store, partition: str, at: int, limit: int = _PAGE) -> list[int]:
+    """Bases of the first segments at or after base `at`, in order."""
+    return [found.number for found in await numbered_files(store, log_dir(partition), at, limit)]

@@ -131,7 +131,7 @@ class Producer:
                 else open_log(self._store, create=HOW_TO_CREATE)
             )
             self._count = (await opening).partitions
-            await self._heads.look_around()
+            await self._heads.read_others()
             self._router = Router(self._count, self._partitioner, self._clock.random)
             await self._clock.run_in_thread(warm_up)
             self._tasks = await stack.enter_async_context(anyio.create_task_group())

@@ -8,8 +8,7 @@ agree on an order. Sequences are dense, but only this package may rely on that.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -17,60 +16,93 @@ import pyarrow.compute as pc
 
 from actorproc.errors import RESTORE, CorruptObject
 from actorproc.records import RECORD_SCHEMA, Batch
-from actorproc.storage.document import document, to_document
+from actorproc.storage.document import Document
 from actorproc.storage.names import log_file
 from actorproc.storage.parquet import Footer, footer_from, footer_of, open_parquet, write_parquet
+from actorproc.storage.store import Conflict, Store
 
 ROW_GROUP_BYTES = 4 * 2**20
-"""Bytes of columns in a row group, about: what a reader has to hold at once, whatever the size of the file."""
+"""Bytes of columns in a row group, about. A reader holds one row group at a time, whatever the size of the segment."""
 
-_NOTES = "actorproc.log"
+_FOOTER = "actorproc.log"
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentFooter:
-    """What the footer of a log file says of it. Times: microseconds since 1970.
+class SegmentFooter(Document, frozen=True):
+    """Our own part of a segment's Parquet footer. Timestamps are in microseconds since 1970.
 
-    `running` is the greatest timestamp of this file and of all files below base `covers`. A producer that has lost a
-    race for a base sends the same bytes at the next one, so `covers` may be lower than the file's own base: the files
-    in between speak for themselves.
+    `running` is the greatest timestamp of this segment and of all segments below base `covers`. A producer that lost
+    the race for a base creates the same bytes at the next one. So `covers` may be lower than the segment's own base, and
+    readers take the segments in between into account.
     """
 
-    put_id: str
     producer: str
     newest: int
+    """The greatest timestamp of this segment."""
     running: int
     covers: int
 
     @classmethod
-    def from_footer(cls, key: str, footer: Footer) -> Self:
-        with document(key, footer.metadata.get(_NOTES, ""), "file of a log") as fields:
-            if footer.rows < 1:
-                raise CorruptObject(key, "has no records; no producer writes that")
-            return cls(**fields)
+    def parse(cls, key: str, footer: Footer) -> Self:
+        """Raises CorruptObject if it is not the footer of a segment."""
+        found = cls.from_json(key, footer.metadata.get(_FOOTER, ""))
+        if footer.rows < 1:
+            raise CorruptObject(key, "has no records; no producer writes that")
+        return found
 
 
-def encode_file(table: pa.Table, notes: SegmentFooter, compression: str) -> bytes:
-    """A log file of `table`, which has the columns of `RECORD_SCHEMA`. CPU-heavy: run it off the loop."""
-    key = table.column("key")
+def newest_timestamp(records: pa.Table) -> int:
+    """The greatest timestamp of records, in microseconds since 1970."""
+    return int(pc.max(records.column("timestamp")).cast(pa.int64()).as_py())
+
+
+def encode_segment(records: pa.Table, footer: SegmentFooter, compression: str) -> bytes:
+    """A segment with these records, which have the columns of `RECORD_SCHEMA`. CPU-heavy: run it off the loop."""
+    key = records.column("key")
     sample = key.slice(0, 1000)
     repeats = pc.count_distinct(sample).as_py() * 2 <= len(sample)
     return write_parquet(
-        table,
-        {_NOTES: to_document(asdict(notes)).decode()},
-        row_group_rows=max(1, -(-table.num_rows // max(1, round(table.nbytes / ROW_GROUP_BYTES)))),
+        records,
+        {_FOOTER: footer.to_json().decode()},
+        row_group_rows=max(1, -(-records.num_rows // max(1, round(records.nbytes / ROW_GROUP_BYTES)))),
         compression=compression,
-        # Payloads hardly ever repeat, and trying a dictionary costs; statistics of them tell nothing.
+        # Values hardly ever repeat, so a dictionary costs time and saves nothing; nobody filters by their statistics.
         use_dictionary=["key", "timestamp"] if repeats else ["timestamp"],
         write_statistics=["timestamp"],
     )
 
 
-class Segment:
-    """A log file in memory.
+class OtherSegment(NamedTuple):
+    """A segment that was found where another one was to be created. `next_base` is the base after it."""
 
-    Raises (everywhere):
-        CorruptObject: it is not what a producer wrote.
+    footer: SegmentFooter
+    next_base: int
+
+
+async def create_segment(store: Store, partition: str, base: int, body: bytes) -> OtherSegment | None:
+    """Create a segment at `base`, once. Returns the other segment if one is there, and None if `body` is there now.
+
+    Raises:
+        StoreUnavailable: it may be there now, or later.
+        CorruptObject: the other segment cannot be read, or was deleted meanwhile.
+    """
+    key = log_file(partition, base)
+    try:
+        await store.create(key, body)
+    except Conflict as conflict:
+        if conflict.stored is None:
+            raise CorruptObject(
+                key, "was refused and is gone: files of a log are deleted while it is appended to"
+            ) from None
+        footer = footer_of(key, conflict.stored.body)
+        return OtherSegment(SegmentFooter.parse(key, footer), base + footer.rows)
+    return None
+
+
+class Segment:
+    """A segment in memory.
+
+    Raises (every method):
+        CorruptObject: the bytes are not those that a producer wrote.
     """
 
     def __init__(self, partition: str, base: int, body: bytes) -> None:
@@ -80,28 +112,28 @@ class Segment:
         try:
             self._file = open_parquet(body)
         except (pa.ArrowException, OSError) as error:
-            footer_of(self.key, body)  # may know more of what is wrong
+            footer_of(self.key, body)  # raises a more precise error if it can
             raise self._corrupt(error) from None
-        described = self._file.metadata
-        footer = footer_from(self.key, described)
-        self.notes = SegmentFooter.from_footer(self.key, footer)
+        metadata = self._file.metadata
+        footer = footer_from(self.key, metadata)
+        self.footer = SegmentFooter.parse(self.key, footer)
         self.rows = footer.rows
-        if sum(described.row_group(group).num_rows for group in range(self._file.num_row_groups)) != self.rows:
+        if sum(metadata.row_group(group).num_rows for group in range(self._file.num_row_groups)) != self.rows:
             raise CorruptObject(self.key, f"its row groups do not add up to its {self.rows} records")
 
     @property
-    def next(self) -> int:
-        """Base of the file after this one."""
+    def next_base(self) -> int:
+        """Base of the segment after this one."""
         return self.base + self.rows
 
     @property
     def group_bytes(self) -> int:
-        """About what its largest row group takes in memory."""
-        described = self._file.metadata
-        return max(int(described.row_group(group).total_byte_size) for group in range(self._file.num_row_groups))
+        """Bytes of memory that its largest row group takes, about."""
+        metadata = self._file.metadata
+        return max(int(metadata.row_group(group).total_byte_size) for group in range(self._file.num_row_groups))
 
     def batches(self, skip: int = 0) -> Generator[Batch, None, None]:
-        """Its records but the first `skip`, a row group at a time. Each step is CPU-heavy: run it off the loop."""
+        """The records after the first `skip`, a row group at a time. Each step is CPU-heavy: run it off the loop."""
         first = 0
         for group in range(self._file.num_row_groups):
             last = first + self._file.metadata.row_group(group).num_rows
@@ -112,7 +144,7 @@ class Segment:
             first = last
 
     def columns(self, names: Sequence[str]) -> Generator[tuple[list[pa.Array], pa.Int64Array], None, None]:
-        """Of all its records the columns `names` of `RECORD_SCHEMA` alone, and the sequences; otherwise as `batches`."""
+        """The columns `names` of `RECORD_SCHEMA` and the sequences of all records, a row group at a time. CPU-heavy, too."""
         schema = pa.schema([RECORD_SCHEMA.field(name) for name in names])
         first = 0
         for group in range(self._file.num_row_groups):
@@ -121,7 +153,7 @@ class Segment:
             first = last
 
     def first_at(self, time: int) -> int:
-        """How many records come before the first one that is as late as `time`, in microseconds since 1970."""
+        """Number of records before the first one whose timestamp is at or after `time` (microseconds since 1970)."""
         for batch in self.batches():
             late = pc.greater_equal(batch.data.column("timestamp").cast(pa.int64()), time)
             if (index := pc.index(late, True).as_py()) >= 0:

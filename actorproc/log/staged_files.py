@@ -1,4 +1,4 @@
-"""Staged records: on their way into a log as part of a transaction, sorted by partition, and read by nobody before."""
+"""Staged files: the records of an unfinished transaction, sorted by partition. Only the transaction reads them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PARTITIONS = b"actorproc.partitions"
 
 
 class StagedFile(NamedTuple):
-    """An object of staged records: `size` in bytes as they are in memory, and the `partitions` that they are for."""
+    """A stored staged file. `size`: bytes of its records in memory. `partitions`: those that its records are for."""
 
     key: str
     size: int
@@ -24,14 +24,15 @@ class StagedFile(NamedTuple):
 
 
 def encode_staged(batches: Iterable[tuple[pa.RecordBatch, npt.NDArray[np.uint32]]]) -> tuple[bytes, tuple[int, ...]]:
-    """An object of records, each batch with the partition of each of its records; and all these partitions.
+    """The bytes of a staged file, and the partitions in it. Within a partition the order of records is kept. CPU-heavy.
 
-    The order of the records is kept within each partition. CPU-heavy: run it off the loop.
+    Args:
+        batches: columns of `RECORD_SCHEMA`, and the partition of each record.
     """
-    given = list(batches)
-    chosen = np.concatenate([partitions for _, partitions in given])
+    pairs = list(batches)
+    chosen = np.concatenate([partitions for _, partitions in pairs])
     order = np.argsort(chosen, kind="stable")
-    table = pa.Table.from_batches([data for data, _ in given], RECORD_SCHEMA).take(pa.array(order)).combine_chunks()
+    table = pa.Table.from_batches([data for data, _ in pairs], RECORD_SCHEMA).take(pa.array(order)).combine_chunks()
     partitions, counts = np.unique(chosen, return_counts=True)
     named = tuple(partitions.tolist())
     schema = RECORD_SCHEMA.with_metadata({_PARTITIONS: ",".join(map(str, named))})
@@ -46,14 +47,10 @@ def encode_staged(batches: Iterable[tuple[pa.RecordBatch, npt.NDArray[np.uint32]
 
 
 def decode_staged(key: str, body: bytes) -> dict[str, pa.RecordBatch]:
-    """The records of an object, by partition. CPU-heavy: run it off the loop.
-
-    Raises:
-        CorruptObject: it is not what was written there.
-    """
+    """The records of a staged file, by partition. CPU-heavy: run it off the loop."""
     try:
         reader = pa.ipc.open_stream(pa.BufferReader(body))
         names = (reader.schema.metadata or {})[_PARTITIONS].decode().split(",")
         return dict(zip(names, (batch.cast(RECORD_SCHEMA) for batch in reader), strict=True))
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-        raise CorruptObject(key, f"are no staged records ({error!r})") from None
+        raise CorruptObject(key, f"is not a valid staged file ({error!r})") from None

@@ -1,88 +1,85 @@
-"""Transactions: staged records come into a log as a whole, each once, however often the work is killed and done again.
+"""Transactions: appends staged records to the log as a whole, each once, however often drivers are killed and run again.
 
-A transaction has a name, and batches that count up. What a batch consists of, and where each partition's first file of
-it is tried, is decided by one document before anything is appended; from there on whoever goes on, with whatever it has
-staged itself, finishes just that. Each append follows the rule of `actorproc.log.append_once`. docs/protocol.md says more.
+A transaction has a name, and batches that count up. One document decides what a batch consists of, and where the first
+segment of each partition is tried, before anything is appended. Every driver that goes on from there finishes exactly that,
+whatever it has staged itself.
+
+A base is left only after a valid segment of another producer was found there, and the document moves on by compare-and-swap
+before anything is sent to the next base. So all lower bases are settled, and each segment is appended once. See
+docs/protocol.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field, replace
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import pyarrow as pa
-import pyarrow.compute as pc
+from msgspec.structs import force_setattr, replace
 
 from actorproc.errors import CorruptObject, SourceError, StoreError, UsageError
-from actorproc.log.append_once import ending, hinting, land
 from actorproc.log.hints import HintWriter
 from actorproc.log.metadata import open_log
-from actorproc.log.offsets import first_base
-from actorproc.log.segment import SegmentFooter, encode_file
+from actorproc.log.offsets import first_base, log_end
+from actorproc.log.segment import SegmentFooter, create_segment, encode_segment, newest_timestamp
 from actorproc.log.staged_files import StagedFile, decode_staged
 from actorproc.retention.boundary import read_boundary
 from actorproc.runtime.logger import get_logger
 from actorproc.runtime.tasks import gather
-from actorproc.storage.document import document, to_document
-from actorproc.storage.names import LOG_STAGED, batch_of_staged, folder_of, log_boundary, log_transaction
-from actorproc.storage.store import Conflict, Store, Stored
+from actorproc.storage.document import Document, SharedDocument
+from actorproc.storage.names import LOG_STAGED, batch_of_staged, folder_of, log_boundary, log_file, log_transaction
+from actorproc.storage.store import Conflict, Store
 
 GROUP_BYTES = 64 * 2**20
-"""Bytes of staged records that are appended together, as one file for each partition: what is in memory at once."""
+"""Bytes of staged records that are in memory at once. They become one segment for each partition."""
 
 ABANDONED_AFTER = 7 * 86_400.0
-"""Seconds after which staged records that belong to no unfinished transaction are removed, whoever staged them."""
+"""Age in seconds at which staged files are deleted, unless an unfinished transaction needs them."""
 
 UNNAMED = "job-"
-"""Names of transactions that nobody will do again begin so."""
+"""Prefix of the names of transactions that are never run again."""
 
 _COMPRESSION = "zstd"
-
-_DOUBT = (
-    "Look for them in the log's readers; then delete the transaction's object, and with it what is not appended yet"
-)
 
 log = get_logger(__name__)
 
 
 class PartitionProgress(NamedTuple):
-    """How far a partition is: files of groups below `group` are in the log; that group's is tried at `base` and nowhere
-    else. `running`: the greatest timestamp below `base`, in microseconds since 1970."""
+    """The segments of groups below `group` are in the log. The segment of `group` is tried at `base` and nowhere else."""
 
     group: int
     base: int
     running: int
+    """The greatest timestamp below `base`, in microseconds since 1970."""
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
-    """What stands under a transaction's name: its latest batch, and unless that is `done` what there is to do."""
+class Transaction(Document, frozen=True):
+    """The stored state of a transaction: its latest batch and, unless that is `done`, the work that is left."""
+
+    newest_format: ClassVar[int] = 2
 
     batch: int
     done: bool
-    put_id: str
-    """Of the batch: those of its log files are made from it."""
-    groups: Sequence[Sequence[str]] = ()
-    """Keys of the staged objects whose records are appended together."""
-    shares: Mapping[str, PartitionProgress] = field(default_factory=dict)
-    """By partition."""
-    write_id: str = ""
-    """Makes each version of this object unique."""
+    batch_id: str = ""
+    """The put-ids of the batch's segments begin with it."""
+    groups: tuple[tuple[str, ...], ...] = ()
+    """Keys of the staged files; those of a group are appended together."""
+    shares: Mapping[str, PartitionProgress] = {}
+    """Progress by partition."""
 
-    def to_json(self) -> bytes:
-        return to_document(asdict(self) | {"shares": {name: list(share) for name, share in self.shares.items()}})
+    def __post_init__(self) -> None:
+        if self.format == 1:  # in that format the put-id named the batch
+            force_setattr(self, "batch_id", self.batch_id or self.put_id)
+            force_setattr(self, "format", 2)
 
-    @classmethod
-    def from_json(cls, key: str, body: bytes) -> Self:
-        with document(key, body, "transaction of a log") as fields:
-            shares = {name: PartitionProgress(*share) for name, share in fields.pop("shares").items()}
-            return cls(shares=shares, **fields)
+    def covers(self, batch: int) -> bool:
+        """Whether the batch is in the log."""
+        return self.batch > batch or (self.batch == batch and self.done)
 
 
-class _File(NamedTuple):
-    """A log file to be appended. `newest`: the greatest timestamp in it, in microseconds since 1970."""
+class _Segment(NamedTuple):
+    """A segment to append. `newest`: its greatest timestamp, in microseconds since 1970."""
 
     put_id: str
     body: bytes
@@ -93,107 +90,95 @@ class _File(NamedTuple):
 class Transactions:
     """The transactions of one log, whose store is open.
 
-    Raises (everywhere):
-        StoreUnavailable: not settled; do it again to go on.
-        CorruptObject: an object in the way is not what was written there.
+    Raises (every method):
+        StoreUnavailable: the outcome is unknown; run it again to go on.
+        CorruptObject: an object that is needed is corrupt or gone.
     """
 
-    def __init__(self, store: Store, heads: HintWriter) -> None:
+    def __init__(self, store: Store, hints: HintWriter) -> None:
         self._store = store
-        self._heads = heads
+        self._hints = hints
 
     @classmethod
     @asynccontextmanager
     async def opened(cls, store: Store) -> AsyncIterator[Self]:
-        """While inside, readers of the log are told of what is appended.
+        """Write hints for the log's readers as long as the block runs.
 
         Raises:
             UsageError: there is no log.
         """
         await open_log(store)
-        async with hinting(store) as heads:
-            yield cls(store, heads)
+        async with HintWriter.running(store) as hints:
+            yield cls(store, hints)
 
     async def commit(self, name: str, batch: int, staged: Sequence[StagedFile], *, in_turn: bool = False) -> None:
-        """On return `batch` is in the log, once: these records, or those with which it was begun before.
+        """Append the batch once. If it was begun before, with other staged files, those are appended instead.
 
         Args:
-            batch: greater than the one before; one that is not, is in the log already, and nothing is done.
-            staged: in the order in which the records are to be appended.
-            in_turn: batches are only done again one at a time, the latest. An earlier one has other records by now.
+            batch: a batch that is not greater than the latest one is in the log already, and nothing is done.
+            staged: in the order in which the records are appended.
+            in_turn: only the latest batch may be run again. For a lower one a SourceError is raised.
 
         Raises:
-            UsageError: what was staged is somewhere else.
-            SourceError: `in_turn`, and a later batch is there: whoever asks for this one has gone back in time.
+            UsageError: the staged files are not in this store.
+            SourceError: `in_turn`, and a later batch is in the log. The caller was restored from an older state.
         """
-        key = log_transaction(name)
-        stored = await self._store.get(key)
-        planned = ""
-        while True:
-            found = Transaction.from_json(key, stored.body) if stored else None
-            if found is not None and not found.done:
-                try:
-                    if found.put_id != planned:
-                        await self._check_whole(key, found)
-                    stored, ours = await self._finish(key, found, stored.tag if stored else "")
-                except CorruptObject:
-                    before, stored = stored, await self._store.get(key)
-                    if stored is None or before is None or stored.tag == before.tag:
-                        raise
-                    continue  # another driver has gone on while this one slept, and knows what became of it
-                if ours:
-                    log.info("log.transaction_done", transaction=name, batch=found.batch)
-            elif found is not None and found.batch >= batch:
-                if in_turn and found.batch > batch:
-                    raise SourceError(
-                        f"micro-batch {batch} is to be appended to {self._store.url}, and {found.batch} of the same query is there already: "
-                        "its checkpoint was restored from an older copy, or the query runs somewhere else, too. Under these numbers are "
-                        "other rows by now. Restore the newest checkpoint, or begin with a new checkpointLocation"
-                    )
-                break
-            elif unseen := await self._unseen(staged):
-                before, stored = stored, await self._store.get(key)
-                if stored == before:  # else another driver has finished the batch, and removed them
-                    raise UsageError(
-                        f"{unseen} of {len(staged)} objects that tasks have staged for {self._store.url} are not there for the driver: "
-                        "every machine must reach the log at this URL, in a bucket or in a folder that all of them share"
-                    )
-            else:
-                plan = await self._plan(batch, staged)
-                planned = plan.put_id
-                stored, _ = await self._write(key, plan, stored.tag if stored else None)
-        await self._tidy(name, batch)
+        document = SharedDocument(self._store, log_transaction(name), Transaction)
+        await document.read()
+        planned: str | None = None
+        while (found := document.current) is None or not found.done or found.batch < batch:
+            try:
+                if found is None or found.done:
+                    await self._check_staged(staged)
+                    planned = (await document.swap(await self._plan(batch, staged))).batch_id
+                    continue
+                if found.batch_id != planned:
+                    await self._check_not_trimmed(document.key, found)
+                await self._finish(document, found)
+                log.info("log.transaction_done", transaction=name, batch=found.batch)
+            except Conflict:
+                await document.read()
+            except (CorruptObject, UsageError):
+                now = await document.read()
+                if now is None or now == found:
+                    raise
+                # Another driver has gone on meanwhile, and has deleted files that it does not need any more.
+        if in_turn and found.batch > batch:
+            raise SourceError(
+                f"micro-batch {batch} is to be appended to {self._store.url}, and {found.batch} of the same query is there already: "
+                "its checkpoint was restored from an older copy, or the query runs somewhere else, too. Under these numbers are "
+                "other rows by now. Restore the newest checkpoint, or begin with a new checkpointLocation"
+            )
+        await self._delete_staged(name, batch)
 
-    async def _unseen(self, staged: Sequence[StagedFile]) -> int:
-        """How many of the staged objects are not here: once a batch is decided on them, nothing else can be done."""
-        folders = {folder_of(one.key) for one in staged}
-        listed = (await gather(sorted(folders), self._store.list)).values()
-        found = {entry.key for listing in listed for entry in listing.entries}
-        return sum(one.key not in found for one in staged)
+    async def _check_staged(self, staged: Sequence[StagedFile]) -> None:
+        """Once a batch is decided, its staged files must be found. Raises UsageError if some are not."""
+        folders = {folder_of(file.key) for file in staged}
+        listings = (await gather(sorted(folders), self._store.list)).values()
+        found = {entry.key for listing in listings for entry in listing.entries}
+        if missing := sum(file.key not in found for file in staged):
+            raise UsageError(
+                f"{missing} of {len(staged)} objects that tasks have staged for {self._store.url} are not there for the driver: "
+                "every machine must reach the log at this URL, in a bucket or in a folder that all of them share"
+            )
 
     async def _plan(self, batch: int, staged: Sequence[StagedFile]) -> Transaction:
-        hints = self._heads.newest
-        partitions = sorted({str(partition) for one in staged for partition in one.partitions}, key=int)
-        ends = await gather(partitions, lambda name: ending(self._store, name, hints.get(name, 0)))
-        shares = {name: PartitionProgress(0, *end) for name, end in ends.items()}
-        return Transaction(batch, done=not staged, put_id=self._nonce(), groups=_grouped(staged), shares=shares)
+        partitions = sorted({str(partition) for file in staged for partition in file.partitions}, key=int)
+        shares = await gather(partitions, lambda partition: self._at_end(partition, 0))
+        batch_id = self._store.clock.nonce()
+        return Transaction(batch=batch, done=not staged, batch_id=batch_id, groups=_grouped(staged), shares=shares)
 
-    async def _write(self, key: str, transaction: Transaction, tag: str | None) -> tuple[Stored | None, bool]:
-        """Store it in place of version `tag` (None: of nothing). What is there then, and whether it is ours."""
-        body = replace(transaction, write_id=self._nonce()).to_json()
-        try:
-            written = await self._store.write(key, body, tag)
-        except Conflict as conflict:
-            return conflict.stored, False
-        return Stored(body, written, len(body)), True
+    async def _at_end(self, partition: str, group: int, hint: int = 0) -> PartitionProgress:
+        end = await log_end(self._store, partition, max(hint, self._hints.newest.get(partition, 0)))
+        return PartitionProgress(group, end.base, end.running)
 
-    async def _check_whole(self, key: str, found: Transaction) -> None:
-        """See that no base which is to be tried was taken, and its file deleted since: it would be appended twice."""
+    async def _check_not_trimmed(self, key: str, found: Transaction) -> None:
+        """A segment of this batch that was appended, read and trimmed would be appended again: refuse that."""
 
         async def check(partition: str) -> None:
             base = found.shares[partition].base
             lowest = (await read_boundary(self._store, log_boundary(partition))).lowest
-            first = await first_base(self._store, partition, max(base, lowest))  # what lies below is void
+            first = await first_base(self._store, partition, max(base, lowest))  # segments below `lowest` are void
             if first not in (None, base):
                 raise CorruptObject(
                     key,
@@ -204,34 +189,28 @@ class Transactions:
 
         await gather(list(found.shares), check)
 
-    async def _finish(self, key: str, found: Transaction, tag: str) -> tuple[Stored | None, bool]:
-        """Append what is not in the log yet. Returns the document as it is then: done, or as another has made it; and whether it
-        is done by this."""
+    async def _finish(self, document: SharedDocument[Transaction], found: Transaction) -> None:
+        """Append the segments that are not in the log yet, and mark the batch as done.
+
+        Raises:
+            Conflict: another driver was first.
+        """
         shares = dict(found.shares)
         for group, keys in enumerate(found.groups):
             if all(share.group > group for share in shares.values()):
                 continue
-            files = await self._load(keys, found.put_id, group, shares)
-            if files is None:  # done by another meanwhile, or lost
-                stored = await self._store.get(key)
-                if stored is not None and stored.tag == tag:
-                    raise CorruptObject(key, f"needs staged records that are gone: {', '.join(keys)}")
-                return stored, False
+            segments = await self._load(keys, found.batch_id, group, shares)
             while waiting := {name: share for name, share in shares.items() if share.group == group}:
-                after = await self._append(waiting, files)
-                shares |= after
-                moved = any(share.group == group for share in after.values())
-                if moved:  # written down before it is tried there
-                    stored, ours = await self._write(key, replace(found, shares=shares), tag)
-                    if stored is None or not ours:
-                        return stored, False
-                    tag = stored.tag
-        return await self._write(key, Transaction(found.batch, done=True, put_id=found.put_id), tag)
+                progress = await self._append(waiting, segments)
+                shares |= progress
+                if any(share.group == group for share in progress.values()):  # recorded before the next base is tried
+                    await document.swap(replace(found, shares=shares))
+        await document.swap(replace(found, done=True, groups=(), shares={}))
 
     async def _load(
-        self, keys: Sequence[str], put_id: str, group: int, shares: Mapping[str, PartitionProgress]
-    ) -> dict[str, _File] | None:
-        """The log files of a group, by partition; None if some of its staged objects are not there."""
+        self, keys: Sequence[str], batch_id: str, group: int, shares: Mapping[str, PartitionProgress]
+    ) -> dict[str, _Segment]:
+        """The segments of a group, by partition."""
         run_in_thread = self._store.clock.run_in_thread
 
         async def load(key: str) -> dict[str, pa.RecordBatch] | None:
@@ -239,46 +218,71 @@ class Transactions:
             return await run_in_thread(decode_staged, key, stored.body) if stored else None
 
         batches: dict[str, list[pa.RecordBatch]] = {}
-        for found in (await gather(keys, load)).values():
+        for key, found in (await gather(keys, load)).items():
             if found is None:
-                return None
+                raise CorruptObject(key, "is needed by an unfinished transaction, and is gone")
             for partition, batch in found.items():
                 batches.setdefault(partition, []).append(batch)
 
-        async def encode(partition: str) -> _File:
-            return await run_in_thread(_encoded, batches.pop(partition), f"{put_id}-{group}", shares[partition])
+        async def encode(partition: str) -> _Segment:
+            return await run_in_thread(_encoded, batches.pop(partition), f"{batch_id}-{group}", shares[partition])
 
         return dict(await gather([name for name in batches if shares[name].group == group], encode))
 
     async def _append(
-        self, shares: Mapping[str, PartitionProgress], files: Mapping[str, _File]
+        self, shares: Mapping[str, PartitionProgress], segments: Mapping[str, _Segment]
     ) -> Mapping[str, PartitionProgress]:
-        """Append a group's files. Returns what comes next of each share: the next group; or the same once more, where it
-        is to be tried then, as the base turned out to be another's. The bytes stay the same."""
+        """Append the segments of a group. The progress of a partition is the next group, or the same group at another base
+        if the base was taken. The bytes of a segment stay the same."""
 
         async def append(partition: str) -> PartitionProgress:
-            share, file = shares[partition], files.get(partition)
-            if file is None:
+            share, segment = shares[partition], segments.get(partition)
+            if segment is None:
                 return share._replace(group=share.group + 1)
-            if await land(self._store, self._heads, partition, share.base, file.put_id, file.body, doubt=_DOUBT):
-                return PartitionProgress(share.group + 1, share.base + file.rows, max(share.running, file.newest))
-            return PartitionProgress(share.group, *await ending(self._store, partition, share.base))
+            if await self._create(partition, share.base, segment):
+                base, running = share.base + segment.rows, max(share.running, segment.newest)
+                return PartitionProgress(share.group + 1, base, running)
+            return await self._at_end(partition, share.group, share.base)
 
         return await gather(list(shares), append)
 
-    async def _tidy(self, name: str, batch: int) -> None:
-        """Remove what nobody needs any more. What cannot be removed now is removed another time."""
+    async def _create(self, partition: str, base: int, segment: _Segment) -> bool:
+        """Create a segment at the base that the document names. False: another producer's segment is there.
+
+        Raises:
+            StoreUnavailable: the outcome is unknown, so the base may not be left.
+            CorruptObject: the log was trimmed beyond the base. The segment may have been appended and read before.
+        """
+        await self._hints.begin()
+        known: int | None = None
+        try:
+            other = await create_segment(self._store, partition, base, segment.body)
+            known = base  # also if it is another producer's, which may have died before it wrote its hint
+            lowest = (await read_boundary(self._store, log_boundary(partition))).lowest
+            if base < lowest:
+                raise CorruptObject(
+                    log_file(partition, base),
+                    f"is where an unfinished transaction was to append, and the log was trimmed below {lowest} since then. Nobody "
+                    "can tell whether its records were appended before. Look for them in the output of the log's readers; then "
+                    "delete the transaction, and with it the records that are not appended yet",
+                )
+            return other is None or other.footer.put_id == segment.put_id
+        finally:
+            self._hints.end(partition, known)
+
+    async def _delete_staged(self, name: str, batch: int) -> None:
+        """Delete staged files that nobody needs any more. A later commit deletes those that cannot be deleted now."""
         try:
             listing = await self._store.list(LOG_STAGED)
-            gone = []
+            unneeded = []
             for entry in listing.entries:
                 if (found := batch_of_staged(entry.key)) is None:
                     continue
                 owner, number = found
-                mine = owner == name and number <= batch
-                if mine or await self._is_abandoned(owner, listing.now - entry.modified):
-                    gone.append(entry.key)
-            await gather(gone, self._store.delete)
+                own = owner == name and number <= batch
+                if own or await self._is_abandoned(owner, listing.now - entry.modified):
+                    unneeded.append(entry.key)
+            await gather(unneeded, self._store.delete)
             if name.startswith(UNNAMED):
                 await self._store.delete(log_transaction(name))
         except StoreError as error:
@@ -290,50 +294,46 @@ class Transactions:
         found = None if name.startswith(UNNAMED) else await _read(self._store, name)
         return found is None or found.done
 
-    def _nonce(self) -> str:
-        return self._store.clock.nonce()
-
 
 async def abandon(store: Store, name: str) -> None:
-    """Forget a transaction that nobody will do again, and what was staged for it. What is appended stays."""
+    """Delete a transaction that is never run again, and its staged files. Appended records stay."""
     listing = await store.list(f"{LOG_STAGED}{name}/")
     await gather([entry.key for entry in listing.entries if batch_of_staged(entry.key)], store.delete)
     await store.delete(log_transaction(name))
 
 
 async def is_done(store: Store, name: str, batch: int) -> bool:
-    """Whether the batch is in the log already."""
+    """Whether the batch is in the log."""
     found = await _read(store, name)
-    return found is not None and (found.batch > batch or (found.batch == batch and found.done))
+    return found is not None and found.covers(batch)
 
 
 async def is_begun(store: Store, name: str, batch: int) -> bool:
-    """Whether the batch, or one before it, was decided and is not finished: a commit finishes it, though it has no records."""
+    """Whether the batch, or an earlier one, was decided and is unfinished. A commit without records finishes it."""
     found = await _read(store, name)
     return found is not None and found.batch <= batch and not found.done
 
 
 async def _read(store: Store, name: str) -> Transaction | None:
-    key = log_transaction(name)
-    stored = await store.get(key)
-    return None if stored is None else Transaction.from_json(key, stored.body)
+    return await SharedDocument(store, log_transaction(name), Transaction).read()
 
 
-def _grouped(staged: Sequence[StagedFile]) -> list[list[str]]:
-    """The keys, in order, in groups of at most `GROUP_BYTES`, or of one."""
+def _grouped(staged: Sequence[StagedFile]) -> tuple[tuple[str, ...], ...]:
+    """The keys, in order, in groups of at most `GROUP_BYTES`, or of one file."""
     groups: list[list[str]] = []
     size = 0
-    for one in staged:
-        if not groups or size + one.size > GROUP_BYTES:
+    for file in staged:
+        if not groups or size + file.size > GROUP_BYTES:
             groups.append([])
             size = 0
-        groups[-1].append(one.key)
-        size += one.size
-    return groups
+        groups[-1].append(file.key)
+        size += file.size
+    return tuple(map(tuple, groups))
 
 
-def _encoded(batches: Sequence[pa.RecordBatch], put_id: str, share: PartitionProgress) -> _File:
-    table = pa.Table.from_batches(batches)
-    newest = pc.max(table.column("timestamp")).cast(pa.int64()).as_py()
-    notes = SegmentFooter(put_id, "transaction", newest, max(share.running, newest), covers=share.base)
-    return _File(put_id, encode_file(table, notes, _COMPRESSION), table.num_rows, newest)
+def _encoded(batches: Sequence[pa.RecordBatch], put_id: str, share: PartitionProgress) -> _Segment:
+    records = pa.Table.from_batches(batches)
+    newest = newest_timestamp(records)
+    running = max(share.running, newest)
+    footer = SegmentFooter(put_id=put_id, producer="transaction", newest=newest, running=running, covers=share.base)
+    return _Segment(put_id, encode_segment(records, footer, _COMPRESSION), records.num_rows, newest)

@@ -16,7 +16,7 @@ from actorproc.config.settings import Settings
 from actorproc.errors import CorruptObject, SourceError, StoreRefused, UsageError, locate, located
 from actorproc.log.hint_watch import HintWatch
 from actorproc.log.metadata import HOW_TO_CREATE, open_log
-from actorproc.log.offsets import end_of, find_time, first_base
+from actorproc.log.offsets import end_offset, first_base, offset_of_time
 from actorproc.log.segment import ROW_GROUP_BYTES, Segment
 from actorproc.records import Batch
 from actorproc.retention.boundary import read_boundary
@@ -119,16 +119,16 @@ class LogSource(Source):
             await self._heads.refresh()
             hint = self._heads.newest.get(partition, 0)
             if at == "latest":
-                return _position(await end_of(self._store, partition, hint))
+                return _position(await end_offset(self._store, partition, hint))
             if not isinstance(at, datetime) or at.tzinfo is None:
                 raise UsageError(f"start = {at!r}: 'earliest', 'latest' or a datetime with a time zone")
             time = (at - _EPOCH) // timedelta(microseconds=1)
-            return _position(*await find_time(self._store, partition, time, hint, lowest))
+            return _position(*await offset_of_time(self._store, partition, time, hint, lowest))
 
     async def end(self, partition: str) -> End:
         with located(self._store.url):
             await self._heads.refresh()
-            end = await end_of(self._store, partition, self._heads.newest.get(partition, 0))
+            end = await end_offset(self._store, partition, self._heads.newest.get(partition, 0))
             return End(_position(end), end - 1 if end else None)
 
     def sequence_before(self, partition: str, position: str) -> int:
@@ -162,11 +162,11 @@ class LogSource(Source):
                         known = True
                     await self._check_not_deleted(partition, base)
                     yield Chunk(Batch.empty(partition), _position(base, skip))
-                    await self._heads.news(partition, base)
+                    await self._heads.wait(partition, base)
                     continue
                 size = len(body)
                 file = await self._clock.run_cpu_work(size, Segment, partition, base, body, background=True)
-                batches, end, in_hand = file.batches(skip), file.next, size + file.group_bytes
+                batches, end, in_hand = file.batches(skip), file.next_base, size + file.group_bytes
                 if base + skip > end:
                     raise self._beyond(partition, base + skip, end)
                 known = True
@@ -218,7 +218,7 @@ class LogSource(Source):
         footer = await read_footer(self._store, log_file(partition, hint))
         end = hint + footer.rows if footer is not None else -1
         if end != base:
-            end = await end_of(self._store, partition, hint)
+            end = await end_offset(self._store, partition, hint)
         if end < base + skip:
             raise self._beyond(partition, base + skip, end)
         if end > base and (first := await first_base(self._store, partition, base)) != base:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from actorproc.log.metadata import open_log
-from actorproc.log.offsets import first_base, read_notes
+from actorproc.log.offsets import first_base, read_footer_at
 from actorproc.log.segment import Segment
 from actorproc.records import RECORD_SCHEMA
 from actorproc.retention.boundary import NOTHING_TRIMMED, Boundaries
@@ -91,7 +91,7 @@ class Log(Dataset):
                 raise self.lost(store, partition, start, files[0].number, "the files before it were deleted")
 
     async def after(self, store: Store, partition: str, file: NumberedFile) -> int:
-        return (await read_notes(store, partition, file.number))[1]
+        return (await read_footer_at(store, partition, file.number))[1]
 
     async def rows(self, store: Store, partition: str, first: int, stop: int) -> int:
         return stop - first
@@ -103,7 +103,7 @@ class Log(Dataset):
         self, partition: str, number: int, stop: int, key: str, body: bytes, columns: Sequence[str]
     ) -> tuple[Iterator[FileRows], int]:
         file = Segment(partition, number, body)
-        return self._records(partition, file, columns), file.next
+        return self._records(partition, file, columns), file.next_base
 
     def _records(self, partition: str, file: Segment, columns: Sequence[str]) -> Iterator[FileRows]:
         stored = [name for name in RECORD_SCHEMA.names if name in columns]

@@ -15,6 +15,7 @@ import pytest
 from actorproc.admin.replay import Letter, Replay, Replayed, Replays
 from actorproc.errors import CorruptObject, StoreUnavailable, UsageError
 from actorproc.handler.context import PartitionInfo
+from actorproc.log.metadata import open_log
 from actorproc.log.producer import Producer
 from actorproc.output.dead_letters import HISTORY, read_letters, render_letter
 from actorproc.records import Batch, Record
@@ -153,7 +154,7 @@ async def test_letters_are_replayed_by_choice_and_the_rest_later(world: World) -
 
 
 @pytest.mark.parametrize(
-    "change", [{"sequences": []}, {"sequences": [77]}, {"base": "x"}, {"done": True, "sequences": [77]}]
+    "change", [{"sequences": []}, {"sequences": [77]}, {"done": "x"}, {"done": True, "sequences": [77]}]
 )
 async def test_a_damaged_intent_is_named_and_no_letter_goes_twice(world: World, change: dict[str, Any]) -> None:
     with pytest.raises((Killed, BaseExceptionGroup)):
@@ -164,7 +165,7 @@ async def test_a_damaged_intent_is_named_and_no_letter_goes_twice(world: World, 
     intent = orjson.loads(stored.body)
     intent["parts"][0] |= change
     await world.container.put(key, orjson.dumps(intent))
-    if "done" in change:  # of a letter that is not there: nothing says that any other was replayed
+    if change.get("done") is True:  # of a letter that is not there: nothing says that any other was replayed
         assert await world.run() == LETTERS
         assert await world.replayed() == EXPECTED
     else:
@@ -193,6 +194,32 @@ async def test_a_replay_by_choice_killed_at_any_write_and_followed_by_another_re
             await again.land()
             await world.run()
             assert sorted(await world.replayed(), key=str) == EXPECTED, (number, how, landing)
+
+
+def state_of_format_1(*, done: bool) -> bytes:
+    """The replay of letters 0 and 2, as versions before transactions stored it."""
+    part = {"log": "x", "sequences": [0, 2], "put_id": "p", "covers": 5, "running": 0, "base": 5, "done": done}
+    return orjson.dumps({"version": 1, "parts": [part], "write_id": "w"})
+
+
+async def test_a_finished_replay_of_format_1_is_not_repeated(world: World) -> None:
+    await world.container.put(LAYOUT.replay("1", 0), state_of_format_1(done=True))
+    assert await world.run() == 1
+    assert await world.run() == 0
+    assert await world.replayed() == [b"1/0/1"]
+
+
+async def test_an_unfinished_replay_of_format_1_is_refused(world: World) -> None:
+    """Only the version that began it knows whether its segment is in the log."""
+    meta = await open_log(Store(world.log))
+    body = state_of_format_1(done=False).replace(b'"log":"x"', b'"log":"%s"' % meta.identity.encode())
+    await world.container.put(LAYOUT.replay("1", 0), body)
+    with pytest.raises(UsageError, match="an older actorproc began a replay of these letters and did not finish it"):
+        await world.run()
+    assert await world.replayed() == []
+    store, key = Store(world.container), LAYOUT.dead_letter_file("1", 0)
+    replays = await Replays.listed(store, LAYOUT)
+    assert await replays.done(key, await read_letters(store, key)) == set(), "listing still works"
 
 
 async def writes_of_a_replay() -> int:

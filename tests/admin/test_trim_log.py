@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,8 @@ from actorproc.admin.replay import Replay
 from actorproc.admin.retained import RetainedLog
 from actorproc.admin.trim import Trim, plan_trim, trim
 from actorproc.errors import CorruptObject, SourceError, StoreRefused, StoreUnavailable
-from actorproc.log.offsets import end_of, first_base
+from actorproc.log.offsets import end_offset, first_base
+from actorproc.log.transactions import Transactions
 from actorproc.retention.boundary import raise_boundary, read_boundary
 from actorproc.retention.readers import Reader, decide, read_registry, register
 from actorproc.sources import LogSource
@@ -20,7 +22,7 @@ from actorproc.storage.names import READERS, log_boundary, log_dir, log_file
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from tests.admin.conftest import HOUR, LAYOUT, SETTINGS, Later, Place
-from tests.fragile import Fate, Fragile, Killed
+from tests.fragile import Killed
 from tests.log.reading import values
 from tests.log.test_append_hazards import Tampered
 from tests.spark.committing import QUICK, Numbers
@@ -106,7 +108,7 @@ async def test_producers_and_processors_go_on_after_a_trim(
     await trim_now(kept_log)
     await produce(place.store, 10, first=30, partitions=None)
     assert await place.numbers(LOG) == [20, 30]
-    assert await end_of(place.store, "0") == 40
+    assert await end_offset(place.store, "0") == 40
     await processor(place, container).run(until_end=True)
     letters = [entry.key for entry in (await container.list(LAYOUT.dead_letters)).entries]
     assert len(letters) == 4, "7, 17, 27 and 37"
@@ -226,35 +228,47 @@ async def test_an_append_that_slept_while_its_place_was_trimmed_says_so_and_the_
     assert [number for number in await Place(store, clock, None).numbers(LOG) if number < 30] == []
 
 
-async def test_a_replay_whose_place_was_trimmed_is_left_to_people(place: Place, container: Store) -> None:
+async def kill_a_replay(store: Store, container: Store, letters: str, *, appended: bool) -> None:
+    """Run a replay that is killed just before or just after it appends."""
+    create = Transactions._create
+
+    async def killed(self: Transactions, partition: str, base: int, segment: Any) -> bool:
+        if appended:
+            await create(self, partition, base, segment)
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises((Killed, BaseExceptionGroup)):
+        patch.setattr(Transactions, "_create", killed)
+        async with Replay.opened(container, "numbers", store) as replay:
+            await replay.file(letters)
+
+
+UNFINISHED = "batch 0 is unfinished, and partition 0 has lost its files from 10 on"
+
+
+async def test_an_unfinished_replay_below_the_boundary_is_refused(place: Place, container: Store) -> None:
     await produce(place.store, 10)
     await processor(place, container).run(until_end=True)
     [letters] = [entry.key for entry in (await container.list(LAYOUT.dead_letters)).entries]
-    async with Replay.opened(container, "numbers", place.store) as replay:
-        intent, _ = await replay._store_intent(LAYOUT.replay("0", 0), [await replay._plan("0", None)], None)
-    assert b'"base":10' in intent.body
+    await kill_a_replay(place.store, container, letters, appended=False)
     await produce(place.store, 10, 10, first=10)
     await place.store.delete(log_file("0", 10))
     await raise_boundary(place.store, log_boundary("0"), 20)
     async with Replay.opened(container, "numbers", place.store) as replay:
-        with pytest.raises(CorruptObject, match="unfinished work was to append, and the log was trimmed below 20"):
+        with pytest.raises(CorruptObject, match=UNFINISHED):
             await replay.file(letters)
 
 
-async def test_a_replay_that_landed_and_was_trimmed_is_left_to_people_though_a_void_file_lies_there(
+async def test_a_replay_whose_segment_was_trimmed_is_refused_beside_a_void_segment(
     place: Place, kept_log: RetainedLog, container: Store
 ) -> None:
-    assert isinstance(container.backend, MemoryStore)
     await produce(place.store, 10)
     slept = await place.store.get(log_file("0", 0))
     assert slept is not None
     await processor(place, container).run(until_end=True)
     [letters] = [entry.key for entry in (await container.list(LAYOUT.dead_letters)).entries]
-    with pytest.raises((Killed, BaseExceptionGroup)):
-        fate = Fate(1, "before")  # the intent; then that it is done, which is never written
-        async with Replay.opened(Store(Fragile(container.backend, fate)), "numbers", place.store) as replay:
-            await replay.file(letters)
-    assert await place.numbers(LOG) == [0, 10], "it has landed"
+    await kill_a_replay(place.store, container, letters, appended=True)
+    assert await place.numbers(LOG) == [0, 10]
     await produce(place.store, 10, first=11)
     await processor(place, container).run(until_end=True)
     place.wait(2 * HOUR)
@@ -262,9 +276,9 @@ async def test_a_replay_that_landed_and_was_trimmed_is_left_to_people_though_a_v
     await place.store.create(log_file("0", 10), slept.body)
     assert await place.numbers(LOG) == [10, 11]
     async with Replay.opened(container, "numbers", place.store) as replay:
-        with pytest.raises(CorruptObject, match="unfinished work was to append, and the log was trimmed below 11"):
+        with pytest.raises(CorruptObject, match=UNFINISHED):
             await replay.file(letters)
-    assert await end_of(place.store, "0") == 21
+    assert await end_offset(place.store, "0") == 21
 
 
 async def test_a_log_of_which_everything_is_young_is_left_alone(place: Place, kept_log: RetainedLog) -> None:

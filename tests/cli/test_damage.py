@@ -55,7 +55,9 @@ def test_damage_is_said_with_the_place_and_a_remedy_on_one_line(run: Run, state:
 
     (source / "log.json").write_bytes(b"{")
     for command in (replay, ["readers", "list", "--log", source]):
-        assert damaged(run, *command).startswith(f"error: file://{source}/log.json: is no description of a log")
+        assert damaged(run, *command).startswith(
+            f"error: file://{source}/log.json: is not a valid LogMetadata document"
+        )
 
     (place / LAYOUT.group).write_bytes(b"{")
     assert damaged(run, "status", *given).startswith(f"error: file://{place}/Delays/group.json: is no group document")

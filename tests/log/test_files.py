@@ -15,13 +15,13 @@ from actorproc.errors import CorruptObject, UsageError
 from actorproc.group.membership import GroupDocument
 from actorproc.log.metadata import create_log, open_log
 from actorproc.log.producer import Producer
-from actorproc.log.segment import ROW_GROUP_BYTES, Segment, SegmentFooter, encode_file
+from actorproc.log.segment import ROW_GROUP_BYTES, Segment, SegmentFooter, encode_segment
 from actorproc.records import RECORD_SCHEMA, Batch
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 
-NOTES = SegmentFooter("put", "producer", newest=1, running=1, covers=0)
+NOTES = SegmentFooter(put_id="put", producer="producer", newest=1, running=1, covers=0)
 
 
 def table(values: list[bytes | None]) -> pa.Table:
@@ -76,7 +76,7 @@ async def test_a_log_that_is_described_wrongly_is_corrupt(body: bytes) -> None:
 
 
 def test_no_changed_byte_of_the_data_goes_unnoticed() -> None:
-    body = encode_file(table([b"%d" % (i * i) for i in range(200)]), NOTES, "zstd")
+    body = encode_segment(table([b"%d" % (i * i) for i in range(200)]), NOTES, "zstd")
     whole = [value for batch in Segment("0", 0, body).batches() for value in batch.values]
     footer = int.from_bytes(body[-8:-4], "little") + 8
     noticed = 0
@@ -91,23 +91,23 @@ def test_no_changed_byte_of_the_data_goes_unnoticed() -> None:
 
 def test_a_large_file_has_row_groups_that_fit_into_memory() -> None:
     data = table([b"%9d" % i * 100 for i in range(20_000)])
-    groups = pq.ParquetFile(pa.BufferReader(encode_file(data, NOTES, "zstd"))).metadata
+    groups = pq.ParquetFile(pa.BufferReader(encode_segment(data, NOTES, "zstd"))).metadata
     assert groups.num_row_groups == round(data.nbytes / ROW_GROUP_BYTES) > 1
-    batches = list(Segment("0", 70, encode_file(data, NOTES, "zstd")).batches())
+    batches = list(Segment("0", 70, encode_segment(data, NOTES, "zstd")).batches())
     assert max(batch.nbytes for batch in batches) <= 1.5 * ROW_GROUP_BYTES
     assert [sequence for batch in batches for sequence in batch.sequences] == list(range(70, 20_070))
 
 
 @pytest.mark.parametrize("skip", [0, 1, 6000, 19_999, 20_000])
 def test_records_are_skipped_across_row_groups(skip: int) -> None:
-    file = Segment("0", 0, encode_file(table([b"%9d" % i * 100 for i in range(20_000)]), NOTES, "zstd"))
+    file = Segment("0", 0, encode_segment(table([b"%9d" % i * 100 for i in range(20_000)]), NOTES, "zstd"))
     assert [sequence for batch in file.batches(skip) for sequence in batch.sequences] == list(range(skip, 20_000))
 
 
 @pytest.mark.parametrize("compression", ["zstd", "lz4", "snappy", "gzip", "none"])
 def test_each_compression_reads_back(compression: str) -> None:
     values = [b"a" * 100, None, b"", b"\x00\xff"]
-    (batch,) = Segment("0", 0, encode_file(table(values), NOTES, compression)).batches()
+    (batch,) = Segment("0", 0, encode_segment(table(values), NOTES, compression)).batches()
     assert batch.values == values
     assert batch.data.schema.equals(RECORD_SCHEMA)
 
@@ -115,13 +115,13 @@ def test_each_compression_reads_back(compression: str) -> None:
 def test_parquet_files_of_others_are_told_from_a_log_file() -> None:
     sink = io.BytesIO()
     pq.write_table(pa.table({"x": [1, 2]}), sink)
-    with pytest.raises(CorruptObject, match="is no file of a log"):
+    with pytest.raises(CorruptObject, match="is not a valid SegmentFooter document"):
         Segment("0", 0, sink.getvalue())
     with pytest.raises(CorruptObject, match="has no records"):
-        Segment("0", 0, encode_file(table([]), NOTES, "zstd"))
+        Segment("0", 0, encode_segment(table([]), NOTES, "zstd"))
 
 
 def test_a_file_little_larger_than_a_row_group_has_one_so_that_no_reader_holds_the_rest_of_it() -> None:
     data = table([b"x" * 1000] * 4_300)
     assert data.nbytes > ROW_GROUP_BYTES
-    assert pq.ParquetFile(pa.BufferReader(encode_file(data, NOTES, "zstd"))).num_row_groups == 1
+    assert pq.ParquetFile(pa.BufferReader(encode_segment(data, NOTES, "zstd"))).num_row_groups == 1

@@ -6,9 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from actorproc.log.append_once import ending
-from actorproc.log.offsets import find_time
-from actorproc.log.segment import SegmentFooter, encode_file
+from actorproc.log.offsets import log_end, offset_of_time
+from actorproc.log.segment import SegmentFooter, encode_segment
 from actorproc.records import Batch
 from actorproc.storage.names import log_file
 from actorproc.storage.store import Listing, Store
@@ -25,8 +24,9 @@ def microseconds(number: int) -> int:
 
 def file(at: int, put_id: str, *, covers: int, running: int | None = None) -> bytes:
     data = Batch.of("0", [b"x"], [0], timestamps=[hour(at)]).data
-    notes = SegmentFooter(put_id, "p", microseconds(at), running or microseconds(at), covers)
-    return encode_file(pa.Table.from_batches([data]), notes, "zstd")
+    time = microseconds(at)
+    notes = SegmentFooter(put_id=put_id, producer="p", newest=time, running=running or time, covers=covers)
+    return encode_segment(pa.Table.from_batches([data]), notes, "zstd")
 
 
 async def test_a_file_of_another_that_comes_while_the_end_is_looked_for_is_not_taken_for_known() -> None:
@@ -43,10 +43,10 @@ async def test_a_file_of_another_that_comes_while_the_end_is_looked_for_is_not_t
     backend = Raced()
     store = Store(backend)
     await store.create(log_file("0", 0), file(1, "first", covers=0))
-    end = await ending(store, "0", 0)
+    end = await log_end(store, "0", 0)
     assert backend.raced
     # An old record is appended by what was found, and a later one by somebody who knows all of that.
     old = file(2, "old", covers=end.base, running=max(end.running, microseconds(2)))
     await store.create(log_file("0", 2), old)
     await store.create(log_file("0", 3), file(11, "last", covers=3))
-    assert await find_time(store, "0", microseconds(9)) == (1, 0)
+    assert await offset_of_time(store, "0", microseconds(9)) == (1, 0)

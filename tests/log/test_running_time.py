@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from actorproc.log.offsets import read_notes
+from actorproc.log.offsets import read_footer_at
 from actorproc.log.producer import Producer
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
@@ -25,7 +25,7 @@ async def append(producer: Producer, *hours: int) -> None:
 
 
 async def times(store: Store, base: int) -> tuple[int, int]:
-    notes, _ = await read_notes(store, "0", base)
+    notes, _ = await read_footer_at(store, "0", base)
     return notes.newest, notes.running
 
 

@@ -546,4 +546,4 @@ async def test_a_head_that_is_no_head_does_not_stop_readers_or_producers() -> No
     source = await opened(store)
     assert await values(source, "0") == [b"a", b"b"]
     assert await source.end("0") == End("2", 1)
-    await HintWriter(store, store.clock).look_around()
+    await HintWriter(store, store.clock).read_others()

@@ -17,7 +17,7 @@ from actorproc.errors import StoreError, UsageError
 from actorproc.log import appender
 from actorproc.log import serializers as payloads
 from actorproc.log.producer import Producer
-from actorproc.log.segment import Segment, encode_file
+from actorproc.log.segment import Segment, encode_segment
 from actorproc.records import Batch
 from actorproc.storage.names import log_file
 from actorproc.storage.store import Store
@@ -90,10 +90,10 @@ def test_an_error_that_nobody_expected_is_that_batchs_alone(monkeypatch: pytest.
     def picky(table: pa.Table, *rest: Any) -> bytes:
         if b"bad" in table.column("value").to_pylist():
             raise ValueError("no such luck")
-        return encode_file(table, *rest)
+        return encode_segment(table, *rest)
 
     async def main() -> None:
-        monkeypatch.setattr(appender, "encode_file", picky)
+        monkeypatch.setattr(appender, "encode_segment", picky)
         clock = VirtualClock("p")
         store = Store(MemoryStore(clock=clock), clock=clock)
         async with Producer(

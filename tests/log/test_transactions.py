@@ -8,12 +8,13 @@ from datetime import UTC, datetime
 
 import anyio
 import numpy as np
+import orjson
 import pytest
 
 from actorproc.errors import CorruptObject, SourceError, StoreUnavailable, UsageError
 from actorproc.log import transactions
 from actorproc.log.metadata import create_log
-from actorproc.log.offsets import end_of
+from actorproc.log.offsets import end_offset
 from actorproc.log.producer import Producer
 from actorproc.log.staged_files import StagedFile, decode_staged, encode_staged
 from actorproc.log.transactions import Transactions, is_begun, is_done
@@ -321,7 +322,21 @@ async def test_an_unfinished_batch_that_was_trimmed_is_refused_though_a_void_fil
     await world.truth.put_if_absent(log_file("0", 1), slept.body)
     with pytest.raises(CorruptObject, match=r"transactions/t\.json: batch 0 is unfinished.*partition 0.*begin at 2"):
         await world.commit(0, BATCH)
-    assert await end_of(Store(world.truth), "0") == 3
+    assert await end_offset(Store(world.truth), "0") == 3
+
+
+async def test_a_transaction_of_format_1_is_continued(world: World) -> None:
+    """In that format `put_id` named the batch, and `write_id` made each version unique."""
+    with pytest.raises((Killed, BaseExceptionGroup)):
+        await world.commit(0, BATCH, store=Store(KilledAtTheEnd(world.truth, Fate())))
+    stored = await world.truth.get(log_transaction("t"))
+    assert stored is not None
+    document = orjson.loads(stored.body)
+    document |= {"version": 1, "write_id": document["put_id"], "put_id": document.pop("batch_id")}
+    await world.truth.put(log_transaction("t"), orjson.dumps(document))
+    await world.someone_appends()
+    await world.commit(0, BATCH)
+    assert await world.values() == EXPECTED
 
 
 async def test_staged_records_that_are_gone_are_named(world: World) -> None:
@@ -329,7 +344,7 @@ async def test_staged_records_that_are_gone_are_named(world: World) -> None:
         await world.commit(0, BATCH, Fate(4, "before"))  # two staged, the head, the plan; then the first append
     for key in await world.staged():
         await world.truth.delete(key)
-    with pytest.raises(CorruptObject, match=r"needs staged records that are gone: staged/t/0+/"):
+    with pytest.raises(CorruptObject, match=r"staged/t/0+/.* is needed by an unfinished transaction"):
         await world.commit(0, BATCH)
 
 
@@ -371,7 +386,7 @@ async def test_a_place_without_a_log_is_refused() -> None:
 
 
 def test_what_is_no_staged_object_is_named() -> None:
-    with pytest.raises(CorruptObject, match="staged/t: are no staged records"):
+    with pytest.raises(CorruptObject, match="staged/t: is not a valid staged file"):
         decode_staged("staged/t", b"what")
 
 

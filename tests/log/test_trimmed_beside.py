@@ -14,10 +14,7 @@ from actorproc.admin.replay import Replay, Replayed
 from actorproc.admin.retained import RetainedLog
 from actorproc.admin.trim import trim
 from actorproc.config.settings import Settings
-from actorproc.log import append_once as once
-from actorproc.log import transactions
-from actorproc.log.append_once import ending, hinting
-from actorproc.log.metadata import open_log
+from actorproc.log.offsets import log_end
 from actorproc.log.producer import Producer
 from actorproc.log.staged_files import StagedFile, encode_staged
 from actorproc.log.transactions import Transactions, is_done
@@ -90,7 +87,7 @@ async def latest(store: Store) -> int:
 
 
 async def base(store: Store) -> int:
-    return (await ending(store, "0", 0)).base
+    return (await log_end(store, "0", 0)).base
 
 
 @pytest.mark.parametrize("look", [produce, latest, base])
@@ -110,16 +107,16 @@ def test_a_newest_file_that_is_trimmed_between_the_listing_and_the_look_is_no_da
     run(main())
 
 
-def sleeping_in(land: Any, meanwhile: Meanwhile) -> Any:
-    """Stands still before the first append, while others work."""
-    todo = [meanwhile]
+def sleep_before_first_append(monkeypatch: pytest.MonkeyPatch, meanwhile: Meanwhile) -> None:
+    """The first append of a transaction waits until `meanwhile` is over."""
+    create, todo = Transactions._create, [meanwhile]
 
-    async def slept(*args: Any, **how: Any) -> Any:
+    async def slept(self: Transactions, *args: Any) -> bool:
         if todo:
             await todo.pop()()
-        return await land(*args, **how)
+        return await create(self, *args)
 
-    return slept
+    monkeypatch.setattr(Transactions, "_create", slept)
 
 
 async def staged(store: Store, *values: str) -> list[StagedFile]:
@@ -147,7 +144,7 @@ def test_a_driver_that_slept_while_another_finished_its_batch_hears_that_it_is_d
             assert (await log_contents(world.store))["0"] == [b"first", b"a", b"b"]
             await world.hours_later()
 
-        monkeypatch.setattr(transactions, "land", sleeping_in(once.land, another))
+        sleep_before_first_append(monkeypatch, another)
         await commit()
         assert await base(world.store) == 5, "first, a, b, x, y"
 
@@ -169,14 +166,14 @@ def test_a_replay_that_slept_while_another_finished_it_hears_that_it_is_done(
         await world.store.put(key, orjson.dumps(letter) + b"\n")
 
         async def replay() -> Replayed | None:
-            async with hinting(world.store) as heads:
-                return await Replay(world.store, "H", world.store, heads, await open_log(world.store)).file(key)
+            async with Replay.opened(world.store, "H", world.store) as replay:
+                return await replay.file(key)
 
         async def another() -> None:
             assert await replay() == Replayed(1, 0)
             await world.hours_later()
 
-        monkeypatch.setattr("actorproc.admin.replay.land", sleeping_in(once.land, another))
+        sleep_before_first_append(monkeypatch, another)
         assert await replay() == Replayed(0, 1)
         assert await base(world.store) == 4, "first, dead, x, y"
 

@@ -147,7 +147,7 @@ def test_what_the_log_says_of_itself_names_the_processor_and_host_that_read_it_a
 
     with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as logs:
         virtual(main())
-    (bad,) = [log for log in logs if log["event"] == "log.bad_head"]
+    (bad,) = [log for log in logs if log["event"] == "log.hint_corrupt"]
     assert (bad["processor"], bad["host"]) == ("Capture", "a")
     (own,) = [log for log in logs if log["event"] == "app.event"]
     assert own.keys() == {"event", "log_level"}

@@ -29,6 +29,7 @@ from actorproc.spark import read_output
 from actorproc.spark.log_writer import Message, StreamWriter
 from actorproc.spark.query import Sink
 from actorproc.spark.target import check_record_columns, parse_write_options, to_records
+from actorproc.storage.document import SharedDocument
 from actorproc.storage.names import LOG_STAGED, log_transaction
 from actorproc.stores import open_store
 from tests.log.reading import batches
@@ -204,7 +205,7 @@ async def test_a_micro_batch_that_was_begun_is_finished_though_no_row_is_found_a
     message = writer._stage(iter([pa.record_batch({"value": ["0", "1", "2"]})]), 2, "query", 7)
     async with open_store(url) as store, Transactions.opened(store) as transactions:
         plan = await transactions._plan(7, message.staged)  # and killed before anything is appended
-        await transactions._write(log_transaction("query"), plan, None)
+        await SharedDocument(store, log_transaction("query"), Transaction).swap(plan)
     nothing: list[WriterCommitMessage | None] = [Message("query", []), None]
 
     writer.commit(nothing, 6)

@@ -74,7 +74,7 @@ async def test_a_head_that_is_none_keeps_no_reader_looking(store: Store, caplog:
     source = LogSource(store, settings=SETTINGS)
     await source.open()
     assert (await source.end("0")).sequence == 0
-    assert "log.bad_head" not in caplog.text
+    assert "log.hint_corrupt" not in caplog.text
 
 
 async def test_foreign_names_do_not_take_the_place_of_ours_in_a_listing(store: Store) -> None:
