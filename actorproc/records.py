@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from itertools import chain, repeat
-from operator import length_hint
+from itertools import chain, count, repeat
 from typing import Any, NamedTuple, TypeVar, overload
 
 import msgspec
@@ -120,12 +119,6 @@ class Batch:
         self.partition = partition
         self.data = data
         self.sequence_array = sequences
-        self._tracked: Iterator[object] | None = None
-        self._behind = 0
-        self.emitted: Sized = ()
-        """What has been emitted for it, where somebody keeps count."""
-        self.emitted_at_end: int | None = None
-        """How many were when iterating came to its end."""
 
     @classmethod
     def of(
@@ -180,41 +173,14 @@ class Batch:
         return cls(batches[0].partition, pa.concat_batches([batch.data for batch in batches]), sequences)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Batch, (self.partition, self.data, self.sequence_array)  # a copy is nobody's at work
+        return Batch, (self.partition, self.data, self.sequence_array)
 
     def __len__(self) -> int:
         return int(self.data.num_rows)
 
     def __iter__(self) -> Iterator[Record]:
-        # One more than there are records: it is taken when they are at their end, so `reached` can tell.
-        indices = iter(range(len(self) + 1))
-        self.track(indices)
-        return chain(self._records(indices), self._at_end())
-
-    def _records(self, indices: Iterable[int]) -> Iterator[Record]:
         sequences, values = _piecewise(_numbers, self.sequence_array), _piecewise(_objects, self.data.column("value"))
-        return map(Record, indices, sequences, values, repeat(self))
-
-    def _at_end(self) -> Iterator[Record]:
-        self.emitted_at_end = len(self.emitted)
-        yield from ()
-
-    def track(self, items: Iterator[object], behind: int = 0) -> None:
-        """From now on `reached` goes by what is left of `items`, an iterator over a list or range, and `behind` more.
-
-        Together they are one more than the records left, so that a loop at its last record can be told from one that is over.
-        """
-        self._tracked, self._behind = items, behind
-        self.emitted_at_end = None
-
-    @property
-    def reached(self) -> int | None:
-        """Index of the record that was handed out last by iterating; None before the first and after the last.
-
-        The first suspect when a handler fails.
-        """
-        left = 0 if self._tracked is None else length_hint(self._tracked) + self._behind
-        return len(self) - left if 0 < left <= len(self) else None
+        return map(Record, count(), sequences, values, repeat(self))
 
     @overload
     def __getitem__(self, at: int) -> Record: ...
@@ -226,9 +192,6 @@ class Batch:
             if step != 1:
                 raise ValueError("a batch is sliced in order, step 1")
             size = max(0, stop - start)
-            if size == len(self):
-                # One of its own: a loop over it is none over this batch, by which `ctx.commit` tells what was handled.
-                return Batch(self.partition, self.data, self.sequence_array)
             return Batch(self.partition, self.data.slice(start, size), self.sequence_array.slice(start, size))
         index = range(len(self))[at]
         return Record(index, self.sequences[index], self.values[index], self)
@@ -297,7 +260,7 @@ class Batch:
 
     def json(self) -> list[Any]:
         """The values parsed as JSON, in order. Raises `orjson.JSONDecodeError` (a ValueError) at the first that is none."""
-        return [record.json() for record in self._records(range(len(self)))]
+        return [record.json() for record in self]
 
     def to_arrow(self) -> pa.Table:
         """The columns as a table: `_sequence`, `key`, `value`, `headers`, `timestamp`. No copy."""

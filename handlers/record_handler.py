@@ -17,9 +17,9 @@ from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
 from actorproc.handlers.typed_values import TypedValues
 from actorproc.records import Batch, Record
-from actorproc.rows.emitted import PIECE
 from actorproc.rows.encoder import Row
 from actorproc.rows.fields import fields_of
+from actorproc.rows.row_buffer import PIECE
 from actorproc.runtime.error_text import safe_repr
 from actorproc.runtime.user_code import failure_of
 
@@ -116,18 +116,12 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
             for _ in range(0, len(batch), PIECE):
                 yield islice(records, PIECE), work
             return
-        left = len(batch)
-        for start in range(0, left, _PARSED):
+        for start in range(0, len(batch), _PARSED):
             piece = batch[start : start + _PARSED]
             parsed = typed.parse_all(piece.data.column("value"))
             values, call = (parsed, work) if parsed is not None else (piece.values, partial(self._parse_first, typed))
             for at in range(0, len(values), PIECE):
-                given = values[at : at + PIECE]
-                left -= len(given)
-                items = iter(given)
-                batch.track(items, left + 1)
-                yield items, call
-        batch.track(iter(()))  # at their end
+                yield values[at : at + PIECE], call
 
     def _parse_first(self, typed: TypedValues[Any], value: bytes | None, ctx: PartitionContext) -> Any:
         try:

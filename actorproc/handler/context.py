@@ -1,4 +1,4 @@
-"""What a handler holds while it works on a batch: where it runs, and what it emits, fails and commits."""
+"""The objects that a handler's methods are given: where it runs, and what it emits, fails and commits."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import anyio
 import pyarrow as pa
 
 from actorproc.errors import HandlerError, HandlerMisuse
-from actorproc.handler.attempt import Attempt, Closed, has_ended, is_forgotten
+from actorproc.handler.attempt import CUT_OFF, RETURNED, Attempt, GivenUp
 from actorproc.records import Batch, Record
-from actorproc.rows.emitted import PIECE
 from actorproc.rows.encoder import Row
-from actorproc.rows.sequenced import owned
+from actorproc.rows.row_buffer import PIECE
+from actorproc.rows.sequence_order import owned
 from actorproc.runtime.error_text import safe_repr
 from actorproc.runtime.user_code import failure_of, user_code
 
@@ -25,17 +25,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """Where a handler runs, the same for all its batches."""
+    """The partition that a handler works for; the same for all its batches."""
 
     processor: str
     host: str
     partition: str
     epoch: int
-    """Grows with each change of owner: send it along with side effects, so that a later owner fences an earlier one."""
+    """Grows with each change of owner. Send it along with side effects, so that they can be fenced."""
     options: Any = None
     """The handler's `Options`, filled."""
     shared: Any = None
-    """What the handler class's `shared` gave, the same object for all partitions of the host."""
+    """The object that the handler class's `shared` yielded, one for all partitions of the host."""
     log: Any = None
     """A structlog logger with processor, host, partition and epoch bound."""
 
@@ -43,148 +43,166 @@ class PartitionInfo:
 class PartitionContext:
     """One attempt at one batch.
 
-    `async def process` uses it on the event loop; a plain `def process` uses it in its worker thread (where
-    `anyio.from_thread.run(ctx.commit)` commits). After `process` has returned or failed it takes nothing more.
+    `async def process` uses it on the event loop. A plain `def process` uses it in its worker thread, where
+    `anyio.from_thread.run(ctx.commit)` commits. Once `process` has returned or failed, its methods raise HandlerError.
     """
 
     def __init__(
-        self, site: PartitionInfo, attempt: Attempt, commit: Callable[[Attempt, int], Awaitable[None]]
+        self, info: PartitionInfo, attempt: Attempt, commit: Callable[[Attempt, int], Awaitable[None]]
     ) -> None:
-        self._site = site
+        self._info = info
         self._attempt = attempt
-        self._emitted = attempt.emitted
-        self._rows = attempt.emitted.rows
-        self._sequences = attempt.emitted.sequences
+        self._buffer = attempt.rows
+        self._rows = attempt.rows.rows
+        self._sequences = attempt.rows.sequences
         self._commit = commit
-        attempt.batch.emitted = attempt.emitted
-        self._checked = attempt.batch
+        self._trusted: Batch | None = attempt.batch  # records of it need no check; None once the attempt is closed
         self.attempt = attempt.number
         """Number of this attempt at these records, from 1."""
 
-    # Where
-
     @property
     def processor(self) -> str:
-        return self._site.processor
+        return self._info.processor
 
     @property
     def host(self) -> str:
-        return self._site.host
+        return self._info.host
 
     @property
     def partition(self) -> str:
-        return self._site.partition
+        return self._info.partition
 
     @property
     def epoch(self) -> int:
-        """Grows with each change of owner: send it along with side effects to fence an earlier owner's."""
-        return self._site.epoch
+        """Grows with each change of owner. Send it along with side effects, so that they can be fenced."""
+        return self._info.epoch
 
     @property
     def options(self) -> Any:
         """The handler's `Options`, filled."""
-        return self._site.options
+        return self._info.options
 
     @property
     def shared(self) -> Any:
-        """What the handler class's `shared` gave, the same object for all partitions of the host."""
-        return self._site.shared
+        """The object that the handler class's `shared` yielded, one for all partitions of the host."""
+        return self._info.shared
 
     @property
     def log(self) -> Any:
         """A structlog logger with processor, host, partition and epoch bound."""
-        return self._site.log
+        return self._info.log
 
-    # What
+    # Rows
 
     def emit(self, record: Record, row: Row) -> None:
-        """Add an output row that came from `record`: a dict by column, or a tuple in the order of `output_schema` (faster).
+        """Add an output row for `record`: a dict by column, or a tuple in the order of `output_schema` (faster).
 
-        A row that does not fit `output_schema` is that record's failure.
+        A row that does not fit `output_schema` fails its record.
         """
-        if type(record) is not Record or record._batch is not self._checked:
+        if type(record) is not Record or record._batch is not self._trusted:
             self._check(record)
         self._sequences.append(record.sequence)
         self._rows.append(row)
         if len(self._rows) >= PIECE:
-            self._emitted.gather()
+            self._buffer.gather()
 
     def emit_many(self, record: Record, rows: Iterable[Row]) -> None:
-        """Add any number of output rows that came from `record`."""
+        """Add any number of output rows for `record`."""
         self._check(record)
-        rows = list(rows)  # first, as they may come from a generator that fails midway
+        rows = list(rows)  # a generator may fail midway
         self._extend([record.sequence] * len(rows), rows)
 
     def emit_each(self, records: Sequence[Record] | Batch, rows: Sequence[Row]) -> None:
-        """Add one output row for each of these records, in their order. Faster than `emit` for each."""
+        """Add one output row for each of `records`, in their order. Faster than `emit` for each."""
+        self._check_open()
         if len(rows) != len(records):
             raise HandlerMisuse(f"{len(rows)} rows for {len(records)} records: emit_each takes one for each")
         rows = rows if isinstance(rows, list) else list(rows)
         if isinstance(records, Batch):
-            if isinstance(self._attempt, Closed):
-                self._attempt.refusing.refuse(records.sequences)
             if records.partition != self._attempt.batch.partition:
                 raise _of_another(records, self._attempt.batch)
-            self._emitted.add(rows, records.sequence_array)
-            if records is self._attempt.batch and records.emitted_at_end is not None:
-                # A loop that made the rows is over, and all of them are here.
-                records.emitted_at_end = len(self._attempt.emitted)
+            self._buffer.add(rows, records.sequence_array)
             return
         for record in records:
             self._check(record)
         self._extend([record.sequence for record in records], rows)
 
     def _extend(self, sequences: Sequence[int], rows: Sequence[Row]) -> None:
+        self._check_open()  # making the rows may have taken long
         self._sequences.extend(sequences)
         self._rows.extend(rows)
         if len(self._rows) >= PIECE:
-            self._emitted.gather()
+            self._buffer.gather()
 
     def emit_arrow(self, table: pa.Table | pa.RecordBatch) -> None:
-        """Add output rows as columns. `_sequence` must be among them, as `batch.to_arrow()` gave it. Numbers are copied, so that
-        NumPy arrays may be used again."""
+        """Add output rows as columns, with the column `_sequence` of `batch.to_arrow()` among them.
+
+        Numbers are copied, so that NumPy arrays may be used again.
+        """
+        self._check_open()
         if isinstance(table, pa.RecordBatch):
             table = pa.Table.from_batches([table])
-        if not isinstance(table, pa.Table) and not isinstance(self._attempt, Closed):  # that refuses whatever it is
+        if not isinstance(table, pa.Table):
             raise HandlerMisuse(f"emit_arrow takes a pyarrow Table or RecordBatch, not a {type(table).__name__}")
-        self._attempt.tables.append(owned(table) if isinstance(table, pa.Table) else table)
+        self._buffer.tables.append(owned(table))
 
-    def dead_letter(self, record: Record, reason: str) -> None:
-        """Give this record up: it becomes a dead letter with `reason`, and rows emitted for it are dropped."""
-        self._check_open(record)
-        if not isinstance(reason, str):
-            raise TypeError(f"ctx.dead_letter takes a reason as text, not {type(reason).__name__}; an error: ctx.fail")
-        self._attempt.letters[record.sequence] = reason
+    # Records that fail
 
-    def fail(self, record: Record, error: Exception, *, again: bool = True) -> None:
-        """Say that this record alone failed: it is retried and in the end dead-lettered, the others go on.
+    def dead_letter(self, record: Record, reason: str, *, kind: str = "DeadLetter") -> None:
+        """Give this record up: it becomes a dead letter, and its rows are dropped.
 
         Args:
-            again: False: trying again would not help; it is dead-lettered at once, unless `on_error` says otherwise.
+            reason: the letter's error message.
+            kind: the letter's error type, by which letters can be listed and replayed.
         """
-        self._check_open(record)
+        self._check_at_hand(record)
+        for name, text in (("reason", reason), ("kind", kind)):
+            if not isinstance(text, str):
+                raise TypeError(f"ctx.dead_letter: {name} must be a str, not {type(text).__name__}; an error: ctx.fail")
+        self._attempt.letters[record.sequence] = GivenUp(reason, kind)
+
+    def fail(self, record: Record, error: Exception, *, again: bool = True) -> None:
+        """Fail this record alone: it is tried again and in the end dead-lettered. The other records are processed.
+
+        Args:
+            again: False if another attempt would not help: it is dead-lettered at once, unless `on_error` decides otherwise.
+        """
+        self._check_at_hand(record)
         if not isinstance(error, Exception):
             raise TypeError(f"ctx.fail takes an exception, not {safe_repr(error)}; a reason as text: ctx.dead_letter")
         self._attempt.failures[record.sequence] = failure_of(error)
         if not again:
             self._attempt.hopeless.add(record.sequence)
 
+    def _check_open(self) -> None:
+        if self._attempt.closed is not None:
+            raise self._refusal()
+
+    def _refusal(self) -> HandlerError:
+        """The error may end up in a task or thread that nobody looks at. So it is logged, and the partition looks at `late`."""
+        why = self._attempt.closed or ""
+        if why == RETURNED and not self._attempt.late.is_set():
+            self._attempt.late.set()
+            self._info.log.error("partition.emitted_too_late", error=why)
+        return HandlerError(why)
+
     def _check(self, record: Record) -> None:
-        """That it is a record, and of this partition: sequences of another's would be taken for this one's."""
+        """The sequence of another partition's record would be taken for one of this partition."""
+        self._check_open()
         if type(record) is not Record:
             raise _no_record(record)
         if record.partition != self._attempt.batch.partition:
             raise _of_another(record, self._attempt.batch)
-        self._checked = record._batch
+        self._trusted = record._batch
 
-    def _check_open(self, record: Record) -> None:
+    def _check_at_hand(self, record: Record) -> None:
         self._check(record)
         batch = self._attempt.batch
         index = bisect_left(batch.sequences, record.sequence)
         if index == len(batch) or batch.sequences[index] != record.sequence:
             raise HandlerMisuse(
-                f"record {record.sequence} is not among those at hand ({batch.first} to {batch.last}): it was done before, or "
-                "is tried apart from them"
+                f"record {record.sequence} is not among those at hand ({batch.first} to {batch.last}): it was done "
+                "before, or is tried apart from them"
             )
         if record.sequence <= self._attempt.committed:
             raise HandlerError(
@@ -192,16 +210,21 @@ class PartitionContext:
                 "finished, or commit up to an earlier one with ctx.commit(record)"
             )
 
+    # Calls to await
+
     def map(
         self, batch: Iterable[Record], work: Callable[[Record], Awaitable[T]], *, concurrency: int = 32
     ) -> Coroutine[Any, Any, list[T | None]]:
-        """Await `work` for many records at once. To be awaited itself.
+        """Await `work(record)` for many records at once. To be awaited itself.
+
+        If it is cut off, for example by a time limit around it, the records that it had not finished have failed, unless
+        the handler gives them up.
 
         Returns:
-            The results in record order. Where `work` raised, that record has failed, alone (see `fail`), its result is
-            None, and rows emitted for it are dropped. Where it is cut off from outside, as by a time limit, the records that it
-            was not done with have failed likewise, unless the handler then emits rows for them or gives them up.
+            The results in record order. If `work` raises, that record has failed alone (see `fail`), its result is None,
+            and its rows are dropped.
         """
+        self._check_open()
         if type(concurrency) is not int or concurrency < 1:
             raise HandlerMisuse(f"ctx.map: concurrency = {concurrency!r:.80}: a whole number, at least 1")
         if not callable(work):
@@ -209,59 +232,57 @@ class PartitionContext:
                 f"ctx.map takes the batch, then a function to call with each record, not a {type(work).__name__}: "
                 "write await ctx.map(batch, self.work)"
             )
-        return self._attempt.called("map", self._map(batch, work, concurrency))
+        self._attempt.maps += 1  # if it is not awaited, its records are not done
+        return self._map(batch, work, concurrency)
 
     async def _map(
         self, batch: Iterable[Record], work: Callable[[Record], Awaitable[T]], concurrency: int
     ) -> list[T | None]:
-        records = list(batch)
-        for record in records:
-            self._check(record)
-        self._attempt.batch.emitted_at_end = None  # which ones are worked on is known without
+        attempt, records = self._attempt, list(batch)
         results: list[T | None] = [None] * len(records)
-        attempt, left = self._attempt, set(range(len(records)))
-        attempt.awaited.update(record.sequence for record in records)
-        first = not attempt.produced  # all rows that there are in the end come from here
-        todo = iter(enumerate(records))
+        left, todo = set(range(len(records))), iter(enumerate(records))
 
         async def worker() -> None:
             for index, record in todo:
                 try:
                     with user_code("work"):
                         results[index] = await _awaitable(work(record))
-                except Exception as error:  # noqa: BLE001  # it is this record's failure
+                except Exception as error:  # noqa: BLE001  # it fails this record
                     self.fail(record, error)
                 left.discard(index)
-                attempt.finished(record.sequence)
+                attempt.map_ended(record.sequence, done=True)
 
         try:
-            async with anyio.create_task_group() as tasks:
-                for _ in range(min(concurrency, len(records))):
-                    tasks.start_soon(worker)
+            for record in records:
+                self._check(record)
+            attempt.mapping.update(record.sequence for record in records)
+            try:
+                async with anyio.create_task_group() as tasks:
+                    for _ in range(min(concurrency, len(records))):
+                        tasks.start_soon(worker)
+            finally:
+                for index in left:
+                    attempt.map_ended(records[index].sequence, done=False)
         finally:
-            if left:
-                attempt.ended_early([records[index].sequence for index in left], emitted_by_it=first)
+            attempt.maps -= 1
         if left:
             raise HandlerError("ctx.map was cancelled from within: work awaited something that was cancelled")
         return results
 
-    def commit(self, upto: Record | None = None) -> Coroutine[Any, Any, None]:
-        """Make position and output durable together, now: up to and with `upto`; without it to the end of the batch, which is
-        for after a loop over it. To be awaited.
+    async def commit(self, upto: Record | None = None) -> None:
+        """Make position and output durable now: up to and with the record `upto`, or the whole batch.
 
-        It stops short of the first record that has failed or that `map` still works on. Whatever fails later in this attempt,
-        what was committed is not processed again.
+        `ctx.commit()` takes every record of the batch as done, so call it after the last one. A commit stops short of the
+        first record that has failed or that `map` still works on. Committed records are not processed again, whatever
+        fails later.
 
         Raises:
             Fenced: another host runs this partition; nothing was committed.
-            HandlerError: what was emitted as columns does not fit: nothing was committed.
-            HandlerMisuse: the handler is still amid the batch and does not say which record it has done; or the record is not
-                of this batch.
+            HandlerError: a table of `emit_arrow` does not fit the schema; nothing was committed.
+            HandlerMisuse: the record is not of this batch.
         """
-        return self._attempt.called("commit", self._commit_up_to(upto))
-
-    async def _commit_up_to(self, upto: Record | None) -> None:
-        await self._commit(self._attempt, self._end() if upto is None else self._up_to(upto))
+        self._check_open()
+        await self._commit(self._attempt, self._attempt.batch.last if upto is None else self._up_to(upto))
 
     def _up_to(self, record: Record) -> int:
         batch = self._attempt.batch
@@ -273,58 +294,25 @@ class PartitionContext:
             )
         return record.sequence
 
-    def _end(self) -> int:
-        """The last sequence, if the handler may be done with it."""
-        batch, emitted = self._attempt.batch, self._attempt.emitted
-        # As where list(batch) is worked through.
-        listed = batch.emitted_at_end is not None and batch.emitted_at_end < len(emitted)
-        # Which records are done is not for us to guess: it may have taken one more than it has worked on.
-        if listed or batch.reached is not None:
-            raise HandlerMisuse(
-                "ctx.commit() takes the whole batch as done, and it was called amid its records, or rows were emitted after a "
-                "loop over them: say up to which record all is done, ctx.commit(record), or ctx.commit(batch[-1])"
-            )
-        return batch.last
-
-    # For the core
+    # For the partition
 
     def _finish(self) -> None:
-        """`process` has returned: from now on nothing can be added.
+        """`process` has returned: close the attempt.
 
         Raises:
-            HandlerMisuse: it has not awaited what it called.
+            HandlerMisuse: a `map` has not ended, or several threads emitted at once.
         """
-        calls = list(self._attempt.calls)
-        unfinished = {name for name, call in calls if not has_ended(call) and (name == "map" or is_forgotten(call))}
-        for sequence in self._attempt.abandoned():
-            self._attempt.failures[sequence] = HandlerError(_ABANDONED)
-        self._close()
-        self._emitted.check()
-        if "map" in unfinished:
+        self._close(RETURNED)
+        self._attempt.fail_cut_off()
+        self._buffer.check()
+        if self._attempt.maps:
             raise HandlerMisuse(
                 "ctx.map was called and not awaited: its records are not done when process returns; write await ctx.map(...)"
             )
-        if unfinished:
-            raise HandlerMisuse(
-                "ctx.commit was called and not awaited, so nothing was committed: write await ctx.commit() in async def process; "
-                "in a plain def, anyio.from_thread.run(ctx.commit)"
-            )
 
-    def _close(self, *, cut_off: bool = False) -> None:
-        """From now on nothing can be added; it may be that `process` was cut off, and does not know it yet."""
-        if isinstance(self._attempt, Closed):
-            return
-        for _, call in self._attempt.calls:
-            if is_forgotten(call):
-                call.close()  # else Python says, with lines of ours, that it was never awaited
-        self._attempt = closed = Closed(self._attempt, self._site.log, cut_off=cut_off)
-        self._rows = self._sequences = closed.refusing
-
-
-_ABANDONED = (
-    "ctx.map was cut off before its call for this record had ended, and the handler says nothing of it: set the time limit within "
-    "the function that ctx.map calls, or emit a row for the record, or give it up with ctx.dead_letter"
-)
+    def _close(self, why: str = CUT_OFF) -> None:
+        if self._attempt.closed is None:
+            self._attempt.closed, self._trusted = why, None
 
 
 def _no_record(given: object, how: str = "the record comes first, as in ctx.emit(record, row)") -> HandlerMisuse:
@@ -335,8 +323,8 @@ def _no_record(given: object, how: str = "the record comes first, as in ctx.emit
 
 def _of_another(given: Record | Batch, batch: Batch) -> HandlerMisuse:
     return HandlerMisuse(
-        f"{given!r} is of another partition than the batch at hand, {batch!r}, and handled there: keep records in attributes that "
-        "are set in __init__ or opened; those of the class are shared by all partitions"
+        f"{given!r} is of another partition than the batch at hand, {batch!r}, and handled there: keep records in "
+        "attributes that are set in __init__ or opened; those of the class are shared by all partitions"
     )
 
 

@@ -12,11 +12,12 @@ import anyio.abc
 
 from actorproc.errors import ActorprocError, HandlerError, HandlerMisuse, PartitionStuck, RowsLost, StaleEpoch, locate
 from actorproc.group.assignment import Lease
+from actorproc.handler.base import CloseReason
 from actorproc.host.end_progress import UntilEnd
 from actorproc.host.partition_slot import Done, Running
 from actorproc.partition.actor import HostContext, PartitionActor
-from actorproc.partition.committer import PartitionStatistics
 from actorproc.partition.dead_letter_limit import DeadLetterLimit
+from actorproc.partition.statistics import PartitionStatistics
 from actorproc.records import warm_up
 from actorproc.runtime.actor import RestartPolicy, Restarts, keep_running
 from actorproc.runtime.backoff import Backoff
@@ -151,8 +152,7 @@ class OwnPartitions:
         def make() -> PartitionActor:
             running.actor = PartitionActor(
                 partition, running.epoch, self._common, limit=running.limit,
-                end=self._until_end.ahead(partition), reached=self._until_end.note_reached, lost=self._until_end.note_lost,
-                stopping=lambda: self.closing,
+                end=self._until_end.ahead(partition), reached=self._until_end.note_reached,
             )  # fmt: skip
             return running.actor
 
@@ -225,7 +225,7 @@ class OwnPartitions:
         if running.actor is None:
             running.scope.cancel()
             return
-        running.actor.drain()
+        running.actor.drain(CloseReason.STOPPING if self.closing else CloseReason.HANDOFF)
         await self._clock.sleep(deadline - self._clock.monotonic())
         if running.actor is not None and self._running.get(running.partition) is running:
             self._log.warning(

@@ -8,8 +8,8 @@ import anyio
 
 from actorproc.errors import Fenced, HandlerMisuse, RowsLost
 from actorproc.partition.actor import PartitionActor
-from actorproc.partition.committer import PartitionState, PartitionStatistics
 from actorproc.partition.dead_letter_limit import DeadLetterLimit
+from actorproc.partition.statistics import PartitionState, PartitionStatistics
 from actorproc.runtime.actor import Restarts
 from actorproc.runtime.error_text import describe_error
 from actorproc.runtime.logger import Repeats

@@ -28,7 +28,7 @@ from actorproc.host.end_progress import UntilEnd
 from actorproc.host.owned_partitions import OwnPartitions
 from actorproc.host.partition_slot import Done
 from actorproc.partition.actor import HostContext
-from actorproc.partition.committer import PartitionStatistics
+from actorproc.partition.statistics import PartitionStatistics
 from actorproc.runtime.actor import Actor
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.error_text import error_message

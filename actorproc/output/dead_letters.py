@@ -45,16 +45,23 @@ TRACEBACK_LIMIT = 16 * 2**10
 
 
 def render_letter(
-    record: Record, error: BaseException | str, attempts: int, site: PartitionInfo, clock: Clock
+    record: Record,
+    error: BaseException | str,
+    attempts: int,
+    site: PartitionInfo,
+    clock: Clock,
+    *,
+    kind: str | None = None,
 ) -> bytes:
     """The record and its cause as a JSON line, newline included.
 
     Args:
         error: what the handler raised, or the reason that it gave itself.
+        kind: error type of the letter; default: the class of the error, "DeadLetter" for a reason.
     """
     cause: dict[str, Any]
     if isinstance(error, str):
-        cause = {"type": "DeadLetter", "message": storable(error), "traceback": None}
+        cause = {"type": storable(kind or "DeadLetter"), "message": storable(error), "traceback": None}
     else:
         trace = storable("".join(traceback.format_exception(error)))
         cause = {

@@ -1,45 +1,41 @@
-"""The partition actor, one per owned lease: reads ahead, calls the handler, commits.
+"""The partition actor, one per owned lease: read -> batch -> attempt -> commit.
 
-The commit protocol: docs/protocol.md. Leases say who should run a partition; that two owners at once do no harm is
-the work of the conditional writes here.
+The commit protocol: docs/protocol.md. Leases decide which host should run a partition; the conditional writes of the
+protocol make two owners at once harmless.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 import pyarrow as pa
 
 from actorproc.config.settings import Settings
-from actorproc.errors import Fenced, HandlerError, PartitionStuck, SourceError
+from actorproc.errors import Fenced, HandlerError, PartitionStuck, RowsLost
 from actorproc.handler.base import CloseReason, PartitionHandler
 from actorproc.handler.context import PartitionInfo
+from actorproc.partition.batch_processor import BatchProcessor
 from actorproc.partition.batch_size import Pace
-from actorproc.partition.committer import Committer, PartitionStatistics
+from actorproc.partition.committer import Committer
 from actorproc.partition.dead_letter_limit import DeadLetterLimit
 from actorproc.partition.dead_letter_summary import DeadLetterSummary
 from actorproc.partition.end_offset import EndOffset
 from actorproc.partition.handler_threads import HandlerThreads
-from actorproc.partition.outcome import Outcome
-from actorproc.partition.processing import BatchProcessor
-from actorproc.partition.read_ahead import Read, fitting
+from actorproc.partition.read_ahead import Read, ReadAhead
 from actorproc.partition.retry_pause import Interrupted
-from actorproc.records import Batch, Cursor
+from actorproc.partition.statistics import PartitionStatistics
 from actorproc.runtime.actor import Actor
-from actorproc.runtime.budget import BufferTotal, ByteBudget, ReadBudget
+from actorproc.runtime.budget import BufferTotal, ByteBudget
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.error_text import format_error
 from actorproc.runtime.logger import get_logger
 from actorproc.runtime.tasks import first_cause
 from actorproc.runtime.user_code import user_code
-from actorproc.sources.protocol import Chunk, End, Source, Start
+from actorproc.sources.protocol import End, Source, Start
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 
@@ -51,7 +47,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class HostContext:
-    """What all partitions of a processor on one host have in common."""
+    """Objects that all partitions of a processor on one host share."""
 
     processor: str
     host: str
@@ -71,86 +67,82 @@ class HostContext:
     threads: HandlerThreads
 
 
-class PartitionActor(Actor[Read | Exception]):
+class PartitionActor(Actor[None]):
     """Runs one partition under one epoch until it is drained, fenced or fails.
 
     Args:
         limit: of dead letters; pass one in to keep its count across restarts.
-        end: where the caller wants to get to, if anywhere.
+        end: the end that a run until the end waits for.
         reached: called once everything up to `end` is committed.
-        lost: called with the partition and how, when the handler has lost rows.
-        stopping: tells whether the host is stopping, for `closing`.
     """
 
-    def __init__(self, partition: str, epoch: int, common: HostContext, *, limit: DeadLetterLimit | None = None, end: End | None = None,
-                 reached: Callable[[str], None] = lambda _: None, lost: Callable[[str, str], None] = lambda *_: None, stopping: Callable[[], bool] = lambda: False) -> None:  # fmt: skip
-        super().__init__(mailbox=common.settings.read_ahead_batches)
+    def __init__(
+        self,
+        partition: str,
+        epoch: int,
+        host: HostContext,
+        *,
+        limit: DeadLetterLimit | None = None,
+        end: End | None = None,
+        reached: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        super().__init__(mailbox=1)
+        settings, clock = host.settings, host.clock
         self.partition = partition
-        self._common = common
-        self._settings, self._clock = common.settings, common.clock
-        self._limit = limit or DeadLetterLimit(common.settings)
-        self._goal = EndOffset(common.source, partition, end) if end is not None else None
-        self._stopping = stopping
+        self._host = host
+        self._settings, self._clock = settings, clock
+        self._limit = limit or DeadLetterLimit(settings)
+        self._end = EndOffset(host.source, partition, end) if end is not None else None
         self._reached = reached
-        self._lost = partial(lost, partition)
+        self._closing_for = CloseReason.HANDOFF
         self.statistics = PartitionStatistics(partition, epoch)
-        self._log = log.bind(processor=common.processor, host=common.host, partition=partition, epoch=epoch)
-        self._site = PartitionInfo(
-            common.processor, common.host, partition, epoch, common.options, common.shared, self._log
-        )
-        self._pace = Pace(common.clock, common.settings)
-        self._gathered: deque[Read | Exception] = deque()  # taken out of the mailbox, for `_next`
+        self._log = log.bind(processor=host.processor, host=host.host, partition=partition, epoch=epoch)
+        self._info = PartitionInfo(host.processor, host.host, partition, epoch, host.options, host.shared, self._log)
         self._draining = anyio.Event()
-        self._waiting: anyio.CancelScope | None = None
+        self._pace = Pace(clock, settings)
+        self._reads = ReadAhead(host.source, partition, settings, host.budget, self._pace, self._end)
         self._committer = Committer(
-            self.statistics, host=common.host, schema=common.schema, store=common.store, layout=common.layout,
-            settings=common.settings, clock=common.clock, held=common.held, news=common.news, log=self._log,
+            self.statistics, host=host.host, schema=host.schema, store=host.store, layout=host.layout,
+            settings=settings, clock=clock, held=host.held, news=host.news, log=self._log,
         )  # fmt: skip
-        self._room = ReadBudget(common.budget)
-        self._processing: BatchProcessor | None = None
+        self._processor: BatchProcessor | None = None
 
-    def drain(self) -> None:
-        """End soon: the batch in hand is finished (left to the next owner, if it waits long to be tried again), everything is
-        committed, then `run` returns."""
+    def drain(self, reason: CloseReason = CloseReason.HANDOFF) -> None:
+        """Finish the current batch, commit and stop. A batch that waits for a retry is left to the next owner."""
+        self._closing_for = reason
         self._draining.set()
-        if self._waiting is not None:
-            self._waiting.cancel()
+        self._reads.interrupt()
 
     @property
     def progress(self) -> tuple[object, ...] | None:
         """Changes while the handler gets on; None while it has nothing to do."""
-        return self._processing.progress if self._processing else None
+        return self._processor.progress if self._processor else None
 
     @property
     def trouble(self) -> str | None:
-        """Why the batch at hand does not begin, or is tried again, if so."""
-        return self._processing.trouble if self._processing else None
+        """Why the batch at hand does not begin, or is tried again; None: neither."""
+        return self._processor.trouble if self._processor else None
 
     async def run(self) -> None:
-        """Claim, walk, process, commit.
+        """Claim the partition, walk its commits, process and commit.
 
         Raises:
             Fenced: another host runs this partition.
             ActorprocError: anything else that a new start may mend.
         """
-        handler: PartitionHandler | None = None
         reason = CloseReason.LOST
         try:
             async with self._in_time("an earlier call of process has not ended, and it cannot be stopped"):
-                await self._common.threads.ended(self.partition)
+                await self._host.threads.ended(self.partition)
             await self._committer.open(self._start)
-            async with self._in_time("opened() has not ended"):
-                with user_code("opening the handler"):
-                    new = self._common.handler()
-                    await new.opened(self._site)
+            processor = self._processor = await self._open_handler()
             self.statistics.state = "running"
-            handler = new
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._read_ahead)
-                await self._work(handler)
-                await self._release()  # before the reader has ended: it may wait in a thread for long
+                tasks.start_soon(self._reads.run, self._committer.cursor)
+                await self._work(processor)
+                await self._release(processor)  # before the reader has ended: it may wait in a thread for long
                 tasks.cancel_scope.cancel()
-            reason = CloseReason.STOPPING if self._stopping() else CloseReason.HANDOFF
+            reason = self._closing_for
         except Exception as error:
             if not isinstance(first_cause(error), Fenced):
                 reason = CloseReason.FAILED
@@ -158,237 +150,156 @@ class PartitionActor(Actor[Read | Exception]):
         finally:
             if self.aborted is not None:
                 reason = CloseReason.FAILED
-            # Also by a drain that waited for long enough.
-            cut_off = self.aborted is not None or (self._draining.is_set() and self.statistics.state == "running")
-            if cut_off and self._settings.delivery == "at-most-once" and handler is not None:
-                await self._commit_after_abort()
-            self.statistics.state = "closing"
-            self._room.close()
-            self._committer.close()
-            if handler is not None:
-                await self._say_goodbye(handler, reason)
+            await self._end_run(reason)
+
+    async def _end_run(self, reason: CloseReason) -> None:
+        # A drain that took too long has cancelled this actor as well.
+        cut_off = self.aborted is not None or (self._draining.is_set() and self.statistics.state == "running")
+        if cut_off and self._settings.delivery == "at-most-once" and self._processor is not None:
+            await self._commit_after_abort()
+        self.statistics.state = "closing"
+        self._reads.close()
+        self._committer.close()
+        if self._processor is not None:
+            await self._close_handler(self._processor.handler, reason)
+
+    async def _start(self) -> str:
+        async with self._in_time("start() of the source has not ended"):
+            return await self._host.source.start(self.partition, self._host.start)
+
+    async def _open_handler(self) -> BatchProcessor:
+        async with self._in_time("opened() has not ended"):
+            with user_code("opening the handler"):
+                handler = self._host.handler()
+                await handler.opened(self._info)
+        return BatchProcessor(
+            handler, self._info, self._host.schema, self._settings, self._clock,
+            committer=self._committer, reads=self._reads, pace=self._pace,
+            threads=self._host.threads, limit=self._limit, draining=self._draining,
+        )  # fmt: skip
 
     @asynccontextmanager
     async def _in_time(self, trouble: str) -> AsyncIterator[None]:
-        """Bounds what keeps the handler from its work, as `max_process_time` bounds the work."""
+        """Bound by `max_process_time` what keeps the handler from its work, as the work itself is bounded."""
         most = self._settings.max_process_time
         with anyio.move_on_after(most) as scope:
             yield
         if scope.cancelled_caught:
             raise PartitionStuck(f"{trouble} within max_process_time = {most:g} s")
 
-    # Reading
+    # Processing
 
-    async def _read_ahead(self) -> None:
-        """Read until that fails; the failure waits its turn behind what was read before."""
-        failure: Exception
-        try:
-            with user_code(f"the source's read() of partition {self.partition}", SourceError):
-                await self._read()
-        except Exception as error:  # noqa: BLE001  # raised in `_work`
-            failure = error
-        else:
-            failure = SourceError(
-                f"the source's read() of partition {self.partition} has ended; it must go on for ever"
-            )
-        await self.send(failure)
-
-    async def _read(self) -> None:
-        """Cut what the source yields into batches and send them to the own mailbox: the read-ahead."""
-        cursor = self._committer.cursor
-        read = -1  # sequence up to which this read() has come: only a new one may begin again below what is done
-        async with aclosing(self._common.source.read_within(self.partition, cursor.position, self._room)) as chunks:
-            async for chunk in chunks:
-                read = self._check_growth(chunk.batch, read)
-                cursor = await self._pass_on(chunk, cursor)
-                del chunk  # the next may take its time, and this one's memory is free as soon as it is handled
-
-    async def _pass_on(self, chunk: Chunk, cursor: Cursor) -> Cursor:
-        """The records of `chunk` beyond `cursor` as messages; how far the chunk leads."""
-        settings = self._settings
-        position, done = cursor
-        batch = chunk.batch.after(done)
-        counted = self._room.made
-        if not counted and len(batch):  # all of it is there: its first piece holds the memory of the last
-            await self._room.reserve(batch.nbytes)
-        while len(batch):
-            piece = batch[: fitting(batch, settings.max_batch_records, settings.max_batch_bytes)]
-            batch = batch[len(piece) :]
-            done = piece.last
-            await self._room.take(piece.nbytes)
-            # Within a chunk the position to resume from is its start, and what is done of it is passed over.
-            await self.send(Read([piece], Cursor(position if len(batch) else chunk.next, done)))
-        if not counted:
-            self._room.resize(0)
-        if not len(chunk.batch):
-            await self.send(Read([], Cursor(chunk.next, done), at_end=True))
-        return Cursor(chunk.next, done)
-
-    def _check_growth(self, batch: Batch, above: int) -> int:
-        """Its last sequence; records out of order would be passed over, or come twice."""
-        if (pair := batch.disorder(above)) is not None:
-            raise SourceError(
-                f"the source's read() of partition {self.partition} gave sequence {pair[1]} after {pair[0]}: within one "
-                "read() sequences must grow from record to record, from 0"
-            )
-        return batch.last if len(batch) else above
-
-    @asynccontextmanager
-    async def _aside(self) -> AsyncIterator[None]:
-        """While a batch waits to be tried again: earlier ones are committed when they are due, and the budget's share of
-        what was read is for others, who must not wait for it."""
-        with self._pace.pause():
-            if self._committer.is_due():
-                await self._committer.commit()
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._gather)
-                with self._room.lent_out():
-                    yield
-                tasks.cancel_scope.cancel()
-
-    async def _gather(self) -> None:
-        """What comes meanwhile makes one batch, as far as that is soon done: a batch costs its pauses however small it is,
-        and a slow stream of small pieces with a bad record each would outrun the handler.
-        """
-        while len(self._gathered) < 2:
-            message = await self.receive()
-            last = self._gathered[-1] if self._gathered else None
-            if isinstance(last, Read) and isinstance(message, Read) and self._may_join(last, message):
-                last.join(message)
-            elif message is not None:
-                self._gathered.append(message)
-
-    def _may_join(self, last: Read, message: Read) -> bool:
-        if self._goal is not None and (last.at_end or self._goal.may_be_at(last.cursor)):
-            return False  # what leads up to the end that is waited for stays as it is
-        return last.fits(message, self._settings, self._pace)
-
-    # Working
-
-    async def _work(self, handler: PartitionHandler) -> None:
-        self._processing = BatchProcessor(
-            handler, self._site, self._common.schema, self._settings, self._clock,
-            save=self._save, draining=self._draining, threads=self._common.threads,
-            limit=self._limit, aside=self._aside, lost=self._lost,
-        )  # fmt: skip
-        await self._settle_goal()
+    async def _work(self, processor: BatchProcessor) -> None:
+        await self._check_end()
         while not self._draining.is_set():
-            message = await self._next()
-            if isinstance(message, Exception):
+            try:
+                read = await self._next()
+            except Exception:
                 await self._commit_before_failing()
-                raise message
-            if message is not None:
-                if self._goal is not None:
-                    self._goal.note(at_end=message.at_end)
+                raise
+            if read is not None:
+                if self._end is not None:
+                    self._end.note(at_end=read.at_end)
                 try:
-                    await self._handle(self._processing, message)
+                    await self._handle(processor, read)
                 except Interrupted:
                     return
-                del message  # the next may take its time, and need not wait beside the memory of this one
+                del read  # the next may take its time, and need not wait beside the memory of this one
+            await self._check_late_rows(processor)
             if self._committer.is_due():
                 await self._committer.commit()
-            await self._settle_goal()
+            await self._check_end()
 
-    async def _next(self) -> Read | Exception | None:
-        """The next message, cut to what is soon done; None when a commit is due first, or a drain has come."""
-        message = await self._next_whole()
-        if isinstance(message, Read) and len(message.pieces) == 1 and message.records > self._pace.records:
-            message, rest = message.split(self._pace.records, self._committer.cursor.position)
-            self._gathered.appendleft(rest)
-        return message
-
-    async def _next_whole(self) -> Read | Exception | None:
+    async def _next(self) -> Read | None:
+        """The next read; None when a commit is due first, or a drain has come."""
         due = self._committer.due_at()
-        with anyio.CancelScope() as self._waiting:
-            if self._gathered:
-                await anyio.lowlevel.checkpoint()
-                return self._gathered.popleft()
-            return await self.receive(None if due is None else due - self._clock.monotonic())
-        return None
+        return await self._reads.next(None if due is None else due - self._clock.monotonic())
 
-    async def _handle(self, processor: BatchProcessor, message: Read) -> None:
-        if not message.pieces:
-            self._committer.move(message.cursor)
+    async def _handle(self, processor: BatchProcessor, read: Read) -> None:
+        if not read.pieces:
+            self._committer.move(read.cursor)
             return
-        batch = await message.take(self._clock)
+        batch = await read.take(self._clock)
         settled = self._committer.committed.sequence == self._committer.cursor.sequence
         begun = self._clock.monotonic()
         try:
             if self._settings.delivery == "at-most-once":
-                await self._committer.go_ahead(message.cursor)  # whatever becomes of it
+                await self._committer.go_ahead(read.cursor)  # before the handler sees the batch
             self._pace.begin()
-            outcome = await processor.process(batch)
-            self._pace.done(len(batch), len(batch) - len(outcome.letters) - outcome.skipped)
+            results = await processor.process(batch)
+            self._pace.done(len(batch), len(batch) - len(results.letters) - results.skipped)
         except HandlerError:
             await self._commit_before_failing()
             raise
         finally:
-            self._room.give_back(message.nbytes)
-        self._committer.processed(batch, batch.last, message.cursor, outcome, begun)
+            self._reads.give_back(read)
+        self._committer.add(batch, batch.last, read.cursor, results, begun)
         if not self._settings.auto_commit and processor.asked_for(batch, settled) >= batch.last:
             await self._committer.commit()  # asked for while records of the batch were still open
 
-    async def _commit_before_failing(self) -> None:
-        """Before a failure ends the actor: earlier batches were good, and need not be processed again."""
-        wanted = self._settings.auto_commit or self._settings.delivery == "at-most-once"
-        if wanted and self._committer.settled:  # else it may be a commit of the handler's that was cut short
-            await self._committer.commit()
+    async def _check_late_rows(self, processor: BatchProcessor) -> None:
+        """Stop if rows came after `process` had returned. Their records are processed again if they are not committed."""
+        if processor.late.is_set():
+            if self._settings.delivery == "at-most-once":
+                await self._commit_before_failing()
+            raise RowsLost(
+                "rows were emitted after process() had returned, and are lost: await all work before it returns"
+            )
 
-    async def _commit_after_abort(self) -> None:
-        """At most once earlier batches are done for good, though the handler hangs in this one, or takes too long."""
-        why = f"not committed within {CLOSING_TIME:g} s"
-        with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSING_TIME):
-            try:
-                await self._committer.commit()
-                return
-            except Exception as error:  # noqa: BLE001  # whatever it is, what follows an abort follows
-                why = format_error(error)
-        self._log.warning("partition.not_kept", error=why)
-
-    async def _save(self, batch: Batch, outcome: Outcome, upto: int) -> None:
-        """`ctx.commit` within a batch: everything up to a record of it."""
-        cursor, now = Cursor(self._committer.cursor.position, upto), self._clock.monotonic()
-        self._committer.processed(batch, upto, cursor, outcome, now)  # which waits for nothing
-        await self._committer.commit()
-
-    async def _start(self) -> str:
-        async with self._in_time("start() of the source has not ended"):
-            return await self._common.source.start(self.partition, self._common.start)
-
-    async def _release(self) -> None:
-        """Leave nothing behind: what is done is committed, and the next owner need not walk."""
-        self.statistics.state = "draining"
-        if self._settings.auto_commit:
-            await self._committer.commit()
-        await self._committer.checkpoint()
-        self.statistics.state = "drained"
-
-    async def _settle_goal(self) -> None:
-        """Once the end that the caller waits for is processed, make it known: commit, and write the checkpoint."""
-        if self._goal is None:
+    async def _check_end(self) -> None:
+        """Once the end that a run waits for is processed, commit, write the checkpoint and report it."""
+        if self._end is None:
             return
         committer = self._committer
-        if (shortfall := await self._goal.shortfall(committer.cursor)) is not None:
+        if (shortfall := await self._end.shortfall(committer.cursor)) is not None:
             await self._commit_before_failing()
             raise shortfall
-        if not self._goal.is_reached(committer.cursor):
+        if not self._end.is_reached(committer.cursor):
             return
         if not self._settings.auto_commit and committer.committed.sequence != committer.cursor.sequence:
             raise HandlerError(
                 f"the end is processed, but the handler has not committed the records after "
                 f"{committer.committed.sequence}: with auto_commit off, call ctx.commit() at the end of each batch"
             )
-        await committer.commit()  # at least how far the source has looked
+        await committer.commit()  # at least the position up to which the source has looked
         await committer.checkpoint()
-        self._goal = None
+        self._end = None
         self._reached(self.partition)
 
-    async def _say_goodbye(self, handler: PartitionHandler, reason: CloseReason) -> None:
+    # Ending
+
+    async def _commit_before_failing(self) -> None:
+        """Before a failure ends the actor: earlier batches were good, and need not be processed again."""
+        wanted = self._settings.auto_commit or self._settings.delivery == "at-most-once"
+        if wanted and self._committer.settled:  # else a commit of the handler's may have been cut short
+            await self._committer.commit()
+
+    async def _commit_after_abort(self) -> None:
+        """At most once earlier batches count as processed, though the handler hangs in this one, or takes too long."""
+        why = f"not committed within {CLOSING_TIME:g} s"
+        with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSING_TIME):
+            try:
+                await self._committer.commit()
+                return
+            except Exception as error:  # noqa: BLE001  # the actor ends all the same
+                why = format_error(error)
+        self._log.warning("partition.not_kept", error=why)
+
+    async def _release(self, processor: BatchProcessor) -> None:
+        """Commit what is processed, and write the checkpoint, so that the next owner need not walk."""
+        await self._check_late_rows(processor)
+        self.statistics.state = "draining"
+        if self._settings.auto_commit:
+            await self._committer.commit()
+        await self._committer.checkpoint()
+        self.statistics.state = "drained"
+
+    async def _close_handler(self, handler: PartitionHandler, reason: CloseReason) -> None:
         with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSING_TIME) as scope:
-            await self._common.threads.ended(self.partition)  # a plain `process` that nobody waits for any more
+            await self._host.threads.ended(self.partition)  # a plain `process` that was cut off
             try:
                 with user_code("closing"):
-                    await handler.closing(self._site, reason)
+                    await handler.closing(self._info, reason)
             except Exception:  # noqa: BLE001  # the partition ends all the same
                 self._log.exception("partition.closing_failed")
         if scope.cancelled_caught:

@@ -1,11 +1,10 @@
-"""Finding the bad records of a batch: what is tried again, together or in parts, and what is given up."""
+"""Finds the bad records of a batch: decides which records are tried again, together or apart, and which are given up."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 from actorproc.config.settings import Settings
@@ -18,36 +17,33 @@ from actorproc.runtime.user_code import user_code
 Decide = Callable[[Exception, Batch, int], Decision | None]
 """`on_error`: the error, the records that failed, and the number of the attempt."""
 
-_GULLIBLE = 3  # wrong suspects in a batch after which it is halved: the handler fails elsewhere than where it iterates
-
 
 @dataclass(slots=True)
 class Part:
-    """Records still to be processed together. `isolating`: a bad one among them is being sought."""
+    """Records that are processed together."""
 
     batch: Batch
     attempt: int = 1
     isolating: bool = False
-    blamed: bool = False
-    """One record, at which the handler was when it failed."""
+    """A bad record is sought among them."""
 
 
 @dataclass(slots=True)
 class Ruling:
-    """What follows from a failure. `again`: what failed waits in the parts, and is to be tried only after a pause."""
+    """The consequences of a failure."""
 
     given_up: dict[int, tuple[Exception, Decision]] = field(default_factory=dict)
-    """Sequence -> its error, and what becomes of the record."""
+    """Error and decision for each record that is not tried again, by sequence."""
     again: bool = False
+    """The failed records wait among the parts, and are tried only after a pause."""
 
 
 class Parts:
     """The parts of one batch that are still to be processed, in the order in which they are.
 
-    A batch is tried `max_attempts` times, then cut: around the record at which the handler was, or in halves, until what
-    fails stands alone. Records that failed by themselves are tried again without the others. While a bad record is sought,
-    a part that fails by an error of a type that has failed so often in this batch is not tried again. By another type it is:
-    a service may just have gone away, and the records be good. `log`: bound to the partition.
+    A batch that fails is tried `max_attempts` times. Then it is cut in halves until each bad record is alone. Records that
+    failed alone are tried again without the others. While a bad record is sought, attempts count per type of error and
+    batch: a part that fails by a new type of error is tried again, as a service may just have gone away.
     """
 
     def __init__(self, batch: Batch, settings: Settings, decide: Decide, log: Any) -> None:
@@ -57,7 +53,6 @@ class Parts:
         self._decide = decide
         self._log = log
         self._tried: Counter[str] = Counter()  # attempts that failed by an error of this type, by its name
-        self._misled = 0  # how often the record at which the handler failed was not to blame
 
     def __iter__(self) -> Iterator[Part]:
         """Each part in its turn; a ruling may bring more."""
@@ -69,15 +64,8 @@ class Parts:
         """Sequences of the first records of the parts that wait."""
         return [part.batch.first for part in self._left]
 
-    def succeeded(self, part: Part) -> None:
-        """No record of it failed."""
-        self._misled += part.blamed
-
-    def failed(self, part: Part, error: Exception, suspect: int | None) -> Ruling:
+    def failed(self, part: Part, error: Exception) -> Ruling:
         """The attempt as a whole failed.
-
-        Args:
-            suspect: index in the part of the record at which the handler was; None or below 0: it is not known.
 
         Raises:
             HandlerError: the handler's `on_error` said stop, or failed itself.
@@ -90,16 +78,10 @@ class Parts:
             return Ruling(again=True)
         if len(part.batch) == 1 or self._once:
             return Ruling(dict.fromkeys(part.batch.sequences, (error, decision or Decision.DEAD_LETTER)))
-        self._cut(part, suspect if suspect is not None and suspect >= 0 and self._misled < _GULLIBLE else None)
+        middle = len(part.batch) // 2
+        for half in (part.batch[middle:], part.batch[:middle]):
+            self._left.appendleft(Part(half, part.attempt + (len(half) == 1), isolating=True))
         return Ruling()
-
-    def _cut(self, part: Part, suspect: int | None) -> None:
-        n = len(part.batch)
-        cuts = [n // 2] if suspect is None else [suspect, suspect + 1]
-        for start, stop in reversed(list(pairwise([0, *cuts, n]))):
-            if stop > start:
-                attempt = part.attempt + (stop - start == 1)
-                self._left.appendleft(Part(part.batch[start:stop], attempt, True, start == suspect))
 
     def failed_alone(
         self, part: Part, failures: Mapping[int, Exception], *, hopeless: Set[int], others: bool

@@ -1,14 +1,13 @@
-"""What a partition has processed and not committed yet, and how it becomes durable: rows, dead letters and position in one step.
+"""Commits rows, dead letters and position of a partition in one step, and keeps them in memory until then.
 
-The commit protocol: docs/protocol.md. That two owners at once do no harm is the work of the conditional writes here.
+The commit protocol: docs/protocol.md. Its conditional writes make two owners at once harmless.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
@@ -17,7 +16,8 @@ from actorproc.errors import HandlerError, StoreUnavailable
 from actorproc.output.chain import Commit, OutputChain, encode_commit
 from actorproc.output.checkpoint import CheckpointKeeper, Totals
 from actorproc.partition.dead_letter_summary import DeadLetterSummary, summed_up
-from actorproc.partition.outcome import Outcome
+from actorproc.partition.pending import Pending
+from actorproc.partition.statistics import PartitionStatistics
 from actorproc.records import Batch, Cursor
 from actorproc.runtime.budget import BufferTotal
 from actorproc.runtime.clock import Clock
@@ -28,46 +28,7 @@ from actorproc.storage.store import Store
 _BROKEN = 86_400.0  # seconds ahead of another host's clock
 
 CHECKPOINT_EVERY = 16
-"""Commits after which the checkpoint follows: how far the next owner has to walk at most."""
-
-
-PartitionState = Literal["opening", "running", "draining", "drained", "closing", "released", "waiting"]
-"""`drained`: all that is done is committed, and the source's `read` is still to end. `released`: drained and committed, about to be handed over. `waiting`: it failed, and is started again after a pause."""
-
-
-@dataclass(slots=True)
-class PartitionStatistics:
-    """What a partition actor has done since it started here. Times: seconds since 1970 by this host's clock."""
-
-    partition: str
-    epoch: int
-    state: PartitionState = "opening"
-    cursor: Cursor = field(default_factory=lambda: Cursor(""))
-    """Processed up to here; committed up to `committed`."""
-    committed: Cursor = field(default_factory=lambda: Cursor(""))
-    records: int = 0
-    rows: int = 0
-    dead_letters: int = 0
-    skipped: int = 0
-    commits: int = 0
-    last_commit: float | None = None
-    error: str | None = None
-
-
-@dataclass(slots=True)
-class _Pending:
-    """What was processed and is not committed yet."""
-
-    tables: list[pa.Table] = field(default_factory=list)
-    letters: list[bytes] = field(default_factory=list)
-    totals: Totals = field(default_factory=Totals)
-    bytes: int = 0
-    letter_bytes: int = 0
-    since: float | None = None
-    """When the batch of the oldest row or dead letter of it had begun."""
-
-    def __bool__(self) -> bool:
-        return bool(self.totals.rows or self.letters)
+"""Commits after which the checkpoint is written: the next owner has to walk that many at most."""
 
 
 class Committer:
@@ -104,7 +65,10 @@ class Committer:
         self._number = 0
         self._totals = Totals()
         self._time = 0.0  # no commit is made before
-        self._pending = _Pending()
+        self._pending = Pending()
+        self._new = Totals()  # of the records since the last commit
+        self._row_bytes = self._letter_bytes = 0  # of those
+        self._since: float | None = None  # when the batch of their oldest row or dead letter had begun
         self._counted = -1  # sequence up to which records are in the totals
         self._moved_at: float | None = None  # when the cursor left what is committed
         self.settled = True
@@ -151,61 +115,58 @@ class Committer:
         return commit
 
     def close(self) -> None:
-        """Let go of what was not committed."""
-        self._pending = _Pending()
+        """Drop the results that are not committed."""
+        self._clear()
+
+    def _clear(self) -> None:
+        self._pending, self._new, self._row_bytes, self._letter_bytes = Pending(), Totals(), 0, 0
+        self._since = self._moved_at = None
         self._held.clear()
 
     # Processed
 
-    def processed(self, batch: Batch, upto: int, cursor: Cursor, outcome: Outcome, begun: float) -> None:
-        """Take over what came of the records of `batch` up to sequence `upto`; it waits for a commit.
+    def add(self, batch: Batch, upto: int, cursor: Cursor, results: Pending, begun: float) -> None:
+        """Take over the results of the records of `batch` up to sequence `upto`. They wait for a commit.
 
         Args:
-            begun: when the handler got the batch, on the clock's `monotonic`: so long its rows have waited.
+            begun: when the handler got the batch, on the clock's `monotonic`: its rows have waited since then.
         """
         records = len(batch.after(self._counted)) - len(batch.after(upto))
         self._counted = max(self._counted, upto)
-        self._add(outcome, records, begun)
         self._statistics.records += records
+        self._new += Totals(records, results.rows, len(results.letters), results.skipped)
+        row_bytes, letter_bytes = results.row_bytes, results.letter_bytes
+        self._pending.tables += results.tables
+        self._pending.letters |= results.letters
+        self._held.add(row_bytes + letter_bytes)
+        self._row_bytes += row_bytes
+        self._letter_bytes += letter_bytes
+        if self._since is None and (self._new.rows or self._pending.letters):
+            self._since = begun
         self.move(cursor)
 
     def move(self, cursor: Cursor) -> None:
-        """Everything up to `cursor` is processed, and nothing came of what is new."""
-        cursor = max(cursor, self.cursor, key=lambda c: c.sequence)  # at most once: it has gone ahead
+        """Everything up to `cursor` is processed, without results."""
+        cursor = max(cursor, self.cursor, key=lambda c: c.sequence)  # at most once it has gone ahead
         if cursor != self.committed:
             self._moved_at = self._moved_at or self._clock.monotonic()
         self.cursor = self._statistics.cursor = cursor
 
-    def _add(self, outcome: Outcome, records: int, begun: float) -> None:
-        pending = self._pending
-        rows = sum(table.num_rows for table in outcome.tables)
-        size, letter_size = sum(table.nbytes for table in outcome.tables), sum(map(len, outcome.letters.values()))
-        pending.tables += outcome.tables
-        pending.letters += [letter for _, letter in sorted(outcome.letters.items())]
-        pending.totals += Totals(records, rows, len(outcome.letters), outcome.skipped)
-        self._held.add(size + letter_size)
-        pending.bytes += size
-        pending.letter_bytes += letter_size
-        if pending and pending.since is None:
-            pending.since = begun
-
-    # Due
-
     def due_at(self) -> float | None:
-        """When the next commit is due; None while there is nothing to commit."""
+        """When the next commit is due, on the clock's `monotonic`; None: nothing waits, or only the handler commits."""
         if not self._settings.auto_commit:
             return None
-        if self._pending.since is not None:
-            return self._pending.since + self._settings.commit_interval
+        if self._since is not None:
+            return self._since + self._settings.commit_interval
         return None if self._moved_at is None else self._moved_at + self._settings.idle_commit_interval
 
     def is_due(self) -> bool:
-        """Whether to commit now: enough has come together, here or on this host, or it has waited long enough.
+        """Whether to commit now: enough waits here or on this host, or it has waited long enough.
 
         Raises:
-            HandlerError: enough has come together on this host, but only the handler may commit (`auto_commit` is off).
+            HandlerError: too much waits on this host, but only the handler may commit (`auto_commit` is off).
         """
-        pending, settings = self._pending, self._settings
+        settings = self._settings
         excessive = self._held.excessive()
         due = self.due_at()
         if due is None:
@@ -216,9 +177,9 @@ class Committer:
                 )
             return False
         full = (
-            pending.totals.rows >= settings.commit_rows
-            or pending.bytes >= settings.commit_bytes
-            or pending.letter_bytes >= settings.commit_dead_letter_bytes
+            self._new.rows >= settings.commit_rows
+            or self._row_bytes >= settings.commit_bytes
+            or self._letter_bytes >= settings.commit_dead_letter_bytes
         )
         return full or excessive or self._clock.monotonic() >= due
 
@@ -237,35 +198,39 @@ class Committer:
             await self.checkpoint()
 
     async def _commit(self) -> None:
-        pending, totals, statistics = self._pending, self._totals + self._pending.totals, self._statistics
-        if pending:
-            commit = Commit(
-                put_id=self._clock.nonce(), host=self._host, epoch=statistics.epoch,
-                first=self.committed, next=self.cursor, totals=totals, time=self._now(),
-                rows=pending.totals.rows, letters=b"".join(pending.letters),
-            )  # fmt: skip
-            table = pa.concat_tables(pending.tables) if pending.tables else self._schema.empty_table()
-            cost = encoding_cost(table) + len(commit.letters)
-            body, letters = await self._clock.run_cpu_work(cost, encode_commit, table, commit)
-            news = await self._clock.run_cpu_work(pending.letter_bytes, summed_up, pending.letters)
-            await self._chain.create(self._number, commit.put_id, body, letters)
-            await self._chain.publish(self._number, commit)
-            self._number += 1
-            statistics.commits += 1
-            statistics.rows += commit.rows
-            statistics.dead_letters += len(pending.letters)
-            self._news.add(news)
-            statistics.last_commit = commit.time
-            self._log.debug(
-                "partition.committed", number=self._number - 1, rows=commit.rows, letters=len(pending.letters)
-            )
+        totals, statistics = self._totals + self._new, self._statistics
+        if self._new.rows or self._pending.letters:
+            await self._write(self._pending, totals)
         elif self.cursor != self.committed:
             await self._keeper.advance(self._number, self.cursor, totals, self._now())
             statistics.last_commit = self._time
-        statistics.skipped += pending.totals.skipped
-        self._totals, self._pending, self._moved_at = totals, _Pending(), None
-        self._held.clear()
+        statistics.skipped += self._new.skipped
+        self._totals = totals
+        self._clear()
         self.committed = statistics.committed = self.cursor
+
+    async def _write(self, pending: Pending, totals: Totals) -> None:
+        """Create the next file of the chain, with rows, dead letters and position, and publish the dead letters."""
+        statistics = self._statistics
+        letters = [letter for _, letter in sorted(pending.letters.items())]
+        commit = Commit(
+            put_id=self._clock.nonce(), host=self._host, epoch=statistics.epoch,
+            first=self.committed, next=self.cursor, totals=totals, time=self._now(),
+            rows=self._new.rows, letters=b"".join(letters),
+        )  # fmt: skip
+        table = pa.concat_tables(pending.tables) if pending.tables else self._schema.empty_table()
+        cost = encoding_cost(table) + len(commit.letters)
+        body, attached = await self._clock.run_cpu_work(cost, encode_commit, table, commit)
+        summary = await self._clock.run_cpu_work(self._letter_bytes, summed_up, letters)
+        await self._chain.create(self._number, commit.put_id, body, attached)
+        await self._chain.publish(self._number, commit)
+        self._number += 1
+        statistics.commits += 1
+        statistics.rows += commit.rows
+        statistics.dead_letters += len(letters)
+        statistics.last_commit = commit.time
+        self._news.add(summary)
+        self._log.debug("partition.committed", number=self._number - 1, rows=commit.rows, letters=len(letters))
 
     async def go_ahead(self, cursor: Cursor) -> None:
         """At most once: records up to `cursor` count as processed before anybody sees them.

@@ -1,27 +1,43 @@
-"""What was read of a partition and its handler has not taken: a message per batch; and when small pieces share one."""
+"""Reads a partition ahead of its handler: cuts what the source yields into batches, which wait in one bounded queue."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 
+import anyio
+import anyio.lowlevel
 import pyarrow as pa
 
 from actorproc.config.settings import Settings
+from actorproc.errors import SourceError
 from actorproc.partition.batch_size import Pace
+from actorproc.partition.end_offset import EndOffset
 from actorproc.records import RECORD_SCHEMA, Batch, Cursor
+from actorproc.runtime.budget import ByteBudget, ReadBudget
 from actorproc.runtime.clock import Clock
+from actorproc.runtime.user_code import user_code
+from actorproc.sources.protocol import Chunk, Source
 
 MOST_PIECES = 64
-"""Of one batch: a piece weighs kilobytes more than its bytes tell."""
+"""Pieces in one batch: each weighs kilobytes more than its `nbytes`."""
 
 
 @dataclass(slots=True)
 class Read:
-    """A message of the reader: pieces that the handler gets as one batch (none: only the end was reached), how far they
-    lead, and whether the end was there."""
+    """Pieces that the handler gets as one batch; none: the source has come to its end, or moved its position.
+
+    Attributes:
+        start: position from which all of it can be read again.
+        cursor: how far the partition is processed once the handler is done with it.
+        at_end: the source has nothing more for now.
+    """
 
     pieces: list[Batch]
+    start: str
     cursor: Cursor
     at_end: bool = False
     records: int = field(init=False)
@@ -31,27 +47,28 @@ class Read:
         self.records, self.nbytes = sum(map(len, self.pieces)), sum(piece.nbytes for piece in self.pieces)
 
     def fits(self, more: Read, limits: Settings, pace: Pace) -> bool:
-        """Whether both together are a batch to be handed out."""
+        """Whether both together are one batch within its limits."""
         if not self.pieces or not more.pieces:
             return True
         records, nbytes = self.records + more.records, self.nbytes + more.nbytes
         within = records <= limits.max_batch_records and nbytes <= limits.max_batch_bytes and pace.allows(records)
-        return within and len(self.pieces) < MOST_PIECES and _is_usual(self.pieces[-1]) and _is_usual(more.pieces[0])
+        pieces = len(self.pieces) + len(more.pieces)
+        return within and pieces <= MOST_PIECES and _is_usual(self.pieces[-1]) and _is_usual(more.pieces[0])
 
     def join(self, more: Read) -> None:
-        """Lead as far as `more`, which was read next."""
+        """Add `more`, which was read next."""
         self.pieces += more.pieces
         self.cursor = more.cursor
         self.at_end = self.at_end or more.at_end
         self.records += more.records
         self.nbytes += more.nbytes
 
-    def split(self, records: int, position: str) -> tuple[Read, Read]:
-        """Of the first so many records of its only piece, and of the rest. `position`: where reading goes on before all of it."""
+    def split(self, records: int) -> tuple[Read, Read]:
+        """The first so many records of its only piece, and the rest."""
         (piece,) = self.pieces
         head = piece[:records]
-        first = Read([head], Cursor(position, head.last))
-        rest = Read([piece[records:]], self.cursor, self.at_end)
+        first = Read([head], self.start, Cursor(self.start, head.last))
+        rest = Read([piece[records:]], self.start, self.cursor, self.at_end)
         first.nbytes, rest.nbytes = 0, self.nbytes  # the memory is free when all of it is done
         return first, rest
 
@@ -59,6 +76,167 @@ class Read:
         """The pieces as one batch, once: they are not kept beside it."""
         pieces, self.pieces = self.pieces, []
         return pieces[0] if len(pieces) == 1 else await clock.run_cpu_work(self.nbytes, Batch.joined, pieces)
+
+
+class ReadAhead:
+    """The reader of one partition and its queue of at most `read_ahead_batches`. One task reads, one takes.
+
+    Args:
+        budget: bytes that all partitions of the host may have read and not handled.
+        pace: how large a batch the handler gets.
+        end: an end that somebody waits for; reads up to it are not joined with later ones.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        partition: str,
+        settings: Settings,
+        budget: ByteBudget,
+        pace: Pace,
+        end: EndOffset | None = None,
+    ) -> None:
+        self._source = source
+        self._partition = partition
+        self._settings = settings
+        self._room = ReadBudget(budget)
+        self._pace = pace
+        self._end = end
+        self._queue: deque[Read] = deque()
+        self._failure: Exception | None = None  # raised once the queue is empty
+        self._joining = False
+        self._interrupted = False
+        self._changed = anyio.Event()
+
+    # Reading
+
+    async def run(self, cursor: Cursor) -> None:
+        """Read from `cursor` until that fails."""
+        what = f"the source's read() of partition {self._partition}"
+        try:
+            with user_code(what, SourceError):
+                await self._read(cursor)
+            self._failure = SourceError(f"{what} has ended; it must go on for ever")
+        except Exception as error:  # noqa: BLE001  # raised by `next`
+            self._failure = error
+        self.wake()
+
+    async def _read(self, cursor: Cursor) -> None:
+        read = -1  # sequence up to which this read() has come: only a new one may begin again below it
+        async with aclosing(self._source.read_within(self._partition, cursor.position, self._room)) as chunks:
+            async for chunk in chunks:
+                read = self._check_growth(chunk.batch, read)
+                cursor = await self._put_chunk(chunk, cursor)
+                del chunk  # the next may take its time, and this one's memory is free as soon as it is handled
+
+    async def _put_chunk(self, chunk: Chunk, cursor: Cursor) -> Cursor:
+        """Queue the records of `chunk` beyond `cursor`. Returns the cursor behind the chunk."""
+        settings = self._settings
+        start, done = cursor
+        batch = chunk.batch.after(done)
+        reserved = self._room.made
+        if not reserved and len(batch):  # the whole chunk is in memory until its last piece is handled
+            await self._room.reserve(batch.nbytes)
+        while len(batch):
+            piece = batch[: fitting(batch, settings.max_batch_records, settings.max_batch_bytes)]
+            batch = batch[len(piece) :]
+            done = piece.last
+            await self._room.take(piece.nbytes)
+            # Within a chunk reading can only resume at its start, and passes over the records that are done.
+            await self._put(Read([piece], start, Cursor(start if len(batch) else chunk.next, done)))
+        if not reserved:
+            self._room.resize(0)
+        if not len(chunk.batch):
+            await self._put(Read([], start, Cursor(chunk.next, done), at_end=True))
+        return Cursor(chunk.next, done)
+
+    def _check_growth(self, batch: Batch, above: int) -> int:
+        """The last sequence. Records out of order would be passed over, or come twice."""
+        if (pair := batch.disorder(above)) is not None:
+            raise SourceError(
+                f"the source's read() of partition {self._partition} gave sequence {pair[1]} after {pair[0]}: within one "
+                "read() sequences must grow from record to record, from 0"
+            )
+        return batch.last if len(batch) else above
+
+    async def _put(self, read: Read) -> None:
+        while not self._join(read):
+            if len(self._queue) < self._settings.read_ahead_batches:
+                self._queue.append(read)
+                break
+            await self._changed.wait()
+        self.wake()
+
+    # Handling
+
+    async def next(self, within: float | None = None) -> Read | None:
+        """The next read, cut to the pace; None if none comes `within` seconds, or after `interrupt`.
+
+        Raises the error of the source after everything that was read before it.
+        """
+        await anyio.lowlevel.checkpoint()  # a partition with much to read must not starve the others
+        if not self._queue and self._failure is None and not self._interrupted:
+            with anyio.move_on_after(None if within is None else max(0.0, within)):
+                await self._changed.wait()
+        if self._interrupted:
+            return None
+        if not self._queue:
+            if self._failure is not None:
+                raise self._failure
+            return None
+        read = self._queue.popleft()
+        if len(read.pieces) == 1 and read.records > self._pace.records:
+            read, rest = read.split(self._pace.records)
+            self._queue.appendleft(rest)
+        self.wake()
+        return read
+
+    def interrupt(self) -> None:
+        """Let `next` return None from now on."""
+        self._interrupted = True
+        self.wake()
+
+    def wake(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """While a batch waits for its next attempt: small reads are joined, and others may use this partition's memory.
+
+        A batch costs its pauses however small it is. So many small pieces with a bad record each would outrun the handler.
+        """
+        self._joining = True
+        queued, self._queue = self._queue, deque()
+        for read in queued:
+            if not self._join(read):
+                self._queue.append(read)
+        self.wake()
+        try:
+            with self._room.lent_out():
+                yield
+        finally:
+            self._joining = False
+
+    def _join(self, read: Read) -> bool:
+        """Join it to the last read in the queue, if that is allowed."""
+        if not self._joining or not self._queue:
+            return False
+        last = self._queue[-1]
+        if self._end is not None and (last.at_end or self._end.may_be_at(last.cursor)):
+            return False
+        if not last.fits(read, self._settings, self._pace):
+            return False
+        last.join(read)
+        return True
+
+    def give_back(self, read: Read) -> None:
+        """The handler is done with it: its memory is free."""
+        self._room.give_back(read.nbytes)
+
+    def close(self) -> None:
+        self._queue.clear()
+        self._room.close()
 
 
 def fitting(batch: Batch, records: int, size: int) -> int:
@@ -70,7 +248,7 @@ def fitting(batch: Batch, records: int, size: int) -> int:
 
 
 def _is_usual(batch: Batch) -> bool:
-    """What a source makes as it likes is handed on as it is."""
+    """A source may make batches of other types, which are not joined."""
     return (
         isinstance(batch.data, pa.RecordBatch)
         and batch.data.schema.equals(RECORD_SCHEMA)

@@ -1,9 +1,8 @@
-"""Between two attempts: what the log and the status say of the failure, and the pause, which a drain cuts short."""
+"""The pause between two attempts, which a drain cuts short, and what log and status say meanwhile."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
@@ -14,43 +13,33 @@ from actorproc.runtime.clock import Clock
 from actorproc.runtime.error_text import format_error
 from actorproc.runtime.logger import Repeats
 
-_SHORT = 1.0  # seconds of pauses that a drain sits out, rather than leave the batch to the next owner
+_SHORT = 1.0  # seconds of pauses in all that a drain sits out rather than leave the batch to the next owner
 
 
 class Interrupted(Exception):
-    """A drain came while waiting to try again: the batch is left to the next owner."""
+    """A drain came before the next attempt: the batch is left to the next owner."""
 
 
-class Retrying:
+class RetryPause:
     """For all batches of one partition.
 
     Args:
         log: bound to the partition.
         draining: set when the partition should end soon.
-        aside: entered while waiting.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        clock: Clock,
-        log: Any,
-        *,
-        draining: anyio.Event,
-        aside: Callable[[], AbstractAsyncContextManager[None]],
-    ) -> None:
+    def __init__(self, settings: Settings, clock: Clock, log: Any, draining: anyio.Event) -> None:
         self._backoff = Backoff(settings.retry_backoff, settings.retry_backoff_max)
         self._clock = clock
         self._log = log
         self._draining = draining
-        self._aside = aside
         self._sat_out = 0.0  # seconds of pauses since a drain came
         self._repeats, self._skips = Repeats(), Repeats()
         self._again: str | None = None
         self._starved: str | None = None
 
     def tell(self, attempt: int, failed: Sequence[int], error: Exception) -> None:
-        """Say that these records failed and are tried again; in the log not every time, where it goes on."""
+        """Report that these records failed and are tried again. Repeated warnings are logged now and then only."""
         records = f"record {failed[0]}" if len(failed) == 1 else f"{len(failed):,} records from {failed[0]} on"
         self._again = f"tries {records} again, after attempt {attempt}: {format_error(error)}"
         say = self._log.warning if self._repeats.due("", self._clock.monotonic()) else self._log.debug
@@ -59,7 +48,7 @@ class Retrying:
         )
 
     def tell_skipped(self, sequence: int, error: Exception | str) -> None:
-        """Say that `on_error` passed over this record; in the log not each time, where many are."""
+        """Report that `on_error` skipped this record. Repeated warnings are logged now and then only."""
         times = self._skips.due("", self._clock.monotonic())
         say = self._log.warning if times else self._log.debug
         said = error if isinstance(error, str) else format_error(error)
@@ -71,37 +60,36 @@ class Retrying:
 
     @property
     def trouble(self) -> str | None:
-        """Why the batch at hand does not begin, or is tried again, if so."""
+        """Why the batch at hand does not begin, or is tried again; None: neither."""
         return self._starved or self._again
 
     def starved(self, why: str) -> None:
-        """The handler cannot be called, for long."""
+        """The handler has waited long for a thread."""
         self._starved = why
         self._log.error("partition.starved", why=why)
 
     def fed(self) -> None:
-        """It is called."""
+        """The handler is called."""
         self._starved = None
 
     async def pause(self, attempt: int, records: int) -> None:
-        """After attempt number `attempt` at a batch of `records`.
+        """Wait after attempt number `attempt` at a batch of so many records.
 
         Raises:
-            Interrupted: a drain came, and does not sit it out.
+            Interrupted: a drain came, and does not sit the pause out.
         """
         delay = self._backoff.delay(attempt, self._clock.random)
-        async with self._aside():
-            if self._sat_out + delay <= _SHORT:
-                await self._clock.sleep(delay)
-                if self._draining.is_set():
-                    self._sat_out += delay
-                return
-            with anyio.move_on_after(delay):
-                await self._draining.wait()
+        if self._sat_out + delay <= _SHORT:
+            await self._clock.sleep(delay)
+            if self._draining.is_set():
+                self._sat_out += delay
+            return
+        with anyio.move_on_after(delay):
+            await self._draining.wait()
         if self._draining.is_set():
             self._log.warning(
                 "partition.batch_left",
                 records=records,
-                why="it would be tried again too late for this drain; the next owner processes it anew",
+                why="its next attempt would come too late for this drain; the next owner processes it again",
             )
             raise Interrupted

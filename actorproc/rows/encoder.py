@@ -19,7 +19,7 @@ from actorproc.rows.coercion import converts_natively, unknown_name, value_coerc
 from actorproc.rows.ddl import type_ddl
 from actorproc.rows.fields import ObjectWithFields, fields_of
 from actorproc.rows.schema import output_schema
-from actorproc.rows.sequenced import in_order
+from actorproc.rows.sequence_order import in_order
 
 Row = Mapping[str, Any] | tuple[Any, ...] | ObjectWithFields
 """Values by column, or all of them in the schema's order."""

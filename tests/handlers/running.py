@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import anyio
 import orjson
 import pyarrow as pa
 import structlog
@@ -15,14 +14,8 @@ from actorproc.handler.base import PartitionHandler
 from actorproc.handler.checks import checked_handler
 from actorproc.handler.context import PartitionInfo
 from actorproc.handler.options import load_options
-from actorproc.partition.dead_letter_limit import DeadLetterLimit
-from actorproc.partition.handler_threads import HandlerThreads
-from actorproc.partition.processing import BatchProcessor
 from actorproc.records import Batch
-from actorproc.rows.schema import parse_schema
-from actorproc.runtime.clock import Clock
-
-QUICK = Settings(retry_backoff=0.001, retry_backoff_max=0.002)
+from tests.partition.running import QUICK, processor
 
 
 class Result:
@@ -47,13 +40,7 @@ async def run(
     filled = load_options(kind, options, environment={})
     batch = values if isinstance(values, Batch) else Batch.of("0", values, range(100, 100 + len(values)))
 
-    async def save(*_: object) -> None:
-        raise AssertionError("nothing here commits")
-
-    processor = BatchProcessor(
-        instance, PartitionInfo("p", "h", "0", 1, filled, None, structlog.get_logger()), parse_schema(kind.schema_for(filled)), settings,
-        Clock(1), save=save, draining=anyio.Event(), threads=HandlerThreads(2, Clock(1)), limit=DeadLetterLimit(settings),
-    )  # fmt: skip
-    outcome = await processor.process(batch)
-    letters = {sequence: orjson.loads(line) for sequence, line in outcome.letters.items()}
-    return Result(pa.concat_tables(outcome.tables) if outcome.tables else None, letters)
+    info = PartitionInfo("p", "h", "0", 1, filled, None, structlog.get_logger())
+    results = await processor(instance, settings, info=info).process(batch)
+    letters = {sequence: orjson.loads(line) for sequence, line in results.letters.items()}
+    return Result(pa.concat_tables(results.tables) if results.tables else None, letters)

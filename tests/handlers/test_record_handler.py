@@ -17,7 +17,8 @@ from actorproc.handler.base import Decision, PartitionHandler
 from actorproc.handler.checks import checked_handler
 from actorproc.handler.context import PartitionContext
 from actorproc.records import Batch, Record
-from tests.handlers.running import QUICK, run
+from tests.handlers.running import run
+from tests.partition.running import QUICK
 
 NUMBERS = [str(n).encode() for n in range(20)]
 
@@ -358,20 +359,6 @@ async def test_rows_that_come_lazily_know_their_record_too(lazy: bool) -> None:
 
     result = await run(Lazy, NUMBERS[:3])
     assert [row["n"] for row in result.rows] == ([100, 100, 101, 101, 102, 102] if lazy else [101, 101])
-
-
-async def test_a_typed_handler_shows_how_far_it_is() -> None:
-    reached = []
-
-    class Slow(RecordHandler[int]):
-        output_schema = "n int"
-
-        def process_record(self, n: int, ctx: PartitionContext) -> None:
-            reached.append(ctx._attempt.batch.reached)
-
-    batch = Batch.of("0", NUMBERS[:3], range(100, 103))
-    await run(Slow, batch)
-    assert reached == [0, 1, 2]
 
 
 @pytest.mark.parametrize("concurrency", [0, -1, 2.5, True, "8"])

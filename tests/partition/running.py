@@ -1,8 +1,8 @@
-"""A handler on one batch after another, without a partition around it: what the tests of processing share."""
+"""Runs a handler on one batch after another, without a source and a store."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import orjson
@@ -12,15 +12,20 @@ import structlog
 from actorproc.config.settings import Settings
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext, PartitionInfo
+from actorproc.partition.batch_processor import BatchProcessor
+from actorproc.partition.batch_size import Pace
+from actorproc.partition.committer import Committer
 from actorproc.partition.dead_letter_limit import DeadLetterLimit
 from actorproc.partition.handler_threads import HandlerThreads
-from actorproc.partition.outcome import Outcome
-from actorproc.partition.processing import BatchProcessor
-from actorproc.records import Batch
+from actorproc.partition.pending import Pending
+from actorproc.partition.read_ahead import ReadAhead
+from actorproc.records import Batch, Cursor
 from actorproc.rows.schema import parse_schema
+from actorproc.runtime.budget import ByteBudget
 from actorproc.runtime.clock import Clock
+from actorproc.testing.memory_source import MemorySource
 
-SITE = PartitionInfo("p", "h", "0", 1, None, None, structlog.get_logger())
+INFO = PartitionInfo("p", "h", "0", 1, None, None, structlog.get_logger())
 QUICK = Settings(retry_backoff=0.001, retry_backoff_max=0.002)
 
 
@@ -48,31 +53,68 @@ def numbers(*values: int | bytes) -> Batch:
     )
 
 
+class Commits:
+    """Takes the place of the committer: `saved` has the numbers, the dead letters and the last sequence of each commit."""
+
+    def __init__(self, slow: int = 0) -> None:
+        self.cursor = Cursor("")
+        self.saved: list[tuple[list[int], list[int], int]] = []
+        self._slow = slow
+        self._added: list[tuple[list[int], list[int], int]] = []
+
+    def add(self, batch: Batch, upto: int, cursor: Cursor, results: Pending, begun: float) -> None:
+        self._added.append((column(results, "n"), sorted(results.letters), upto))
+
+    async def commit(self) -> None:
+        for _ in range(self._slow):
+            await anyio.sleep(0)
+        self.saved += self._added
+        self._added.clear()
+
+    def is_due(self) -> bool:
+        return False
+
+
+def processor(
+    handler: PartitionHandler,
+    settings: Settings = QUICK,
+    *,
+    info: PartitionInfo = INFO,
+    commits: Commits | None = None,
+    limit: DeadLetterLimit | None = None,
+    draining: anyio.Event | None = None,
+) -> BatchProcessor:
+    clock = Clock(1)
+    pace = Pace(clock, settings)
+    return BatchProcessor(
+        handler, info, parse_schema(handler.schema_for(info.options)), settings, clock,
+        committer=cast(Committer, commits or Commits()), pace=pace, threads=HandlerThreads(2, clock),
+        reads=ReadAhead(MemorySource(1), "0", settings, ByteBudget(2**20), pace),
+        limit=limit or DeadLetterLimit(settings), draining=draining or anyio.Event(),
+    )  # fmt: skip
+
+
 class Run:
-    """A handler on one batch after another, and what was saved from within."""
+    """A handler on one batch after another, and what it commits itself."""
 
     def __init__(
-        self, handler: PartitionHandler, settings: Settings = QUICK, limit: DeadLetterLimit | None = None
+        self, handler: PartitionHandler, settings: Settings = QUICK, limit: DeadLetterLimit | None = None, slow: int = 0
     ) -> None:
-        self.lost: list[str] = []
-        self.saved: list[tuple[list[int], list[int], int]] = []
+        self.commits = Commits(slow)
         self.draining = anyio.Event()
-        self.processor = BatchProcessor(
-            handler, SITE, parse_schema(handler.output_schema), settings, Clock(1),
-            save=self.save, draining=self.draining, threads=HandlerThreads(2, Clock(1)),
-            limit=limit or DeadLetterLimit(settings), lost=self.lost.append,
-        )  # fmt: skip
+        self.processor = processor(handler, settings, commits=self.commits, limit=limit, draining=self.draining)
 
-    async def save(self, batch: Batch, outcome: Outcome, upto: int) -> None:
-        self.saved.append((column(outcome, "n"), sorted(outcome.letters), upto))
+    @property
+    def saved(self) -> list[tuple[list[int], list[int], int]]:
+        return self.commits.saved
 
-    async def __call__(self, batch: Batch) -> Outcome:
+    async def __call__(self, batch: Batch) -> Pending:
         return await self.processor.process(batch)
 
 
-def column(outcome: Outcome, name: str) -> list[Any]:
-    return pa.concat_tables(outcome.tables)[name].to_pylist() if outcome.tables else []
+def column(results: Pending, name: str) -> list[Any]:
+    return pa.concat_tables(results.tables)[name].to_pylist() if results.tables else []
 
 
-def letters(outcome: Outcome) -> dict[int, dict[str, Any]]:
-    return {sequence: orjson.loads(line) for sequence, line in outcome.letters.items()}
+def letters(results: Pending) -> dict[int, dict[str, Any]]:
+    return {sequence: orjson.loads(line) for sequence, line in results.letters.items()}

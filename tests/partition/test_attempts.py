@@ -32,7 +32,7 @@ async def test_a_poison_record_is_tried_max_attempts_times_with_its_batch_and_on
 
     handler = Handler()
     outcome = await Run(handler, QUICK.model_copy(update={"max_attempts": 4}))(numbers(4, 5, 6))
-    assert handler.seen == [[4, 5, 6]] * 4 + [[4], [5], [6]]
+    assert handler.seen == [[4, 5, 6]] * 4 + [[4], [5, 6], [5], [6]]
     assert letters(outcome)[101]["attempts"] == 5
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+import contextlib
 from typing import ClassVar
 
 import anyio
+import pyarrow as pa
 import pytest
 import structlog
 
+from actorproc import errors
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
-from actorproc.partition.outcome import Outcome
-from actorproc.records import Batch, Record
+from actorproc.records import Batch
 from tests.partition.running import QUICK, Doubler, Run, column, numbers
 
 
@@ -123,9 +124,9 @@ async def test_what_fails_after_all_of_the_batch_was_committed_is_an_error_and_n
 
 
 @pytest.mark.parametrize("fails", [False, True])
-@pytest.mark.parametrize("shielded", [False, True])
+@pytest.mark.parametrize("begun", [False, True])
 async def test_a_commit_that_the_handler_does_not_wait_for_neither_loses_nor_repeats_a_row(
-    shielded: bool, fails: bool
+    begun: bool, fails: bool
 ) -> None:
     class Hasty(PartitionHandler):
         output_schema = "n long"
@@ -136,23 +137,17 @@ async def test_a_commit_that_the_handler_does_not_wait_for_neither_loses_nor_rep
                 ctx.emit(record, {"n": record.json()})
                 if record.sequence == 101:
                     self.commits.append(asyncio.create_task(ctx.commit(record)))
-                    if shielded:
+                    for _ in range(5 if begun else 0):
                         await anyio.sleep(0)
             if fails and ctx.attempt == 1:
                 raise ValueError("fails once")
 
-    class Slow(Run):
-        async def save(self, batch: Batch, outcome: Outcome, upto: int) -> None:
-            for _ in range(20):
-                await anyio.sleep(0)
-            await super().save(batch, outcome, upto)
-
-    run = Slow(Hasty())
+    run = Run(Hasty(), slow=20)
     outcome = await run(numbers(0, 1, 2, 3))
     await asyncio.gather(*Hasty.commits, return_exceptions=True)
     saved = [n for rows, _, _ in run.saved for n in rows]
     assert sorted(saved + column(outcome, "n")) == [0, 1, 2, 3]
-    assert bool(saved) == shielded
+    assert bool(saved) == begun
 
 
 async def test_a_handler_that_has_gone_through_the_batch_commits_all_of_it() -> None:
@@ -205,27 +200,6 @@ async def test_a_record_given_up_at_the_end_needs_no_commit_of_the_handler_which
     assert run.processor.asked_for(batch, settled=True) == 101
 
 
-@pytest.mark.parametrize("first", ["loop", "list"])
-async def test_what_an_earlier_attempt_has_gone_through_does_not_keep_a_later_one_from_its_commit(first: str) -> None:
-    class Falls(Doubler):
-        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
-            if ctx.attempt == 1 and first == "loop":
-                for record in batch:
-                    if record.sequence == 102:
-                        raise ConnectionError("the service for many is away, and so is that for one")
-            if ctx.attempt == 1:
-                for record in list(batch):
-                    ctx.emit(record, {"n": 0})
-                raise ConnectionError("away")
-            for index, number in enumerate(batch.json()):
-                ctx.emit(batch[index], {"n": number})
-            await ctx.commit()
-
-    run = Run(Falls())
-    await run(numbers(1, 2, 3, 4))
-    assert run.saved == [([1, 2, 3, 4], [], 103)]
-
-
 async def test_a_plain_handler_that_does_not_wait_for_its_commit_neither_loses_nor_repeats_a_row() -> None:
     class Hasty(PartitionHandler):
         output_schema = "n long"
@@ -233,25 +207,39 @@ async def test_a_plain_handler_that_does_not_wait_for_its_commit_neither_loses_n
         def process(self, batch: Batch, ctx: PartitionContext) -> None:
             for record in batch:
                 ctx.emit(record, {"n": record.json()})
-            begun = threading.Event()
-
-            async def commit(upto: Record) -> None:
-                call = ctx.commit(upto)
-                begun.set()
-                await call
-
             for upto in (batch[1], batch[2]):  # the second one while the first is made
-                begun.clear()
-                asyncio.run_coroutine_threadsafe(commit(upto), loop)
-                assert begun.wait(30)
-
-    class Slow(Run):
-        async def save(self, batch: Batch, outcome: Outcome, upto: int) -> None:
-            await anyio.sleep(0.05)
-            await super().save(batch, outcome, upto)
+                asyncio.run_coroutine_threadsafe(ctx.commit(upto), loop)
 
     loop = asyncio.get_running_loop()
-    run = Slow(Hasty())
+    run = Run(Hasty(), slow=20)
     outcome = await run(numbers(0, 1, 2, 3))
-    assert run.saved == [([0, 1], [], 101), ([2], [], 102)]
-    assert column(outcome, "n") == [3]
+    assert [n for rows, _, _ in run.saved for n in rows] + column(outcome, "n") == [0, 1, 2, 3]
+
+
+async def test_rows_that_a_commit_was_cut_off_from_are_not_lost() -> None:
+    class CutsShort(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            ctx.emit_each(batch, [{"n": record.json()} for record in batch])
+            if ctx.attempt == 1:
+                with anyio.move_on_after(0):
+                    await ctx.commit()
+
+    run = Run(CutsShort())
+    outcome = await run(numbers(*range(60_000)))  # so many that they are encoded in a thread
+    assert column(outcome, "n") == list(range(60_000))
+    assert run.saved == []
+
+
+async def test_rows_that_a_commit_could_not_encode_fail_the_attempt_though_the_handler_catches_the_error() -> None:
+    class Swallows(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            if ctx.attempt == 1:
+                ctx.emit_arrow(pa.table({"_sequence": batch.sequence_array, "unknown": batch.sequence_array}))
+                with contextlib.suppress(errors.HandlerError):
+                    await ctx.commit()
+            else:
+                await super().process(batch, ctx)
+
+    run = Run(Swallows())
+    assert column(await run(numbers(1, 2)), "attempt") == [2, 2]
+    assert run.saved == []

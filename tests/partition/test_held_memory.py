@@ -53,8 +53,8 @@ async def _committed(actor: PartitionActor) -> bool:
     return actor.statistics.committed.sequence == 27
 
 
-@pytest.mark.parametrize(("pausing", "pages"), [(False, 4), (True, 6)])
-def test_read_ahead_goes_no_further_than_its_batches_and_two_more_in_a_pause(pausing: bool, pages: int) -> None:
+@pytest.mark.parametrize("pausing", [False, True])
+def test_read_ahead_goes_no_further_than_its_batches(pausing: bool) -> None:
     class Stuck(Numbers):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             if pausing:
@@ -78,6 +78,6 @@ def test_read_ahead_goes_no_further_than_its_batches_and_two_more_in_a_pause(pau
         world.feed(1000)
         async with world.running(1):
             await anyio.sleep(100)
-        assert Counted.pages == pages
+        assert Counted.pages == 4, "one is handled, two wait, one waits for room"
 
     run(main())

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 
 import anyio
-import pyarrow as pa
 import pytest
 
 from actorproc.handler.context import PartitionContext
@@ -80,28 +79,16 @@ async def test_a_time_limit_of_asyncio_that_the_handler_catches_cuts_a_map_off_l
     assert list(letters(await Run(Timed())(numbers(1, 2)))) == [101]
 
 
-@pytest.mark.parametrize("way", ["rows", "columns", "letters"])
-async def test_a_handler_may_say_what_becomes_of_the_records_that_a_map_was_cut_off_from_and_commit_them(
-    way: str,
-) -> None:
-    class Says(CutOff):
+async def test_a_handler_may_give_up_and_commit_the_records_that_a_map_was_cut_off_from() -> None:
+    class GivesUp(CutOff):
         async def then(self, batch: Batch, ctx: PartitionContext) -> None:
-            late = batch[2:]
-            if way == "rows":
-                ctx.emit_each(late, [{"n": -1}] * len(late))
-            elif way == "columns":
-                ctx.emit_arrow(pa.table({"_sequence": late.sequence_array, "n": [-1] * len(late)}))
-            else:
-                for record in late:
-                    ctx.dead_letter(record, "late")
+            for record in batch[2:]:
+                ctx.dead_letter(record, "late")
             await ctx.commit(batch[-1])
 
-    run = Run(Says())
+    run = Run(GivesUp())
     outcome = await run(numbers(1, 2, 3, 4))
-    rows, dead, upto = run.saved[0]
-    assert (sorted(rows), dead, upto) == (
-        ([1, 2], [102, 103], 103) if way == "letters" else ([-1, -1, 1, 2, 3, 4], [], 103)
-    )
+    assert run.saved == [([1, 2], [102, 103], 103)]
     assert (column(outcome, "n"), letters(outcome)) == ([], {})
 
 
@@ -114,20 +101,6 @@ async def test_a_commit_stops_short_of_records_that_a_map_was_cut_off_from() -> 
     outcome = await run(numbers(1, 2, 3, 4))
     assert run.saved == [([1, 2], [], 101)]
     assert list(letters(outcome)) == [102, 103]
-
-
-async def test_rows_emitted_before_a_map_that_is_cut_off_stand() -> None:
-    class Before(CutOff):
-        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
-            ctx.emit_each(batch, [{"n": record.json()} for record in list(batch)])
-            await super().process(batch, ctx)
-
-        async def work(self, record: Record, ctx: PartitionContext) -> None:
-            self.scope.cancel()
-            await anyio.sleep_forever()
-
-    outcome = await Run(Before())(numbers(1, 2))
-    assert (column(outcome, "n"), letters(outcome)) == ([1, 2], {})
 
 
 @pytest.mark.parametrize("where", ["within the call", "again"])

@@ -28,7 +28,7 @@ async def test_on_error_may_skip_or_dead_letter_without_trying_again(
     outcome = await Run(handler)(numbers(1, 2, 3))
     assert (list(outcome.letters), outcome.skipped) == (dead, skipped)
     assert column(outcome, "n") == [1, 3]
-    assert handler.seen == [[1, 2, 3], [1], [2], [3]]
+    assert handler.seen == [[1, 2, 3], [1], [2, 3], [2], [3]]
 
 
 async def test_on_error_may_retry_for_ever() -> None:

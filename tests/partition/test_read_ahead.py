@@ -8,8 +8,8 @@ from actorproc.records import Batch, Cursor
 
 def test_the_first_part_of_what_was_read_leads_no_further_than_where_reading_all_of_it_began() -> None:
     """Or what a commit between both leads to would pass the second part over."""
-    whole = Read([Batch.of("0", [b"x"] * 10, range(10))], Cursor("behind", 9), at_end=True)
-    first, rest = whole.split(3, "before")
+    whole = Read([Batch.of("0", [b"x"] * 10, range(10))], "before", Cursor("behind", 9), at_end=True)
+    first, rest = whole.split(3)
     assert (first.cursor, first.records, first.at_end) == (Cursor("before", 2), 3, False)
     assert (rest.cursor, rest.records, rest.at_end) == (Cursor("behind", 9), 7, True)
     assert (first.nbytes, rest.nbytes) == (0, whole.nbytes), "the memory is free when all of it is done"

@@ -5,11 +5,9 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NoReturn
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import structlog
@@ -20,13 +18,12 @@ from actorproc.handler.context import PartitionContext, PartitionInfo
 from actorproc.log.appender import Appender
 from actorproc.output import dead_letters
 from actorproc.output.chain import Commit, OutputChain
-from actorproc.partition import attempt_rows, batch_run
 from actorproc.partition.actor import PartitionActor
-from actorproc.partition.batch_run import BatchRun
-from actorproc.partition.outcome import Outcome
-from actorproc.partition.processing import BatchProcessor
-from actorproc.records import Batch, Cursor
-from actorproc.rows import sequenced
+from actorproc.partition.batch_processor import BatchProcessor, _BatchRun
+from actorproc.partition.committer import Committer
+from actorproc.partition.pending import Pending
+from actorproc.records import Batch
+from actorproc.rows import sequence_order as sequenced
 from actorproc.storage.parquet import parse_footer
 from actorproc.storage.store import Conflict, Store
 from actorproc.testing.simulation.cluster import Broken
@@ -128,7 +125,7 @@ def test_not_publishing_dead_letters_is_found(monkeypatch: pytest.MonkeyPatch) -
 def test_losing_a_record_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     process = BatchProcessor.process
 
-    async def all_but_the_last(self: BatchProcessor, batch: Batch) -> Outcome:
+    async def all_but_the_last(self: BatchProcessor, batch: Batch) -> Pending:
         return await process(self, batch[: max(1, len(batch) - 1)])
 
     monkeypatch.setattr(BatchProcessor, "process", all_but_the_last)
@@ -152,54 +149,55 @@ def test_starting_behind_the_output_that_is_there_is_found(monkeypatch: pytest.M
 
 def test_committing_records_that_map_still_works_on_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     class Overlooked(Counter[int]):
-        def __iter__(self) -> Iterator[int]:
-            return iter(())
+        def keys(self) -> Any:
+            return frozenset[int]()
 
     init = PartitionContext.__init__
 
     def overlook(self: PartitionContext, *args: Any, **keywords: Any) -> None:
         init(self, *args, **keywords)
-        self._attempt.awaited = Overlooked()
+        self._attempt.mapping = Overlooked()
 
     monkeypatch.setattr(PartitionContext, "__init__", overlook)
     assert re.search("record .* ended as|should have .* rows|holds records", first_broken("map, commits"))
 
 
 def test_forgetting_dead_letters_at_a_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    commit = BatchRun._commit_alone
+    commit = _BatchRun._commit_alone
 
-    async def forget(self: BatchRun, attempt: Attempt, upto: int) -> None:
+    async def forget(self: _BatchRun, attempt: Attempt, upto: int) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(self, "_give_up", lambda *_: None)
             await commit(self, attempt, upto)
 
-    monkeypatch.setattr(BatchRun, "_commit_alone", forget)
+    monkeypatch.setattr(_BatchRun, "_commit_alone", forget)
     assert "ended as 0 rows and 0 dead letters, not as one of [(0, 1)]" in first_broken("commits")
 
 
 def test_forgetting_what_is_emitted_during_a_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    forget = batch_run._forget
+    """A commit that encodes rows which it does not take, as their records are still at work, and drops them."""
+    take = _BatchRun._take
 
-    def forget_more(attempt: Attempt, upto: int, rows: int, tables: int) -> None:
-        emitted, gathered = attempt.emitted, len(attempt.emitted) - len(attempt.emitted.rows)
-        if emitted._gathered:
-            emitted._gathered = [np.concatenate(emitted._gathered)[:rows]]
-            emitted._count = len(emitted._gathered[0])
-            for column in emitted._columns:
-                del column[rows:]
-        del emitted.rows[max(0, rows - gathered) :], emitted.sequences[max(0, rows - gathered) :]
-        forget(attempt, upto, rows, tables)
+    def take_all(self: _BatchRun, attempt: Attempt, upto: int) -> Pending:
+        now = take(self, attempt, upto)
+        attempt.encoded = []
+        return now
 
-    monkeypatch.setattr(attempt_rows, "_SMALL", 0)
-    monkeypatch.setattr(batch_run, "_forget", forget_more)
+    monkeypatch.setattr(_BatchRun, "_take", take_all)
     assert re.search("record .* ended as 0 rows|should have .* rows", first_broken("map, commits"))
 
 
 def test_saying_that_is_committed_what_is_not_yet_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def only_note(self: PartitionActor, batch: Batch, outcome: Outcome, upto: int) -> None:
-        self._committer.processed(batch, upto, Cursor(self._committer.cursor.position, upto), outcome, 0)
+    commit = _BatchRun._commit_alone
 
-    monkeypatch.setattr(PartitionActor, "_save", only_note)
+    async def only_note(self: _BatchRun, attempt: Attempt, upto: int) -> None:
+        async def later(_: Committer) -> None: ...
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Committer, "commit", later)
+            await commit(self, attempt, upto)
+
+    monkeypatch.setattr(_BatchRun, "_commit_alone", only_note)
     assert "ctx.commit said that" in first_broken("commits")
 
 
@@ -209,14 +207,14 @@ def test_saying_that_is_committed_what_is_not_yet_is_found(monkeypatch: pytest.M
 def test_keeping_rows_of_a_failed_attempt_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     init, last = PartitionContext.__init__, dict[Any, Attempt]()
 
-    def keep(self: PartitionContext, site: PartitionInfo, attempt: Attempt, commit: Any) -> None:
-        init(self, site, attempt, commit)
+    def keep(self: PartitionContext, info: PartitionInfo, attempt: Attempt, commit: Any) -> None:
+        init(self, info, attempt, commit)
         if attempt.number > 1 and (before := last.get(commit.__self__)) is not None:
-            tables, _ = before.emitted.copy().encode()
+            tables = [*before.encoded, *before.rows.detach().encode()[0]]
             for row in (row for table in tables for row in table.to_pylist()):
                 if (sequence := row.pop("_sequence")) in attempt.batch.sequences:
-                    attempt.emitted.rows.append(row)
-                    attempt.emitted.sequences.append(sequence)
+                    attempt.rows.rows.append(row)
+                    attempt.rows.sequences.append(sequence)
         last[commit.__self__] = attempt
 
     monkeypatch.setattr(PartitionContext, "__init__", keep)
@@ -231,7 +229,7 @@ def test_rows_out_of_order_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_going_ahead_after_the_handler_instead_of_before_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     handle = PartitionActor._handle
 
-    async def handle_first(self: PartitionActor, processor: BatchProcessor, message: Any) -> None:
+    async def handle_first(self: PartitionActor, processor: BatchProcessor, read: Any) -> None:
         later: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
         async def note(*args: Any, **how: Any) -> None:
@@ -239,7 +237,7 @@ def test_going_ahead_after_the_handler_instead_of_before_is_found(monkeypatch: p
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(self._committer._keeper, "advance", note)
-            await handle(self, processor, message)
+            await handle(self, processor, read)
         for args, how in later:
             await self._committer._keeper.advance(*args, **how)
 
@@ -250,7 +248,7 @@ def test_going_ahead_after_the_handler_instead_of_before_is_found(monkeypatch: p
 def test_losing_a_record_that_nobody_had_in_hand_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     process = BatchProcessor.process
 
-    async def all_but_the_last(self: BatchProcessor, batch: Batch) -> Outcome:
+    async def all_but_the_last(self: BatchProcessor, batch: Batch) -> Pending:
         return await process(self, batch[: max(1, len(batch) - 1)])
 
     monkeypatch.setattr(BatchProcessor, "process", all_but_the_last)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
@@ -14,7 +14,6 @@ import anyio
 from actorproc.errors import StoreError
 from actorproc.output.checkpoint import read_checkpoint
 from actorproc.output.dead_letters import letter_files, purge
-from actorproc.partition import attempt_rows
 from actorproc.runtime.clock import SYSTEM
 from actorproc.storage.names import LOG_HEADS, log_dir, partition_of
 from actorproc.storage.store import Store
@@ -92,20 +91,7 @@ def simulate(
     """
     style = style or list(STYLES)[seed % len(STYLES)]
     log = on_the_log(seed) if log is None else log
-    with _hops(Random(f"{seed}/hops").random() < 0.5):  # noqa: S311
-        return run(_Scenario.play(seed, hours, hosts, partitions, style, log), seed=seed)
-
-
-@contextmanager
-def _hops(always: bool) -> Iterator[None]:
-    """Encode even a few rows beside the event loop, as otherwise only many are: what happens meanwhile is to be seen."""
-    small = attempt_rows._SMALL
-    if always:
-        attempt_rows._SMALL = 0
-    try:
-        yield
-    finally:
-        attempt_rows._SMALL = small
+    return run(_Scenario.play(seed, hours, hosts, partitions, style, log), seed=seed)
 
 
 def on_the_log(seed: int) -> bool:
