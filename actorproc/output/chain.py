@@ -167,6 +167,19 @@ class OutputChain:
                 "the checkpoint were deleted, or older ones restored. Restore them, or start anew under another processor name",
             )
 
+    def check_not_below(self, boundary: int, number: int) -> None:
+        """See that a checkpoint with `number`, read after the boundary, has passed it: trims stay below the checkpoint.
+
+        Raises:
+            CorruptObject: it has not: it was deleted, or an older one restored.
+        """
+        if number < boundary:
+            raise CorruptObject(
+                self._layout.checkpoint(self._partition),
+                f"goes on at commit {number}, and commits below {boundary} were trimmed or compacted: the checkpoint was "
+                "deleted, or an older one restored. Restore the newest, or start anew under another processor name",
+            )
+
     async def begun(self) -> bool:
         """Whether there is any commit."""
         return await self._first_from(0) is not None

@@ -14,7 +14,7 @@ import pyarrow as pa
 from actorproc.config.settings import Settings
 from actorproc.errors import HandlerError, StoreUnavailable
 from actorproc.output.chain import Commit, OutputChain, encode_commit
-from actorproc.output.checkpoint import CheckpointKeeper, Totals
+from actorproc.output.checkpoint import Checkpoint, CheckpointKeeper, Totals
 from actorproc.partition.dead_letter_summary import DeadLetterSummary, summed_up
 from actorproc.partition.pending import Pending
 from actorproc.partition.statistics import PartitionStatistics
@@ -87,12 +87,29 @@ class Committer:
             Fenced: another host runs this partition.
             CorruptObject: commits are missing.
         """
-        checkpoint = await self._keeper.claim(start)
+        boundary = 0
+        while True:
+            checkpoint = await self._keeper.claim(start)
+            self._chain.check_not_below(boundary, checkpoint.number)
+            walked = await self._walk(checkpoint)
+            boundary = await self._chain.boundary()
+            if boundary <= checkpoint.number:
+                break
+            # The checkpoint was outdated: the walk may have met a file that was created too late, below the boundary.
+        if walked and (gap := await self._chain.gap(self._number)) is not None:
+            raise gap  # a gap must not be filled with rows that later commits have
+        self.committed = self.cursor
+        self._counted = self.cursor.sequence
+        self._statistics.cursor = self._statistics.committed = self.cursor
+        self._log.info("partition.opened", position=self.cursor.position, next_output=self._number)
+
+    async def _walk(self, checkpoint: Checkpoint) -> bool:
+        """Read the commits from the checkpoint to the end of the chain; False if the partition is new."""
         self._number, self.cursor, self._totals = checkpoint.number, checkpoint.cursor, checkpoint.totals
         self._time = checkpoint.time
-        previous, new = Cursor(""), not checkpoint.time  # never moved: perhaps another one was deleted
+        previous, new = Cursor(""), not checkpoint.time  # never moved: an earlier checkpoint may have been deleted
         walking = not new or await self._chain.begun()
-        while walking and (commit := await self._next_commit()) is not None:
+        while walking and (commit := await self._chain.read(self._number, letters=True)) is not None:
             self._chain.check_follows(self._number, commit, previous, None if new else self.cursor)
             previous = commit.next
             await self._chain.publish(self._number, commit)
@@ -102,17 +119,7 @@ class Committer:
             self._statistics.last_commit = commit.time
             if commit.next.sequence >= self.cursor.sequence:
                 self.cursor = commit.next
-        self.committed = self.cursor
-        self._counted = self.cursor.sequence
-        self._statistics.cursor = self._statistics.committed = self.cursor
-        self._log.info("partition.opened", position=self.cursor.position, next_output=self._number)
-
-    async def _next_commit(self) -> Commit | None:
-        """The one that the walk comes to. A gap must not be filled with rows that later commits have."""
-        commit = await self._chain.read(self._number, letters=True)
-        if commit is None and (gap := await self._chain.gap(self._number)) is not None:
-            raise gap
-        return commit
+        return walking
 
     def close(self) -> None:
         """Drop the results that are not committed."""

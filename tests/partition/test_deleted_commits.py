@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 from contextlib import closing
+from typing import Any
 
 import anyio
 import pytest
 
 from actorproc import errors
+from actorproc.handler.base import PartitionHandler
+from actorproc.handler.context import PartitionContext
+from actorproc.records import Batch
+from actorproc.retention.boundary import raise_boundary
+from actorproc.storage.store import Stored
 from tests.partition.world import World
+
+
+class Evens(PartitionHandler):
+    """A row for each even number, and no dead letters."""
+
+    output_schema = "n long"
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        for record in batch:
+            if record.json() % 2 == 0:
+                ctx.emit(record, {"n": record.json()})
 
 
 async def three_commits(world: World) -> bytes:
@@ -69,3 +86,35 @@ async def test_a_commit_with_other_records_than_it_had_is_noticed() -> None:
     assert other is not None
     await world.store.put(world.layout.output_file("0", 1), other.body)
     assert "00001.parquet: it goes on after record" in await refusal(world, 5)
+
+
+async def test_a_checkpoint_below_the_boundary_is_refused() -> None:
+    world = World(Evens, commit_rows=1)
+    early = await three_commits(world)
+    await raise_boundary(world.store, world.layout.boundary("0"), 2)
+    await world.store.put(world.layout.checkpoint("0"), early)
+    assert "checkpoints/0.json: goes on at commit 1, and commits below 2 were trimmed" in await refusal(world, 5)
+
+
+async def test_a_walk_that_the_boundary_passed_starts_over() -> None:
+    """While the owner walks, a trim deletes the first commit, and a late create of another one takes its place."""
+    world = World(Evens, commit_rows=1)
+    early = await three_commits(world)
+    newest = await world.store.get(world.layout.checkpoint("0"))
+    assert newest is not None
+    await world.store.put(world.layout.checkpoint("0"), early)
+    boundary, get, trimmed = world.layout.boundary("0"), world.store.get, False
+
+    async def trimmed_meanwhile(key: str, **options: Any) -> Stored | None:
+        nonlocal trimmed
+        if key == boundary and not trimmed:
+            trimmed = True
+            await world.store.put(world.layout.checkpoint("0"), newest.body)
+            await raise_boundary(world.store, boundary, 2)
+        return await get(key, **options)
+
+    world.store.get = trimmed_meanwhile  # type: ignore[method-assign]
+    world.feed(10)
+    await world.until_end(9)
+    assert (await world.checkpoint()).epoch == 9
+    assert await world.rows() == list(range(0, world.fed, 2))

@@ -41,7 +41,7 @@ class Checkpoint(NamedTuple):
 
 
 class Worker(NamedTuple):
-    """Phase 'claim', 'walk', 'run', 'retry' or 'publish', at file `number`; `known`: the checkpoint as it knows it."""
+    """Phase 'claim', 'walk', 'look', 'run', 'retry' or 'publish', at file `number`; `known`: the checkpoint as it knows it."""
 
     phase: str
     number: int
@@ -85,6 +85,8 @@ class Rules:
     """The newest file of a partition is never trimmed, so a sleeper runs into it and stops."""
     look: bool = True
     """Before dead letters are published the boundary is read: below it the commit is void, the worker stops."""
+    again: bool = True
+    """After the walk the boundary is read: if it has passed the number where the walk began, the worker opens again."""
     put_id: bool = True
     """A refused create is compared with what is there by put-id, before anybody takes it for his own."""
     absent: bool = True
@@ -131,7 +133,11 @@ class Model:
 
     def void(self, s: State, n: int) -> bool:
         """Whether a file in `output/` under number `n` counts for nothing, as far as rules tell."""
-        return self.rules.look and n < s.boundary
+        return self.rules.look and self.below_boundary(s, n)
+
+    def below_boundary(self, s: State, n: int) -> bool:
+        """Whether files in `output/` count only from a number beyond `n` on."""
+        return n < s.boundary
 
     # What can happen
 
@@ -151,6 +157,8 @@ class Model:
                     yield self._claim(s, w, worker)
                 case "walk":
                     yield self._walk(s, w, worker)
+                case "look":
+                    yield self._look(s, w, worker)
                 case "publish":
                     yield self._publish(s, w, worker)
                 case "retry":
@@ -190,13 +198,21 @@ class Model:
         n = worker.number
         file = dict(s.files).get(n)
         if file is None:
-            return f"w{w} runs from {worker.position} at {n}", _put(s, w, worker._replace(phase="run"))
+            return f"w{w} ends its walk at {n}", _put(
+                s, w, worker._replace(phase="look" if self.rules.again else "run")
+            )
         if file.letters and self.void(s, n):
             return f"w{w} is below the boundary, stops", _put(s, w, None)
         if self.rules.in_commit and self.rules.publish and file.letters and n not in dict(s.published):
             return f"w{w} publishes dead letters of {n}", _with_letters(s, n, file.letters)
         onward = worker._replace(number=n + 1, position=max(worker.position, file.next))
         return f"w{w} walks over {n}", _put(s, w, onward)
+
+    def _look(self, s: State, w: int, worker: Worker) -> Step:
+        """The walk has ended, and only now the boundary is read."""
+        if self.below_boundary(s, worker.known.number):
+            return f"w{w} walked below the boundary, opens again", _put(s, w, None)
+        return f"w{w} runs from {worker.position} at {worker.number}", _put(s, w, worker._replace(phase="run"))
 
     def _publish(self, s: State, w: int, worker: Worker) -> Step:
         assert worker.file is not None
@@ -305,6 +321,7 @@ HOLDS_LONG = {
     "unsteady silence, failure, row": Model("TFR"),
     "trimming three rows": Model("RRR", trim=True),
     "trimming, late writes, silence, failure, row": Model("SFR", trim=True, late=2),
+    "trimming four rows": Model("RRRR", crashes=0, trim=True),
 }
 
 BREAKS = {
@@ -313,6 +330,9 @@ BREAKS = {
     "trimming without a boundary": Model("RR", trim=True, rules=replace(ALL, boundary=False)),
     "trimming the newest file": Model("RRR", trim=True, rules=replace(ALL, keep_last=False)),
     "publishing without a look at the boundary": Model("SFR", trim=True, late=0, rules=replace(ALL, look=False)),
+    "running after a walk that began below the boundary": Model(
+        "RRRR", crashes=0, trim=True, rules=replace(ALL, again=False)
+    ),
     "taking another's commit for one's own": Model("FR", rules=replace(ALL, put_id=False)),
     "committing over what is there": Model("RR", rules=replace(ALL, absent=False)),
 }

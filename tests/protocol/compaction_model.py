@@ -134,7 +134,10 @@ class CompactionModel(Model):
         return dict(sorted(found.items()))
 
     def void(self, s: State, n: int) -> bool:
-        return Model.void(self, s, n) or (self.rules.void and n < _of(s).document.originals)
+        return (self.rules.look and n < s.boundary) or (self.rules.void and n < _of(s).document.originals)
+
+    def below_boundary(self, s: State, n: int) -> bool:
+        return n < max(s.boundary, _of(s).document.originals)
 
     def broken(self, s: State) -> str | None:
         if why := Model.broken(self, s):
