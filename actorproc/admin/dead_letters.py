@@ -14,7 +14,7 @@ from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
 from actorproc.output.checkpoint import read_checkpoint
 from actorproc.output.dead_letters import letter_files, purge, read_letters
-from actorproc.output.source_identity import recorded_source
+from actorproc.output.source_identity import read_source
 from actorproc.retention.readers import read_registry
 from actorproc.sources.log import LogSource
 from actorproc.storage.document import whole_number
@@ -206,11 +206,11 @@ class DeadLetters:
             UsageError: it reads something else, or that is not recorded.
         """
         name = self._layout.processor
-        recorded = await recorded_source(self._store, self._layout)
+        recorded = await read_source(self._store, self._layout)
         if recorded is None:
             raise UsageError(f"{self._store.url} does not say what {name} reads: give the log with --source")
-        url, kind = recorded
-        if kind != LogSource.__name__:
+        url = recorded.name
+        if recorded.kind != LogSource.__name__:
             refuse_source(f"{name} reads {url}", url, own=True)
         return url
 

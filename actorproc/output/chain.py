@@ -1,21 +1,22 @@
-"""The commit chain of a partition: numbered Parquet files, each of which is a commit of rows, position and dead letters.
+"""The commit chain of a partition: numbered Parquet files, each of which commits rows, position and dead letters.
 
-Protocol and its invariants: docs/protocol.md; as a model that tries every interleaving: tests/protocol/commit_model.py.
+Protocol and invariants: docs/protocol.md. Model: tests/protocol/commit_model.py.
 """
 
 from __future__ import annotations
 
 import base64
-from dataclasses import asdict, dataclass, field, replace
-from typing import Self
+from contextlib import suppress
+from dataclasses import dataclass
 
 import pyarrow as pa
+from msgspec.structs import replace
 
-from actorproc.errors import CorruptObject, Fenced
+from actorproc.errors import RESTORE, CorruptObject, Fenced
 from actorproc.output.checkpoint import Checkpoint, Totals, read_checkpoint
 from actorproc.records import Cursor
 from actorproc.retention.boundary import read_boundary
-from actorproc.storage.document import document, to_document
+from actorproc.storage.document import Document
 from actorproc.storage.listing import numbered_files
 from actorproc.storage.names import ProcessorLayout, number_before_id
 from actorproc.storage.parquet import Footer, footer_of, read_footer, write_parquet
@@ -23,80 +24,61 @@ from actorproc.storage.store import Conflict, Store, Stored
 
 _COMMIT = "actorproc.commit"
 _LETTERS = "actorproc.dead_letters"
-_LARGE = "actorproc.large_letters"  # the put-id under which they stand, if not in the footer
+_LARGE = "actorproc.large_letters"  # the put-id in the key of dead letters that are stored beside the file
 
 LETTERS_LIMIT = 4 * 2**20
-"""Bytes of packed dead letters that a footer may hold. Many come as many commits, so beyond it is a giant; and readers of
-Parquet refuse a footer of some 100 MB."""
+"""Bytes of compressed dead letters in a footer. Parquet readers refuse a footer of some 100 MB."""
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """What the footer of an output file says: the step from `first` to `next`, decided for good once the file is there."""
+class Commit(Document, frozen=True):
+    """The footer of an output file: the step from cursor `first` to `next`, final once the file exists."""
 
-    put_id: str
     host: str
     epoch: int
     first: Cursor
     next: Cursor
     totals: Totals
-    """Of the partition, this commit included."""
+    """Of the partition, with this commit."""
     time: float
-    """Seconds since 1970 by the host's clock, but never before the commit before it."""
+    """Seconds since 1970 by the host's clock, but never before the time of the commit before."""
     rows: int = 0
-    letters: bytes = field(default=b"", repr=False)
-    """Dead letters of this step as JSON lines. Committed here, published under the same number right after."""
-
-    def metadata(self) -> tuple[dict[str, str], bytes | None]:
-        """Entries of the footer; and the dead letters, packed, if they are too large for one and stand elsewhere."""
-        fields = asdict(self) | {"first": list(self.first), "next": list(self.next)}
-        letters = fields.pop("letters")
-        fields["letters_size"] = len(letters)
-        entries = {_COMMIT: to_document(fields).decode()}
-        packed = pa.compress(letters, codec="zstd", asbytes=True) if letters else b""
-        if len(packed) > LETTERS_LIMIT:
-            entries[_LARGE] = self.put_id
-            return entries, packed
-        if packed:
-            entries[_LETTERS] = base64.b64encode(packed).decode()
-        return entries, None
+    letters_size: int = 0
+    """Bytes of the dead letters of this step, as JSON lines. They are committed here and published right after."""
 
     @classmethod
-    def from_footer(cls, key: str, footer: Footer, elsewhere: bytes | None = None) -> Self:
-        """The commit that a footer tells of. `elsewhere`: its dead letters, packed, if they are not in it."""
-        commit, size = cls._parsed(key, footer)
-        if not size:
-            return commit
-        with document(key, footer.metadata[_COMMIT], "output file of actorproc"):
-            packed = elsewhere or base64.b64decode(footer.metadata[_LETTERS])
-            return replace(commit, letters=pa.decompress(packed, decompressed_size=size, codec="zstd", asbytes=True))
-
-    @classmethod
-    def without_letters(cls, key: str, footer: Footer) -> Self:
-        """The same without its dead letters, wherever they are."""
-        return cls._parsed(key, footer)[0]
-
-    @classmethod
-    def _parsed(cls, key: str, footer: Footer) -> tuple[Self, int]:
-        """The commit without its dead letters, and their size in bytes."""
-        with document(key, footer.metadata.get(_COMMIT, ""), "output file of actorproc") as fields:
-            size = int(fields.pop("letters_size"))
-            cursors = {"first": Cursor(*fields["first"]), "next": Cursor(*fields["next"])}
-            return cls(**fields | cursors | {"totals": Totals(**fields["totals"])}), size
+    def from_footer(cls, key: str, footer: Footer) -> Commit:
+        """Raises CorruptObject if this is not the footer of an output file."""
+        return cls.from_json(key, footer.metadata.get(_COMMIT, ""))
 
 
-def encode_commit(table: pa.Table, commit: Commit) -> tuple[bytes, bytes | None]:
-    """The output file: `table`'s rows and the commit in its footer; and what `OutputChain.create` is to put beside it.
+def encode_commit(table: pa.Table, commit: Commit, letters: bytes) -> tuple[bytes, bytes | None]:
+    """Encode an output file. CPU-heavy: run it off the loop.
 
-    CPU-heavy: run it off the loop.
+    Returns:
+        The file; and the compressed dead letters if they are too large for its footer, for `OutputChain.create`.
     """
-    metadata, letters = commit.metadata()
-    return write_parquet(table, metadata), letters
+    metadata = {_COMMIT: replace(commit, letters_size=len(letters)).to_json().decode()}
+    packed = pa.compress(letters, codec="zstd", asbytes=True) if letters else b""
+    if len(packed) > LETTERS_LIMIT:
+        return write_parquet(table, {**metadata, _LARGE: commit.put_id}), packed
+    if packed:
+        metadata[_LETTERS] = base64.b64encode(packed).decode()
+    return write_parquet(table, metadata), None
+
+
+def letters_of(key: str, footer: Footer, large: bytes | None = None) -> bytes:
+    """The dead letters of a commit as JSON lines. `large`: the compressed letters if they are not in the footer."""
+    size = Commit.from_footer(key, footer).letters_size
+    try:
+        packed = large or base64.b64decode(footer.metadata[_LETTERS]) if size else b""
+        return pa.decompress(packed, decompressed_size=size, codec="zstd", asbytes=True) if size else b""
+    except (KeyError, ValueError, OSError) as error:
+        raise CorruptObject(key, f"has no valid dead letters ({error}); {RESTORE}") from None
 
 
 @dataclass(frozen=True, slots=True)
 class ChainEnd:
-    """Where a partition ends: `number` is free, and `newest` the commit before it, if the checkpoint has not passed it."""
+    """The end of a chain: `number` is free; `newest` is the commit before it, unless the checkpoint has passed that."""
 
     number: int
     checkpoint: Checkpoint
@@ -104,13 +86,13 @@ class ChainEnd:
 
     @property
     def cursor(self) -> Cursor:
-        """How far is committed. At most once, the checkpoint goes ahead of a commit that landed late."""
+        """The committed cursor. At most once, the checkpoint is ahead of a commit that was created late."""
         newest, known = self.newest, self.checkpoint.cursor
         return newest.next if newest and newest.next.sequence >= known.sequence else known
 
     @property
     def ahead(self) -> bool:
-        """Whether the cursor tells what will be committed, not what is: see `Checkpoint.ahead`."""
+        """Whether the cursor is ahead of the commits: see `Checkpoint.ahead`."""
         newest, known = self.newest, self.checkpoint
         return known.ahead and not (newest and newest.next.sequence >= known.cursor.sequence)
 
@@ -127,120 +109,131 @@ class OutputChain:
         self._layout = layout
         self._partition = partition
 
-    async def read(self, number: int, *, letters: bool = False) -> Commit | None:
-        """Commit `number`, or None if it has not been made (yet: only creating it settles that).
-
-        Args:
-            letters: with its dead letters, of which a giant is fetched from elsewhere.
+    async def read(self, number: int) -> Commit | None:
+        """Commit `number`; None if it does not exist yet, which only creating it settles.
 
         Raises:
-            CorruptObject: the file is not what was written there.
+            CorruptObject: the file is corrupt.
+        """
+        key = self._layout.output_file(self._partition, number)
+        footer = await read_footer(self._store, key)
+        return Commit.from_footer(key, footer) if footer else None
+
+    async def letters(self, number: int) -> bytes:
+        """The dead letters of commit `number`, as JSON lines.
+
+        Raises:
+            CorruptObject: the file is corrupt, or its large dead letters are missing.
+            Fenced: the commit was trimmed or compacted.
         """
         key = self._layout.output_file(self._partition, number)
         footer = await read_footer(self._store, key)
         if footer is None:
-            return None
-        if not letters:
-            return Commit.without_letters(key, footer)
-        elsewhere = None
-        if (put_id := footer.metadata.get(_LARGE)) is not None:
-            place = self._layout.large_letters(self._partition, number, put_id)
-            stored = await self._store.get(place)
-            if stored is None:
-                raise CorruptObject(place, f"is not there, and {key} has its dead letters in it")
-            elsewhere = stored.body
-        return Commit.from_footer(key, footer, elsewhere)
+            raise self._void(number)
+        if (put_id := footer.metadata.get(_LARGE)) is None:
+            return letters_of(key, footer)
+        large_key = self._layout.large_letters(self._partition, number, put_id)
+        stored = await self._store.get(large_key)
+        if stored is None:
+            raise CorruptObject(large_key, f"is missing; it holds the dead letters of {key}")
+        return letters_of(key, footer, stored.body)
 
     def check_follows(self, number: int, commit: Commit, previous: Cursor, reached: Cursor | None) -> None:
-        """See that commit `number` begins no earlier than where the one before it ended, and no later than `reached`: what
-        that and the checkpoint lead to. None: the checkpoint was lost, and with it how far it was moved between commits.
+        """Check that commit `number` continues the chain.
+
+        Args:
+            previous: end of the commit before.
+            reached: where the commits before and the checkpoint lead to; None if the checkpoint was lost.
 
         Raises:
-            CorruptObject: it does not: commits are missing, or records are in two of them.
+            CorruptObject: commits are missing, or two of them have the same records.
         """
         first = commit.first.sequence
         if first < previous.sequence or (reached is not None and first > reached.sequence):
             upto = previous if reached is None else reached
             raise CorruptObject(
                 self._layout.output_file(self._partition, number),
-                f"it goes on after record {first}, and what was committed before it leads to record {upto.sequence}: commits or "
-                "the checkpoint were deleted, or older ones restored. Restore them, or start anew under another processor name",
+                f"begins after record {first}, but the commits before it end at record {upto.sequence}: commits or the "
+                "checkpoint were deleted, or older ones restored. Restore them, or start under another processor name",
             )
 
     def check_not_below(self, boundary: int, number: int) -> None:
-        """See that a checkpoint with `number`, read after the boundary, has passed it: trims stay below the checkpoint.
+        """Check that a checkpoint with `number`, read after the boundary, has passed it, as trims stay below checkpoints.
 
         Raises:
-            CorruptObject: it has not: it was deleted, or an older one restored.
+            CorruptObject: the checkpoint was deleted, or an older one restored.
         """
         if number < boundary:
             raise CorruptObject(
                 self._layout.checkpoint(self._partition),
                 f"goes on at commit {number}, and commits below {boundary} were trimmed or compacted: the checkpoint was "
-                "deleted, or an older one restored. Restore the newest, or start anew under another processor name",
+                "deleted, or an older one restored. Restore the newest, or start under another processor name",
             )
 
     async def begun(self) -> bool:
-        """Whether there is any commit."""
+        """Whether any commit exists."""
         return await self._first_from(0) is not None
 
     async def gap(self, number: int) -> CorruptObject | None:
-        """What is wrong, if there are files beyond `number` although there is none there."""
+        """The error to raise if later files exist although `number` does not; else None."""
         later = await self._first_from(number)
-        if later is None or await self.read(number) is not None:  # it may have been made meanwhile
+        if later is None or await self.read(number) is not None:  # it may have been created meanwhile
             return None
         return CorruptObject(
             self._layout.output_file(self._partition, number),
-            f"is not there, and {later} is, nor has the checkpoint passed it: it was deleted, or an older checkpoint restored. Restore "
-            "what is missing, or start anew under another processor name",
+            f"is missing, although {later} exists and the checkpoint has not passed it: the file was deleted, or an older "
+            "checkpoint restored. Restore them, or start under another processor name",
         )
 
     async def _first_from(self, number: int) -> str | None:
         files = await numbered_files(self._store, self._layout.output_dir(self._partition), number, 1)
         return files[0].entry.key if files else None
 
-    async def create(self, number: int, put_id: str, body: bytes, letters: bytes | None) -> None:
-        """Decide commit `number`. Letters that are too large for its footer are put first, under a key that only this commit
-        names; if it is not made, the trim that deletes the number deletes them.
+    async def create(self, number: int, put_id: str, body: bytes, large_letters: bytes | None) -> None:
+        """Decide commit `number`.
+
+        Args:
+            large_letters: dead letters that are too large for the footer. They are put first, under a key that only this
+                commit names. If the commit fails, the trim of this number deletes them.
 
         Raises:
-            Fenced: somebody else decided it; nothing of ours is in the chain.
-            StoreUnavailable: not settled; it may still land.
-            CorruptObject: what is there is no commit.
+            Fenced: another owner has decided it; nothing of ours is in the chain.
+            StoreUnavailable: not settled; the commit may still be applied.
+            CorruptObject: the existing file is corrupt.
         """
         key = self._layout.output_file(self._partition, number)
-        if letters is not None:
-            await self._store.put(self._layout.large_letters(self._partition, number, put_id), letters)
+        if large_letters is not None:
+            await self._store.put(self._layout.large_letters(self._partition, number, put_id), large_letters)
         try:
             await self._store.create(key, body)
         except Conflict as conflict:
             raise Fenced(f"{key}: {_committer(key, conflict.stored)} has committed it") from None
 
-    async def publish(self, number: int, commit: Commit) -> None:
-        """Copy the dead letters of commit `number`, read with them, to their own place. Doing it twice does nothing.
+    async def publish(self, number: int, letters: bytes) -> None:
+        """Copy the dead letters of commit `number` to their own file. Repeating it does nothing.
 
         Raises:
-            Fenced: the commit lies below the boundary: it was trimmed or compacted before this worker woke up; what it
-                holds now may be void.
+            Fenced: the commit is below the boundary: it was trimmed or compacted while this worker slept, and may be void.
         """
-        if not commit.letters:
+        if not letters:
             return
         if number < await self.boundary():
-            raise Fenced(f"commit {number} of partition {self._partition} was trimmed or compacted meanwhile")
-        try:
-            await self._store.create(self._layout.dead_letter_file(self._partition, number), commit.letters)
-        except Conflict:
-            return  # published before, and purged since
+            raise self._void(number)
+        with suppress(Conflict):  # published before, and purged since
+            await self._store.create(self._layout.dead_letter_file(self._partition, number), letters)
+
+    def _void(self, number: int) -> Fenced:
+        return Fenced(f"commit {number} of partition {self._partition} was trimmed or compacted meanwhile")
 
     async def boundary(self) -> int:
-        """The lowest number that still counts in `output/`; 0 if nothing was ever trimmed or compacted."""
+        """The lowest number that counts in `output/`; 0 if nothing was ever trimmed or compacted."""
         return (await read_boundary(self._store, self._layout.boundary(self._partition))).originals
 
     async def tip(self) -> ChainEnd | None:
-        """Where the partition ends: the checkpoint, and the walk from there. None: it was never claimed.
+        """The end of the chain, found by walking from the checkpoint; None if the partition was never claimed.
 
         Raises:
-            CorruptObject: the checkpoint or a footer is not what was written there.
+            CorruptObject: the checkpoint or a footer is corrupt.
         """
         checkpoint = await read_checkpoint(self._store, self._layout, self._partition)
         if checkpoint is None:
@@ -254,19 +247,18 @@ class OutputChain:
 def _committer(key: str, stored: Stored | None) -> str:
     if stored is None:
         return "somebody (it was trimmed or compacted since)"
-    found = Commit.without_letters(key, footer_of(key, stored.body))
+    found = Commit.from_footer(key, footer_of(key, stored.body))
     return f"{found.host} with epoch {found.epoch}"
 
 
 async def read_cursor(store: Store, layout: ProcessorLayout, partition: str) -> Cursor | None:
-    """How far the partition is committed; see `OutputChain.tip`."""
+    """The committed cursor of the partition; see `OutputChain.tip`."""
     tip = await OutputChain(store, layout, partition).tip()
     return tip.cursor if tip else None
 
 
 async def large_letters(store: Store, layout: ProcessorLayout, partition: str) -> list[tuple[int, str]]:
-    """Dead letters that stand beside the output, being too large for a footer: number and key. The commit of this number need
-    not be the one for which they were put."""
+    """Number and key of dead letters that are too large for a footer. Their own commit may have lost its number to another."""
     folder = layout.large_letters_dir(partition)
     keys = [entry.key for entry in (await store.list(folder)).entries]
     numbers = ((number_before_id(folder, key, ".zst"), key) for key in keys)

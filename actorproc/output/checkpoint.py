@@ -1,33 +1,21 @@
-"""Checkpoints: how far a partition is, claimed and moved by compare-and-swap. One small document per partition."""
+"""Checkpoints: how far each partition is committed. One small document per partition, owned by one epoch at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass, field, replace
-from typing import Self
+
+import msgspec
+from msgspec.structs import replace
 
 from actorproc.errors import Fenced, StaleEpoch
 from actorproc.records import Cursor
-from actorproc.storage.document import check_types, document, to_document
+from actorproc.storage.document import Document, SharedDocument
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Conflict, Store, Stored
 
-_TYPES = {
-    "epoch": (int,),
-    "number": (int,),
-    "cursor": (list,),
-    "totals": (dict,),
-    "host": (str,),
-    "time": (float, int),
-    "put_id": (str,),
-    "ahead": (bool,),
-}
-_TOTALS = dict.fromkeys(("records", "rows", "dead_letters", "skipped"), (int,))
 
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """What a partition has done since its first record."""
+class Totals(msgspec.Struct, frozen=True):
+    """Counts of a partition since its first record."""
 
     records: int = 0
     rows: int = 0
@@ -43,93 +31,69 @@ class Totals:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """`number`: the output file to write next, as far as is known here: the walk goes on from it."""
+class Checkpoint(Document, frozen=True):
+    """A committed cursor, and the number of the output file from which the next owner reads the chain."""
 
     epoch: int
     number: int
     cursor: Cursor
-    totals: Totals = field(default_factory=Totals)
+    totals: Totals = Totals()
     host: str = ""
     time: float = 0.0
-    """When it was last moved (a claim moves nothing): seconds since 1970 by the host's clock, but never before a commit that
-    it has passed."""
-    put_id: str = ""
+    """When the cursor or number last changed: seconds since 1970 by the host's clock, but never before a commit that the
+    checkpoint has passed. 0 for a new partition."""
     ahead: bool = False
-    """At most once: `cursor` is the end of a batch that the handler is just getting; what comes of it is not committed."""
-
-    def to_json(self) -> bytes:
-        return to_document({**asdict(self), "cursor": list(self.cursor)})
-
-    @classmethod
-    def from_json(cls, key: str, body: bytes) -> Self:
-        with document(key, body, "checkpoint") as fields:
-            fields.setdefault("ahead", False)  # of a version that did not say it
-            check_types(fields, _TYPES)
-            check_types(fields["totals"], _TOTALS)
-            position, sequence = fields.pop("cursor")
-            totals = Totals(**fields.pop("totals"))
-            return cls(cursor=Cursor(str(position), int(sequence)), totals=totals, **fields)
+    """At most once: `cursor` is the end of a batch that the handler is about to get. Its results are not committed yet."""
 
 
 class CheckpointKeeper:
-    """The checkpoint of one partition in the hands of one owner.
-
-    Between `claim` and the first refusal nobody else has moved it: the owner's put-id is in it.
-    """
+    """The checkpoint of one partition in the hands of one owner, from `claim` to the first refused write."""
 
     def __init__(self, store: Store, layout: ProcessorLayout, partition: str, *, host: str, epoch: int) -> None:
-        self._store = store
-        self._key = layout.checkpoint(partition)
+        self._document = SharedDocument(store, layout.checkpoint(partition), Checkpoint)
         self._host = host
         self._epoch = epoch
-        self._tag = ""
         self.current = Checkpoint(epoch, 0, Cursor(""))
 
     async def claim(self, start: Callable[[], Awaitable[str]]) -> Checkpoint:
-        """Put the own epoch into the checkpoint. From here on every earlier owner's write of it is refused.
+        """Write the own epoch into the checkpoint. Every later write of an earlier owner is refused.
 
         Args:
-            start: asked for the position to begin at, if there is no checkpoint yet.
+            start: returns the position to begin at; called if there is no checkpoint yet.
 
         Raises:
-            Outranked: a later epoch is there.
+            StaleEpoch: the checkpoint has a later epoch.
         """
         while True:
-            stored = await self._store.get(self._key)
+            found = await self._document.read()
+            if found is None:
+                claimed = Checkpoint(self._epoch, 0, Cursor(await start()))
+            elif found.epoch <= self._epoch:
+                claimed = replace(found, ahead=False)  # the batch of an earlier owner
+            else:
+                why = f"epoch {found.epoch} of {found.host} is past ours, {self._epoch}"
+                raise StaleEpoch(self._document.key, found.epoch, why)
             try:
-                if stored is None:
-                    self.current = self._signed(Checkpoint(self._epoch, 0, Cursor(await start())))
-                    self._tag = await self._store.create(self._key, self.current.to_json())
-                else:
-                    found = Checkpoint.from_json(self._key, stored.body)
-                    if found.epoch > self._epoch:
-                        raise StaleEpoch(
-                            self._key, found.epoch, f"epoch {found.epoch} of {found.host} is past ours, {self._epoch}"
-                        )
-                    self.current = self._signed(replace(found, ahead=False))  # nobody is at that batch any more
-                    self._tag = await self._store.swap(self._key, self.current.to_json(), stored.tag)
+                return await self._write(claimed)
             except Conflict:
                 continue
-            return self.current
 
     async def advance(self, number: int, cursor: Cursor, totals: Totals, time: float, *, ahead: bool = False) -> None:
-        """Write how far we are at `time`; or, `ahead`, how far we shall be.
+        """Move the checkpoint.
 
         Raises:
-            Fenced: somebody else wrote it since; this worker is not the owner any more.
+            Fenced: another owner has written it.
         """
         moved = replace(self.current, number=number, cursor=cursor, totals=totals, time=time, ahead=ahead)
-        moved = self._signed(moved)
         try:
-            self._tag = await self._store.swap(self._key, moved.to_json(), self._tag)
+            await self._write(moved)
         except Conflict as conflict:
-            raise Fenced(f"{self._key}: {_owner(self._key, conflict.stored)} has it now") from None
-        self.current = moved
+            owner = _owner(self._document.key, conflict.stored)
+            raise Fenced(f"{self._document.key}: {owner} has it now") from None
 
-    def _signed(self, checkpoint: Checkpoint) -> Checkpoint:
-        return replace(checkpoint, epoch=self._epoch, host=self._host, put_id=self._store.clock.nonce())
+    async def _write(self, checkpoint: Checkpoint) -> Checkpoint:
+        self.current = await self._document.swap(replace(checkpoint, epoch=self._epoch, host=self._host))
+        return self.current
 
 
 def _owner(key: str, stored: Stored | None) -> str:
@@ -140,11 +104,9 @@ def _owner(key: str, stored: Stored | None) -> str:
 
 
 async def read_checkpoint(store: Store, layout: ProcessorLayout, partition: str) -> Checkpoint | None:
-    """The checkpoint as it is stored: a hint, files beyond its number may be committed.
+    """The stored checkpoint. It lags: files from its number on may be committed.
 
     Raises:
-        CorruptObject: it is torn or no checkpoint.
+        CorruptObject: it is corrupt.
     """
-    key = layout.checkpoint(partition)
-    stored = await store.get(key)
-    return Checkpoint.from_json(key, stored.body) if stored else None
+    return await SharedDocument(store, layout.checkpoint(partition), Checkpoint).read()

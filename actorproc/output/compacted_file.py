@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -17,7 +16,7 @@ from actorproc.output.chain import Commit
 from actorproc.output.checkpoint import Totals
 from actorproc.records import Cursor
 from actorproc.rows.casting import nulls
-from actorproc.storage.document import document, to_document
+from actorproc.storage.document import Document
 from actorproc.storage.parquet import Footer, footer_from, growing_columns, open_parquet, open_writer, sealed
 
 _COMPACTED = "actorproc.compacted"
@@ -35,8 +34,8 @@ class RowSlice(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Contents:
-    """What the footer of a compacted file says. Arrays have an entry for each commit, from number `first` on."""
+class CompactedCommits:
+    """The footer of a compacted file. Arrays have an entry for each commit, from number `first` on."""
 
     put_id: str
     first: int
@@ -67,35 +66,44 @@ class Contents:
 
     def metadata(self) -> dict[str, str]:
         """Its entry in the footer."""
-        fields = asdict(self) | {"last": list(self.last), "count": len(self.rows)}
-        # Whole numbers, and microseconds: what grows or stays small packs well as differences.
-        fields["rows"] = _packed(self.rows)
-        fields["times"] = _packed(np.round(self.times * 1e6).astype(np.int64))
-        return {_COMPACTED: to_document(fields).decode()}
+        times = np.round(self.times * 1e6).astype(np.int64)
+        footer = _StoredFooter(
+            self.first, len(self.rows), _packed(self.rows), _packed(times), self.last, self.totals, put_id=self.put_id
+        )
+        return {_COMPACTED: footer.to_json().decode()}
 
     @classmethod
     def from_metadata(cls, key: str, metadata: Mapping[str, str]) -> Self:
         """Raises CorruptObject if this is no footer of a compacted file."""
-        with document(key, metadata.get(_COMPACTED, ""), "compacted file of actorproc") as fields:
-            count = fields.pop("count")
-            return cls(
-                **fields
-                | {
-                    "rows": _unpacked(fields["rows"], count),
-                    "times": _unpacked(fields["times"], count) / 1e6,
-                    "last": Cursor(*fields["last"]),
-                    "totals": Totals(**fields["totals"]),
-                }
-            )
+        stored = _StoredFooter.from_json(key, metadata.get(_COMPACTED, ""))
+        return cls(
+            put_id=stored.put_id,
+            first=stored.first,
+            rows=_unpacked(stored.rows, stored.count),
+            times=_unpacked(stored.times, stored.count) / 1e6,
+            last=stored.last,
+            totals=stored.totals,
+        )
 
 
-def _packed(numbers: np.ndarray) -> str:
+class _StoredFooter(Document, frozen=True):
+    """Arrays are stored as compressed differences: `times` in microseconds since 1970."""
+
+    first: int
+    count: int
+    rows: bytes
+    times: bytes
+    last: Cursor
+    totals: Totals
+
+
+def _packed(numbers: np.ndarray) -> bytes:
     steps = np.diff(numbers, prepend=0)
-    return base64.b64encode(pa.compress(steps.tobytes(), codec="zstd", asbytes=True)).decode()
+    return bytes(pa.compress(steps.tobytes(), codec="zstd", asbytes=True))
 
 
-def _unpacked(text: str, count: int) -> np.ndarray:
-    body = pa.decompress(base64.b64decode(text), decompressed_size=8 * count, codec="zstd", asbytes=True)
+def _unpacked(packed: bytes, count: int) -> np.ndarray:
+    body = pa.decompress(packed, decompressed_size=8 * count, codec="zstd", asbytes=True)
     return np.cumsum(np.frombuffer(body, np.int64))
 
 
@@ -107,7 +115,7 @@ def part_of(key: str, footer: Footer, number: int, stop: int) -> RowSlice:
     """
     if _COMPACTED not in footer.metadata:
         return RowSlice(0, footer.rows, number + 1)
-    return Contents.from_metadata(key, footer.metadata).part(key, number, stop)
+    return CompactedCommits.from_metadata(key, footer.metadata).part(key, number, stop)
 
 
 def batches_of(
@@ -168,11 +176,11 @@ class Merger:
         except (pa.ArrowException, OSError) as error:
             raise CorruptObject.unreadable(key, error) from None
         if compacted:
-            contents = Contents.from_metadata(key, footer.metadata)
+            contents = CompactedCommits.from_metadata(key, footer.metadata)
             follows = contents.first == self._first + len(self._rows)
             rows, times, last, totals = contents.rows.tolist(), contents.times.tolist(), contents.last, contents.totals
         else:
-            commit = Commit.without_letters(key, footer)
+            commit = Commit.from_footer(key, footer)
             follows = not self._rows or commit.totals.rows - commit.rows == self._totals.rows
             rows, times, last, totals = [commit.rows], [commit.time], commit.next, commit.totals
         if not follows or sum(rows) != footer.rows:
@@ -181,11 +189,11 @@ class Merger:
         self._times += times
         self._last, self._totals = last, totals
 
-    def finish(self) -> tuple[bytes, Contents]:
+    def finish(self) -> tuple[bytes, CompactedCommits]:
         """The file, and what it says of itself."""
         self._write()
         rows, times = np.array(self._rows, np.int64), np.array(self._times)
-        contents = Contents(self._put_id, self._first, rows, times, self._last, self._totals)
+        contents = CompactedCommits(self._put_id, self._first, rows, times, self._last, self._totals)
         writer = self._opened(self._schema.empty_table())
         writer.add_key_value_metadata(sealed(contents.metadata()))
         writer.close()

@@ -7,11 +7,12 @@ leaves files that nobody is told of, never rows that are there twice or not at a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from actorproc.errors import CorruptObject, SourceError
 from actorproc.output.checkpoint import read_checkpoint

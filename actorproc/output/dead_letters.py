@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import traceback
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import orjson
 
 from actorproc.errors import RESTORE, CorruptObject, located
@@ -15,30 +16,39 @@ from actorproc.handler.context import PartitionInfo
 from actorproc.records import Record
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.error_text import error_message, storable
-from actorproc.storage.document import check_types
 from actorproc.storage.names import ProcessorLayout, number_of
 from actorproc.storage.store import Store
 
 HISTORY = "actorproc.dead_letter."
 """Headers that a replayed record has on top of its own start so: processor, partition, sequence, error, attempts, time."""
 
-_TEXT = (str,)
-_TEXT_OR_NONE = (str, type(None))
-_TYPES: Mapping[str, tuple[type, ...]] = {
-    "partition": _TEXT,
-    "sequence": (int,),
-    "key": _TEXT_OR_NONE,
-    "value": _TEXT_OR_NONE,
-    "headers": (list,),
-    "timestamp": _TEXT_OR_NONE,
-    "error": (dict,),
-    "attempts": (int,),
-    "host": _TEXT,
-    "epoch": (int,),
-    "time": _TEXT,
-}
-_CAUSE: Mapping[str, tuple[type, ...]] = {"type": _TEXT, "message": _TEXT, "traceback": _TEXT_OR_NONE}
-_HEADER: Mapping[str, tuple[type, ...]] = {"key": _TEXT, "value": _TEXT_OR_NONE}
+
+class _Header(msgspec.Struct):
+    key: str
+    value: str | None
+
+
+class _Cause(msgspec.Struct):
+    type: str
+    message: str
+    traceback: str | None
+
+
+class _Letter(msgspec.Struct):
+    """Fields of every dead letter. `key_encoding` and `encoding` are added if key or value are not UTF-8."""
+
+    partition: str
+    sequence: int
+    key: str | None
+    value: str | None
+    headers: list[_Header]
+    timestamp: str | None
+    error: _Cause
+    attempts: int
+    host: str
+    epoch: int
+    time: Annotated[datetime, msgspec.Meta(tz=True)]
+
 
 TRACEBACK_LIMIT = 16 * 2**10
 """Characters of a traceback that are kept: its end, where the user's code stands."""
@@ -132,20 +142,16 @@ async def read_letters(store: Store, key: str) -> list[dict[str, Any]]:
     with located(store.url):
         stored = await store.get(key)
         try:
-            letters = [_checked(orjson.loads(line)) for line in stored.body.splitlines()] if stored else []
-        except (ValueError, TypeError, KeyError) as error:
+            letters = [_checked(line) for line in stored.body.splitlines()] if stored else []
+        except ValueError as error:
             raise no_letters(key, error) from None
         return letters
 
 
-def _checked(letter: dict[str, Any]) -> dict[str, Any]:
-    """The letter, if it has what `render_letter` writes. Raises ValueError, TypeError or KeyError."""
-    check_types(letter, _TYPES)
-    check_types(letter["error"], _CAUSE)
-    for header in letter["headers"]:
-        check_types(header, _HEADER)
-    if datetime.fromisoformat(letter["time"]).tzinfo is None:
-        raise ValueError(f"time = {letter['time']!r}: a time with its zone")
+def _checked(line: bytes) -> dict[str, Any]:
+    """Parse a letter. Raises ValueError if it has other fields than `render_letter` writes."""
+    msgspec.json.decode(line, type=_Letter)
+    letter: dict[str, Any] = msgspec.json.decode(line)
     return letter
 
 
@@ -153,8 +159,8 @@ def no_letters(key: str, error: Exception) -> CorruptObject:
     """For a file that is not what was published."""
     return CorruptObject(
         key,
-        f"is no file of dead letters ({error!r}); {RESTORE}, or put an empty object in its place, as a purge does: its "
-        "letters are forgotten then",
+        f"is not a valid file of dead letters ({error}); {RESTORE}, or put an empty object in its place, as a purge does: "
+        "its letters are forgotten then",
     )
 
 

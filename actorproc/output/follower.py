@@ -10,7 +10,7 @@ import numpy as np
 
 from actorproc.errors import SourceError
 from actorproc.output.chain import Commit, OutputChain
-from actorproc.output.compacted_file import Contents
+from actorproc.output.compacted_file import CompactedCommits
 from actorproc.output.output_files import key_of
 from actorproc.retention.boundary import NOTHING_TRIMMED, Boundary, Range, read_boundary
 from actorproc.storage.listing import numbered_files
@@ -95,10 +95,10 @@ class Following:
                 raise self._lost(number, None, f"{key} was deleted by hand")
             footer = footer_of(key, stored.body)
             if holder is not None:
-                found = Contents.from_metadata(key, footer.metadata)
+                found = CompactedCommits.from_metadata(key, footer.metadata)
                 before = found.totals.rows - int(found.rows.sum())
                 return CommittedFile(key, stored.body, found.next, before, found.rows, found.times)
-            commit = Commit.without_letters(key, footer)
+            commit = Commit.from_footer(key, footer)
             counts, times = np.array([commit.rows], np.int64), np.array([commit.time])
             return CommittedFile(key, stored.body, number + 1, commit.totals.rows - commit.rows, counts, times)
 
@@ -161,12 +161,12 @@ class Following:
             return float(contents.times[number - contents.first])
         return (await self._commit(number)).time
 
-    async def _contents(self, number: int, holder: Range) -> Contents:
+    async def _contents(self, number: int, holder: Range) -> CompactedCommits:
         key = key_of(self._layout, self._partition, number, holder)
         footer = await read_footer(self._store, key)
         if footer is None:
             raise self._lost(number, None, f"{key} was deleted meanwhile")
-        return Contents.from_metadata(key, footer.metadata)
+        return CompactedCommits.from_metadata(key, footer.metadata)
 
     async def _commit(self, number: int) -> Commit:
         commit = await self._chain.read(number)

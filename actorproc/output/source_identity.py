@@ -1,32 +1,49 @@
-"""Which stream a container belongs to: positions of one mean nothing in another."""
+"""The source of a processor, recorded at its first start: positions of one stream mean nothing in another."""
 
 from __future__ import annotations
 
 from actorproc.errors import UsageError
-from actorproc.storage.document import document, to_document
+from actorproc.storage.document import Document, SharedDocument
 from actorproc.storage.listing import documents
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Conflict, Store
 
 
-async def agree_on_source(store: Store, layout: ProcessorLayout, identity: str | None, name: str, kind: str) -> None:
-    """Record which stream is processed here, or check that it is still the same.
+class SourceRecord(Document, frozen=True):
+    """The stream that a processor reads. The put-id identifies the processor's datasets."""
 
-    Args:
-        identity: of the stream (`Source.identity`): another one if it was deleted and made anew. None: it has none.
-        name: what people call it.
-        kind: name of the source's class, by which one without identity is known.
+    name: str
+    identity: str | None = None
+    kind: str = ""
+    """Class of the source, which stands in for an identity if it has none."""
+
+
+async def read_source(store: Store, layout: ProcessorLayout) -> SourceRecord | None:
+    """The recorded source; None if the processor never ran.
 
     Raises:
-        UsageError: it is another one; names both.
+        CorruptObject: the record is corrupt.
+    """
+    return await SharedDocument(store, layout.origin, SourceRecord).read()
+
+
+async def agree_on_source(store: Store, layout: ProcessorLayout, identity: str | None, name: str, kind: str) -> None:
+    """Record the source at the first start; at later starts check that it is the same.
+
+    Args:
+        identity: `Source.identity`, which changes if a stream is deleted and created again.
+        name: of the source, for messages.
+        kind: class name of the source.
+
+    Raises:
+        UsageError: the processor belongs to another stream. Names both.
     """
     if await check_source(store, layout, identity, name, kind):
         return
     if identity is not None:
         await _refuse_state_of_another(store, layout, identity, name, kind)
-    body = to_document({"identity": identity, "kind": kind, "name": name, "put_id": store.clock.nonce()})
     try:
-        await store.create(layout.origin, body)
+        await SharedDocument(store, layout.origin, SourceRecord).swap(SourceRecord(name, identity, kind))
     except Conflict:
         await check_source(store, layout, identity, name, kind)
 
@@ -34,22 +51,20 @@ async def agree_on_source(store: Store, layout: ProcessorLayout, identity: str |
 async def check_source(
     store: Store, layout: ProcessorLayout, identity: str | None, name: str, kind: str = "", *, if_known: bool = False
 ) -> bool:
-    """Check that this is the stream that is processed here. False if none was recorded.
+    """Check that the processor reads this stream. False if no source was recorded yet.
 
     Args:
-        if_known: one without an identity may be any.
+        if_known: accept any stream if the recorded one has no identity.
 
     Raises:
-        UsageError: it is another one; names both.
+        UsageError: the processor belongs to another stream. Names both.
     """
-    stored = await store.get(layout.origin)
-    if stored is None:
+    recorded = await read_source(store, layout)
+    if recorded is None:
         return False
-    with document(layout.origin, stored.body, "name of a source") as fields:
-        if if_known and fields["identity"] is None:
-            return True
-        why = _why_other(fields["identity"], str(fields["name"]), str(fields.get("kind")), identity, name, kind)
-    if why is not None:
+    if if_known and recorded.identity is None:
+        return True
+    if (why := _mismatch(recorded, identity, name, kind)) is not None:
         raise UsageError(
             f"{layout.processor} in {store.url} belongs to another stream: {name} is {why}. Positions of one mean "
             "nothing in the other. Give another processor name (or container), or the source it began with"
@@ -58,7 +73,7 @@ async def check_source(
 
 
 async def _refuse_state_of_another(store: Store, layout: ProcessorLayout, identity: str, name: str, kind: str) -> None:
-    """Nothing is recorded: then there is no state, or one of a source without identity, of which nothing used to be."""
+    """Versions before recorded no source without an identity, so state without a record belongs to such a source."""
     begun = await documents(store, layout.checkpoints)
     if begun and not await check_source(store, layout, identity, name, kind):  # not by another host just now, either
         raise UsageError(
@@ -67,37 +82,24 @@ async def _refuse_state_of_another(store: Store, layout: ProcessorLayout, identi
         )
 
 
-def _why_other(
-    known: object, known_name: str, known_kind: str, identity: str | None, name: str, kind: str
-) -> str | None:
-    """Why what is offered is not what is known; None if it is."""
-    if known is not None and identity is not None:
-        if str(known) == identity:
+def _mismatch(recorded: SourceRecord, identity: str | None, name: str, kind: str) -> str | None:
+    """Why the offered source is not the recorded one; None if it is."""
+    if recorded.identity is not None and identity is not None:
+        if recorded.identity == identity:
             return None
-        return "deleted and made anew" if known_name == name else f"not {known_name}"
-    if known is None and identity is None:
-        return None if known_kind == kind else f"of class {kind}, not {known_kind} (neither has an identity)"
-    has, has_not = (known_name, name) if identity is None else (name, known_name)
-    return f"not known to be {known_name}: {has} has an identity, {has_not} has none"
-
-
-async def recorded_source(store: Store, layout: ProcessorLayout) -> tuple[str, str] | None:
-    """Name and kind of the stream that is processed here, as `agree_on_source` recorded them. None: nothing was."""
-    stored = await store.get(layout.origin)
-    if stored is None:
-        return None
-    with document(layout.origin, stored.body, "name of a source") as fields:
-        return str(fields["name"]), str(fields.get("kind"))
+        return "deleted and made anew" if recorded.name == name else f"not {recorded.name}"
+    if recorded.identity is None and identity is None:
+        same = recorded.kind == kind
+        return None if same else f"of class {kind}, not {recorded.kind} (neither has an identity)"
+    has, has_not = (recorded.name, name) if identity is None else (name, recorded.name)
+    return f"not known to be {recorded.name}: {has} has an identity, {has_not} has none"
 
 
 async def dataset_identity(store: Store, layout: ProcessorLayout) -> str | None:
-    """What tells this processor's datasets from those of one that is made anew at the same place; None: nothing does.
+    """An id that changes if the processor is deleted and created again; None if it never ran.
 
     Raises:
-        CorruptObject: the record of its stream is not what was written there.
+        CorruptObject: the record of its source is corrupt.
     """
-    stored = await store.get(layout.origin)
-    if stored is None:
-        return None
-    with document(layout.origin, stored.body, "name of a source") as fields:
-        return str(fields["put_id"])
+    recorded = await read_source(store, layout)
+    return recorded.put_id if recorded else None

@@ -109,10 +109,11 @@ class Committer:
         self._time = checkpoint.time
         previous, new = Cursor(""), not checkpoint.time  # never moved: an earlier checkpoint may have been deleted
         walking = not new or await self._chain.begun()
-        while walking and (commit := await self._chain.read(self._number, letters=True)) is not None:
+        while walking and (commit := await self._chain.read(self._number)) is not None:
             self._chain.check_follows(self._number, commit, previous, None if new else self.cursor)
             previous = commit.next
-            await self._chain.publish(self._number, commit)
+            if commit.letters_size:
+                await self._chain.publish(self._number, await self._chain.letters(self._number))
             self._number += 1
             self._totals = commit.totals
             self._time = max(self._time, commit.time)
@@ -223,14 +224,15 @@ class Committer:
         commit = Commit(
             put_id=self._clock.nonce(), host=self._host, epoch=statistics.epoch,
             first=self.committed, next=self.cursor, totals=totals, time=self._now(),
-            rows=self._new.rows, letters=b"".join(letters),
+            rows=self._new.rows,
         )  # fmt: skip
+        lines = b"".join(letters)
         table = pa.concat_tables(pending.tables) if pending.tables else self._schema.empty_table()
-        cost = encoding_cost(table) + len(commit.letters)
-        body, attached = await self._clock.run_cpu_work(cost, encode_commit, table, commit)
+        cost = encoding_cost(table) + len(lines)
+        body, attached = await self._clock.run_cpu_work(cost, encode_commit, table, commit, lines)
         summary = await self._clock.run_cpu_work(self._letter_bytes, summed_up, letters)
         await self._chain.create(self._number, commit.put_id, body, attached)
-        await self._chain.publish(self._number, commit)
+        await self._chain.publish(self._number, lines)
         self._number += 1
         statistics.commits += 1
         statistics.rows += commit.rows

@@ -1,30 +1,29 @@
-"""The boundary of a partition, of an output or a log: the lowest number that counts, and which numbers of an output count
-in compacted files only.
+"""Boundaries: the lowest file number of a partition that belongs to the dataset or log, and its compacted ranges.
 
-It only grows, by compare-and-swap, before anything is deleted. A file of an output below `originals` is void, whether it
-waits to be deleted or landed there late, from a writer that slept.
+A boundary only grows, by compare-and-swap, before any file is deleted. A file in `output/` below `originals` is void,
+whether it waits for deletion or was created late by a writer that slept.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Self
+
+import msgspec
+from msgspec.structs import replace
 
 from actorproc.runtime.tasks import gather
-from actorproc.storage.document import document, to_document
+from actorproc.storage.document import Document, SharedDocument
 from actorproc.storage.listing import documents
-from actorproc.storage.store import Store, Stored
+from actorproc.storage.store import Store
 
 RETENTION = 3600.0
-"""Seconds for which nothing is trimmed, at least. S3 refuses a request 15 minutes after it was signed, readers look for what
-a lost hint hid for 32, and whoever listed files a moment ago is still to read them."""
+"""Minimal age of trimmed files, in seconds. S3 refuses requests 15 minutes after they were signed, readers of a log search
+up to 32 minutes for files that a lost hint hid, and a reader that has just listed files still has to read them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
-    """The commits `first` up to `next` (exclusive), whose rows are read from one compacted file."""
+class Range(msgspec.Struct, frozen=True):
+    """The commits from `first` up to `next` (exclusive), whose rows are read from one compacted file."""
 
     first: int
     next: int
@@ -32,29 +31,28 @@ class Range:
     """In the key of the compacted file."""
     rows: int
     size: int
-    """Of the file, in bytes."""
+    """Of the compacted file, in bytes."""
     sequence: int
     """Of the last record that these commits processed."""
     time: float
-    """When the newest of them was made: seconds since 1970 by the store's clock."""
+    """When the newest of these commits was created: seconds since 1970 by the store's clock."""
     since: float
-    """When readers were first told to read this file. Likewise."""
+    """When readers were switched to the compacted file: seconds since 1970 by the store's clock."""
 
 
-@dataclass(frozen=True, slots=True)
-class Boundary:
-    """`lowest`: lower numbers do not belong to the dataset. `put_id` makes each version of the object unique."""
+class Boundary(Document, frozen=True):
+    """The numbers of a partition that count."""
 
-    lowest: int = 0
-    put_id: str = ""
+    lowest: int
+    """Lower numbers do not belong to the dataset."""
     ranges: tuple[Range, ...] = ()
-    """In order, without gaps from `lowest` (or from before it) up to `originals`."""
+    """Compacted ranges in order, without gaps, from `lowest` or below it up to `originals`."""
     sweeps: int = 0
-    """How often compacted files were deleted that no range named. One that was made before a sweep may be gone."""
+    """How often compacted files that no range names were deleted. A file that was written before a sweep may be gone."""
 
     @property
     def originals(self) -> int:
-        """Files in `output/` count from this number on; below it, ranges tell where the rows are."""
+        """Files in `output/` count from this number on. Below it, rows are read from the compacted ranges."""
         return max(self.lowest, self.ranges[-1].next if self.ranges else 0)
 
     def range_of(self, number: int) -> Range | None:
@@ -63,72 +61,56 @@ class Boundary:
         return self.ranges[index] if index >= 0 and number < self.ranges[index].next else None
 
     def raised(self, lowest: int) -> Boundary:
-        """With everything below `lowest` void, and the ranges forgotten that lie there."""
+        """The boundary with all numbers below `lowest` void, without the ranges below it."""
         lowest = max(lowest, self.lowest)
         return replace(self, lowest=lowest, ranges=tuple(found for found in self.ranges if found.next > lowest))
 
-    def to_json(self) -> bytes:
-        return to_document(asdict(self))
 
-    @classmethod
-    def from_json(cls, key: str, body: bytes) -> Self:
-        with document(key, body, "boundary") as fields:
-            ranges = tuple(Range(**found) for found in fields.get("ranges", ()))
-            return cls(**fields | {"lowest": int(fields["lowest"]), "ranges": ranges})
-
-
-NOTHING_TRIMMED = Boundary()
+NOTHING_TRIMMED = Boundary(0)
 
 
 async def read_boundary(store: Store, key: str) -> Boundary:
     """The boundary at `key`; `NOTHING_TRIMMED` if there is none.
 
     Raises:
-        CorruptObject: it is not what was written there.
+        CorruptObject: it is corrupt.
     """
-    stored = await store.get(key)
-    return Boundary.from_json(key, stored.body) if stored else NOTHING_TRIMMED
+    return await SharedDocument(store, key, Boundary).read() or NOTHING_TRIMMED
 
 
 async def change_boundary(store: Store, key: str, change: Callable[[Boundary], Boundary]) -> Boundary:
-    """Replace the boundary by what `change` makes of it, however many others do so, too; nothing if it changes nothing.
+    """Replace the boundary by the result of `change`, also while others change it; write nothing if it is equal.
 
     Raises:
-        CorruptObject: what is there is no boundary.
+        CorruptObject: the stored boundary is corrupt.
     """
-    boundary = NOTHING_TRIMMED
 
-    def changed(stored: Stored | None) -> bytes | None:
-        nonlocal boundary
-        found = Boundary.from_json(key, stored.body) if stored else NOTHING_TRIMMED
-        boundary = change(found)
-        if boundary == found:
-            return None
-        boundary = replace(boundary, put_id=store.clock.nonce())
-        return boundary.to_json()
+    def changed(found: Boundary | None) -> Boundary | None:
+        before = found or NOTHING_TRIMMED
+        after = change(before)
+        return None if after == before else after
 
-    await store.change(key, changed)
-    return boundary
+    return await SharedDocument(store, key, Boundary).change(changed) or NOTHING_TRIMMED
 
 
 async def raise_boundary(store: Store, key: str, lowest: int) -> Boundary:
-    """Make files below number `lowest` void for good; returns the boundary, which may be higher already."""
+    """Make files below number `lowest` void for good. Returns the boundary, which may be higher already."""
     return await change_boundary(store, key, lambda found: found.raised(lowest))
 
 
 class Boundaries:
-    """All boundaries below one prefix, each read again only when it has changed: one LIST, where nothing has."""
+    """All boundaries below one prefix. Reading them costs one LIST, and a GET for each that has changed."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
-        self._known: dict[str, tuple[str, Boundary]] = {}  # key -> its tag, and what it says
+        self._known: dict[str, tuple[str, Boundary]] = {}  # by key, with its tag
 
     async def read(self, store: Store) -> Mapping[str, Boundary]:
-        """Boundary by partition; a partition of which nothing was trimmed is not among them."""
+        """The boundary of each partition that was ever trimmed or compacted."""
         listed = await documents(store, self._prefix)
         tags = {entry.key: entry.tag for entry in listed.values()}
         changed = [key for key, tag in tags.items() if key not in self._known or self._known[key][0] != tag]
-        # Under the tag that was listed: if it has changed since, it is read again next time.
+        # Kept under the listed tag: a boundary that changed after the listing is read again next time.
         for key, boundary in (await gather(changed, lambda key: read_boundary(store, key))).items():
             self._known[key] = tags[key], boundary
         return {partition: self._known[entry.key][1] for partition, entry in listed.items()}

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from actorproc.errors import CorruptObject, UsageError
 from actorproc.group.locations import missing_processor
 from actorproc.output.chain import Commit, OutputChain
-from actorproc.output.compacted_file import Contents, RowSlice, batches_of, part_of
+from actorproc.output.compacted_file import CompactedCommits, RowSlice, batches_of, part_of
 from actorproc.output.dataset import partitions_with_state
 from actorproc.output.output_files import OutputFiles
 from actorproc.output.schema import read_schema
@@ -40,7 +40,7 @@ class Output(Dataset):
         self.path = name
         self._layout = ProcessorLayout(name)
         self._where = OutputFiles(self._layout)
-        self._contents: dict[str, Contents] = {}
+        self._contents: dict[str, CompactedCommits] = {}
         self._before: dict[tuple[str, int], int] = {}
         """(partition, number) -> rows of the partition before that commit."""
 
@@ -162,7 +162,7 @@ class Output(Dataset):
             rows += contents.rows_before(file.next) - contents.rows_before(file.number)
         return parts
 
-    async def _contents_of(self, store: Store, key: str) -> Contents | None:
+    async def _contents_of(self, store: Store, key: str) -> CompactedCommits | None:
         """What is in a compacted file; None: it is not there any more."""
         if key not in self._contents:
             footer = await read_footer(store, key)
@@ -170,7 +170,7 @@ class Output(Dataset):
                 return None
             if len(self._contents) >= _REMEMBERED:
                 self._contents.clear()
-            self._contents[key] = Contents.from_metadata(key, footer.metadata)
+            self._contents[key] = CompactedCommits.from_metadata(key, footer.metadata)
         return self._contents[key]
 
     async def _boundary(self, store: Store, partition: str) -> Boundary:

@@ -181,8 +181,8 @@ async def test_a_lag_that_leaves_partitions_out_says_so() -> None:
 async def test_how_far_a_partition_is_shows_without_a_giant_dead_letter_of_its_newest_commit(number: int) -> None:
     store, totals = Store(MemoryStore()), Totals(1, 0, 1)
     giant = random.Random(1).randbytes(LETTERS_LIMIT + 1)
-    commit = Commit("put", "h", 1, Cursor("0"), Cursor("1", 0), totals, time=5.0, letters=giant)
-    body, letters = encode_commit(pa.table({"n": pa.array([], pa.int64())}), commit)
+    commit = Commit("h", 1, Cursor("0"), Cursor("1", 0), totals, 5.0, put_id="put")
+    body, letters = encode_commit(pa.table({"n": pa.array([], pa.int64())}), commit, giant)
     assert letters, "they stand elsewhere, where nobody may look: they are not put there"
     cursor = (Cursor("0"), Cursor("1", 0))[number]
     await store.put(LAYOUT.checkpoint("0"), Checkpoint(1, number, cursor, totals).to_json())
@@ -198,7 +198,8 @@ async def test_two_thousand_partitions_take_seconds_on_a_folder(tmp_path: Path) 
     names = [str(number) for number in range(2000)]
     table = pa.table({"n": [1], "_sequence": pa.array([0], pa.int64())})
     totals = Totals(1, 1)
-    body, _ = encode_commit(table, Commit("put", "h", 1, Cursor("0"), Cursor("1", 0), totals, time=5.0, rows=1))
+    commit = Commit("h", 1, Cursor("0"), Cursor("1", 0), totals, 5.0, rows=1, put_id="put")
+    body, _ = encode_commit(table, commit, b"")
     for name in names:
         for key, content in [
             (LAYOUT.checkpoint(name), Checkpoint(1, 1, Cursor("1", 0), totals).to_json()),

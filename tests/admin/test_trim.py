@@ -278,7 +278,7 @@ async def test_letters_beside_a_commit_that_stays_stay(place: Place, kept: Retai
     place.wait(2 * HOUR)
     await trim_now(kept)
     [number] = await place.numbers(OUTPUT)
-    assert await OutputChain(place.store, LAYOUT, "0").read(number, letters=True)
+    assert await OutputChain(place.store, LAYOUT, "0").letters(number)
     assert len((await place.store.list(LAYOUT.large)).entries) == 1
 
 

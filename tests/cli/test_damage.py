@@ -41,7 +41,7 @@ def test_damage_is_said_with_the_place_and_a_remedy_on_one_line(run: Run, state:
     (place / key).write_bytes(b"{\n\x00\n")
     for command in (["dead-letters", "list", *given], replay):
         said = damaged(run, *command)
-        assert said.startswith(f"error: file://{place}/{key}: is no file of dead letters")
+        assert said.startswith(f"error: file://{place}/{key}: is not a valid file of dead letters")
         assert "put an empty object in its place" in said
     (place / key).write_bytes(b"")
     assert run("dead-letters", "list", *given).exit_code == 0, "that was right"
@@ -82,20 +82,21 @@ def test_a_checkpoint_with_a_value_of_a_wrong_type_is_named(
     given = ["--name", "Delays", "--container", tmp_path / "state"]
     for command in commands:
         result = run(*(["dead-letters", "purge", "--yes"] if command == "purge" else [command]), *given)
-        assert f"{key}: is no checkpoint (TypeError('{path[-1]} = {value!r}: " in result.output.replace('"', "'")
+        assert f"{key}: is not a valid Checkpoint document (Expected " in result.output
+        assert f"at `$.{'.'.join(path)}`" in result.output
         assert "Traceback" not in result.output
 
 
 @pytest.mark.parametrize(
     ("path", "value", "says"),
     [
-        (["time"], None, "time = None: str"),
-        (["time"], "soon", "'soon'"),
-        (["time"], "2013-01-01T00:00:00", "a time with its zone"),
-        (["value"], {}, "value = {}: str or NoneType"),
-        (["sequence"], "7", "sequence = '7': int"),
-        (["error", "message"], 5, "message = 5: str"),
-        (["headers"], [{}], "KeyError('key')"),
+        (["time"], None, "got `null` - at `$.time`"),
+        (["time"], "soon", "Invalid RFC3339 encoded datetime"),
+        (["time"], "2013-01-01T00:00:00", "Expected `datetime` with a timezone"),
+        (["value"], {}, "Expected `str | null`, got `object` - at `$.value`"),
+        (["sequence"], "7", "Expected `int`, got `str` - at `$.sequence`"),
+        (["error", "message"], 5, "Expected `str`, got `int` - at `$.error.message`"),
+        (["headers"], [{}], "missing required field `key` - at `$.headers[0]`"),
     ],
 )
 def test_a_dead_letter_with_a_value_of_a_wrong_type_is_named(
@@ -112,7 +113,7 @@ def test_a_dead_letter_with_a_value_of_a_wrong_type_is_named(
         ["purge", "--yes", "--before", "2030-01-01T00:00Z", *given],
     ):
         said = damaged(run, "dead-letters", *command)
-        assert said.startswith(f"error: file://{place}/{key}: is no file of dead letters (")
+        assert said.startswith(f"error: file://{place}/{key}: is not a valid file of dead letters (")
         assert says in said
 
 

@@ -105,7 +105,7 @@ def test_trim_shows_first_and_deletes_with_yes(run: Run, place: Path, of: list[s
     assert all(name.endswith("00000000000000000000.parquet") for name in gone)
     late = run("readers", "add", "late", "--at", "0", *of)
     assert late.exit_code == 2
-    assert "what it reads next was trimmed" in late.stderr
+    assert "the data that it reads next was trimmed" in late.stderr
 
 
 def test_a_log_is_held_by_its_processor(run: Run, place: Path) -> None:

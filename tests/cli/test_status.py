@@ -92,7 +92,7 @@ def test_status_of_a_torn_checkpoint_says_so_and_shows_the_others(run: Run, stat
     (tmp_path / "state" / LAYOUT.checkpoint("1")).write_bytes(b'{"version":1,"epo')
     status = orjson.loads(run("status", "--name", "Delays", "--container", tmp_path / "state", "--json").stdout)
     errors = [partition["error"] for partition in status["partitions"]]
-    assert f"file://{tmp_path}/state/Delays/checkpoints/1.json: is no checkpoint" in errors[1]
+    assert f"file://{tmp_path}/state/Delays/checkpoints/1.json: is not a valid Checkpoint" in errors[1]
     assert errors[0] is errors[2] is errors[3] is None
 
 

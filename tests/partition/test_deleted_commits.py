@@ -64,7 +64,7 @@ async def test_a_commit_and_the_checkpoint_that_were_deleted_are_not_made_anew_w
     await world.store.delete(world.layout.checkpoint("0"))
     await world.store.delete(world.layout.output_file("0", 1))
     for epoch in (9, 10):  # the first leaves a checkpoint
-        assert "00001.parquet: is not there, and p/output/partition=0/" in await refusal(world, epoch)
+        assert "00001.parquet: is missing, although p/output/partition=0/" in await refusal(world, epoch)
     assert len(await world.rows()) == 10
 
 
@@ -74,7 +74,7 @@ async def test_a_commit_that_was_deleted_is_noticed_though_the_checkpoint_was_no
     await world.store.put(world.layout.checkpoint("0"), early)
     await world.store.delete(world.layout.output_file("0", 1))
     for epoch in (5, 6):
-        assert "00001.parquet: is not there, and p/output/partition=0/" in await refusal(world, epoch)
+        assert "00001.parquet: is missing, although p/output/partition=0/" in await refusal(world, epoch)
     assert len(await world.rows()) == 10
 
 
@@ -85,7 +85,7 @@ async def test_a_commit_with_other_records_than_it_had_is_noticed() -> None:
     other = await world.store.get(world.layout.output_file("0", 2))
     assert other is not None
     await world.store.put(world.layout.output_file("0", 1), other.body)
-    assert "00001.parquet: it goes on after record" in await refusal(world, 5)
+    assert "00001.parquet: begins after record" in await refusal(world, 5)
 
 
 async def test_a_checkpoint_below_the_boundary_is_refused() -> None:

@@ -26,7 +26,7 @@ async def test_a_torn_checkpoint_stops_its_partition_alone_and_once_restored_not
     await store.put(key, whole.body[:-9])
     with (
         anyio.fail_after(60),
-        pytest.raises(errors.EndNotReached, match=rf"1 of 3 partitions .*\n.*{key}: is no checkpoint"),
+        pytest.raises(errors.EndNotReached, match=rf"1 of 3 partitions .*\n.*{key}: is not a valid Checkpoint"),
     ):
         await Processor(Double, source=source, container=store, **QUICK).run(until_end=True)
     assert (await rows(store)).count(200) == 2

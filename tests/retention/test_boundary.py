@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from actorproc.errors import CorruptObject
 from actorproc.retention.boundary import NOTHING_TRIMMED, Boundaries, change_boundary, raise_boundary, read_boundary

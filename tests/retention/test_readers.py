@@ -182,7 +182,7 @@ def test_a_checkpoint_in_a_home_that_is_nobodys_is_refused() -> None:
 async def test_what_is_no_list_of_readers_is_named(store: Store, reader: str) -> None:
     document = f'{{"version": 1, "readers": {{"x": {reader}}}, "lowest": {{}}, "put_id": ""}}'
     await store.put(READERS, document.encode())
-    with pytest.raises(CorruptObject, match=r"readers\.json: is no list of readers"):
+    with pytest.raises(CorruptObject, match=r"readers\.json: is not a valid Registry document"):
         await read_registry(store, READERS)
 
 
@@ -210,22 +210,8 @@ async def test_a_program_adds_and_removes_readers_of_outputs_and_logs_by_their_p
 @pytest.mark.parametrize("number", [150.0, True, -5, 2**63, "150", None, np.float64(150)])
 def test_a_position_that_is_no_whole_number_from_0_is_refused_as_the_reader_is_made(number: Any) -> None:
     """Once it stood in the list, nobody could read that any more."""
-    with pytest.raises(UsageError, match=r"^reader 'archive', partition 0: .*: a whole number, 0 or more"):
+    with pytest.raises(UsageError, match=r"^reader 'archive', partition 0: .* must be a whole number from 0"):
         Reader.at("archive", {"0": number})
-
-
-@pytest.mark.parametrize("positions", [[5], 5, None])
-def test_positions_that_do_not_say_their_partitions_are_refused(positions: Any) -> None:
-    with pytest.raises(UsageError, match=r"^reader 'archive': .*: numbers by partition, such as \{'0': 1200\}$"):
-        Reader.at("archive", positions)
-
-
-def test_what_is_not_text_is_refused_as_the_reader_is_made() -> None:
-    wrong: Any = 5
-    with pytest.raises(UsageError, match=r"^query = 5: text$"):
-        Reader.spark("table", "s3://bucket/one", query=wrong)
-    with pytest.raises(UsageError, match=r"^stream = 5: text$"):
-        Reader.of_processor("state", "Delays", stream=wrong)
 
 
 @pytest.mark.parametrize("positions", [{"0": np.int64(150)}, {0: 150}])
@@ -249,14 +235,6 @@ def test_places_of_readers_may_be_paths() -> None:
     place = Path("place")
     assert Reader.spark("table", place) == Reader.spark("table", "place")
     assert Reader.of_processor(place, "Delays") == Reader.of_processor("place", "Delays")
-
-
-@pytest.mark.parametrize("place", [None, 7, b"state"])
-def test_a_place_that_is_neither_text_nor_path_is_refused(place: Any) -> None:
-    with pytest.raises(UsageError, match=r"^checkpoint = .*: its URL as text, or a folder$"):
-        Reader.spark("table", place)
-    with pytest.raises(UsageError, match=r"^container = .*: its URL as text, or a folder$"):
-        Reader.of_processor(place, "Delays")
 
 
 def test_a_name_that_is_no_text_is_refused() -> None:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
-from dataclasses import replace
 from typing import Any, NoReturn
 
 import pyarrow.parquet as pq
 import pytest
 import structlog
+from msgspec.structs import replace
 
 from actorproc.group.liveness import LivenessTracker
 from actorproc.handler.attempt import Attempt
 from actorproc.handler.context import PartitionContext, PartitionInfo
 from actorproc.log.appender import Appender
 from actorproc.output import dead_letters
-from actorproc.output.chain import Commit, OutputChain
+from actorproc.output.chain import Commit, OutputChain, letters_of
 from actorproc.partition.actor import PartitionActor
 from actorproc.partition.batch_processor import BatchProcessor, _BatchRun
 from actorproc.partition.committer import Committer
@@ -43,7 +43,7 @@ def first_broken(style: str | None = None, *, log: bool | None = None, hours: fl
 
 
 def test_a_seed_that_breaks_plays_the_same_again_event_by_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def forget(self: OutputChain, number: int, commit: Commit) -> None:
+    async def forget(self: OutputChain, number: int, letters: bytes) -> None:
         pass
 
     def play(seed: int) -> tuple[str, list[tuple[object, ...]]]:
@@ -107,7 +107,7 @@ def test_publishing_dead_letters_beside_the_commit_is_found(monkeypatch: pytest.
 
     async def create_beside(self: OutputChain, number: int, put_id: str, body: bytes, letters: bytes | None) -> None:
         footer: Any = parse_footer("", body, tag="", size=len(body))
-        await self.publish(number, Commit.from_footer("", footer))
+        await self.publish(number, letters_of("", footer))
         await create(self, number, put_id, body, letters)
 
     monkeypatch.setattr(OutputChain, "create", create_beside)
@@ -115,7 +115,7 @@ def test_publishing_dead_letters_beside_the_commit_is_found(monkeypatch: pytest.
 
 
 def test_not_publishing_dead_letters_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def forget(self: OutputChain, number: int, commit: Commit) -> None:
+    async def forget(self: OutputChain, number: int, letters: bytes) -> None:
         pass
 
     monkeypatch.setattr(OutputChain, "publish", forget)
@@ -136,8 +136,8 @@ def test_starting_behind_the_output_that_is_there_is_found(monkeypatch: pytest.M
     """The walk finds the last file, but goes on from the checkpoint's position."""
     read = OutputChain.read
 
-    async def read_without_position(self: OutputChain, number: int, *, letters: bool = False) -> Commit | None:
-        commit = await read(self, number, letters=letters)
+    async def read_without_position(self: OutputChain, number: int) -> Commit | None:
+        commit = await read(self, number)
         return commit and replace(commit, next=commit.first)
 
     monkeypatch.setattr(OutputChain, "read", read_without_position)

@@ -292,7 +292,7 @@ async def commit_file(store: Store, number: int, before: int, count: int, time: 
         put_id=str(number), host="a", epoch=1, first=Cursor(""), next=Cursor("", before + count - 1),
         totals=Totals(count, before + count), time=time, rows=count,
     )  # fmt: skip
-    body, _ = encode_commit(table, commit)
+    body, _ = encode_commit(table, commit, b"")
     await store.put(LAYOUT.output_file("0", number), body)
 
 

@@ -294,9 +294,7 @@ async def test_a_query_that_comes_when_what_it_reads_next_was_trimmed_is_refused
             with pytest.raises(ExceptionGroup):  # the function was called
                 await _keep(began, limits, store, signals, "10s")
         else:
-            with pytest.raises(
-                UsageError, match=r"partition 0: 3, trimmed below 5\)\. Go on with a new checkpointLocation"
-            ):
+            with pytest.raises(UsageError, match=r"partition 0: 3, trimmed below 5\)\. Use a new checkpointLocation"):
                 await _keep(began, limits, store, signals, "10s")
         assert (await read_registry(store, READERS)).readers == {}
 

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pyarrow.parquet as pq
 
-from actorproc.output.chain import Commit
+from actorproc.output.chain import Commit, letters_of
 from actorproc.output.checkpoint import Checkpoint
 from actorproc.retention.boundary import Boundary
 from actorproc.storage.parquet import Footer, parse_footer
@@ -43,6 +43,7 @@ class PartitionChecks:
         self._lowest = 0  # commits below are trimmed
         self._published = 0  # commits below are published, if they have anything to publish
         self._put_ids: set[str] = set()
+        self._committed_letters: list[bytes] = []
         self._letters: dict[int, bytes] = {}
         self._ended = -1
 
@@ -67,25 +68,26 @@ class PartitionChecks:
             raise TypeError("the whole body was given")
         commit = Commit.from_footer(f"{number}", footer)
         rows = pq.read_table(io.BytesIO(body), use_threads=False).to_pylist()
-        self._check_commit(number, commit, rows)
-        letters = [orjson.loads(line) for line in commit.letters.splitlines()]
+        lines = letters_of(f"{number}", footer)
+        self._check_commit(number, commit, rows, lines.count(b"\n"))
+        letters = [orjson.loads(line) for line in lines.splitlines()]
         self._end_silently(commit.first.sequence)
         self._end(commit.next.sequence, rows, letters)
         self.commits.append(commit)
+        self._committed_letters.append(lines)
         self.seen.update(commits=1, rows=len(rows), dead_letters=len(letters))
 
-    def _check_commit(self, number: int, commit: Commit, rows: list[Row]) -> None:
+    def _check_commit(self, number: int, commit: Commit, rows: list[Row], letters: int) -> None:
         last = self.commits[-1] if self.commits else None
         if last is not None and commit.first.sequence < last.next.sequence:
             self._broken(f"commit {number} starts at {commit.first}, before the end of the one before: {last.next}")
         self._check_step(number, commit)
-        if not rows and not commit.letters:
+        if not rows and not letters:
             self._broken(f"commit {number} holds nothing")
         if commit.rows != len(rows):
             self._broken(f"commit {number} says {commit.rows} rows and has {len(rows)}")
         if any(a["_sequence"] > b["_sequence"] for a, b in pairwise(rows)):
             self._broken(f"rows of commit {number} are not in the order of their records")
-        letters = commit.letters.count(b"\n")
         expected = (
             (len(rows), letters) if last is None else (last.totals.rows + len(rows), last.totals.dead_letters + letters)
         )
@@ -124,13 +126,13 @@ class PartitionChecks:
             self._broken(f"dead-letter file {number} was overwritten")
         elif number >= len(self.commits):
             self._broken(f"dead letters of {number} were published before there is such a commit")
-        elif body != self.commits[number].letters:
+        elif body != self._committed_letters[number]:
             self._broken(f"dead letters of {number} are not those of its commit")
         self._letters[number] = body
 
     def letters_refused(self, number: int, body: bytes) -> None:
         """They were published before; whoever tries it again must have taken them from the commit."""
-        if body != self.commits[number].letters:
+        if body != self._committed_letters[number]:
             self._broken(f"somebody took dead letters for those of commit {number} that are not in it")
 
     def checkpoint_written(self, checkpoint: Checkpoint) -> None:
@@ -145,7 +147,7 @@ class PartitionChecks:
             self._broken(f"the checkpoint is at file {checkpoint.number}, there are {len(self.commits)}")
             return
         for number in range(self._published, checkpoint.number):
-            if self.commits[number].letters and number not in self._letters:
+            if self._committed_letters[number] and number not in self._letters:
                 self._broken(f"the checkpoint is at {checkpoint.number}, dead letters of {number} are not published")
         self._published = max(self._published, checkpoint.number)
 
@@ -154,8 +156,8 @@ class PartitionChecks:
         if (reached := self.committed_to()) < end:
             self._broken(f"is committed up to {reached}, not {end}")
         self._end_silently(reached)
-        for number, commit in enumerate(self.commits):
-            if commit.letters and number not in self._letters:
+        for number, letters in enumerate(self._committed_letters):
+            if letters and number not in self._letters:
                 self._broken(f"dead letters of {number} were never published")
 
     def _end_silently(self, upto: int) -> None:
@@ -164,17 +166,17 @@ class PartitionChecks:
 
     def _end(self, upto: int, rows: list[Row], letters: list[Row]) -> None:
         rows_of: dict[int, list[Row]] = {}
-        letters_of: dict[int, list[Row]] = {}
+        letters_by: dict[int, list[Row]] = {}
         for row in rows:
             rows_of.setdefault(row["_sequence"], []).append(row)
         for letter in letters:
-            letters_of.setdefault(letter["sequence"], []).append(letter)
+            letters_by.setdefault(letter["sequence"], []).append(letter)
         for sequence, value in self._records(self._ended, upto):
-            ended = Ended(self.partition, sequence, value, rows_of.pop(sequence, []), letters_of.pop(sequence, []))
+            ended = Ended(self.partition, sequence, value, rows_of.pop(sequence, []), letters_by.pop(sequence, []))
             if why := self._judge(ended):
                 self._broken(f"record {sequence} {why}")
             self.seen["records"] += 1
-        if strange := rows_of.keys() | letters_of.keys():
+        if strange := rows_of.keys() | letters_by.keys():
             self._broken(f"a commit up to {upto} holds records {sorted(strange)}: ended before, or not there at all")
         self._ended = max(self._ended, upto)
 
