@@ -1,4 +1,4 @@
-"""The command line: the app, its commands, and the one place that turns errors into messages and exit codes.
+"""The command line: the app, and the one place that turns errors into messages and exit codes.
 
 Heavy parts (pyarrow, pydantic, the S3 client) are imported inside the commands, so that `--help` answers at once.
 """
@@ -14,39 +14,45 @@ from typing import Annotated, Any
 
 import typer
 
-from actorproc.cli import commands, retention
+from actorproc.cli import commands, dead_letter_commands, retention
 from actorproc.cli.demo import demo
 from actorproc.cli.escape import escaped
-from actorproc.cli.help import Command, Group
-from actorproc.cli.logging import LogLevel, set_up_logging
+from actorproc.cli.logging import FORMATS, LEVELS, set_up_logging
+from actorproc.cli.parameters import one_of
 from actorproc.cli.spark import spark
-from actorproc.cli.streams import prepare, stdout_failure
+from actorproc.cli.streams import has_color, prepare, stdout_failure
+from actorproc.cli.usage import Command, Group, message_of
 from actorproc.errors import ActorprocError, UsageError
 
 FAILED, WRONG_USE = 1, 2
 
 _ORDER = [
-    "produce",
-    "serve",
-    "spark",
-    "status",
-    "output",
-    "dead-letters",
-    "readers",
-    "trim",
-    "compact",
-    "doctor",
-    "demo",
-]  # in which they are met
+    "produce", "serve", "spark", "status", "output", "dead-letters", "readers", "trim", "compact", "doctor", "demo",
+]  # fmt: skip
 
-_THREAD_PATIENCE = 1.0  # seconds that threads have to end by themselves, after everything else has ended
+_THREAD_PATIENCE = 1.0  # seconds that threads get to end by themselves, after everything else has ended
 
 
 class _Commands(Group):
-    """The root of all commands: every error that is ours leaves as a message and an exit code, without a traceback."""
+    """The root command. Our errors and usage errors become one line on stderr and an exit code."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return sorted(super().list_commands(ctx), key=_ORDER.index)
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        try:
+            sys.exit(super().main(*args, **options | {"standalone_mode": False}) or 0)
+        except typer.Abort:
+            _print_error("aborted")
+            sys.exit(FAILED)
+        except Exception as error:
+            if type(error).__name__ == "NoArgsIsHelpError":
+                typer.echo(error, err=True)
+                sys.exit(WRONG_USE)
+            if (message := message_of(error)) is None:
+                raise
+            _print_error(message)
+            sys.exit(WRONG_USE)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -58,20 +64,24 @@ class _Commands(Group):
 
             cause = first_cause(error)
             if isinstance(cause, OSError) and (failure := stdout_failure()) is not None:
-                raise typer.Exit(_say_unwritten(failure)) from None
+                raise typer.Exit(_unwritten(failure)) from None
             if not isinstance(cause, ActorprocError):
                 raise
             if ctx.params.get("debug"):
                 traceback.print_exception(error)
-            typer.secho(f"error: {escaped(str(cause))}", err=True, fg=typer.colors.RED)
+            _print_error(str(cause))
             raise typer.Exit(WRONG_USE if isinstance(cause, UsageError) else FAILED) from None
 
 
-def _say_unwritten(failure: OSError) -> int:
-    """The exit code where stdout does not take what a command prints: whose reader has gone (`| head`) has seen enough."""
+def _print_error(text: str) -> None:
+    typer.secho(f"error: {escaped(text)}", err=True, fg=typer.colors.RED if has_color(sys.stderr) else None)
+
+
+def _unwritten(failure: OSError) -> int:
+    """The exit code if stdout cannot be written. A reader that closed its pipe (`| head`) has read enough."""
     if isinstance(failure, BrokenPipeError):
         return 0
-    typer.secho(f"error: stdout cannot be written: {failure.strerror}", err=True, fg=typer.colors.RED)
+    _print_error(f"stdout cannot be written: {failure.strerror}")
     return FAILED
 
 
@@ -79,12 +89,13 @@ app = typer.Typer(
     name="actorproc",
     cls=_Commands,
     no_args_is_help=True,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
-    epilog="Exit codes: 0 done, 1 failed while running or not all done, 2 wrong use.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 done; 1 failed, or not all done; 2 wrong use.",
 )
 app.add_typer(commands.app)
+app.add_typer(dead_letter_commands.app)
 app.add_typer(retention.app)
 app.command(cls=Command)(demo)
 app.command(cls=Command)(spark)
@@ -103,14 +114,23 @@ def _root(
     ctx: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", envvar="ACTORPROC_DEBUG", help="Show tracebacks.")] = False,
     log_level: Annotated[
-        LogLevel,
+        str,
         typer.Option(
-            metavar="debug|info|warning|error",
+            parser=one_of(*LEVELS),
+            metavar="|".join(LEVELS),
             envvar="ACTORPROC_LOG_LEVEL",
-            help="Of the log on stderr.",
-            case_sensitive=False,
+            help="Lowest level of log lines on stderr.",
         ),
-    ] = LogLevel.INFO,
+    ] = "info",
+    log_format: Annotated[
+        str | None,
+        typer.Option(
+            parser=one_of(*FORMATS),
+            metavar="|".join(FORMATS),
+            envvar="ACTORPROC_LOG_FORMAT",
+            help="Format of log lines. Default: console on a terminal, otherwise json.",
+        ),
+    ] = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
@@ -121,13 +141,14 @@ def _root(
       actorproc produce --log events --partitions 8 --key tail events.jsonl
       actorproc serve app:Delays --source events --container state --workers 2
       actorproc status --name Delays --container state --source events
-      actorproc output --name Delays --container state --limit 5
+      actorproc output --name Delays --container state
       actorproc dead-letters list --name Delays --container state
 
-    Places are folders or URLs: state, file:///var/state, s3://bucket/prefix.
-    Settings have one name everywhere: --set commit_interval=1s, ACTORPROC_COMMIT_INTERVAL=1s, actorproc.toml.
+    A URL is a folder or a bucket: state, file:///var/state, s3://bucket/prefix.
+
+    A setting has the same name everywhere: --set commit_interval=1s, ACTORPROC_COMMIT_INTERVAL=1s, actorproc.toml.
     """
-    set_up_logging(log_level)
+    set_up_logging(log_level, log_format)
 
 
 def main() -> None:
@@ -138,10 +159,10 @@ def main() -> None:
     except OSError:  # of --help
         if (failure := stdout_failure()) is None:
             raise
-        sys.exit(_say_unwritten(failure))
+        sys.exit(_unwritten(failure))
     except SystemExit as ending:
         with suppress(OSError):
-            sys.stdout.flush()  # not when the interpreter ends: that would change the exit code
+            sys.stdout.flush()  # if the interpreter did this at its end, the exit code would change
         unread = isinstance(ending.__context__, BrokenPipeError)  # which Typer takes for a failure
         if stdout_failure() is not None and unread:
             sys.exit(0)
@@ -151,7 +172,7 @@ def main() -> None:
 
 
 def _abandon_threads() -> None:
-    """End the process although a thread hangs (a handler's, Spark's): Python would wait for it for ever."""
+    """End the process although a thread of a handler or of Spark hangs: Python would wait for it forever."""
     threads = [thread for thread in threading.enumerate() if thread.name == "AnyIO worker thread"]
     for thread in threads:
         thread.join(_THREAD_PATIENCE / len(threads))
@@ -162,7 +183,7 @@ def _abandon_threads() -> None:
             code = error.code if isinstance(error.code, int) else FAILED
         elif error is not None:
             sys.excepthook(type(error), error, error.__traceback__)
-        typer.secho("warning: a thread still runs (a handler's, or Spark's); it ends with the process", err=True)
+        typer.secho("warning: a thread of the handler or of Spark still runs; it ends with the process", err=True)
         with suppress(OSError):
             sys.stdout.flush()
         os._exit(code)

@@ -1,13 +1,11 @@
-"""Commands for processors and logs, with their arguments and help: the public contract. What they do is in what they call."""
+"""The commands for processors and logs: their arguments and help texts. Each calls one function of another module."""
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from actorproc.cli.help import Command, Group
 from actorproc.cli.parameters import (
     Config,
     Container,
@@ -17,31 +15,14 @@ from actorproc.cli.parameters import (
     Partition,
     Set,
     Source,
-    SourceLog,
-    place,
+    count,
+    location,
+    one_of,
+    positive,
 )
+from actorproc.cli.usage import Command
 
 app = typer.Typer()
-letters = typer.Typer(
-    name="dead-letters",
-    cls=Group,
-    no_args_is_help=True,
-    help="""Records that could not be processed: look, send them again, forget.
-
-    \b
-      actorproc dead-letters list --name Delays --container state
-      actorproc dead-letters show 3:1042 --name Delays --container state
-      actorproc dead-letters replay --name Delays --container state
-    """,
-)
-
-
-class OnBadLine(StrEnum):
-    """What becomes of a line that has no key."""
-
-    FAIL = "fail"
-    KEEP = "keep"
-    SKIP = "skip"
 
 
 @app.command(cls=Command)
@@ -51,27 +32,31 @@ def produce(
     ],
     log: Annotated[
         str,
-        typer.Option(
-            metavar="URL", callback=place, help="The log; with --partitions it is created if it is not there."
-        ),
+        typer.Option(metavar="URL", callback=location, help="The log. With --partitions it is created if missing."),
     ],
     partitions: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="N", help="How many, for a log that is created; 8 will do for a start. It keeps its number."
+            parser=count,
+            metavar="N",
+            help="Partition count of a new log (8 is a good start); fixed afterwards.",
         ),
     ] = None,
     key: Annotated[
         str | None, typer.Option(metavar="FIELD", help="JSON field that is the key: equal keys stay in order.")
     ] = None,
-    rate: Annotated[float | None, typer.Option(min=0.001, metavar="N", help="Events per second, at most.")] = None,
+    rate: Annotated[
+        float | None, typer.Option(parser=positive, metavar="N", help="Records per second, at most.")
+    ] = None,
     on_bad_line: Annotated[
-        OnBadLine,
+        Literal["fail", "keep", "skip"],
         typer.Option(
+            parser=one_of("fail", "keep", "skip"),
             metavar="fail|keep|skip",
-            help="A line without the key field, or that is no JSON, ends it, goes without a key, or is left out.",
+            help="A line that is not a JSON object with the key field ends the command (fail), is appended without a "
+            "key (keep), or is left out (skip).",
         ),
-    ] = OnBadLine.FAIL,
+    ] = "fail",
     config: Config = None,
     settings: Set = None,
 ) -> None:
@@ -82,12 +67,12 @@ def produce(
       actorproc produce --log s3://bucket/log --partitions 8 --rate 1000 f.jsonl
       tail -f app.log | actorproc produce --log events -
 
-    A log that is there, as in the last example, needs no --partitions.
-    Values are the lines as they are, without the newline. Running it twice appends everything twice.
+    An existing log, as in the last example, needs no --partitions. Values are the lines without their line breaks.
+    Running the command twice appends everything twice.
     """
     from actorproc.cli.produce import run
 
-    run(file, log, partitions, key, rate, on_bad_line.value, config, settings)
+    run(file, log, partitions, key, rate, on_bad_line, config, settings)
 
 
 @app.command(cls=Command)
@@ -100,32 +85,36 @@ def serve(
     container: Container,
     name: Annotated[
         str | None,
-        typer.Option(metavar="PROCESSOR", envvar="ACTORPROC_NAME", help="Name of the processor; default: the class's."),
+        typer.Option(
+            metavar="PROCESSOR", envvar="ACTORPROC_NAME", help="Name of the processor. Default: name of the class."
+        ),
     ] = None,
     host: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", envvar="ACTORPROC_HOST", help="Unique; default: this machine's name and process id."
+            metavar="NAME", envvar="ACTORPROC_HOST", help="Unique name of the host. Default: machine and process id."
         ),
     ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="N", help="Run N host processes, NAME-0 and so on; one that dies is started again."
+            parser=count,
+            metavar="N",
+            help="Run N host processes, NAME-0 and so on. A process that dies is restarted.",
         ),
     ] = None,
     start: Annotated[
         str,
         typer.Option(
             metavar="earliest|latest|TIME",
-            help="Where to begin without a checkpoint; a time such as 2013-01-01T00:00Z.",
+            help="Where partitions without a checkpoint begin; TIME such as 2013-01-01T00:00Z.",
         ),
     ] = "earliest",
     until_end: Annotated[
         bool,
         typer.Option(
             "--until-end",
-            help="Stop once everything that is there now is processed and committed; 1 if that cannot be.",
+            help="Stop once everything that was in the source at the start is committed. Exit code 1 if it fails.",
         ),
     ] = False,
     option: Annotated[
@@ -134,19 +123,20 @@ def serve(
             "--option",
             "-o",
             metavar="NAME=VALUE",
-            help="An option of the handler's own (its class `Options`), a list or an object as JSON; repeatable.",
+            help="An option of the handler (its class `Options`), lists and objects as JSON; repeatable.",
         ),
     ] = None,
     spark: Annotated[
         str | None,
         typer.Option(
             metavar="MODULE:FUNCTION",
-            help="Run it over the rows, too, as a child process; 'app:delays --trigger 5s' with options of `spark`.",
+            help="Run `actorproc spark` on the rows as a child process; its options may follow, as in "
+            "'app:delays --trigger 5s'.",
         ),
     ] = None,
     spark_checkpoint: Annotated[
         str | None,
-        typer.Option(metavar="URL", callback=place, help="Where Spark notes how far it is; with --spark."),
+        typer.Option(metavar="URL", callback=location, help="Checkpoint of that Spark query."),
     ] = None,
     config: Config = None,
     settings: Set = None,
@@ -160,15 +150,13 @@ def serve(
       export ACTORPROC_SOURCE=events ACTORPROC_CONTAINER=state
       actorproc serve app:Delays --until-end
       actorproc serve app:Delays --spark app:counts --spark-checkpoint spark/c
-      actorproc serve actorproc.handlers:JsonRows -o output_schema='tail string'
+      actorproc serve actorproc.handlers:JsonRows -o 'output_schema=tail string'
 
-    SIGTERM or Ctrl-C drains, commits and hands over; a second one aborts. For a trial on a laptop set short timers in
-    actorproc.toml (the README has them): the defaults suit a fleet, which notices a death after a minute.
+    SIGTERM or Ctrl-C drains, commits and hands the leases over. A second signal aborts. The default timers suit a
+    fleet, which notices a dead host after a minute. For a trial on a laptop set shorter ones in actorproc.toml.
     """
     from actorproc.cli.serve import run
 
-    given = ctx.parent.params if ctx.parent else {}
-    root = ["--log-level", given["log_level"], *(["--debug"] if given["debug"] else [])] if given else []
     run(
         handler=handler,
         source=source,
@@ -183,8 +171,18 @@ def serve(
         spark_checkpoint=spark_checkpoint,
         config=config,
         settings=settings or [],
-        root=root,
+        root=_root_options(ctx),
     )
+
+
+def _root_options(ctx: typer.Context) -> list[str]:
+    """Options before the command, for child processes."""
+    given = ctx.parent.params if ctx.parent else {}
+    options = ["--debug"] if given.get("debug") else []
+    for name in ("log_level", "log_format"):
+        if given.get(name):
+            options += [f"--{name.replace('_', '-')}", given[name]]
+    return options
 
 
 @app.command(cls=Command)
@@ -193,14 +191,14 @@ def status(
     container: Container,
     source: MaybeSource = None,
     as_json: Json = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it again every two seconds, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh every two seconds, until Ctrl-C.")] = False,
     plan: Annotated[
-        bool, typer.Option("--plan", help="What the next look at the group would change, and why. Changes nothing.")
+        bool, typer.Option("--plan", help="Show what the next rebalance would change, and why. Changes nothing.")
     ] = False,
     config: Config = None,
     settings: Set = None,
 ) -> None:
-    """Who runs what, how far it is, and what lags.
+    """Show the hosts, their partitions, the committed positions and the lag.
 
     \b
       actorproc status --name Delays --container state --source events
@@ -218,7 +216,7 @@ def output(
     container: Container,
     limit: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Only the N newest rows. Default: 20, or all with --json."),
+        typer.Option(parser=count, metavar="N", help="Only the N newest rows. Default: 20, or all with --json."),
     ] = None,
     all_rows: Annotated[bool, typer.Option("--all", help="All rows.")] = False,
     partition: Partition = None,
@@ -241,145 +239,23 @@ def output(
     run(name, container, limit, all_rows, partition, as_json, config, settings)
 
 
-Kind = Annotated[str | None, typer.Option(metavar="KIND", help="Only this type of error, such as KeyError.")]
-Ids = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[PARTITION:SEQUENCE]...", show_default=False, help="Only these, by their ids in `list`."),
-]
-
-
-@letters.command("list", cls=Command)
-def list_letters(
-    name: Name,
-    container: Container,
-    partition: Partition = None,
-    kind: Kind = None,
-    replayed: Annotated[bool, typer.Option("--replayed", help="Only letters that were replayed.")] = False,
-    not_replayed: Annotated[bool, typer.Option("--not-replayed", help="Only letters that were not.")] = False,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most N.")] = None,
-    as_json: Json = False,
-    config: Config = None,
-    settings: Set = None,
-) -> None:
-    """Show dead letters, by partition and sequence.
-
-    \b
-      actorproc dead-letters list --name Delays --container state
-      actorproc dead-letters list --name Delays --container state --kind KeyError
-      actorproc dead-letters list --name Delays --container state --not-replayed
-      actorproc dead-letters list --name Delays --container state --json
-    """
-    from actorproc.cli.dead_letters import show_all
-
-    show_all(name, container, partition, kind, replayed, not_replayed, limit, as_json, config, settings)
-
-
-@letters.command("show", cls=Command)
-def show_letter(
-    letter: Annotated[str, typer.Argument(metavar="PARTITION:SEQUENCE", help="As `list` shows it.")],
-    name: Name,
-    container: Container,
-    as_json: Json = False,
-    config: Config = None,
-    settings: Set = None,
-) -> None:
-    """Show one dead letter whole: payload, headers, error and traceback.
-
-    \b
-      actorproc dead-letters show 3:1042 --name Delays --container state
-    """
-    from actorproc.cli.dead_letters import show_one
-
-    show_one(letter, name, container, as_json, config, settings)
-
-
-@letters.command("replay", cls=Command)
-def replay_letters(
-    name: Name,
-    container: Container,
-    ids: Ids = None,
-    source: SourceLog = None,
-    partition: Partition = None,
-    kind: Kind = None,
-    as_json: Json = False,
-    config: Config = None,
-    settings: Set = None,
-) -> None:
-    """Append dead letters to their log again, each once however often this runs, even if it is killed in between.
-
-    \b
-      actorproc dead-letters replay --name Delays --container state
-      export ACTORPROC_NAME=Delays ACTORPROC_CONTAINER=state
-      actorproc dead-letters replay --kind KeyError
-      actorproc dead-letters replay 3:1042 3:1077
-
-    Key, value, timestamp and headers are the original's; headers actorproc.dead_letter.* tell its history.
-    The letters stay until they are purged.
-    """
-    from actorproc.cli.dead_letters import replay
-
-    replay(ids or (), name, container, source, partition, kind, as_json, config, settings)
-
-
-@letters.command("purge", cls=Command)
-def purge_letters(
-    name: Name,
-    container: Container,
-    ids: Ids = None,
-    partition: Partition = None,
-    kind: Kind = None,
-    before: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Only letters older than this, such as 2026-01-31T12:00Z, or a time as `list --json` shows it. Those committed "
-            "together go together.",
-        ),
-    ] = None,
-    replayed: Annotated[
-        bool,
-        typer.Option(
-            "--replayed", help="Only letters that were replayed, once all that were committed with them were."
-        ),
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    as_json: Json = False,
-    config: Config = None,
-    settings: Set = None,
-) -> None:
-    """Forget dead letters for good.
-
-    \b
-      actorproc dead-letters purge --name Delays --container state
-      actorproc dead-letters purge --name Delays --container state --replayed -y
-
-    Those that no checkpoint has passed yet are kept: it says so, with exit code 1; try again later.
-    """
-    from actorproc.cli.dead_letters import purge
-
-    purge(ids or (), name, container, partition, kind, before, replayed, yes, as_json, config, settings)
-
-
 @app.command(cls=Command)
 def doctor(
     url: Annotated[
-        str, typer.Argument(metavar="URL", callback=place, help="A container or log, such as s3://bucket/prefix.")
+        str, typer.Argument(metavar="URL", callback=location, help="A container or log, such as s3://bucket/prefix.")
     ],
     as_json: Json = False,
     config: Config = None,
     settings: Set = None,
 ) -> None:
-    """Prove that a store is safe to use: each property, what was done, what came back.
+    """Check that a store is safe to use, property by property.
 
     \b
       actorproc doctor state
       actorproc doctor s3://bucket/state --set s3_endpoint=http://127.0.0.1:9000
 
-    Writes a few small objects below the URL and removes them. Exit code 1 if a property does not hold.
+    Writes a few small objects below the URL and deletes them. Exit code 1 if a property does not hold.
     """
     from actorproc.cli.doctor import run
 
     run(url, as_json, config, settings)
-
-
-app.add_typer(letters)

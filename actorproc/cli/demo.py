@@ -1,4 +1,4 @@
-"""`actorproc demo`: real departures through three hosts, one killed, into Spark; checked against the raw data."""
+"""`actorproc demo`: a year of flights through three hosts, one of them killed, into Spark; checked against the CSV."""
 
 from __future__ import annotations
 
@@ -6,26 +6,32 @@ from typing import Annotated
 
 import typer
 
+from actorproc.cli.parameters import between
+
+_ALL = 336_776
+
 
 def demo(
     events: Annotated[
         int,
-        typer.Option(min=5_000, max=336_776, help="How many departures, from the first of January on.", metavar="N"),
-    ] = 336_776,
+        typer.Option(parser=between(5_000, _ALL), metavar="N", help="Number of departures, from January 1 on."),
+    ] = _ALL,
     check: Annotated[
-        bool, typer.Option("--check", help="Only check what an earlier run left in demo-data (damage it and see).")
+        bool, typer.Option("--check", help="Only check the output of the last run, in demo-data.")
     ] = False,
 ) -> None:
-    """See it work: a year of flights through three hosts, one killed with -9, into Spark.
+    """See it work: a year of flights through three hosts, one of them killed with -9, into Spark.
 
-    336,776 real departures become events in 8 partitions. Three host processes compute the delays; one is killed midway, the others take over. Spark sums up the output, beside the same table computed straight from the CSV.
-
-    Exit code 1 if they differ. Works in ./demo-data, which is emptied first and kept. Needs Java 17 or newer.
+    336,776 real departures become events in 8 partitions. Three host processes compute the delays. One of them is
+    killed midway, and the others take over. Spark sums up the output, and the demo compares that with the same table
+    computed from the CSV: exit code 1 if they differ.
 
     \b
-      actorproc demo                   under three minutes
-      actorproc demo --events 40000    a shorter one
-      actorproc demo --check           check the data of the last run again
+      actorproc demo                   # under three minutes
+      actorproc demo --events 40000    # a shorter one
+      actorproc demo --check           # check it once more
+
+    Empties ./demo-data first and keeps it afterwards. Needs Java 17 or newer.
     """
     from actorproc.cli.workers import PARENT_PIPE, command_line
     from actorproc.demo.main import run_demo

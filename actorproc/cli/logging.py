@@ -1,51 +1,34 @@
-"""Logs on stderr: readable lines on a terminal, JSON lines otherwise."""
+"""Logs on stderr: readable lines on a terminal, JSON lines otherwise, unless `--log-format` chooses."""
 
 from __future__ import annotations
 
 import logging
 import sys
-from enum import StrEnum
 from io import StringIO
 from typing import Any, TextIO
 
 from actorproc.cli.escape import escaped
+from actorproc.cli.streams import has_color
 from actorproc.runtime.error_text import safe_repr, storable
 
+LEVELS = ("debug", "info", "warning", "error")
+FORMATS = ("console", "json")
 
-class LogLevel(StrEnum):
-    """How much is logged."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
+_FIRST = ("event", "level", "timestamp")
 
 
-def set_up_logging(level: LogLevel) -> None:
-    """Send structlog's events, and warnings of libraries that use `logging`, to stderr.
+def set_up_logging(level: str, log_format: str | None = None) -> None:
+    """Send the events of structlog, and warnings of libraries that use `logging`, to stderr.
 
-    Times are ISO 8601 in UTC. A traceback is text after the line on a terminal, the field `exception` in JSON.
+    Times are ISO 8601 in UTC. A traceback is text after a readable line, and the field `exception` of a JSON line.
+
+    Args:
+        level: one of `LEVELS`.
+        log_format: one of `FORMATS`; None: by whether stderr is a terminal.
     """
-    # Imported here: they take longer than --help may.
-    import orjson
+    # Imported here: these imports take longer than --help may.
     import structlog
     from structlog.typing import Processor
-
-    def to_json(event: dict[str, Any], **_: object) -> str:
-        try:
-            return dumped(event)
-        except TypeError:  # an integer beyond 64 bits, half a character; what is logged must not fail because of that
-            return dumped({storable(str(name)): written(value) for name, value in event.items()})
-
-    def dumped(value: object) -> str:
-        return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
-
-    def written(value: object) -> object:
-        try:
-            dumped(value)
-        except TypeError:
-            return storable(value) if isinstance(value, str) else safe_repr(value)
-        return value
 
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -53,13 +36,14 @@ def set_up_logging(level: LogLevel) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     render: list[Processor]
-    if sys.stderr.isatty():
-        render = [_visibly, structlog.dev.ConsoleRenderer(exception_formatter=_traceback)]
+    if log_format == "console" or (log_format is None and sys.stderr.isatty()):
+        colors = has_color(sys.stderr)
+        render = [_escaped, structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=_traceback)]
     else:
-        render = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(to_json)]
+        render = [structlog.processors.format_exc_info, _ordered, structlog.processors.JSONRenderer(_to_json)]
     structlog.configure(
         processors=[*shared, *render],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.name)),
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
         logger_factory=lambda *_: structlog.WriteLogger(sys.stderr),  # a line is one write: workers share the stream
         cache_logger_on_first_use=False,  # the modules' loggers exist before the level is known
     )
@@ -75,7 +59,34 @@ def set_up_logging(level: LogLevel) -> None:
     logging.captureWarnings(capture=True)
 
 
-def _visibly(_logger: object, _method: str, event: Any) -> Any:
+def _ordered(_logger: object, _method: str, event: Any) -> Any:
+    """The event, its level and its time come first."""
+    first = {name: event[name] for name in _FIRST if name in event}
+    return first | {name: value for name, value in event.items() if name not in first}
+
+
+def _to_json(event: dict[str, Any], **_: object) -> str:
+    try:
+        return _dumped(event)
+    except TypeError:  # an integer beyond 64 bits, half of a character: a log line must not fail because of it
+        return _dumped({storable(str(name)): _storable(value) for name, value in event.items()})
+
+
+def _dumped(value: object) -> str:
+    import orjson
+
+    return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def _storable(value: object) -> object:
+    try:
+        _dumped(value)
+    except TypeError:
+        return storable(value) if isinstance(value, str) else safe_repr(value)
+    return value
+
+
+def _escaped(_logger: object, _method: str, event: Any) -> Any:
     return {name: escaped(value) if isinstance(value, str) else value for name, value in event.items()}
 
 
@@ -87,7 +98,7 @@ def _traceback(to: TextIO, error: Any) -> None:
 
 
 class _Stderr(logging.StreamHandler[TextIO]):
-    """Writes to whatever `sys.stderr` is at the moment."""
+    """Writes to the `sys.stderr` of the moment."""
 
     def __init__(self, level: int) -> None:
         logging.Handler.__init__(self, level)

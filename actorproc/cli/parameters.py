@@ -1,8 +1,9 @@
-"""Options that several commands share, with one name, one help text and one meaning in all of them."""
+"""Options that several commands share, and parsers of option values whose messages are ours."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -11,15 +12,54 @@ import typer
 _IN_MEMORY = re.compile(r"(actorproc\+)?memory:")
 
 
-def place(value: str | None) -> str | None:
-    """A place that is given: where things stay. Empty, as a variable that is not set makes it, is no default."""
+def location(value: str | None) -> str | None:
+    """Check a folder or URL. It is empty where a shell variable was not set, which must not select a default."""
     if value is not None and not value.strip():
         raise typer.BadParameter("it is empty; give a folder or a URL")
     if value is not None and _IN_MEMORY.match(value):
-        raise typer.BadParameter(
-            f"{value} lives in one process, and is gone with it (it is for tests, in Python); give a folder instead"
-        )
+        raise typer.BadParameter(f"{value} exists in one process only, for tests in Python; give a folder instead")
     return value
+
+
+def count(text: object) -> int:
+    """A whole number, 1 or more."""
+    return between(1)(text)
+
+
+def between(least: int, most: int | None = None) -> Callable[[object], int]:
+    """Parser of a whole number within these limits."""
+
+    def parse(text: object) -> int:
+        digits = str(text)
+        if not (digits.isascii() and digits.isdecimal()) or not least <= int(digits) <= (most or int(digits)):
+            limits = f"{least} or more" if most is None else f"{least} to {most}"
+            raise typer.BadParameter(f"{text!r}: write a whole number, {limits}")
+        return int(digits)
+
+    return parse
+
+
+def positive(text: object) -> float:
+    """A number above 0."""
+    try:
+        number = float(str(text))
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise typer.BadParameter(f"{text!r}: write a number above 0")
+    return number
+
+
+def one_of(*choices: str) -> Callable[[object], str]:
+    """Parser of one of these words, in any case."""
+
+    def parse(text: object) -> str:
+        word = str(text).lower()
+        if word not in choices:
+            raise typer.BadParameter(f"{text!r}: write one of {', '.join(choices)}")
+        return word
+
+    return parse
 
 
 Name = Annotated[
@@ -29,36 +69,36 @@ Container = Annotated[
     str,
     typer.Option(
         metavar="URL",
-        callback=place,
+        callback=location,
         envvar="ACTORPROC_CONTAINER",
-        help="Where the processor keeps everything it owns: a folder or bucket.",
+        help="Folder or bucket that holds everything the processor owns.",
     ),
 ]
 MaybeName = Annotated[
     str | None,
-    typer.Option("--name", metavar="PROCESSOR", envvar="ACTORPROC_NAME", help="The processor whose output it is."),
+    typer.Option("--name", metavar="PROCESSOR", envvar="ACTORPROC_NAME", help="The processor that owns the output."),
 ]
 MaybeContainer = Annotated[
     str | None,
     typer.Option(
         "--container",
         metavar="URL",
-        callback=place,
+        callback=location,
         envvar="ACTORPROC_CONTAINER",
-        help="Where that processor keeps it.",
+        help="Container of that processor.",
     ),
 ]
 MaybeLog = Annotated[
-    str | None, typer.Option("--log", metavar="URL", callback=place, help="A log, instead of a processor's output.")
+    str | None,
+    typer.Option("--log", metavar="URL", callback=location, help="A log, instead of a processor's output."),
 ]
 Source = Annotated[
     str,
     typer.Option(
         metavar="URL",
-        callback=place,
+        callback=location,
         envvar="ACTORPROC_SOURCE",
-        help="The log that is processed; or another processor's output, as actorproc+URL/NAME; "
-        "or MODULE:NAME of a source of your own.",
+        help="A log; or the output of another processor, as actorproc+URL/NAME; or MODULE:NAME of a source of your own.",
     ),
 ]
 SourceLog = Annotated[
@@ -66,9 +106,9 @@ SourceLog = Annotated[
     typer.Option(
         "--source",
         metavar="URL",
-        callback=place,
+        callback=location,
         envvar="ACTORPROC_SOURCE",
-        help="The log to which the letters are appended. Default: the one that the processor reads.",
+        help="The log that receives the letters. Default: the log that the processor reads.",
     ),
 ]
 MaybeSource = Annotated[
@@ -76,22 +116,18 @@ MaybeSource = Annotated[
     typer.Option(
         "--source",
         metavar="URL",
-        callback=place,
+        callback=location,
         envvar="ACTORPROC_SOURCE",
-        help="The log that is processed: adds end and lag.",
+        help="The source that is processed; adds its end and the lag.",
     ),
 ]
 Partition = Annotated[str | None, typer.Option(metavar="P", help="Only this partition.")]
-Json = Annotated[bool, typer.Option("--json", help="For programs: JSON on stdout.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Config = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Settings and options as TOML; default: actorproc.toml, if it is here."),
+    typer.Option(metavar="FILE", help="Settings and options as TOML. Default: actorproc.toml, if it exists."),
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="NAME=VALUE",
-        help="Any setting, such as commit_interval=500ms; repeatable.",
-    ),
+    typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as commit_interval=500ms; repeatable."),
 ]

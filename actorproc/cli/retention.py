@@ -1,4 +1,4 @@
-"""The commands that keep output and logs from growing for ever: arguments and help. What they do is in `readers`, `trim`, `compact`."""
+"""The commands for retention: readers, trim and compact, with their arguments and help texts."""
 
 from __future__ import annotations
 
@@ -6,23 +6,20 @@ from typing import Annotated, Any
 
 import typer
 
-from actorproc.cli.help import Command, Group
-from actorproc.cli.parameters import Config, Container, Json, MaybeContainer, MaybeLog, MaybeName, Name, Set, place
+from actorproc.cli.parameters import Config, Container, Json, MaybeContainer, MaybeLog, MaybeName, Name, Set, location
+from actorproc.cli.usage import Command, Group
 from actorproc.errors import UsageError
 
 
 class _OfOne(Command):
-    """A command on a log or on a processor's output."""
+    """A command on either a log or a processor's output."""
 
     def invoke(self, ctx: Any) -> Any:
         typed = [name for name in ("name", "container", "log") if _is_typed(ctx, name)]
-        # Of the environment name and container are for all commands; typed, they may be what is meant to lose its files.
+        # Name and container from the environment are for all commands. Typed ones may name the dataset to be trimmed.
         if "log" in typed and len(typed) > 1:
             beside = " and ".join(f"--{name} {ctx.params[name]!r}" for name in typed[:-1])
-            raise UsageError(
-                f"--log {ctx.params['log']!r} with {beside}: --log names a log, --name and --container the output of a "
-                "processor; give one of both"
-            )
+            raise UsageError(f"--log {ctx.params['log']!r} with {beside}: give either --log, or --name and --container")
         return super().invoke(ctx)
 
 
@@ -36,7 +33,7 @@ readers = typer.Typer(
     name="readers",
     cls=Group,
     no_args_is_help=True,
-    help="""Who reads an output or a log: nothing is trimmed that one of them has not read.
+    help="""List, add and remove the readers of an output or a log. A trim keeps the data that a reader has not read.
 
     \b
       actorproc readers list --name Delays --container state
@@ -54,13 +51,13 @@ def list_readers(
     config: Config = None,
     settings: Set = None,
 ) -> None:
-    """Show the readers, what each reads next, and how far it is behind.
+    """List the readers with their positions and their lag.
 
     \b
       actorproc readers list --name Delays --container state
       actorproc readers list --log events
 
-    Processors register with the log that they read as they start, and `actorproc spark` with the output.
+    A processor registers with its source at its start, and `actorproc spark` with the output.
     """
     from actorproc.cli.readers import show
 
@@ -69,37 +66,37 @@ def list_readers(
 
 @readers.command("add", cls=_OfOne)
 def add_reader(
-    reader: Annotated[str, typer.Argument(metavar="READER", help="A name for it.")],
+    reader: Annotated[str, typer.Argument(metavar="READER", help="Name of the new reader.")],
     name: MaybeName = None,
     container: MaybeContainer = None,
     log: MaybeLog = None,
     spark: Annotated[
         str | None,
-        typer.Option(metavar="URL", callback=place, help="A Spark query: its checkpointLocation, a folder or bucket."),
+        typer.Option(metavar="URL", callback=location, help="A Spark query, by its checkpointLocation."),
     ] = None,
     processor: Annotated[
         str | None,
-        typer.Option(metavar="CONTAINER/NAME", callback=place, help="A processor, if it could not register by itself."),
+        typer.Option(metavar="CONTAINER/NAME", callback=location, help="A processor that could not register itself."),
     ] = None,
     at: Annotated[
         list[str] | None,
         typer.Option(
             metavar="[PARTITION=]NUMBER",
-            help="Anything else: the number of the output file (of a log: the sequence) that it reads next; "
-            "of all partitions, or of one (repeatable). Say it again to move it; partitions that are not named stay.",
+            help="Another reader, by the number that it reads next: of an output file, or a sequence of a log. Without "
+            "PARTITION for all partitions; repeatable. Add the reader again to move it.",
         ),
     ] = None,
     config: Config = None,
     settings: Set = None,
 ) -> None:
-    """Register a reader: from now on what it has not read is kept.
+    """Register a reader: a trim keeps the data that it has not read.
 
     \b
       actorproc readers add table --spark spark/t --name Delays --container state
       actorproc readers add export --at 1200 --name Delays --container state
       actorproc readers add export --at 0=1200 --at 1=950 --log events
 
-    One that cannot be asked how far it is, or has not begun, holds everything.
+    A reader that has not begun, or whose position cannot be read, holds everything.
     """
     from actorproc.cli.readers import add
 
@@ -108,14 +105,14 @@ def add_reader(
 
 @readers.command("remove", cls=_OfOne)
 def remove_reader(
-    reader: Annotated[str, typer.Argument(metavar="READER", help="As `list` shows it.")],
+    reader: Annotated[str, typer.Argument(metavar="READER", help="Its name in `list`.")],
     name: MaybeName = None,
     container: MaybeContainer = None,
     log: MaybeLog = None,
     config: Config = None,
     settings: Set = None,
 ) -> None:
-    """Forget a reader: nothing is kept for it any more.
+    """Remove a reader: no data is kept for it any more.
 
     \b
       actorproc readers remove export --name Delays --container state
@@ -136,23 +133,23 @@ def trim(
         str,
         typer.Option(
             metavar="TIME",
-            help="Only files older than this, such as 7d; at least 1h, in which late writes land and listed files are read.",
+            help="Only files older than this, such as 7d; at least 1h.",
         ),
     ] = "1h",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it. Without it nothing is changed.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete. Without it nothing is changed.")] = False,
     as_json: Json = False,
     config: Config = None,
     settings: Set = None,
 ) -> None:
-    """Delete what every reader has read: show what would go, and what holds the rest; with --yes do it.
+    """Delete the files that every reader has read; without --yes only show them, and what holds the others.
 
     \b
       actorproc trim --name Delays --container state
       actorproc trim --name Delays --container state --older-than 7d --yes
       actorproc trim --log events --yes
 
-    See `actorproc readers` first: whoever reads without being registered finds a gap. Published dead letters stay.
-    Killed in between, it goes on at its next run.
+    Check `actorproc readers list` first: a reader that is not registered may find a gap. Dead letters stay. An
+    interrupted trim is completed by the next one.
     """
     from actorproc.cli.trim import run
 
@@ -165,48 +162,45 @@ def compact(
     container: Container,
     target_size: Annotated[
         str,
-        typer.Option(
-            metavar="SIZE", help="Of the files to make. A task holds one in memory; Spark reads as much in one task."
-        ),
+        typer.Option(metavar="SIZE", help="Size of the new files. A Spark task holds one in memory."),
     ] = "128MiB",
-    older_than: Annotated[
-        str, typer.Option(metavar="TIME", help="Leave what is younger: more may come that belongs into the same file.")
-    ] = "1h",
+    older_than: Annotated[str, typer.Option(metavar="TIME", help="Only files older than this.")] = "1h",
     keep: Annotated[
         str,
         typer.Option(
             metavar="TIME",
-            help="How long compacted files stay that were replaced by larger ones, for queries that go on; at least 1h.",
+            help="How long replaced compacted files stay, for running queries; at least 1h.",
         ),
     ] = "1h",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing, show what would be done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, change nothing.")] = False,
     master: Annotated[
-        str | None, typer.Option(metavar="MASTER", help="local[2,4], spark://host:7077; default: all cores here.")
+        str | None,
+        typer.Option(metavar="MASTER", help="local[2,4], spark://host:7077. Default: all cores of this machine."),
     ] = None,
     conf: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Any option of Spark's; wins over what is set for you; repeatable."),
+        typer.Option(metavar="NAME=VALUE", help="An option of Spark, which overrides the default; repeatable."),
     ] = None,
     as_json: Json = False,
     config: Config = None,
     settings: Set = None,
 ) -> None:
-    """Rewrite small committed files into well-sized ones, with Spark. Readers find each row in one place meanwhile.
+    """Rewrite small committed files into large ones, with Spark. Readers see each row once at any time.
 
     \b
       actorproc compact --name Delays --container state --dry-run
       actorproc compact --name Delays --container state
       actorproc compact --name Delays --container state --master spark://host:7077
 
-    The originals stay until `actorproc trim --yes` deletes them, an hour later or more. Run it now and then, an hour apart or a
-    day. Killed in between, it goes on at its next run; two at once do no harm, but one gives up the partitions at which the other
-    is at work: it names them, with exit code 1. Needs Java 17 or newer and the extra `spark`.
+    Originals stay until `actorproc trim --yes` deletes them, an hour later or more. An interrupted run is completed by
+    the next one. Two runs at once do no harm: one leaves the partitions that the other works at, with exit code 1.
+    Needs Java 17 or newer and the extra `spark`.
     """
     from actorproc.cli.common import pairs
 
     try:
         import actorproc.spark  # noqa: F401
-    except ImportError as error:  # no PySpark, or an old one
+    except ImportError as error:  # PySpark is missing or too old
         raise UsageError(str(error)) from None
     from actorproc.cli.compact import run
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
-from actorproc.cli.help import Command
-from actorproc.cli.parameters import Config, Container, Name, Set, place
+from actorproc.cli.parameters import Config, Container, Name, Set, count, location
+from actorproc.cli.usage import Command, message_of
 from actorproc.errors import UsageError
 
 
@@ -24,7 +24,7 @@ def spark(
         str,
         typer.Option(
             metavar="URL",
-            callback=place,
+            callback=location,
             help="Where Spark notes how far the query is: a folder or bucket of its own.",
         ),
     ],
@@ -33,7 +33,7 @@ def spark(
     ] = "console",
     path: Annotated[
         str | None,
-        typer.Option(metavar="URL", callback=place, help="The table's place, for formats that have one."),
+        typer.Option(metavar="URL", callback=location, help="The table's place, for formats that have one."),
     ] = None,
     mode: Annotated[
         str | None,
@@ -51,9 +51,9 @@ def spark(
         ),
     ] = "10s",
     max_rows: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="About so many rows in a micro-batch; default: all.")
+        int | None, typer.Option(parser=count, metavar="N", help="About so many rows in a micro-batch; default: all.")
     ] = None,
-    max_files: Annotated[int | None, typer.Option(min=1, metavar="N", help="The same, in files.")] = None,
+    max_files: Annotated[int | None, typer.Option(parser=count, metavar="N", help="The same, in files.")] = None,
     columns: Annotated[
         str | None, typer.Option(metavar="A,B", help="Read only these; Spark does not prune them by itself.")
     ] = None,
@@ -75,7 +75,7 @@ def spark(
         typer.Option(metavar="NAME=VALUE", help="Any option of Spark's; wins over what is set for you; repeatable."),
     ] = None,
     max_failures: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Give up after N failures without a micro-batch in between.")
+        int, typer.Option(parser=count, metavar="N", help="Give up after N failures without a micro-batch in between.")
     ] = 10,
     stop_within: Annotated[
         str, typer.Option(metavar="TIME", help="How long the micro-batch under way may take to end on SIGTERM.")
@@ -132,11 +132,11 @@ def check(spark_option: str, words: Sequence[str]) -> None:
     app = typer.Typer()
     app.command(cls=Command, add_help_option=False)(note)
     try:
-        get_command(app).main(list(words), "spark", standalone_mode=False)
-    except Exception as error:  # UsageError: of click, or of the copy of it that newer Typers have
-        if (message := getattr(error, "format_message", None)) is None:
+        get_command(app).main(list(words), "actorproc spark", standalone_mode=False)
+    except Exception as error:
+        if (message := message_of(error)) is None:
             raise
-        raise UsageError(f"--spark {spark_option!r}: {message()} (`actorproc spark --help` has its options)") from None
+        raise UsageError(f"--spark {spark_option!r}: {message}") from None
     _check_extra()
     from actorproc.cli.spark_query import SparkArguments, prepare
 

@@ -1,4 +1,4 @@
-"""stdout and stderr of a command: either may be closed, full, or a pipe that nobody reads any more."""
+"""stdout and stderr of a command. Either may be closed, full, or a pipe that nobody reads any more."""
 
 from __future__ import annotations
 
@@ -11,11 +11,18 @@ from typing import Any, TextIO
 import typer
 
 
-class _Stderr:
-    """Nothing waits for what is said there: what cannot be written is lost, and ends no host."""
+class _Stream:
+    """A stream that passes on all but writing."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class _Stderr(_Stream):
+    """Drops text that cannot be written: a full disk of the log must not end a host."""
 
     def write(self, text: str) -> int:
         with suppress(OSError, ValueError):
@@ -26,16 +33,11 @@ class _Stderr:
         with suppress(OSError, ValueError):
             self._stream.flush()
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
 
+class _Stdout(_Stream):
+    """Remembers that a write failed, so that this failure is told apart from other errors of the system."""
 
-class _Stdout:
-    """Remembers that it could not be written, to tell that from what else may fail so."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self.failure: OSError | None = None
+    failure: OSError | None = None
 
     def write(self, text: str) -> int:
         try:
@@ -51,40 +53,42 @@ class _Stdout:
             self.failure = error
             raise
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
 
 def prepare() -> None:
-    """To be called before anything is written. What was closed (`>&-`) leads nowhere from now on."""
-    sys.stdout = _Stdout(sys.stdout or _nowhere())
-    sys.stderr = _Stderr(sys.stderr or _nowhere())
+    """Wrap both streams before anything is written. A closed stream (`>&-`) is replaced by the null device."""
+    sys.stdout = _Stdout(sys.stdout or _null_device())
+    sys.stderr = _Stderr(sys.stderr or _null_device())
 
 
-def _nowhere() -> TextIO:
+def _null_device() -> TextIO:
     return Path(os.devnull).open("w", encoding="utf-8")
 
 
+def has_color(stream: TextIO) -> bool:
+    """Whether the stream is a terminal, and the variable NO_COLOR is not set."""
+    return stream.isatty() and not os.environ.get("NO_COLOR")
+
+
 def stdout_failure() -> OSError | None:
-    """Why stdout did not take what was written, if so. From then on it leads nowhere."""
+    """Why stdout could not be written, if so. From then on it leads to the null device."""
     failure: OSError | None = getattr(sys.stdout, "failure", None)
     if failure is not None:
-        _leave_stdout()
+        _discard_stdout()
     return failure
 
 
 def conclude(text: str) -> None:
-    """The last word on stdout. What there was to do is done, whether or not it can be said."""
+    """Print the last line of a command whose work is done: that it cannot be printed changes no exit code."""
     try:
         typer.echo(text)
     except OSError:
-        _leave_stdout()
+        _discard_stdout()
         if isinstance(sys.stdout, _Stdout):
-            sys.stdout.failure = None  # it changes no exit code
+            sys.stdout.failure = None
 
 
-def _leave_stdout() -> None:
-    """What is still buffered goes nowhere, without a complaint."""
+def _discard_stdout() -> None:
+    """Discard buffered text, too, so that the interpreter does not complain at its end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

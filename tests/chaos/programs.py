@@ -18,7 +18,7 @@ import structlog
 
 from actorproc import Producer
 from actorproc.cli import main, serve
-from actorproc.cli.logging import LogLevel, set_up_logging
+from actorproc.cli.logging import set_up_logging
 from actorproc.log.batches import Deliveries
 from actorproc.stores import s3
 from tests.chaos import workload
@@ -45,7 +45,7 @@ def producer(
     Its lines are `number partition sequence`; `done count` ends it after a stop in good order.
     """
     settle(folder, output, environment)
-    set_up_logging(LogLevel.INFO)
+    set_up_logging("info")
     structlog.contextvars.bind_contextvars(host=name)
     anyio.run(_produce, log, partitions, name, Path(acks), rate)
 

@@ -7,13 +7,15 @@ import logging
 import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 import structlog
 
-from actorproc.cli.logging import LogLevel, set_up_logging
+from actorproc.cli.logging import set_up_logging
+from tests.cli.conftest import Run
 
 
 class Terminal(io.StringIO):
@@ -36,7 +38,7 @@ def only_line(stderr: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 
 def test_an_event_is_a_json_line_with_a_time_in_utc(capsys: pytest.CaptureFixture[str]) -> None:
-    set_up_logging(LogLevel.INFO)
+    set_up_logging("info")
     structlog.get_logger().bind(partition="3").info("partition.opened", numbers={1: object})
     line = only_line(capsys)
     assert datetime.fromisoformat(line.pop("timestamp")).utcoffset() == timedelta(0)
@@ -58,14 +60,14 @@ class Writes(io.StringIO):
 def test_a_line_is_one_write_so_that_lines_of_several_workers_do_not_mix(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Writes()
     monkeypatch.setattr(sys, "stderr", stream)
-    set_up_logging(LogLevel.INFO)
+    set_up_logging("info")
     structlog.get_logger().info("partition.opened")
     logging.getLogger("botocore.x").warning("slow")
     assert [text[-2:] for text in stream.written] == ["}\n", "}\n"]
 
 
 def test_a_traceback_is_a_field_of_the_json_line(capsys: pytest.CaptureFixture[str]) -> None:
-    set_up_logging(LogLevel.INFO)
+    set_up_logging("info")
     try:
         raise ValueError("poison")
     except ValueError:
@@ -74,14 +76,14 @@ def test_a_traceback_is_a_field_of_the_json_line(capsys: pytest.CaptureFixture[s
 
 
 def test_what_is_below_the_level_is_not_written(capsys: pytest.CaptureFixture[str]) -> None:
-    set_up_logging(LogLevel.WARNING)
+    set_up_logging("warning")
     structlog.get_logger().info("partition.opened")
     assert capsys.readouterr().err == ""
 
 
 def test_warnings_of_libraries_become_events_and_their_chatter_does_not(capsys: pytest.CaptureFixture[str]) -> None:
-    set_up_logging(LogLevel.INFO)
-    set_up_logging(LogLevel.INFO)
+    set_up_logging("info")
+    set_up_logging("info")
     logging.getLogger("botocore.x").info("chatter")
     logging.getLogger("botocore.x").warning("slow %s", "reply")
     line = only_line(capsys)
@@ -91,7 +93,7 @@ def test_warnings_of_libraries_become_events_and_their_chatter_does_not(capsys: 
 def test_a_terminal_gets_a_readable_line_and_the_traceback_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
-    set_up_logging(LogLevel.INFO)
+    set_up_logging("info")
     try:
         raise ValueError("poison")
     except ValueError:
@@ -105,7 +107,7 @@ def test_a_terminal_gets_a_readable_line_and_the_traceback_as_text(monkeypatch: 
 def test_what_an_error_quotes_does_not_act_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
-    set_up_logging(LogLevel.INFO)
+    set_up_logging("info")
     try:
         raise ValueError("poison \x1b[2J\x07")
     except ValueError as error:
@@ -121,10 +123,49 @@ def test_what_no_json_writer_takes_is_logged_as_text_and_fails_nobody(capsys: py
         def __str__(self) -> str:
             raise RuntimeError("no text")
 
-    set_up_logging(LogLevel.INFO)
+    set_up_logging("info")
     structlog.get_logger().info("seen", many=2**70, half="\ud83d", key={(1, 2): 3}, mute=Mute(), plain="x")
     line = only_line(capsys)
     assert line["plain"] == "x"
     assert line["many"] == str(2**70)
     assert line["half"] == "\\ud83d"
     assert line["key"] == "{(1, 2): 3}"
+
+
+def test_event_level_and_time_come_first_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logging("info")
+    structlog.contextvars.bind_contextvars(host="a")
+    structlog.get_logger().bind(partition="3").info("partition.opened", position="7")
+    structlog.contextvars.clear_contextvars()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert list(orjson.loads(line))[:3] == ["event", "level", "timestamp"]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_log_format_is_obeyed_on_a_terminal_and_in_a_file(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+    for log_format in ("console", "json"):
+        stream = Terminal() if terminal else io.StringIO()
+        monkeypatch.setattr(sys, "stderr", stream)
+        set_up_logging("info", log_format)
+        structlog.get_logger().info("partition.opened")
+        assert stream.getvalue().startswith("{") is (log_format == "json")
+
+
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_no_color_is_obeyed_by_log_lines(monkeypatch: pytest.MonkeyPatch, no_color: str) -> None:
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setattr(sys, "stderr", stream := Terminal())
+    set_up_logging("info", "console")
+    structlog.get_logger().warning("partition.stuck")
+    assert ("\x1b[" in stream.getvalue()) is (no_color == "")
+
+
+@pytest.mark.parametrize("given", [["--log-format", "console"], []])
+def test_every_command_obeys_the_log_format(run: Run, tmp_path: Path, given: list[str]) -> None:
+    variable = {"ACTORPROC_LOG_FORMAT": "console"} if not given else {}
+    place = ["--name", "x", "--container", str(tmp_path)]
+    for command in (["status", *place], ["output", *place], ["trim", *place], ["doctor", str(tmp_path)]):
+        run(*given, *command, env=variable)
+        assert logging.getLogger().handlers[-1].formatter is not None
+        processors = structlog.get_config()["processors"]
+        assert isinstance(processors[-1], structlog.dev.ConsoleRenderer), command

@@ -55,7 +55,7 @@ def positions(run: Run, of: list[str]) -> dict[str, int]:
     return {partition["partition"]: partition["next"] for partition in reader["partitions"]}
 
 
-def test_a_reader_that_is_told_twice_how_far_it_is_is_refused_as_one_that_is_not_told(run: Run, of: list[str]) -> None:
+def test_a_reader_needs_exactly_one_position(run: Run, of: list[str]) -> None:
     twice = run("readers", "add", "export", "--at", "0=3", "--spark", "y", *of)
     assert (twice.exit_code, twice.stdout) == (2, "")
     assert "the reader's position: give one of --spark URL" in twice.stderr
@@ -136,7 +136,7 @@ def test_a_position_beyond_the_end_is_added_with_a_warning(run: Run, of: list[st
     assert run("readers", "add", "export", "--at", f"1={ends['1']}", *of).stderr == ""
 
 
-def test_a_processor_that_stands_beyond_the_end_is_added_with_a_warning(run: Run, place: Path) -> None:
+def test_a_processor_beyond_the_end_is_added_with_a_warning(run: Run, place: Path) -> None:
     """Part of the log is missing, or it is an older copy."""
     for path in (place / "events/partition=1").iterdir():
         path.unlink()
@@ -144,9 +144,7 @@ def test_a_processor_that_stands_beyond_the_end_is_added_with_a_warning(run: Run
     assert added.stderr == "warning: partition 1 ends at 0: copy is beyond the end, and holds no data\n"
 
 
-def test_a_processor_that_does_not_read_the_output_is_refused_as_a_reader_of_it(
-    run: Run, place: Path, of: list[str]
-) -> None:
+def test_a_processor_of_another_stream_is_refused_as_a_reader(run: Run, place: Path, of: list[str]) -> None:
     added = run("readers", "add", "down", "--processor", place / "state/Delays", *of)
     assert (added.exit_code, added.stdout) == (2, "")
     assert "Delays in file://" in added.stderr
@@ -154,7 +152,7 @@ def test_a_processor_that_does_not_read_the_output_is_refused_as_a_reader_of_it(
     assert "has no readers" in run("readers", "list", *of).stdout
 
 
-def test_a_reader_whose_processor_is_gone_is_shown_as_such(run: Run, place: Path) -> None:
+def test_a_reader_whose_processor_is_missing_is_reported(run: Run, place: Path) -> None:
     log = ["--log", str(place / "events")]
     run("readers", "add", "copy", "--processor", str(place / "gone/Delays"), *log)
     shown = run("readers", "list", *log)
@@ -172,7 +170,7 @@ def test_a_processor_that_has_never_run_is_added_with_a_warning(run: Run, place:
     assert run("readers", "add", "mine", "--processor", str(place / "state/Delays"), *log).stderr == ""
 
 
-def test_how_far_behind_a_reader_is_counts_where_it_has_begun(run: Run, of: list[str]) -> None:
+def test_lag_counts_only_partitions_that_a_reader_has_begun(run: Run, of: list[str]) -> None:
     run("readers", "add", "begun", "--at", "0=0", *of)
     added = run("readers", "add", "new", "--spark", "nowhere", *of)
     assert f"warning: nothing is at file://{Path.cwd()}/nowhere. It holds everything" in added.stderr
@@ -182,7 +180,7 @@ def test_how_far_behind_a_reader_is_counts_where_it_has_begun(run: Run, of: list
     assert "behind in all" not in new
 
 
-def test_a_reader_that_cannot_be_asked_is_named(run: Run, place: Path, of: list[str]) -> None:
+def test_a_reader_with_an_unreadable_position_is_named(run: Run, place: Path, of: list[str]) -> None:
     assert "keeps all data until table" in run("readers", "add", "table", "--spark", place / "cp", *of).stdout
     (place / "cp/commits").mkdir(parents=True)
     (place / "cp/commits/3").write_text("v1\n{}")
@@ -215,7 +213,7 @@ def test_a_torn_newest_file_of_one_partition_does_not_hide_the_others(run: Run, 
     "command",
     [["trim", "--yes"], ["readers", "list"], ["readers", "add", "x", "--at", "1"], ["readers", "remove", "x"]],
 )
-def test_a_log_and_an_output_are_not_asked_for_at_once(
+def test_a_log_and_an_output_are_not_given_together(
     run: Run, place: Path, of: list[str], monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
     before, log = files(place), ["--log", str(place / "events")]
@@ -223,11 +221,11 @@ def test_a_log_and_an_output_are_not_asked_for_at_once(
         both = run(*command, *log, *typed)
         assert (both.exit_code, both.stdout) == (2, "")
         assert f"--log {log[1]!r} with {typed[0]} {typed[1]!r}" in both.stderr
-        assert "--log names a log, --name and --container the output of a processor; give one of both" in both.stderr
+        assert "give either --log, or --name and --container" in both.stderr
     assert files(place) == before
     monkeypatch.setenv("ACTORPROC_NAME", of[1])
     monkeypatch.setenv("ACTORPROC_CONTAINER", of[3])
-    assert "one of both" not in run(*command, *log).stderr, "the environment is for all commands"
+    assert "give either" not in run(*command, *log).stderr, "the environment is for all commands"
 
 
 @pytest.mark.parametrize(
@@ -248,7 +246,7 @@ def test_a_log_and_an_output_are_not_asked_for_at_once(
         (["readers", "remove", "x", "--log", "events"], "there is no reader 'x'; there are: Delays"),
     ],
 )
-def test_wrong_use_is_told_in_a_line(
+def test_wrong_use_is_one_error_line(
     run: Run, place: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
 ) -> None:
     monkeypatch.chdir(place)

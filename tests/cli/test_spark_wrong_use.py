@@ -121,19 +121,19 @@ def test_spark_is_kept_out_of_what_the_processor_keeps(run: Run, state: Path, wh
         (["--spark", "queries_app:count --checkpoint=c"], "did you mean counts?"),
         (
             ["--spark", "queries_app:counts --triger 5s", *CHECKPOINT],
-            "--spark 'queries_app:counts --triger 5s': No such option: --triger",
+            "--spark 'queries_app:counts --triger 5s': no option --triger; did you mean --trigger?",
         ),
         (["--spark", "queries_app:counts --to parquet", *CHECKPOINT], "--to parquet needs --path URL"),
         (["--spark", "queries_app:counts --conf x", *CHECKPOINT], "--conf 'x': write --conf name=value"),
-        (["--spark", "queries_app:counts --max-rows two", *CHECKPOINT], "Invalid value for '--max-rows'"),
+        (["--spark", "queries_app:counts --max-rows two", *CHECKPOINT], "--max-rows: 'two': write a whole number"),
         (
             ["--spark", "queries_app:counts --remote sc://h --master local", *CHECKPOINT],
             "--master and --package do not go with it",
         ),
         (["--spark", "queries_app:counts --remote foo", *CHECKPOINT], "SPARK_REMOTE) 'foo': write sc://HOST:PORT"),
-        (["--spark", "--trigger 5s", *CHECKPOINT], "Missing argument 'MODULE:FUNCTION'"),
-        (["--spark", "queries_app:counts --help", *CHECKPOINT], "No such option: --help"),
-        (["--spark", "queries_app:counts --max-rows x", *CHECKPOINT], "'--max-rows': 'x'"),
+        (["--spark", "--trigger 5s", *CHECKPOINT], "missing MODULE:FUNCTION"),
+        (["--spark", "queries_app:counts --help", *CHECKPOINT], "no option --help"),
+        (["--spark", "queries_app:counts --max-rows x", *CHECKPOINT], "--max-rows: 'x'"),
     ],
 )
 def test_serve_says_what_is_wrong_with_its_query_before_a_host_begins(run: Run, options: list[str], says: str) -> None:

@@ -1,0 +1,133 @@
+"""The commands for dead letters: their arguments and help texts."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from actorproc.cli.parameters import Config, Container, Json, Name, Partition, Set, SourceLog, count
+from actorproc.cli.usage import Command, Group
+
+app = typer.Typer(
+    name="dead-letters",
+    cls=Group,
+    no_args_is_help=True,
+    help="""List, show, replay and purge records that could not be processed.
+
+    \b
+      actorproc dead-letters list --name Delays --container state
+      actorproc dead-letters show 3:1042 --name Delays --container state
+      actorproc dead-letters replay --name Delays --container state
+    """,
+)
+
+Kind = Annotated[str | None, typer.Option(metavar="KIND", help="Only this type of error, such as KeyError.")]
+Ids = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="PARTITION:SEQUENCE", show_default=False, help="Only these, by their ids in `list`."),
+]
+
+
+@app.command("list", cls=Command)
+def list_letters(
+    name: Name,
+    container: Container,
+    partition: Partition = None,
+    kind: Kind = None,
+    replayed: Annotated[bool, typer.Option("--replayed", help="Only letters that were replayed.")] = False,
+    not_replayed: Annotated[bool, typer.Option("--not-replayed", help="Only letters that were not.")] = False,
+    limit: Annotated[int | None, typer.Option(parser=count, metavar="N", help="At most N.")] = None,
+    as_json: Json = False,
+    config: Config = None,
+    settings: Set = None,
+) -> None:
+    """List dead letters, by partition and sequence.
+
+    \b
+      actorproc dead-letters list --name Delays --container state
+      actorproc dead-letters list --name Delays --container state --kind KeyError
+      actorproc dead-letters list --name Delays --container state --not-replayed
+      actorproc dead-letters list --name Delays --container state --json
+    """
+    from actorproc.cli.dead_letters import show_all
+
+    show_all(name, container, partition, kind, replayed, not_replayed, limit, as_json, config, settings)
+
+
+@app.command("show", cls=Command)
+def show_letter(
+    letter: Annotated[str, typer.Argument(metavar="PARTITION:SEQUENCE", help="Its id in `list`.")],
+    name: Name,
+    container: Container,
+    as_json: Json = False,
+    config: Config = None,
+    settings: Set = None,
+) -> None:
+    """Show one dead letter whole: record, headers, error and traceback.
+
+    \b
+      actorproc dead-letters show 3:1042 --name Delays --container state
+    """
+    from actorproc.cli.dead_letters import show_one
+
+    show_one(letter, name, container, as_json, config, settings)
+
+
+@app.command("replay", cls=Command)
+def replay_letters(
+    name: Name,
+    container: Container,
+    ids: Ids = None,
+    source: SourceLog = None,
+    partition: Partition = None,
+    kind: Kind = None,
+    as_json: Json = False,
+    config: Config = None,
+    settings: Set = None,
+) -> None:
+    """Append dead letters to their log again. Each is appended once, however often this runs or is killed.
+
+    \b
+      actorproc dead-letters replay --name Delays --container state
+      export ACTORPROC_NAME=Delays ACTORPROC_CONTAINER=state
+      actorproc dead-letters replay --kind KeyError
+      actorproc dead-letters replay 3:1042 3:1077
+
+    Key, value, timestamp and headers are those of the original record. Headers actorproc.dead_letter.* are added with
+    its history. The letters stay until they are purged.
+    """
+    from actorproc.cli.dead_letters import replay
+
+    replay(ids or (), name, container, source, partition, kind, as_json, config, settings)
+
+
+@app.command("purge", cls=Command)
+def purge_letters(
+    name: Name,
+    container: Container,
+    ids: Ids = None,
+    partition: Partition = None,
+    kind: Kind = None,
+    before: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Only letters older than this, such as 2026-01-31T12:00Z."),
+    ] = None,
+    replayed: Annotated[bool, typer.Option("--replayed", help="Only letters that were replayed.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Json = False,
+    config: Config = None,
+    settings: Set = None,
+) -> None:
+    """Delete dead letters for good.
+
+    \b
+      actorproc dead-letters purge --name Delays --container state
+      actorproc dead-letters purge --name Delays --container state --replayed -y
+
+    Letters of one commit are purged together, once all of them are chosen. Letters that no checkpoint has passed are
+    kept, with exit code 1: try again later.
+    """
+    from actorproc.cli.dead_letters import purge
+
+    purge(ids or (), name, container, partition, kind, before, replayed, yes, as_json, config, settings)
