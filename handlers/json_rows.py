@@ -52,13 +52,13 @@ class JsonRows(PartitionHandler):
         JsonParser(schema)
         return schema
 
-    def process(self, batch: Batch, ctx: PartitionContext) -> None:  # runs in a worker thread, mostly
-        """Parse all values at once, and one by one where that fails."""
+    def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        """Emit a row for each value that fits, and fail the records of the others."""
         if self._parser is None:
             self._parser = JsonParser(self.schema_for(ctx.options))
         table, errors = self._parser.parse(batch.data.column("value"), batch.sequence_array)
         for sequence, error in errors.items():
             ctx.fail(batch[bisect_left(batch.sequences, sequence)], error, again=False)
         ctx.emit_arrow(table)
-        # One by one they take long. And what a subclass does may block.
-        self._quick = self._parser.at_once and not errors and type(self).process is JsonRows.process
+        # Values that are parsed one by one take long, and what a subclass does may block.
+        self._quick = self._parser.is_columnar and not errors and type(self).process is JsonRows.process

@@ -39,8 +39,8 @@ class Unfit(NamedTuple):
 
 
 def short_repr(value: object) -> str:
-    """The value as a message shows it."""
-    text = safe_repr(value)
+    """The value as a message shows it, cut after `SHOWN` characters."""
+    text = str(value) if isinstance(value, Decimal) else safe_repr(value)
     return text if len(text) <= SHOWN else text[:SHOWN] + "..."
 
 

@@ -204,7 +204,7 @@ def _conversion(kind: pa.DataType, name: str) -> Coerce:
 
 
 def _no(value: Any, kind: str, allowed: str) -> ValueError:
-    return ValueError(f"{short_repr(value)} ({type(value).__name__}) is no {kind}; give {allowed}")
+    return ValueError(f"{short_repr(value)} ({type(value).__name__}) does not fit {kind}; give {allowed}")
 
 
 def _boolean(value: Any) -> bool:

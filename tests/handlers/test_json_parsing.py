@@ -1,4 +1,4 @@
-"""JSON to columns: what is a row, what is not and why, and that neighbours never matter."""
+"""JSON objects to columns: which values are rows, why others are not, and that neighbours never matter."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TAKEN = [
     ("double", b"-0", -0.0),
     ("array<double>", b"[1, -0 ,-0]", [1.0, -0.0, -0.0]),
     ("double", b"Infinity", math.inf),
-    ("array<struct<x: double>>", b'[ {"x": -Infinity},{"x":Inf} ]', [{"x": -math.inf}, {"x": math.inf}]),
+    ("array<struct<x: double>>", b'[ {"x": -Infinity},{"x":Infinity} ]', [{"x": -math.inf}, {"x": math.inf}]),
     ("double", b"1.7976931348623158e308", 1.7976931348623157e308),
     ("float", b"0.1", 0.10000000149011612),
     ("boolean", b"true", True),
@@ -75,7 +75,7 @@ TAKEN = [
 
 @pytest.mark.parametrize(("kind", "text", "stored"), TAKEN)
 @pytest.mark.parametrize("beside", [[], [b'{"c": null}', b"{}"], [b"garbage", b'{"c": {"no": "type"}, "c": 1}']])
-def test_a_value_that_fits_is_stored_whatever_stands_beside_it(
+def test_a_value_that_fits_is_stored_whatever_its_neighbours(
     kind: str, text: bytes, stored: object, beside: list[bytes]
 ) -> None:
     rows, reasons = parse(f"c {kind}", b'{"x": [1, {"c": 2}], "c": ' + text + b"}", *beside)
@@ -84,56 +84,56 @@ def test_a_value_that_fits_is_stored_whatever_stands_beside_it(
 
 
 REFUSED = [
-    ("int", b"1.5", "column 'c': 1.5 (float) is no int"),
-    ("int", b'"1"', "column 'c': '1' (str) is no int"),
-    ("int", b"true", "column 'c': True (bool) is no int"),
+    ("int", b"1.5", "column 'c': 1.5 (number) does not fit int"),
+    ("int", b'"1"', "column 'c': '1' (str) does not fit int"),
+    ("int", b"true", "column 'c': True (bool) does not fit int"),
     ("tinyint", b"128", "out of range for tinyint"),
     ("bigint", b"-9223372036854775809", "out of range for bigint"),
-    ("bigint", b"1.0000000000000000001", "is no bigint"),
-    ("bigint", b"1e-400", "is no bigint"),
-    ("bigint", b"1e30000000", "no JSON"),
-    ("struct<x: bigint>", b'{"x": 1.0000000000000000001}', "is no bigint"),
-    ("double", b'"1"', "'1' (str) is no double"),
-    ("double", b"1e400", "no JSON"),
-    ("double", b"-1.7976931348623159e308", "number is infinity when parsed as double"),
-    ("float", b"1.7976931348623159e308", "number is infinity when parsed as double"),
-    ("double", b"17976931348623159" + b"0" * 292, "number is infinity when parsed as double"),
-    ("array<double>", b"[Infinity, 1.7976931348623159e308]", "no JSON"),
-    ("struct<Info: array<double>>", b'{"Info": [1.7976931348623159e308]}', "number is infinity when parsed as double"),
+    ("bigint", b"1.0000000000000000001", "does not fit bigint"),
+    ("bigint", b"1e-400", "does not fit bigint"),
+    ("bigint", b"1e30000000", "out of range for bigint"),
+    ("struct<x: bigint>", b'{"x": 1.0000000000000000001}', "does not fit bigint"),
+    ("double", b'"1"', "'1' (str) does not fit double"),
+    ("double", b"1e400", "1E+400 (number) does not fit double"),
+    ("double", b"-1.7976931348623159e308", "-1.7976931348623159E+308 (number) does not fit double"),
+    ("float", b"1.7976931348623159e308", "1.7976931348623159E+308 (number) does not fit double"),
+    ("double", b"17976931348623159" + b"0" * 292, "is an int that double cannot hold exactly"),
+    ("array<double>", b"[Infinity, 1.7976931348623159e308]", "[1]: 1.7976931348623159E+308 (number) does not fit double"),
+    ("struct<Info: array<double>>", b'{"Info": [1.7976931348623159e308]}', ".Info[0]: 1.7976931348623159E+308 (number) does not fit"),
     ("float", b"1e300", "column 'c': 1e+300 does not fit: out of range for float"),
-    ("string", b"1", "1 (int) is no string"),
-    ("string", b'"\\ud800"', "no JSON"),
-    ("string", b'"\xff"', "no JSON"),
-    ("boolean", b"0", "0 (int) is no boolean"),
+    ("string", b"1", "1 (int) does not fit string"),
+    ("string", b'"\\ud800"', "surrogates not allowed"),
+    ("string", b'"\xff"', "not JSON"),
+    ("boolean", b"0", "0 (int) does not fit boolean"),
     ("timestamp", b'"2013-01-01T12:00:00"', "does not fit: ISO 8601 with a zone is read (2013-01-01T05:00:00Z); without one declare timestamp_ntz"),
     ("timestamp_ntz", b'"2013-01-01T12:00:00Z"', "ISO 8601 without a zone is read"),
     ("timestamp", b'"noon"', "column 'c': 'noon' does not fit"),
-    ("timestamp", b"1357041600", "1357041600 (int) is no string"),
+    ("timestamp", b"1357041600", "1357041600 (int) does not fit string"),
     ("timestamp", b'"0001-01-01T00:00:00+14:00"', "'0001-01-01T00:00:00+14:00' does not fit"),
     ("timestamp NOT NULL", b"null", "column 'c': None does not fit: it is NOT NULL"),
     ("date", b'"2013-02-30"', "YYYY-MM-DD is read"),
-    ("date", b"5", "5 (int) is no string"),
+    ("date", b"5", "5 (int) does not fit string"),
     ("decimal(10,2)", b"1.005", "more than 2 digits after the point"),
     ("decimal(10,2)", b"9.99e-21", "more than 2 digits after the point"),
     ("decimal(10,2)", b"1e-9999999", "more than 2 digits after the point"),
-    ("decimal(10,2)", b"1e99999999999999999999", "the value is no JSON"),
-    ("decimal(10,2)", b'"1e99999999999999999999"', "(str) is no decimal(10,2)"),
-    ("decimal(10,2)", b'" 1"', "' 1' (str) is no decimal(10,2)"),
+    ("decimal(10,2)", b"1e99999999999999999999", "the value is not JSON"),
+    ("decimal(10,2)", b'"1e99999999999999999999"', "(str) does not fit decimal(10,2)"),
+    ("decimal(10,2)", b'" 1"', "' 1' (str) does not fit decimal(10,2)"),
     ("decimal(5,2)", b"1000", "out of range for decimal(5,2)"),
-    ("decimal(10,2)", b'"one"', """'one' (str) is no decimal(10,2); a number is read, or one as text ("1.25")"""),
-    ("struct<a:decimal(10,2)>", b'{"a": "one"}', "column 'c': .a: 'one' (str) is no decimal(10,2)"),
-    ("array<int>", b"1", "1 (int) is no array"),
-    ("array<int>", b'[1, "x"]', "[1]: 'x' (str) is no int"),
+    ("decimal(10,2)", b'"one"', """'one' (str) does not fit decimal(10,2); a number is read, or one as text ("1.25")"""),
+    ("struct<a:decimal(10,2)>", b'{"a": "one"}', "column 'c': .a: 'one' (str) does not fit decimal(10,2)"),
+    ("array<int>", b"1", "1 (int) does not fit array"),
+    ("array<int>", b'[1, "x"]', "[1]: 'x' (str) does not fit int"),
     ("array<float>", b"[1e300]", "[1e+300] does not fit: out of range for float"),
-    ("struct<x: int>", b"[]", "[] (list) is no struct"),
+    ("struct<x: int>", b"[]", "[] (list) does not fit struct"),
     ("struct<x: int NOT NULL>", b"{}", ".x: it is NOT NULL"),
-    ("map<string, int>", b'{"a": "x"}', "['a']: 'x' (str) is no int"),
+    ("map<string, int>", b'{"a": "x"}', "['a']: 'x' (str) does not fit int"),
     ("int NOT NULL", b"null", "column 'c': None does not fit: it is NOT NULL"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "text", "message"), REFUSED)
-def test_a_value_that_does_not_fit_is_refused_alone_with_the_reason(kind: str, text: bytes, message: str) -> None:
+def test_only_the_value_that_does_not_fit_is_refused(kind: str, text: bytes, message: str) -> None:
     bad = b'{"c": ' + text + b"}"
     rows, reasons = parse(f"c {kind}, d int", bad)
     assert rows == []
@@ -147,22 +147,22 @@ def test_a_value_that_does_not_fit_is_refused_alone_with_the_reason(kind: str, t
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (None, "the value is none (a tombstone), not a JSON object"),
-        (b"", "the value is no JSON: "),
+        (None, "the value is null (a tombstone), not a JSON object"),
+        (b"", "the value is not JSON: "),
         (b"[1]", "the value is [1], not a JSON object"),
         (b'"{}"', "the value is '{}', not a JSON object"),
-        (b'{"c": 1', "the value is no JSON: "),
-        (b'{"c": 1}}', "the value is no JSON: "),
-        (b'{"c": 1}{"c": 2}', "the value is no JSON: "),
-        (b'{"c": 1}\n{"c": 2}', "the value is no JSON: "),
-        (b'{"c": 1},', "the value is no JSON: "),
-        (b'\xef\xbb\xbf{"c": 1}', "the value is no JSON: "),
-        (b'{"c": 1, "d": "\xff"}', "the value is no JSON: "),
-        (b'{"c": 01}', "the value is no JSON: "),
-        (b"{'c': 1}", "the value is no JSON: "),
+        (b'{"c": 1', "the value is not JSON: "),
+        (b'{"c": 1}}', "the value is not JSON: "),
+        (b'{"c": 1}{"c": 2}', "the value is not JSON: "),
+        (b'{"c": 1}\n{"c": 2}', "the value is not JSON: "),
+        (b'{"c": 1},', "the value is not JSON: "),
+        (b'\xef\xbb\xbf{"c": 1}', "the value is not JSON: "),
+        (b'{"c": 1, "d": "\xff"}', "the value is not JSON: "),
+        (b'{"c": 01}', "the value is not JSON: "),
+        (b"{'c': 1}", "the value is not JSON: "),
     ],
 )
-def test_what_is_no_json_object_is_refused_and_moves_no_other_row(value: bytes | None, message: str) -> None:
+def test_a_value_that_is_not_a_json_object_is_refused_alone(value: bytes | None, message: str) -> None:
     rows, reasons = parse("c int", b'{"c": 10}', b'{"c": 11}', value, b'{"c": 13}')
     assert [(row["_sequence"], row["c"]) for row in rows] == [(0, 10), (1, 11), (3, 13)]
     assert list(reasons) == [2]
@@ -190,20 +190,20 @@ def test_values_never_merge_into_one_row(halves: tuple[bytes, bytes]) -> None:
 @pytest.mark.parametrize(
     "value", [b' {"c": 1}', b'{"c": 1}\n', b'\r\n\t{"c": 1} ', b'{\n "c": 1\n}', b'{"c": 0, "c": 1}']
 )
-def test_white_space_and_repeated_names_are_read_as_elsewhere(value: bytes) -> None:
+def test_white_space_and_repeated_names_are_accepted(value: bytes) -> None:
     assert parse("c int", value) == ([{"c": 1, "_sequence": 0}], {})
     assert parse("c int", value, b"{}", b"x")[0] == [{"c": 1, "_sequence": 0}, {"c": None, "_sequence": 1}]
 
 
 @pytest.mark.parametrize("white", [b"\x0b", b"\x0c"])
-def test_white_space_that_json_does_not_know_is_refused_whatever_stands_beside_it(white: bytes) -> None:
+def test_white_space_other_than_of_json_is_refused(white: bytes) -> None:
     for value in (white + b'{"c": 1}', b'{"c": 1}' + white):
         assert parse("c int", value)[1].keys() == {0}
         assert parse("c int", value, b'{"c": 1.0}')[1].keys() == {0}
 
 
-@pytest.mark.parametrize("ignored", [b"NaN", b"[" * 2000 + b"]" * 2000, b'{"c": 1, "c": 2}'])
-def test_a_field_that_is_passed_over_is_judged_the_same_whatever_stands_beside_it(ignored: bytes) -> None:
+@pytest.mark.parametrize("ignored", [b"NaN", b"[" * 500 + b"]" * 500, b'{"c": 1, "c": 2}', b'"\\ud800"'])
+def test_an_ignored_field_does_not_refuse_its_record(ignored: bytes) -> None:
     value = b'{"c": 1, "other": ' + ignored + b"}"
     row = {"c": 1, "_sequence": 0}
     assert parse("c int", value) == ([row], {})
@@ -213,7 +213,7 @@ def test_a_field_that_is_passed_over_is_judged_the_same_whatever_stands_beside_i
 
 
 @pytest.mark.parametrize("number", [b"1e400", b"-1e400", b"1" + b"0" * 400])
-def test_a_number_beyond_all_doubles_is_refused_also_beside_decimals(number: bytes) -> None:
+def test_a_number_beyond_all_doubles_is_refused_beside_decimals(number: bytes) -> None:
     assert parse("c double, d decimal(5,2)", b'{"c": ' + number + b"}")[0] == []
 
 
@@ -293,7 +293,7 @@ def test_both_ways_of_parsing_give_the_same_rows(documents: list[dict[str, Any]]
 
 
 @given(st.lists(fitting, min_size=1, max_size=5))
-def test_what_is_stored_is_what_python_reads(documents: list[dict[str, Any]]) -> None:
+def test_stored_values_are_those_that_python_reads(documents: list[dict[str, Any]]) -> None:
     rows, _ = parse(SCHEMA, *(json.dumps(document).encode() for document in documents))
     for document, row in zip(documents, rows, strict=True):
         assert [row[name] for name in "ilbs"] == [document.get(name) for name in "ilbs"]

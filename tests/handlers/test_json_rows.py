@@ -47,10 +47,10 @@ async def test_failures_are_dead_letters_at_once_and_the_rest_are_rows() -> None
         {"carrier": "AA", "dep_delay": 2.0, "_sequence": 100},
         {"carrier": "UA", "dep_delay": None, "_sequence": 101},
     ]
-    assert {s: letter["error"]["message"].partition(": unexp")[0] for s, letter in result.letters.items()} == {
-        102: "the value is no JSON",
+    assert {s: letter["error"]["message"].partition(": Expecting")[0] for s, letter in result.letters.items()} == {
+        102: "the value is not JSON",
         103: "column 'carrier': None does not fit: it is NOT NULL",
-        104: "the value is none (a tombstone), not a JSON object",
+        104: "the value is null (a tombstone), not a JSON object",
     }
     assert [letter["error"]["type"] for _, letter in sorted(result.letters.items())] == [
         "ValueError",
@@ -69,7 +69,7 @@ async def test_the_schema_may_come_as_an_option() -> None:
     assert result.table.schema.names == ["carrier", "_sequence"]
 
 
-async def test_without_a_schema_or_with_a_wrong_option_it_says_what_to_give() -> None:
+async def test_a_missing_schema_or_unknown_option_is_refused() -> None:
     with pytest.raises(
         HandlerDefinitionError, match="JsonRows has no columns: set output_schema in a subclass, or give --option"
     ):
@@ -117,7 +117,7 @@ async def test_a_processor_writes_what_spark_reads(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ddl", "message"),
     [
-        ("a int, b binary", "column 'b' is binary, which JSON has not: declare it string"),
+        ("a int, b binary", "column 'b' is binary, which JSON does not have: declare it string"),
         ("s struct<x: array<binary>>", r"column 's\.x' is binary"),
         (
             "m map<int, string>",
@@ -125,7 +125,7 @@ async def test_a_processor_writes_what_spark_reads(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_type_that_json_has_not_is_refused_at_the_start(ddl: str, message: str) -> None:
+def test_a_type_without_a_json_counterpart_is_refused_at_the_start(ddl: str, message: str) -> None:
     class Handler(JsonRows):
         output_schema = ddl
 
@@ -134,7 +134,7 @@ def test_a_type_that_json_has_not_is_refused_at_the_start(ddl: str, message: str
 
 
 @pytest.mark.parametrize(("cores", "on_the_loop"), [(1, {2, 3, 5, 6}), (2, set[int]())])
-async def test_on_one_core_good_batches_are_parsed_without_a_thread_and_those_after_a_bad_one_in_one(
+async def test_only_good_batches_are_parsed_on_the_event_loop(
     cores: int, on_the_loop: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parse, seen = JsonParser.parse, list[bool]()

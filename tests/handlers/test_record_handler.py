@@ -162,7 +162,7 @@ async def test_a_row_that_does_not_fit_is_its_records_failure() -> None:
     result = await run(Wrong, NUMBERS[:7])
     assert [row["n"] for row in result.rows] == [0, 6]
     messages = [result.letters[100 + n]["error"]["message"] for n in range(1, 6)]
-    assert messages[0].startswith("column 'n': 'x' (str) is no int")
+    assert messages[0].startswith("column 'n': 'x' (str) does not fit int")
     assert messages[1].startswith("there is no column 'm'")
     assert messages[2] == "process_record returned 5 (int); return a dict or tuple, several in a list, or None"
     assert messages[3] == "process_record returned 'n' (str); return a dict or tuple, several in a list, or None"
