@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from actorproc.errors import CorruptObject
-from actorproc.output.dataset import Piece, newest_pieces, output_pieces, read_rows
+from actorproc.output.row_reader import FileSlice, all_slices, newest_slices, read_rows
 from actorproc.output.schema import read_schema
 from actorproc.records import SEQUENCE
 from actorproc.rows.json_values import plain_rows
@@ -40,16 +40,18 @@ async def output_rows(
 
 async def _pieces(
     store: Store, layout: ProcessorLayout, partitions: Sequence[str], limit: int | None
-) -> AsyncIterator[Piece]:
+) -> AsyncIterator[FileSlice]:
     if limit is None:
-        async for piece in output_pieces(store, layout, partitions):
+        async for piece in all_slices(store, layout, partitions):
             yield piece
     else:
-        for piece in await newest_pieces(store, layout, partitions, limit):
+        for piece in await newest_slices(store, layout, partitions, limit):
             yield piece
 
 
-async def _rows(store: Store, pieces: AsyncIterator[Piece], columns: Sequence[str]) -> AsyncIterator[dict[str, Any]]:
+async def _rows(
+    store: Store, pieces: AsyncIterator[FileSlice], columns: Sequence[str]
+) -> AsyncIterator[dict[str, Any]]:
     missing = dict.fromkeys(columns)
     async for piece in pieces:
         async for batch in read_rows(store, piece):
@@ -57,7 +59,7 @@ async def _rows(store: Store, pieces: AsyncIterator[Piece], columns: Sequence[st
                 yield missing | {"_partition": piece.partition} | row
 
 
-def _plain(piece: Piece, batch: pa.RecordBatch) -> list[dict[str, Any]]:
+def _plain(piece: FileSlice, batch: pa.RecordBatch) -> list[dict[str, Any]]:
     try:
         return plain_rows(batch)
     except ValueError as error:  # text that is not UTF-8

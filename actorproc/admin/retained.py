@@ -10,11 +10,12 @@ from actorproc.log.metadata import open_log
 from actorproc.log.offsets import end_offset, last_base
 from actorproc.output.chain import OutputChain, large_letters
 from actorproc.output.checkpoint import read_checkpoint
-from actorproc.output.dataset import partitions_with_state
-from actorproc.output.output_files import OutputFile, OutputFiles
+from actorproc.output.output_files import OutputFiles
+from actorproc.output.row_reader import partitions_with_state
 from actorproc.output.source_identity import dataset_identity
 from actorproc.retention.boundary import read_boundary
 from actorproc.retention.spark_offsets import dataset_title, stream_identity
+from actorproc.storage.listing import DataFile
 from actorproc.storage.names import LOG_BOUNDARIES, READERS, ProcessorLayout, log_dir, partition_key
 from actorproc.storage.store import Store
 
@@ -22,7 +23,7 @@ from actorproc.storage.store import Store
 class Compacted(NamedTuple):
     """A file that replaces originals. `since`: when it replaced them, in seconds since 1970 by the store's clock."""
 
-    file: OutputFile
+    file: DataFile
     since: float
 
 

@@ -12,7 +12,7 @@ import anyio
 from actorproc.config.settings import Settings
 from actorproc.errors import ActorprocError, SettingsError, UsageError
 from actorproc.group.locations import missing_processor
-from actorproc.output.dataset import partitions_with_state
+from actorproc.output.row_reader import partitions_with_state
 from actorproc.runtime.clock import SYSTEM
 from actorproc.storage.names import ProcessorLayout, natural
 from actorproc.storage.store import Store

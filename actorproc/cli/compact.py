@@ -13,7 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from actorproc.cli.common import load_settings, run_async
 from actorproc.cli.terminal import console, counted, print_json, print_table, sized
 from actorproc.errors import ActorprocError
-from actorproc.output.compaction import FileGroup, PartitionPlan
+from actorproc.output.compaction import CompactionPlan, FileGroup
 from actorproc.runtime.java import check_java
 from actorproc.runtime.logger import get_logger
 from actorproc.spark.compaction import Compaction, compact
@@ -121,7 +121,7 @@ async def _print(found: Compaction, name: str, *, dry_run: bool, all_done: bool)
         console.print(f"nothing to compact of {name}{swept}. {_STAYS}", markup=False)
 
 
-def _partition(planned: PartitionPlan) -> dict[str, Any]:
+def _partition(planned: CompactionPlan) -> dict[str, Any]:
     files = sum(group.files for group in planned.groups)
     size = sum(group.size for group in planned.groups)
     return {"partition": planned.partition, "rewritten": files, "into": len(planned.groups), "bytes": size}

@@ -25,7 +25,7 @@ _GROUP_BYTES = 64 * 2**20  # of rows as Arrow, after which they are written: a r
 _GROUP_ROWS = 2**20
 
 
-class RowSlice(NamedTuple):
+class RowRange(NamedTuple):
     """The rows from `skip` up to `stop` of a file; `next`: the number of the commit after those that they belong to."""
 
     skip: int
@@ -57,12 +57,12 @@ class CompactedCommits:
         """How many of its rows belong to commits below `number`."""
         return int(self.rows[: max(0, number - self.first)].sum())
 
-    def part(self, key: str, number: int, stop: int) -> RowSlice:
+    def part(self, key: str, number: int, stop: int) -> RowRange:
         """See `part_of`."""
         if not self.first <= number < self.next:
             raise CorruptObject(key, f"holds the commits {self.first} to {self.next - 1}, and not {number}")
         stop = min(stop, self.next)
-        return RowSlice(self.rows_before(number), self.rows_before(stop), stop)
+        return RowRange(self.rows_before(number), self.rows_before(stop), stop)
 
     def metadata(self) -> dict[str, str]:
         """Its entry in the footer."""
@@ -107,14 +107,14 @@ def _unpacked(packed: bytes, count: int) -> np.ndarray:
     return np.cumsum(np.frombuffer(body, np.int64))
 
 
-def part_of(key: str, footer: Footer, number: int, stop: int) -> RowSlice:
+def part_of(key: str, footer: Footer, number: int, stop: int) -> RowRange:
     """Which rows of an output file, compacted or not, belong to commits from `number` on and before `stop`.
 
     Raises:
         CorruptObject: it is no such file, or commit `number` is not in it.
     """
     if _COMPACTED not in footer.metadata:
-        return RowSlice(0, footer.rows, number + 1)
+        return RowRange(0, footer.rows, number + 1)
     return CompactedCommits.from_metadata(key, footer.metadata).part(key, number, stop)
 
 
@@ -139,7 +139,7 @@ def batches_of(
                 yield inside
 
 
-class Merger:
+class FileMerger:
     """Writes consecutive output files, compacted or not, into one. It holds that file, and one row group.
 
     Args:

@@ -16,10 +16,11 @@ from msgspec.structs import replace
 
 from actorproc.errors import CorruptObject, SourceError
 from actorproc.output.checkpoint import read_checkpoint
-from actorproc.output.compacted_file import Merger
-from actorproc.output.output_files import Listed, OutputFile, OutputFiles, key_of, originals
-from actorproc.retention.boundary import Boundary, Range, change_boundary, read_boundary
+from actorproc.output.compacted_file import FileMerger
+from actorproc.output.output_files import OutputFiles, PartitionFiles, key_of, originals
+from actorproc.retention.boundary import Boundary, CompactedRange, change_boundary, read_boundary
 from actorproc.runtime.tasks import gather
+from actorproc.storage.listing import DataFile
 from actorproc.storage.names import ProcessorLayout, number_before_id, number_of
 from actorproc.storage.store import Entry, Store
 
@@ -33,7 +34,7 @@ class FileGroup(NamedTuple):
     again when it is their turn."""
 
     partition: str
-    compacted: tuple[OutputFile, ...]
+    compacted: tuple[DataFile, ...]
     originals: range
     """Their numbers, after the compacted files."""
     size: int
@@ -42,7 +43,7 @@ class FileGroup(NamedTuple):
     """When the newest commit in it was made."""
 
     @classmethod
-    def of(cls, partition: str, files: Sequence[OutputFile]) -> FileGroup:
+    def of(cls, partition: str, files: Sequence[DataFile]) -> FileGroup:
         """Of neighbours, the compacted ones first."""
         compacted, end = tuple(file for file in files if file.compacted), files[-1].next
         numbers = range(next((file.number for file in files if not file.compacted), end), end)
@@ -63,7 +64,7 @@ class FileGroup(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionPlan:
+class CompactionPlan:
     """What to do to a partition, and the boundary on which that was built."""
 
     partition: str
@@ -79,7 +80,7 @@ class PartitionPlan:
 
 async def plan(
     store: Store, layout: ProcessorLayout, partitions: Sequence[str], *, target_size: int, older_than: float
-) -> list[PartitionPlan]:
+) -> list[CompactionPlan]:
     """What to rewrite of each partition. Nothing that a worker may still walk over, nor what is younger than `older_than`.
 
     Holds the listings of `_LISTED` partitions.
@@ -95,7 +96,7 @@ async def plan(
             settled, lost = _settled(store, layout, partition, listed, checkpoint.number if checkpoint else 0, before)
             groups = tuple(FileGroup.of(partition, group) for group in grouped(settled, target_size))
             plans.append(
-                PartitionPlan(partition, listed.boundary, groups, len(files), sum(file.size for file in files), lost)
+                CompactionPlan(partition, listed.boundary, groups, len(files), sum(file.size for file in files), lost)
             )
     return plans
 
@@ -109,15 +110,15 @@ def _settled(
     store: Store,
     layout: ProcessorLayout,
     partition: str,
-    listed: Listed,
+    listed: PartitionFiles,
     checkpoint: int,
     before: float,
-) -> tuple[list[OutputFile], SourceError | None]:
+) -> tuple[list[DataFile], SourceError | None]:
     """The files whose commits stay as they are: no worker and no reader of the newest commit walks over them any more, and
     they were made `before` that time. If one is missing among them: those before it, and an error that says so."""
     boundary = listed.boundary
     expected = boundary.lowest
-    found: list[OutputFile] = []
+    found: list[DataFile] = []
     for file in listed.files:
         # Walks begin at the checkpoint's number, or at the commit before it.
         if file.next >= checkpoint or file.time > before:
@@ -134,14 +135,14 @@ def _settled(
     return found, None
 
 
-def grouped(files: Sequence[OutputFile], target_size: int) -> list[list[OutputFile]]:
+def grouped(files: Sequence[DataFile], target_size: int) -> list[list[DataFile]]:
     """Which files to make one of: neighbours that have up to `target_size` bytes together.
 
     Nothing is added to files of at least half of that, nor to a compacted one that is larger than all that would join it:
     so no row is rewritten more often than sizes double. Originals stay only at the end: below the first number that is
     read from `output/`, all are read from compacted files. So one may become a file by itself.
     """
-    groups: list[list[OutputFile]] = []
+    groups: list[list[DataFile]] = []
     room = 0
     for file in files:
         if file.size > room:
@@ -155,14 +156,14 @@ def grouped(files: Sequence[OutputFile], target_size: int) -> list[list[OutputFi
     return [group for group in chosen if group]
 
 
-def _worthwhile(group: list[OutputFile]) -> list[OutputFile]:
+def _worthwhile(group: list[DataFile]) -> list[DataFile]:
     """Without the compacted files at its beginning that are not worth rewriting for the rest."""
     while group and group[0].compacted and group[0].size > sum(file.size for file in group[1:]):
         group = group[1:]
     return group
 
 
-async def merge(store: Store, layout: ProcessorLayout, group: FileGroup, schema: pa.Schema) -> Range | None:
+async def merge(store: Store, layout: ProcessorLayout, group: FileGroup, schema: pa.Schema) -> CompactedRange | None:
     """Write the rows of a group into one new file, of which nobody is told yet. None: somebody else was at the files.
 
     Holds that file, and some `_FETCHED_BYTES` of the others. Run twice it makes two files.
@@ -176,7 +177,7 @@ async def merge(store: Store, layout: ProcessorLayout, group: FileGroup, schema:
     if (found := await _files(store, layout, group)) is None:
         return None
     put_id = store.clock.nonce()
-    merger = Merger(schema, group.first, put_id)
+    merger = FileMerger(schema, group.first, put_id)
     for files in _portions(found):
         fetched = await gather(files, lambda file: store.get(file.key, size=file.size))
         for file in files:
@@ -190,10 +191,12 @@ async def merge(store: Store, layout: ProcessorLayout, group: FileGroup, schema:
     body, contents = await store.clock.run_in_thread(merger.finish)
     await store.put(layout.compacted_file(group.partition, group.first, put_id), body)
     rows = int(contents.rows.sum())
-    return Range(group.first, group.next, put_id, rows, len(body), contents.last.sequence, group.time, since=0.0)
+    return CompactedRange(
+        group.first, group.next, put_id, rows, len(body), contents.last.sequence, group.time, since=0.0
+    )
 
 
-async def _files(store: Store, layout: ProcessorLayout, group: FileGroup) -> list[OutputFile] | None:
+async def _files(store: Store, layout: ProcessorLayout, group: FileGroup) -> list[DataFile] | None:
     """The files of a group; None: they are not those that it was made of."""
     numbers = group.originals
     listed = await originals(store, layout, group.partition, numbers.start, len(numbers)) if numbers else []
@@ -203,15 +206,15 @@ async def _files(store: Store, layout: ProcessorLayout, group: FileGroup) -> lis
     return found
 
 
-async def _is_led_to(store: Store, layout: ProcessorLayout, group: FileGroup, file: OutputFile) -> bool:
+async def _is_led_to(store: Store, layout: ProcessorLayout, group: FileGroup, file: DataFile) -> bool:
     """Whether readers take it for what it begins with."""
     holder = (await read_boundary(store, layout.boundary(group.partition))).range_of(file.number)
     return key_of(layout, group.partition, file.number, holder) == file.key
 
 
-def _portions(files: Sequence[OutputFile]) -> Iterator[list[OutputFile]]:
+def _portions(files: Sequence[DataFile]) -> Iterator[list[DataFile]]:
     """What to fetch at once."""
-    portion: list[OutputFile] = []
+    portion: list[DataFile] = []
     for file in files:
         if (portion and sum(f.size for f in portion) + file.size > _FETCHED_BYTES) or len(portion) == _FETCHED_FILES:
             yield portion
@@ -222,8 +225,8 @@ def _portions(files: Sequence[OutputFile]) -> Iterator[list[OutputFile]]:
 
 
 async def switch(
-    store: Store, layout: ProcessorLayout, planned: PartitionPlan, done: Sequence[tuple[FileGroup, Range]]
-) -> list[Range]:
+    store: Store, layout: ProcessorLayout, planned: CompactionPlan, done: Sequence[tuple[FileGroup, CompactedRange]]
+) -> list[CompactedRange]:
     """Tell readers in one step to take these ranges from their compacted files; which of them they are told.
 
     None of the others, if the partition was trimmed, compacted or swept by somebody else since it was planned.

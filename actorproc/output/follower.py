@@ -12,7 +12,7 @@ from actorproc.errors import SourceError
 from actorproc.output.chain import Commit, OutputChain
 from actorproc.output.compacted_file import CompactedCommits
 from actorproc.output.output_files import key_of
-from actorproc.retention.boundary import NOTHING_TRIMMED, Boundary, Range, read_boundary
+from actorproc.retention.boundary import NOTHING_TRIMMED, Boundary, CompactedRange, read_boundary
 from actorproc.storage.listing import numbered_files
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.parquet import footer_of, read_footer
@@ -43,14 +43,14 @@ class CommittedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class ChainPosition:
     """Between two rows of a partition: the `number` of the commit to read next, and how many rows come before it."""
 
     number: int
     rows: int
 
 
-class Following:
+class ChainFollower:
     """Reads the committed files of one partition, originals and compacted ones.
 
     Args:
@@ -102,7 +102,7 @@ class Following:
             counts, times = np.array([commit.rows], np.int64), np.array([commit.time])
             return CommittedFile(key, stored.body, number + 1, commit.totals.rows - commit.rows, counts, times)
 
-    async def first(self) -> Spot:
+    async def first(self) -> ChainPosition:
         """Where the partition begins: after what was trimmed."""
         await self._look()
         return await self._before(self._first)
@@ -111,12 +111,12 @@ class Following:
     def _first(self) -> int:
         return max(self._lowest, self._boundary.lowest)
 
-    async def end(self) -> Spot:
+    async def end(self) -> ChainPosition:
         """Where the partition ends now."""
         tip = await self._chain.tip()
-        return Spot(tip.number, tip.totals.rows) if tip else Spot(0, 0)
+        return ChainPosition(tip.number, tip.totals.rows) if tip else ChainPosition(0, 0)
 
-    async def at(self, time: float) -> Spot:
+    async def at(self, time: float) -> ChainPosition:
         """Before the first commit that was made at `time` (seconds since 1970) or later, to the microsecond, as its records
         say it; the end if there is none."""
         low, end = (await self.first()).number, await self.end()
@@ -130,7 +130,7 @@ class Following:
         return end if low >= end.number else await self._before(low)
 
     async def _fetch(
-        self, key: str, holder: Range | None, make_room: Callable[[int], Awaitable[None]]
+        self, key: str, holder: CompactedRange | None, make_room: Callable[[int], Awaitable[None]]
     ) -> Stored | None:
         size = _SMALL if holder is None else holder.size
         await make_room(size)
@@ -146,14 +146,14 @@ class Following:
     async def _look(self) -> None:
         self._boundary = await read_boundary(self._store, self._layout.boundary(self._partition))
 
-    async def _before(self, number: int) -> Spot:
+    async def _before(self, number: int) -> ChainPosition:
         if number == 0:
-            return Spot(0, 0)
+            return ChainPosition(0, 0)
         if (holder := self._boundary.range_of(number)) is not None:
             contents = await self._contents(number, holder)
-            return Spot(number, contents.totals.rows - int(contents.rows.sum()) + contents.rows_before(number))
+            return ChainPosition(number, contents.totals.rows - int(contents.rows.sum()) + contents.rows_before(number))
         commit = await self._commit(number)
-        return Spot(number, commit.totals.rows - commit.rows)
+        return ChainPosition(number, commit.totals.rows - commit.rows)
 
     async def _time(self, number: int) -> float:
         if (holder := self._boundary.range_of(number)) is not None:
@@ -161,7 +161,7 @@ class Following:
             return float(contents.times[number - contents.first])
         return (await self._commit(number)).time
 
-    async def _contents(self, number: int, holder: Range) -> CompactedCommits:
+    async def _contents(self, number: int, holder: CompactedRange) -> CompactedCommits:
         key = key_of(self._layout, self._partition, number, holder)
         footer = await read_footer(self._store, key)
         if footer is None:

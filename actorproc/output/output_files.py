@@ -11,27 +11,17 @@ from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
-from actorproc.retention.boundary import NOTHING_TRIMMED, Boundaries, Boundary, Range, read_boundary
+from actorproc.retention.boundary import NOTHING_TRIMMED, Boundaries, Boundary, CompactedRange, read_boundary
 from actorproc.runtime.tasks import gather
-from actorproc.storage.listing import NumberedFile, numbered_files
+from actorproc.storage.listing import DataFile, numbered_files
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 
 
-class OutputFile(NumberedFile):
-    """The numbers are those of commits. An original has a `tag`; a compacted file, which is never written over, has none."""
-
-    __slots__ = ()
-
-    @property
-    def compacted(self) -> bool:
-        return not self.tag
-
-
-class Listed(NamedTuple):
+class PartitionFiles(NamedTuple):
     """Files of a partition, and the boundary by which just these count."""
 
-    files: list[OutputFile]
+    files: list[DataFile]
     boundary: Boundary
 
 
@@ -58,17 +48,19 @@ class OutputFiles:
 
     async def files(
         self, store: Store, starts: Mapping[str, int], limit: int | None = None
-    ) -> dict[str, list[OutputFile]]:
+    ) -> dict[str, list[DataFile]]:
         """The files of each partition in `starts` from that number on, or from the lowest there is; at most `limit` of each.
 
         An original that is made meanwhile may be missing although a later one is listed.
         """
         return {partition: found.files for partition, found in (await self.listed(store, starts, limit)).items()}
 
-    async def listed(self, store: Store, starts: Mapping[str, int], limit: int | None = None) -> dict[str, Listed]:
+    async def listed(
+        self, store: Store, starts: Mapping[str, int], limit: int | None = None
+    ) -> dict[str, PartitionFiles]:
         """`files`, each with its boundary. (`known` may be newer: it is read until the listings of all partitions fit.)"""
         known = await self.look(store) if self.known is None else self.known
-        found: dict[str, Listed] = {}
+        found: dict[str, PartitionFiles] = {}
         while stale := {partition: first for partition, first in starts.items() if partition not in found}:
             originals = await gather(list(stale), partial(self._originals, store, starts, known, limit))
             # Read after the listing: from its `originals` on nothing can have been deleted when it was listed.
@@ -77,7 +69,7 @@ class OutputFiles:
                 boundary = now.get(partition, NOTHING_TRIMMED)
                 if boundary.originals == known.get(partition, NOTHING_TRIMMED).originals:
                     files = [*self.compacted(partition, starts[partition], boundary), *entries]
-                    found[partition] = Listed(files if limit is None else files[:limit], boundary)
+                    found[partition] = PartitionFiles(files if limit is None else files[:limit], boundary)
             known = now
         return {partition: found[partition] for partition in starts}
 
@@ -88,15 +80,15 @@ class OutputFiles:
         known: Mapping[str, Boundary],
         limit: int | None,
         partition: str,
-    ) -> list[OutputFile]:
+    ) -> list[DataFile]:
         first = max(starts[partition], known.get(partition, NOTHING_TRIMMED).originals)
         return await originals(store, self._layout, partition, first, limit)
 
-    def compacted(self, partition: str, first: int, boundary: Boundary) -> list[OutputFile]:
+    def compacted(self, partition: str, first: int, boundary: Boundary) -> list[DataFile]:
         """The compacted files that a boundary names, from number `first` on."""
         first = max(first, boundary.lowest)
         return [
-            OutputFile(max(first, r.first), r.next, key_of(self._layout, partition, r.first, r), r.size, r.time, "")
+            DataFile(max(first, r.first), r.next, key_of(self._layout, partition, r.first, r), r.size, r.time, "")
             for r in boundary.ranges
             if r.next > first
         ]
@@ -119,15 +111,15 @@ class OutputFiles:
 
 async def originals(
     store: Store, layout: ProcessorLayout, partition: str, first: int, limit: int | None = None
-) -> list[OutputFile]:
+) -> list[DataFile]:
     """The originals that there are from number `first` on, at most `limit`."""
     return [
-        OutputFile(number, number + 1, entry.key, entry.size, entry.modified, entry.tag)
+        DataFile(number, number + 1, entry.key, entry.size, entry.modified, entry.tag)
         for number, entry in await numbered_files(store, layout.output_dir(partition), first, limit)
     ]
 
 
-def key_of(layout: ProcessorLayout, partition: str, number: int, holder: Range | None) -> str:
+def key_of(layout: ProcessorLayout, partition: str, number: int, holder: CompactedRange | None) -> str:
     """Key of the file with commit `number`: compacted, if a range holds it, else the original."""
     if holder is None:
         return layout.output_file(partition, number)

@@ -22,7 +22,7 @@ RETENTION = 3600.0
 up to 32 minutes for files that a lost hint hid, and a reader that has just listed files still has to read them."""
 
 
-class Range(msgspec.Struct, frozen=True):
+class CompactedRange(msgspec.Struct, frozen=True):
     """The commits from `first` up to `next` (exclusive), whose rows are read from one compacted file."""
 
     first: int
@@ -45,7 +45,7 @@ class Boundary(Document, frozen=True):
 
     lowest: int
     """Lower numbers do not belong to the dataset."""
-    ranges: tuple[Range, ...] = ()
+    ranges: tuple[CompactedRange, ...] = ()
     """Compacted ranges in order, without gaps, from `lowest` or below it up to `originals`."""
     sweeps: int = 0
     """How often compacted files that no range names were deleted. A file that was written before a sweep may be gone."""
@@ -55,7 +55,7 @@ class Boundary(Document, frozen=True):
         """Files in `output/` count from this number on. Below it, rows are read from the compacted ranges."""
         return max(self.lowest, self.ranges[-1].next if self.ranges else 0)
 
-    def range_of(self, number: int) -> Range | None:
+    def range_of(self, number: int) -> CompactedRange | None:
         """The range that holds commit `number`."""
         index = bisect_right(self.ranges, number, key=lambda found: found.first) - 1
         return self.ranges[index] if index >= 0 and number < self.ranges[index].next else None

@@ -16,8 +16,8 @@ from actorproc.errors import CorruptObject, SourceError, StoreRefused, UsageErro
 from actorproc.group.locations import missing_processor
 from actorproc.group.membership import read_group
 from actorproc.output.compacted_file import batches_of
-from actorproc.output.dataset import partitions_with_state
-from actorproc.output.follower import CommittedFile, Following, Spot
+from actorproc.output.follower import ChainFollower, ChainPosition, CommittedFile
+from actorproc.output.row_reader import partitions_with_state
 from actorproc.output.schema import read_schema
 from actorproc.output.source_identity import dataset_identity
 from actorproc.records import RECORD_SCHEMA, SEQUENCE, Batch
@@ -172,17 +172,17 @@ class OutputSource(Source):
                     )
                 pause = self._settings.poll_interval
                 batches, size = _batches(partition, file, place.rows - file.before), len(file.body)
-                number, place = place.number, Spot(file.next, file.end)
+                number, place = place.number, ChainPosition(file.next, file.end)
                 del file
                 room.resize(size)
                 while (batch := await self._clock.run_in_thread(next, batches, None, background=True)) is not None:
                     done = batch.last + 1
                     room.resize(size + batch.nbytes)
-                    yield Chunk(batch, _position(place if done == place.rows else Spot(number, done)))
+                    yield Chunk(batch, _position(place if done == place.rows else ChainPosition(number, done)))
                 del batch, batches
 
-    def _following(self, partition: str) -> Following:
-        return Following(self._store, self._layout, partition, self._lowest.get(partition, 0))
+    def _following(self, partition: str) -> ChainFollower:
+        return ChainFollower(self._store, self._layout, partition, self._lowest.get(partition, 0))
 
 
 def _batches(partition: str, file: CommittedFile, skip: int) -> Iterator[Batch]:
@@ -215,14 +215,14 @@ def _records(rows: pa.RecordBatch, times: np.ndarray) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA)
 
 
-def _position(place: Spot) -> str:
+def _position(place: ChainPosition) -> str:
     return f"{place.number}+{place.rows}"
 
 
-def _parsed(partition: str, position: str) -> Spot:
+def _parsed(partition: str, position: str) -> ChainPosition:
     number, _, rows = position.partition("+")
     try:
-        return Spot(int(number), int(rows))
+        return ChainPosition(int(number), int(rows))
     except ValueError:
         raise SourceError(
             f"{position!r} is no position in partition {partition} of an output: was the checkpoint made with another source?"

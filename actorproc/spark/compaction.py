@@ -20,10 +20,10 @@ from actorproc.config.settings import Settings
 from actorproc.config.units import count_of_bytes, duration
 from actorproc.errors import CorruptObject, QueryFailed, SourceError, UsageError
 from actorproc.group.locations import missing_processor
-from actorproc.output.compaction import FileGroup, PartitionPlan, merge, plan, sweep, switch
-from actorproc.output.dataset import partitions_with_state
+from actorproc.output.compaction import CompactionPlan, FileGroup, merge, plan, sweep, switch
+from actorproc.output.row_reader import partitions_with_state
 from actorproc.output.schema import read_schema
-from actorproc.retention.boundary import RETENTION, Range
+from actorproc.retention.boundary import RETENTION, CompactedRange
 from actorproc.rows.schema import output_schema
 from actorproc.runtime.tasks import gather
 from actorproc.spark.blocking_store import BlockingStore, open_blocking
@@ -43,7 +43,7 @@ _NAMED = 10  # files, in the error that ends a compaction
 class Compaction:
     """What was to be done, and what came of it. Bytes are of files in the store."""
 
-    plans: Sequence[PartitionPlan] = field(repr=False)
+    plans: Sequence[CompactionPlan] = field(repr=False)
     files_before: int = 0
     """Of what is or was to be rewritten."""
     bytes_before: int = 0
@@ -223,11 +223,11 @@ class _Job:
                 if not report["made"]:
                     self._found.given_up.add(planned.partition)
                     break
-                made.append((group, Range(**report["made"])))
+                made.append((group, CompactedRange(**report["made"])))
             if made:
                 self._switch(planned, made)
 
-    def _switch(self, planned: PartitionPlan, made: Sequence[tuple[FileGroup, Range]]) -> None:
+    def _switch(self, planned: CompactionPlan, made: Sequence[tuple[FileGroup, CompactedRange]]) -> None:
         told = {r.put_id for r in self._place.call(switch, self._place.store, self._work.layout, planned, made)}
         for group, result in made:
             if result.put_id not in told:
@@ -241,7 +241,7 @@ class _Job:
 
 async def _planned(
     store: Store, layout: ProcessorLayout, target_size: int, older_than: float
-) -> tuple[pa.Schema, list[PartitionPlan]]:
+) -> tuple[pa.Schema, list[CompactionPlan]]:
     if (problem := await missing_processor(store, layout.processor)) is not None:
         raise UsageError(problem)
     partitions = await partitions_with_state(store, layout)

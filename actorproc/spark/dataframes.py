@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
-from actorproc.output.dataset import partitions_with_state
 from actorproc.output.output_files import OutputFiles
+from actorproc.output.row_reader import partitions_with_state
 from actorproc.records import SEQUENCE
 from actorproc.rows.schema import PARTITION_COLUMN, schema_to_ddl
 from actorproc.spark.blocking_store import open_blocking

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from actorproc.errors import RecordsLost, SourceError, UsageError
 from actorproc.retention.spark_offsets import dataset_title
-from actorproc.storage.listing import NumberedFile, numbered_files
+from actorproc.storage.listing import DataFile, numbered_files
 from actorproc.storage.store import Store
 
 
@@ -19,7 +19,7 @@ class Span(NamedTuple):
     """What a task reads of one partition: `files`, as far as they were listed, up to number `stop`."""
 
     partition: str
-    files: Sequence[NumberedFile]
+    files: Sequence[DataFile]
     stop: int
 
 
@@ -65,7 +65,7 @@ class Dataset(ABC):
     @abstractmethod
     async def files(
         self, store: Store, starts: Mapping[str, int], limit: int | None = None
-    ) -> Mapping[str, Sequence[NumberedFile]]:
+    ) -> Mapping[str, Sequence[DataFile]]:
         """The files of each partition in `starts` from that number on, at most `limit` of each. One that is made meanwhile
         may be missing although a later one is listed."""
 
@@ -75,20 +75,20 @@ class Dataset(ABC):
         stored = await store.get(key)
         return None if stored is None else (key, stored.body)
 
-    async def check(self, store: Store, first: Mapping[str, Sequence[NumberedFile]], starts: Mapping[str, int]) -> None:
+    async def check(self, store: Store, first: Mapping[str, Sequence[DataFile]], starts: Mapping[str, int]) -> None:
         """See that nothing was trimmed between the number where reading goes on and the first file listed.
 
         Raises:
             RecordsLost: it was; names the partition and the numbers.
         """
 
-    async def after(self, store: Store, partition: str, file: NumberedFile) -> int:
+    async def after(self, store: Store, partition: str, file: DataFile) -> int:
         """The number that the file after this one has, or will have, at least."""
         return file.next
 
     async def split_compacted(
-        self, store: Store, files: Sequence[NumberedFile], most_files: int, most_rows: int
-    ) -> Sequence[NumberedFile]:
+        self, store: Store, files: Sequence[DataFile], most_files: int, most_rows: int
+    ) -> Sequence[DataFile]:
         """Files that hold much divided by numbers, the first `most_files` or `most_rows` of them at least."""
         return files
 
@@ -96,7 +96,7 @@ class Dataset(ABC):
         """How many rows the files from `first` on and before `stop` have."""
         raise NotImplementedError
 
-    async def seek(self, store: Store, partition: str, files: Sequence[NumberedFile], sequence: int) -> int:
+    async def seek(self, store: Store, partition: str, files: Sequence[DataFile], sequence: int) -> int:
         """Index of the first file that may hold rows from `sequence` on."""
         return 0
 
@@ -126,10 +126,10 @@ class Dataset(ABC):
         )
 
 
-async def list_files(store: Store, folder: str, first: int, limit: int | None, suffix: str) -> list[NumberedFile]:
+async def list_files(store: Store, folder: str, first: int, limit: int | None, suffix: str) -> list[DataFile]:
     """The numbered files of a folder from number `first` on."""
     return [
-        NumberedFile(number, number + 1, entry.key, entry.size, entry.modified)
+        DataFile(number, number + 1, entry.key, entry.size, entry.modified)
         for number, entry in await numbered_files(store, folder, first, limit, suffix)
     ]
 

@@ -9,14 +9,14 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from actorproc.output.dataset import partitions_with_state
 from actorproc.output.dead_letters import decoded, no_letters
+from actorproc.output.row_reader import partitions_with_state
 from actorproc.output.source_identity import dataset_identity
 from actorproc.records import RECORD_SCHEMA
 from actorproc.runtime.tasks import gather
 from actorproc.spark.dataset import Dataset, FileRows, list_files
 from actorproc.spark.output import check_processor
-from actorproc.storage.listing import NumberedFile
+from actorproc.storage.listing import DataFile
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 
@@ -75,8 +75,8 @@ class DeadLetters(Dataset):
 
     async def files(
         self, store: Store, starts: Mapping[str, int], limit: int | None = None
-    ) -> Mapping[str, Sequence[NumberedFile]]:
-        async def of(partition: str) -> list[NumberedFile]:
+    ) -> Mapping[str, Sequence[DataFile]]:
+        async def of(partition: str) -> list[DataFile]:
             folder = self._layout.dead_letter_dir(partition)
             return await list_files(store, folder, starts[partition], limit, ".jsonl")
 

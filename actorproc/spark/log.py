@@ -16,7 +16,7 @@ from actorproc.retention.boundary import NOTHING_TRIMMED, Boundaries
 from actorproc.retention.readers import lowest_numbers
 from actorproc.runtime.tasks import gather
 from actorproc.spark.dataset import Dataset, FileRows, list_files, repeat_string
-from actorproc.storage.listing import NumberedFile
+from actorproc.storage.listing import DataFile
 from actorproc.storage.names import LOG_BOUNDARIES, READERS, log_dir, log_file
 from actorproc.storage.store import Store
 
@@ -75,13 +75,13 @@ class Log(Dataset):
 
     async def files(
         self, store: Store, starts: Mapping[str, int], limit: int | None = None
-    ) -> Mapping[str, Sequence[NumberedFile]]:
-        async def of(partition: str) -> list[NumberedFile]:
+    ) -> Mapping[str, Sequence[DataFile]]:
+        async def of(partition: str) -> list[DataFile]:
             return await list_files(store, log_dir(partition), starts[partition], limit, ".parquet")
 
         return await gather(list(starts), of)
 
-    async def check(self, store: Store, first: Mapping[str, Sequence[NumberedFile]], starts: Mapping[str, int]) -> None:
+    async def check(self, store: Store, first: Mapping[str, Sequence[DataFile]], starts: Mapping[str, int]) -> None:
         boundaries = await self._boundaries.read(store)
         for partition, files in first.items():
             start, boundary = starts.get(partition, 0), boundaries.get(partition, NOTHING_TRIMMED).lowest
@@ -90,13 +90,13 @@ class Log(Dataset):
             if files and files[0].number > start and await store.get(log_file(partition, start), tail=1) is None:
                 raise self.lost(store, partition, start, files[0].number, "the files before it were deleted")
 
-    async def after(self, store: Store, partition: str, file: NumberedFile) -> int:
+    async def after(self, store: Store, partition: str, file: DataFile) -> int:
         return (await read_footer_at(store, partition, file.number))[1]
 
     async def rows(self, store: Store, partition: str, first: int, stop: int) -> int:
         return stop - first
 
-    async def seek(self, store: Store, partition: str, files: Sequence[NumberedFile], sequence: int) -> int:
+    async def seek(self, store: Store, partition: str, files: Sequence[DataFile], sequence: int) -> int:
         return max(0, bisect_right(files, sequence, key=lambda file: file.number) - 1)
 
     def decode(

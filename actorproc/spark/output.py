@@ -10,16 +10,16 @@ import pyarrow.parquet as pq
 from actorproc.errors import CorruptObject, UsageError
 from actorproc.group.locations import missing_processor
 from actorproc.output.chain import Commit, OutputChain
-from actorproc.output.compacted_file import CompactedCommits, RowSlice, batches_of, part_of
-from actorproc.output.dataset import partitions_with_state
+from actorproc.output.compacted_file import CompactedCommits, RowRange, batches_of, part_of
 from actorproc.output.output_files import OutputFiles
+from actorproc.output.row_reader import partitions_with_state
 from actorproc.output.schema import read_schema
 from actorproc.output.source_identity import dataset_identity
 from actorproc.records import SEQUENCE
 from actorproc.retention.boundary import NOTHING_TRIMMED, Boundary
 from actorproc.retention.readers import lowest_numbers
 from actorproc.spark.dataset import Dataset, FileRows, repeat_string
-from actorproc.storage.listing import NumberedFile
+from actorproc.storage.listing import DataFile
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.parquet import footer_from, open_parquet, read_footer
 from actorproc.storage.store import Store
@@ -68,13 +68,13 @@ class Output(Dataset):
 
     async def files(
         self, store: Store, starts: Mapping[str, int], limit: int | None = None
-    ) -> Mapping[str, Sequence[NumberedFile]]:
+    ) -> Mapping[str, Sequence[DataFile]]:
         return await self._where.files(store, starts, limit)
 
     async def fetch(self, store: Store, partition: str, number: int) -> tuple[str, bytes] | None:
         return await self._where.fetch(store, partition, number)
 
-    async def check(self, store: Store, first: Mapping[str, Sequence[NumberedFile]], starts: Mapping[str, int]) -> None:
+    async def check(self, store: Store, first: Mapping[str, Sequence[DataFile]], starts: Mapping[str, int]) -> None:
         for partition, files in first.items():
             start, lowest = starts.get(partition, 0), (await self._boundary(store, partition)).lowest
             if start < lowest:
@@ -124,7 +124,7 @@ class Output(Dataset):
             self._before[partition, holder + 1] = commit.totals.rows
         return self._before[partition, number]
 
-    async def seek(self, store: Store, partition: str, files: Sequence[NumberedFile], sequence: int) -> int:
+    async def seek(self, store: Store, partition: str, files: Sequence[DataFile], sequence: int) -> int:
         boundary = await self._boundary(store, partition)
 
         async def last(number: int) -> int | None:
@@ -145,9 +145,9 @@ class Output(Dataset):
         return low
 
     async def split_compacted(
-        self, store: Store, files: Sequence[NumberedFile], most_files: int, most_rows: int
-    ) -> Sequence[NumberedFile]:
-        parts: list[NumberedFile] = []
+        self, store: Store, files: Sequence[DataFile], most_files: int, most_rows: int
+    ) -> Sequence[DataFile]:
+        parts: list[DataFile] = []
         rows = 0
         for index, file in enumerate(files):
             contents = None
@@ -158,7 +158,7 @@ class Output(Dataset):
             share = file.size // len(contents.rows)
             for number in range(file.number, file.next):
                 time = min(file.time, float(contents.times[number - contents.first]))
-                parts.append(NumberedFile(number, number + 1, file.key, share, time))
+                parts.append(DataFile(number, number + 1, file.key, share, time))
             rows += contents.rows_before(file.next) - contents.rows_before(file.number)
         return parts
 
@@ -197,7 +197,7 @@ class Output(Dataset):
         partition: str,
         key: str,
         file: pq.ParquetFile,
-        part: RowSlice,
+        part: RowRange,
         columns: Sequence[str],
         *,
         with_partition: bool,

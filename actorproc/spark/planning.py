@@ -8,7 +8,7 @@ from actorproc.errors import SourceError
 from actorproc.runtime.tasks import gather
 from actorproc.spark.dataset import Dataset, Span
 from actorproc.spark.options import ReadOptions, check_partitions
-from actorproc.storage.listing import NumberedFile
+from actorproc.storage.listing import DataFile
 from actorproc.storage.store import Store
 
 Numbers = dict[str, int]
@@ -77,11 +77,9 @@ async def plan_micro_batch(request: ReadOptions, store: Store, start: Numbers, s
     return await _spans(request.dataset, store, start, moved, files)
 
 
-async def _before(
-    dataset: Dataset, store: Store, start: Numbers, stop: Numbers
-) -> Mapping[str, Sequence[NumberedFile]]:
+async def _before(dataset: Dataset, store: Store, start: Numbers, stop: Numbers) -> Mapping[str, Sequence[DataFile]]:
     """The files from `start` on and before `stop`, and hardly more: much may lie beyond."""
-    found: dict[str, Sequence[NumberedFile]] = {}
+    found: dict[str, Sequence[DataFile]] = {}
     limit = _PAGE
     while todo := {partition: first for partition, first in start.items() if partition not in found}:
         most = min(limit, max(stop[partition] - first for partition, first in todo.items()))
@@ -94,7 +92,7 @@ async def _before(
 
 
 async def _spans(
-    dataset: Dataset, store: Store, start: Numbers, stops: Numbers, files: Mapping[str, Sequence[NumberedFile]]
+    dataset: Dataset, store: Store, start: Numbers, stops: Numbers, files: Mapping[str, Sequence[DataFile]]
 ) -> list[Span]:
     found = {partition: [file for file in files[partition] if file.number < stop] for partition, stop in stops.items()}
     await dataset.check(store, found, start)
@@ -103,7 +101,7 @@ async def _spans(
         first = start.get(partition, 0)
         if dataset.dense and (not inside or inside[0].number != first):
             # It is there, and was made while it was listed.
-            inside.insert(0, NumberedFile(first, first + 1, dataset.key(partition, first), 0, 0.0))
+            inside.insert(0, DataFile(first, first + 1, dataset.key(partition, first), 0, 0.0))
         spans.append(Span(partition, inside, stops[partition]))
     return spans
 
@@ -153,7 +151,7 @@ async def latest_numbers(
 
 
 async def _share(
-    request: ReadOptions, store: Store, start: Numbers, fresh: Mapping[str, Sequence[NumberedFile]], ends: Numbers
+    request: ReadOptions, store: Store, start: Numbers, fresh: Mapping[str, Sequence[DataFile]], ends: Numbers
 ) -> Mapping[str, int]:
     """How many files of each partition to take: the oldest over all partitions, so that none runs ahead of the others;
     at least one."""

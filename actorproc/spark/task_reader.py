@@ -13,7 +13,7 @@ from actorproc.errors import CorruptObject, SourceError
 from actorproc.spark.blocking_store import BlockingStore, open_blocking
 from actorproc.spark.dataset import FileRows, Span, same_type
 from actorproc.spark.options import ReadOptions
-from actorproc.storage.listing import NumberedFile
+from actorproc.storage.listing import DataFile
 from actorproc.storage.store import Stored
 
 _AHEAD_FILES = 16  # fetched before they are asked for
@@ -60,10 +60,10 @@ def _read(request: ReadOptions, place: BlockingStore, span: Span, schema: pa.Sch
 class _Ahead:
     """Fetches the listed files in order, some before they are taken."""
 
-    def __init__(self, place: BlockingStore, listed: Sequence[NumberedFile]) -> None:
+    def __init__(self, place: BlockingStore, listed: Sequence[DataFile]) -> None:
         self._place = place
         self._listed = deque(listed)
-        self._coming: deque[tuple[NumberedFile, Future[Stored | None]]] = deque()
+        self._coming: deque[tuple[DataFile, Future[Stored | None]]] = deque()
         self._bytes = 0
 
     def take(self, number: int) -> tuple[str, bytes] | None:
@@ -87,7 +87,7 @@ class _Ahead:
         files = [*(file for file, _ in self._coming), *self._listed]
         return next((file.number for file in files if file.number > number), None)
 
-    def _pop(self) -> tuple[NumberedFile, Future[Stored | None]]:
+    def _pop(self) -> tuple[DataFile, Future[Stored | None]]:
         file, body = self._coming.popleft()
         self._bytes -= file.size
         return file, body

@@ -1,5 +1,4 @@
-"""What is ours in a folder. Other things come to lie there (`.DS_Store`, the object that stands for a folder on S3, Hadoop's
-checksums, copies made by hand), and are passed over: only names exactly as `actorproc.storage.names` makes them count."""
+"""Listings of our own objects. Foreign ones (`.DS_Store`, folder markers on S3, Hadoop's checksums, copies) are ignored."""
 
 from __future__ import annotations
 
@@ -8,16 +7,16 @@ from typing import NamedTuple
 from actorproc.storage.names import number_in, numbered, partition_in
 from actorproc.storage.store import Entry, Store
 
-_MORE = 1_000  # names asked for where foreign ones have taken the place of ours
+_LARGER_PAGE = 1_000  # keys per request where foreign objects have filled a smaller page
 
 
-class Numbered(NamedTuple):
+class NumberedEntry(NamedTuple):
     number: int
     entry: Entry
 
 
-class NumberedFile(NamedTuple):
-    """A file of a partition: what has numbers from `number` up to `next` (exclusive) is in it. It may hold more."""
+class DataFile(NamedTuple):
+    """A Parquet file of a partition of an output or log. It holds the numbers from `number` up to `next`, or more."""
 
     number: int
     next: int
@@ -25,27 +24,32 @@ class NumberedFile(NamedTuple):
     size: int
     """Of the file, in bytes."""
     time: float
-    """When the newest in it was made: seconds since 1970 by the store's clock."""
+    """When its newest content was created: seconds since 1970 by the store's clock."""
     tag: str = ""
-    """As it was listed; empty for a file that is never written over, whose key says enough."""
+    """As listed, for an original output file; empty for a file that is never overwritten."""
+
+    @property
+    def compacted(self) -> bool:
+        """Whether this file of an output is compacted."""
+        return not self.tag
 
 
 async def numbered_files(
     store: Store, folder: str, first: int = 0, limit: int | None = None, suffix: str = ".parquet"
-) -> list[Numbered]:
-    """The numbered files of a folder from number `first` on, in order. Fewer than `limit`: there are no more."""
-    after, ask = folder + numbered(first - 1, suffix) if first > 0 else "", limit
-    found: list[Numbered] = []
+) -> list[NumberedEntry]:
+    """The numbered files of a folder from number `first` on, in order. If fewer than `limit` come, there are no more."""
+    after, page = folder + numbered(first - 1, suffix) if first > 0 else "", limit
+    found: list[NumberedEntry] = []
     while True:
-        entries = (await store.list(folder, after, ask)).entries
+        entries = (await store.list(folder, after, page)).entries
         numbers = ((number_in(folder, entry.key, suffix), entry) for entry in entries)
-        found += [Numbered(number, entry) for number, entry in numbers if number is not None]
-        if limit is None or ask is None or len(found) >= limit or len(entries) < ask:
+        found += [NumberedEntry(number, entry) for number, entry in numbers if number is not None]
+        if limit is None or page is None or len(found) >= limit or len(entries) < page:
             return found[:limit]
-        after, ask = entries[-1].key, max(limit, _MORE)
+        after, page = entries[-1].key, max(limit, _LARGER_PAGE)
 
 
 async def documents(store: Store, prefix: str) -> dict[str, Entry]:
-    """The documents of partitions below a prefix, by partition."""
+    """The per-partition documents below a prefix, by partition."""
     listed = ((partition_in(prefix, entry.key), entry) for entry in (await store.list(prefix)).entries)
     return {partition: entry for partition, entry in listed if partition is not None}

@@ -10,8 +10,8 @@ from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
 from actorproc.group.nudge import NoNudges
 from actorproc.handler.base import PartitionHandler
-from actorproc.output.dataset import output_pieces, read_rows
 from actorproc.output.dead_letters import dead_letters
+from actorproc.output.row_reader import all_slices, read_rows
 from actorproc.processor import Processor
 from actorproc.records import Record
 from actorproc.runtime.error_text import safe_repr
@@ -68,7 +68,7 @@ async def run_handler(
     async with store:
         await processor.run(until_end=True)
         rows: list[dict[str, Any]] = []
-        async for piece in output_pieces(store, processor.layout, [_PARTITION]):
+        async for piece in all_slices(store, processor.layout, [_PARTITION]):
             async for batch in read_rows(store, piece):
                 rows += batch.to_pylist(maps_as_pydicts="lossy")
         return Tried(rows, [letter async for letter in dead_letters(store, processor.layout)])

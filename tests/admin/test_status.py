@@ -28,7 +28,7 @@ from actorproc.group.locations import find_processors, missing_processor
 from actorproc.group.membership import GroupDocument
 from actorproc.output.chain import LETTERS_LIMIT, Commit, encode_commit, read_cursor
 from actorproc.output.checkpoint import Checkpoint, Totals
-from actorproc.output.follower import Following, Spot
+from actorproc.output.follower import ChainFollower, ChainPosition
 from actorproc.records import Cursor
 from actorproc.sources.protocol import End, Start
 from actorproc.storage.names import ProcessorLayout, natural
@@ -190,8 +190,8 @@ async def test_how_far_a_partition_is_shows_without_a_giant_dead_letter_of_its_n
     assert await read_cursor(store, LAYOUT, "0") == Cursor("1", 0)
     [partition] = (await status_of(store)).partitions
     assert (partition.error, partition.last_commit, partition.output_files) == (None, 5.0, 1)
-    following = Following(store, LAYOUT, "0")
-    assert await following.end() == await following.at(6.0) == Spot(1, 0)
+    following = ChainFollower(store, LAYOUT, "0")
+    assert await following.end() == await following.at(6.0) == ChainPosition(1, 0)
 
 
 async def test_two_thousand_partitions_take_seconds_on_a_folder(tmp_path: Path) -> None:

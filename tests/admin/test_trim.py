@@ -15,8 +15,8 @@ from actorproc.admin.retained import RetainedDataset, RetainedOutput
 from actorproc.admin.trim import Trim, plan_trim, trim
 from actorproc.errors import UsageError
 from actorproc.output.chain import OutputChain
-from actorproc.output.dataset import output_pieces, read_rows
 from actorproc.output.dead_letters import dead_letters
+from actorproc.output.row_reader import all_slices, read_rows
 from actorproc.retention.boundary import read_boundary
 from actorproc.retention.readers import Reader, decide, read_registry, register, remove
 from actorproc.storage.names import number_of
@@ -29,7 +29,7 @@ OUTPUT = LAYOUT.output_dir("0")
 
 
 async def rows(store: Store, partitions: Sequence[str] = ("0",)) -> list[int]:
-    pieces = output_pieces(store, LAYOUT, partitions)
+    pieces = all_slices(store, LAYOUT, partitions)
     return [n async for piece in pieces async for batch in read_rows(store, piece) for n in batch["n"].to_pylist()]
 
 
@@ -351,7 +351,7 @@ async def test_a_processor_goes_on_while_it_is_trimmed_and_a_new_reader_follows_
             with anyio.fail_after(60):
                 while (end := await kept.end("0")) < 3 + 5 * turn:
                     await anyio.sleep(0.01)
-            async for piece in output_pieces(place.store, LAYOUT, ["0"]):
+            async for piece in all_slices(place.store, LAYOUT, ["0"]):
                 if position <= number_of(piece.key) < end:
                     seen += [n async for batch in read_rows(place.store, piece) for n in batch["n"].to_pylist()]
             position = end

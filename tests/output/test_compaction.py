@@ -17,15 +17,16 @@ from hypothesis import strategies as st
 from actorproc import Processor
 from actorproc.errors import CorruptObject, Fenced
 from actorproc.output.chain import OutputChain
-from actorproc.output.compaction import FileGroup, PartitionPlan, grouped, merge, plan, sweep, switch
-from actorproc.output.dataset import newest_pieces, output_pieces, partitions_with_state, read_rows
-from actorproc.output.output_files import OutputFile, OutputFiles
+from actorproc.output.compaction import CompactionPlan, FileGroup, grouped, merge, plan, sweep, switch
+from actorproc.output.output_files import OutputFiles
+from actorproc.output.row_reader import all_slices, newest_slices, partitions_with_state, read_rows
 from actorproc.output.schema import read_schema
-from actorproc.retention.boundary import Range, raise_boundary, read_boundary
+from actorproc.retention.boundary import CompactedRange, raise_boundary, read_boundary
 from actorproc.rows.schema import output_schema
 from actorproc.spark.options import ReadOptions, parse_read_options
 from actorproc.spark.planning import initial_numbers, latest_numbers, plan_batch, plan_micro_batch, split_into_tasks
 from actorproc.spark.task_reader import read_spans
+from actorproc.storage.listing import DataFile
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Backend, Listing, Store, Stored
 from actorproc.stores import open_store
@@ -49,24 +50,24 @@ async def fleet(store: Store) -> Fleet:
     return fleet
 
 
-async def planned(store: Store, target_size: int = LARGE) -> list[PartitionPlan]:
+async def planned(store: Store, target_size: int = LARGE) -> list[CompactionPlan]:
     partitions = await partitions_with_state(store, LAYOUT)
     return await plan(store, LAYOUT, partitions, target_size=target_size, older_than=0)
 
 
-async def merged(store: Store, group: FileGroup) -> Range:
+async def merged(store: Store, group: FileGroup) -> CompactedRange:
     made = await maybe_merged(store, group)
     assert made is not None
     return made
 
 
-async def maybe_merged(store: Store, group: FileGroup) -> Range | None:
+async def maybe_merged(store: Store, group: FileGroup) -> CompactedRange | None:
     schema = await read_schema(store, LAYOUT)
     assert schema is not None
     return await merge(store, LAYOUT, group, output_schema(schema))
 
 
-async def compact(store: Store, target_size: int = LARGE) -> list[Range]:
+async def compact(store: Store, target_size: int = LARGE) -> list[CompactedRange]:
     """All there is to compact; what was made."""
     done = []
     for found in await planned(store, target_size):
@@ -79,7 +80,7 @@ async def compact(store: Store, target_size: int = LARGE) -> list[Range]:
 async def rows(store: Store) -> committing.Rows:
     """As `actorproc output` finds them; none twice, and in order."""
     found = []
-    async for piece in output_pieces(store, LAYOUT, await partitions_with_state(store, LAYOUT)):
+    async for piece in all_slices(store, LAYOUT, await partitions_with_state(store, LAYOUT)):
         async for batch in read_rows(store, piece):
             found += [(piece.partition, row["_sequence"], row["n"]) for row in batch.to_pylist()]
     assert found == sorted(set(found))
@@ -93,11 +94,11 @@ async def delete_originals(store: Store) -> int:
 # What to rewrite
 
 
-def listed(sizes: list[tuple[int, bool]]) -> list[OutputFile]:
-    return [OutputFile(n, n + 1, str(n), size, 0.0, "" if done else "t") for n, (size, done) in enumerate(sizes)]
+def listed(sizes: list[tuple[int, bool]]) -> list[DataFile]:
+    return [DataFile(n, n + 1, str(n), size, 0.0, "" if done else "t") for n, (size, done) in enumerate(sizes)]
 
 
-def sizes_in(groups: list[list[OutputFile]]) -> list[list[int]]:
+def sizes_in(groups: list[list[DataFile]]) -> list[list[int]]:
     return [[file.size for file in group] for group in groups]
 
 
@@ -178,7 +179,7 @@ async def test_the_newest_rows_are_found_in_compacted_files_too(store: Store, fl
     async def tail(count: int) -> list[int]:
         return [
             row["n"]
-            for piece in await newest_pieces(store, LAYOUT, ["0"], count)
+            for piece in await newest_slices(store, LAYOUT, ["0"], count)
             async for batch in read_rows(store, piece)
             for row in batch.to_pylist()
         ]
@@ -192,7 +193,7 @@ async def test_what_lands_late_where_an_original_was_deleted_is_void(store: Stor
     letters = await OutputChain(store, LAYOUT, "0").letters(2)
     assert late is not None
     assert letters
-    pieces = [piece async for piece in output_pieces(store, LAYOUT, ["0", "1"])]
+    pieces = [piece async for piece in all_slices(store, LAYOUT, ["0", "1"])]
     await compact(store)
     await delete_originals(store)
     await store.create(LAYOUT.output_file("0", 2), late.body)
@@ -556,7 +557,7 @@ async def test_a_struct_with_a_not_null_field_that_came_later_is_null_in_what_is
     await fleet.commit(Structured, p0=20)
     assert await compact(store)
     found: dict[int, Any] = {}
-    async for piece in output_pieces(store, LAYOUT, ["0"]):
+    async for piece in all_slices(store, LAYOUT, ["0"]):
         async for batch in read_rows(store, piece):
             there = batch.schema.names
             found |= {row["n"]: row["s"] if "s" in there else "no column" for row in batch.to_pylist()}
@@ -577,7 +578,7 @@ async def test_a_batch_of_a_compacted_file_takes_no_more_than_a_row_group_howeve
     (made,) = await compact(store)
     assert made.size < 20_000
     sizes = [
-        batch.nbytes async for piece in output_pieces(store, LAYOUT, ["0"]) async for batch in read_rows(store, piece)
+        batch.nbytes async for piece in all_slices(store, LAYOUT, ["0"]) async for batch in read_rows(store, piece)
     ]
     assert sum(sizes) > 1_800_000
     assert max(sizes) < 400_000

@@ -16,7 +16,7 @@ from actorproc.admin.retained import RetainedOutput
 from actorproc.admin.trim import trim
 from actorproc.config.settings import Settings
 from actorproc.errors import StoreError, UsageError
-from actorproc.output.dataset import output_pieces, read_rows
+from actorproc.output.row_reader import all_slices, read_rows
 from actorproc.retention.boundary import RETENTION
 from actorproc.retention.readers import Reader, read_registry, register, remove
 from actorproc.runtime.clock import SYSTEM
@@ -190,7 +190,7 @@ class Story:
         seen = self.read[who] = set()
         while True:
             for partition in position:
-                async for piece in output_pieces(kept.store, self.cluster.layout, [partition]):
+                async for piece in all_slices(kept.store, self.cluster.layout, [partition]):
                     if number_of(piece.key) < position[partition]:
                         continue
                     assert number_of(piece.key) == position[partition], f"{who} misses {position}"

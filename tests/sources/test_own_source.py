@@ -211,11 +211,11 @@ async def test_a_source_without_partitions_is_warned_of_once_and_goes_on_when_so
 
 
 async def test_partitions_may_have_names_of_numpys_text() -> None:
-    class Listed(MemorySource):
+    class PartitionFiles(MemorySource):
         async def partitions(self) -> Any:
             return np.unique(await super().partitions())
 
-    source, store = Listed(2), Store(MemoryStore())
+    source, store = PartitionFiles(2), Store(MemoryStore())
     source.append("1", [b"1"])
     await run(source, store)
     assert await rows(store) == [2]

@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from actorproc import errors
-from actorproc.output.output_files import OutputFile
 from actorproc.retention.boundary import raise_boundary, read_boundary
 from actorproc.spark import compact, read_output, stream_output
 from actorproc.spark.compaction import Compaction
+from actorproc.storage.listing import DataFile
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
 from tests.servers import S3Server
@@ -146,7 +146,7 @@ async def test_what_cannot_be_done_is_said(spark: SparkSession, tmp_path: Path) 
     }
 
 
-def pairs(files: Sequence[OutputFile], target_size: int) -> list[list[OutputFile]]:
+def pairs(files: Sequence[DataFile], target_size: int) -> list[list[DataFile]]:
     """What to make one of, where a test wants many groups."""
     return [list(files[at : at + 2]) for at in range(0, len(files) - 1, 2)]
 

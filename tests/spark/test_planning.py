@@ -30,7 +30,7 @@ from actorproc.spark.planning import (
 )
 from actorproc.spark.stream_reader import Stream, plan
 from actorproc.spark.task_reader import read_spans
-from actorproc.storage.listing import NumberedFile
+from actorproc.storage.listing import DataFile
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Listing, Store
 from actorproc.stores.memory import MemoryStore
@@ -313,7 +313,7 @@ def test_files_are_dealt_out_once_each_in_parts_of_about_the_same_size(tasks: in
     spans = [
         Span(
             str(p),
-            [NumberedFile(10 * n, 10 * n + 10, "", 1000 + 50_000 * (n % 3), 0.0) for n in range(count)],
+            [DataFile(10 * n, 10 * n + 10, "", 1000 + 50_000 * (n % 3), 0.0) for n in range(count)],
             10 * count,
         )
         for p, count in enumerate([1, 40, 7, 0, 12])
@@ -334,8 +334,7 @@ def test_files_are_dealt_out_once_each_in_parts_of_about_the_same_size(tasks: in
 def test_a_file_that_lies_across_the_border_between_two_tasks_goes_where_most_of_it_lies() -> None:
     sizes = {"a": 1_877_000, "b": 1_877_000, "c": 1_877_100, "d": 1_877_000}  # the border lies in the first bytes of c
     spans = [
-        Span(p, [NumberedFile(0, 9, "", large, 0.0), NumberedFile(9, 10, "", 211_000, 0.0)], 10)
-        for p, large in sizes.items()
+        Span(p, [DataFile(0, 9, "", large, 0.0), DataFile(9, 10, "", 211_000, 0.0)], 10) for p, large in sizes.items()
     ]
     assert [[span.partition for span in part] for part in split_into_tasks(spans, 2)] == [["a", "b"], ["c", "d"]]
 

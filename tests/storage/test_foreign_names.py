@@ -13,8 +13,8 @@ from actorproc.group.locations import missing_processor
 from actorproc.log.offsets import first_base, last_base
 from actorproc.log.producer import Producer
 from actorproc.output.compaction import sweep
-from actorproc.output.dataset import output_pieces, partitions_with_state
 from actorproc.output.dead_letters import dead_letters, letter_files
+from actorproc.output.row_reader import all_slices, partitions_with_state
 from actorproc.sources import LogSource, OutputSource
 from actorproc.storage import names as layout
 from actorproc.storage.listing import numbered_files
@@ -98,7 +98,7 @@ async def test_a_processor_goes_on_and_shows_what_is_its_own(store: Store) -> No
     await fleet.commit(p0=10)
     await fleet.commit(p0=10)
     assert await partitions_with_state(store, LAYOUT) == ["0"]
-    assert [piece.file.number async for piece in output_pieces(store, LAYOUT, ["0"])] == [0, 1]
+    assert [piece.file.number async for piece in all_slices(store, LAYOUT, ["0"])] == [0, 1]
     status = await read_status(store, LAYOUT, "numbers", expiration=60)
     assert [(found.partition, found.error) for found in status.partitions] == [("0", None)]
     assert await letter_files(store, LAYOUT) == [LAYOUT.dead_letter_file("0", number) for number in (0, 1)]

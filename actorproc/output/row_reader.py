@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from actorproc.errors import CorruptObject
-from actorproc.output.compacted_file import RowSlice, batches_of, part_of
-from actorproc.output.output_files import OutputFile, OutputFiles
-from actorproc.storage.listing import documents
+from actorproc.output.compacted_file import RowRange, batches_of, part_of
+from actorproc.output.output_files import OutputFiles
+from actorproc.storage.listing import DataFile, documents
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.parquet import footer_from, open_parquet, read_footer
 from actorproc.storage.store import Store
@@ -21,11 +21,11 @@ _ROWS = 10_000
 """Rows in a batch, at most."""
 
 
-class Piece(NamedTuple):
+class FileSlice(NamedTuple):
     """An output file, and how many of the rows that are wanted from it to pass over. `where`: to look again."""
 
     partition: str
-    file: OutputFile
+    file: DataFile
     where: OutputFiles
     skip: int = 0
 
@@ -34,15 +34,15 @@ class Piece(NamedTuple):
         return self.file.key
 
 
-async def output_pieces(store: Store, layout: ProcessorLayout, partitions: Sequence[str]) -> AsyncIterator[Piece]:
+async def all_slices(store: Store, layout: ProcessorLayout, partitions: Sequence[str]) -> AsyncIterator[FileSlice]:
     """Every file, by partition and number."""
     where = OutputFiles(layout)
     for partition in partitions:
         for file in (await where.files(store, {partition: 0}))[partition]:
-            yield Piece(partition, file, where)
+            yield FileSlice(partition, file, where)
 
 
-async def newest_pieces(store: Store, layout: ProcessorLayout, partitions: Sequence[str], rows: int) -> list[Piece]:
+async def newest_slices(store: Store, layout: ProcessorLayout, partitions: Sequence[str], rows: int) -> list[FileSlice]:
     """The files with the `rows` rows that were committed last, by partition and number.
 
     What was committed last is told by the store's own times; of the files that are not needed only the name is read.
@@ -54,7 +54,7 @@ async def newest_pieces(store: Store, layout: ProcessorLayout, partitions: Seque
         # A store's clock may step back; within a partition the numbers know better.
         times = accumulate((file.time for file in listed[partition]), max)
         candidates += [(time, rank, file) for time, file in zip(times, listed[partition], strict=True)]
-    pieces: list[Piece] = []
+    pieces: list[FileSlice] = []
     for _, rank, file in sorted(candidates, key=lambda c: (c[0], c[2].number, c[1]), reverse=True):
         if rows <= 0:
             break
@@ -63,13 +63,13 @@ async def newest_pieces(store: Store, layout: ProcessorLayout, partitions: Seque
             continue
         part = part_of(file.key, footer, file.number, file.next)
         there = part.stop - part.skip
-        pieces.append(Piece(partitions[rank], file, where, max(0, there - rows)))
+        pieces.append(FileSlice(partitions[rank], file, where, max(0, there - rows)))
         rows -= there
     order = {partition: rank for rank, partition in enumerate(partitions)}
     return sorted(pieces, key=lambda piece: (order[piece.partition], piece.file.number))
 
 
-async def read_rows(store: Store, piece: Piece) -> AsyncIterator[pa.RecordBatch]:
+async def read_rows(store: Store, piece: FileSlice) -> AsyncIterator[pa.RecordBatch]:
     """The rows of a file, `_sequence` included, in batches that are small whatever its size.
 
     Raises:
@@ -89,7 +89,7 @@ async def read_rows(store: Store, piece: Piece) -> AsyncIterator[pa.RecordBatch]
         number, body = opened.part.next, None
 
 
-async def _body(store: Store, file: OutputFile) -> bytes | None:
+async def _body(store: Store, file: DataFile) -> bytes | None:
     """The file as it was listed, or None."""
     stored = await store.get(file.key, size=file.size)
     return None if stored is None or (file.tag and stored.tag != file.tag) else stored.body
@@ -102,7 +102,7 @@ async def partitions_with_state(store: Store, layout: ProcessorLayout) -> list[s
 
 class _Opened(NamedTuple):
     file: pq.ParquetFile
-    part: RowSlice
+    part: RowRange
 
 
 def _opened(key: str, body: bytes, number: int, stop: int) -> _Opened:
