@@ -22,7 +22,7 @@ ActorprocError
   QueryFailed              fix the cause that is named and run again; a Spark query resumes from its checkpoint
   Aborted                  run again: a second signal ended the drain, and uncommitted records are processed again
   HandlerError             fix the handler or the record: user code failed
-    HandlerMisuse          fix the handler: it misuses the API, so the partition stops and no record becomes a dead letter
+    HandlerMisuse          fix the handler: it misuses the API; the partition stops, and no record becomes a dead letter
       RowsLost             fix the handler: it committed records before it emitted all of their rows
     RowMismatch            fix the handler or the schema: a row does not fit `output_schema`
     TooManyDeadLetters     look at the dead letters: the partition stopped, because too many records fail
@@ -85,7 +85,8 @@ class StoreUnsafe(StoreError):
 class ConditionFailed(StoreError):
     """The condition of a conditional write did not hold.
 
-    After a lost reply the caller's own earlier write may have made it false; `Store.create` and `Store.swap` settle that.
+    After a lost reply the caller's own earlier write may have made it false. `Store.create` and `Store.swap`
+    settle that.
     """
 
 
@@ -203,7 +204,7 @@ class RowMismatch(HandlerError):
 
 
 class TooManyDeadLetters(HandlerError):
-    """More than `dead_letter_limit` of the latest records failed. The partition stops, to spare the rest of the stream."""
+    """More than `dead_letter_limit` of the latest records failed. The partition stops, to spare the others."""
 
 
 class PartitionStuck(HandlerError):

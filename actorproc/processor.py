@@ -51,7 +51,7 @@ from actorproc.partition.handler_threads import HandlerThreads
 from actorproc.rows.schema import output_schema, parse_schema
 from actorproc.runtime.budget import BufferTotal, ByteBudget
 from actorproc.runtime.clock import SYSTEM, Clock
-from actorproc.runtime.logger import get_logger, slowness_told
+from actorproc.runtime.logger import get_logger, warn_while_slow
 from actorproc.runtime.signals import Signals
 from actorproc.runtime.tasks import first_cause
 from actorproc.runtime.user_code import INTERRUPTIONS, user_code
@@ -293,7 +293,7 @@ class Processor:
         ending = Ending(self._source, self._store, self.layout, self._log) if until_end else None
         supervisor: Supervisor | None = None
         try:
-            with self._cancellation_told(), signalled.obeyed() if signalled else nullcontext():
+            with self._cancellation_told(), signalled.handled() if signalled else nullcontext():
                 async with AsyncExitStack() as stack:
                     supervisor = await stack.enter_async_context(self._assembled(ending))
                     tasks = await stack.enter_async_context(anyio.create_task_group())
@@ -419,7 +419,7 @@ class Processor:
                 await self._source.start(partition, self.start)
 
     def _slowness_told(self, waiting_for: str) -> AbstractContextManager[None]:
-        return slowness_told(self._log, waiting_for)
+        return warn_while_slow(self._log, waiting_for)
 
     async def _close_source(self) -> None:
         with self._slowness_told("close() of the source"):

@@ -24,7 +24,7 @@ from actorproc.log.line_producer import LineReader, OnBadLine, Produced, first_c
 from actorproc.log.producer import Producer
 from actorproc.log.resume_point import Account
 from actorproc.runtime.clock import SYSTEM
-from actorproc.runtime.signals import SAME_STOP
+from actorproc.runtime.signals import SAME_SIGNAL_TIME
 from actorproc.runtime.tasks import first_cause
 
 
@@ -114,7 +114,7 @@ async def _cancel_on_signals(reading: anyio.CancelScope, everything: anyio.Cance
             if first is None:
                 first = SYSTEM.monotonic()
                 reading.cancel()
-            elif SYSTEM.monotonic() - first >= SAME_STOP:
+            elif SYSTEM.monotonic() - first >= SAME_SIGNAL_TIME:
                 end_soon()  # a disk may hang
                 everything.cancel()
 

@@ -117,7 +117,7 @@ def run(ask: SparkArguments, config: Path | None, given: Sequence[str] | None) -
 
     async def work() -> None:
         signals = Signals(SYSTEM, end_soon, "spark")
-        with signals.obeyed():
+        with signals.handled():
             async with opened_processor(ask.name, ask.container, config, given, wait) as (store, _, settings):
                 if ask.columns is not None:
                     columns = checked_names("--columns", ask.columns)

@@ -17,7 +17,7 @@ from actorproc.runtime.actor import RestartPolicy, Restarts
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
-from actorproc.runtime.signals import SAME_STOP
+from actorproc.runtime.signals import SAME_SIGNAL_TIME
 
 PARENT_PIPE = "ACTORPROC_PARENT_PIPE"
 """Environment variable: number of the descriptor that tells a worker when its parent is gone."""
@@ -148,7 +148,7 @@ class Workers:
             first: float | None = None
             async for number in signals:
                 now = self._clock.monotonic()
-                if first is not None and now - first < SAME_STOP:
+                if first is not None and now - first < SAME_SIGNAL_TIME:
                     continue
                 log.info("workers.stopping", signal=number.name, workers=len(self._processes))
                 self.stop(number)

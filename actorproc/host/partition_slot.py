@@ -12,7 +12,7 @@ from actorproc.partition.dead_letter_limit import DeadLetterLimit
 from actorproc.partition.statistics import PartitionState, PartitionStatistics
 from actorproc.runtime.actor import Restarts
 from actorproc.runtime.error_text import describe_error
-from actorproc.runtime.logger import Repeats
+from actorproc.runtime.logger import LogThrottle
 
 HOPELESS = 5
 """Failures in a row, with nothing committed in between, after which a run until the end does not wait for a partition."""
@@ -52,7 +52,7 @@ class Running:
     error: str | None = None
     blocked: str | None = None
     """What has kept it from starting for long."""
-    repeats: Repeats = field(default_factory=Repeats)
+    repeats: LogThrottle = field(default_factory=LogThrottle)
     """Of failures, for the log."""
     _failures: int = 0  # in a row, with nothing committed in between
     _misused: bool = False  # the last of them is a mistake in the handler itself

@@ -11,7 +11,7 @@ from actorproc.errors import CorruptObject, EndNotReached, SourceError
 from actorproc.host.end_progress import UntilEnd
 from actorproc.host.remote_progress import RemoteProgress
 from actorproc.host.supervisor import Supervisor
-from actorproc.runtime.logger import TOLD_AGAIN
+from actorproc.runtime.logger import REPEAT_INTERVAL
 from actorproc.runtime.tasks import gather
 from actorproc.sources.protocol import End, Source, with_deadline
 from actorproc.storage.names import ProcessorLayout, named_partitions, natural
@@ -88,7 +88,7 @@ class Ending:
             for partition, reached in (await gather(elsewhere, has_reached)).items():
                 if reached:
                     run.note_reached(partition)
-            if clock.monotonic() - told_at < TOLD_AGAIN:
+            if clock.monotonic() - told_at < REPEAT_INTERVAL:
                 continue
             told_at = clock.monotonic()
             others = run.left - supervisor.partitions

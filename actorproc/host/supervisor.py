@@ -32,7 +32,7 @@ from actorproc.partition.statistics import PartitionStatistics
 from actorproc.runtime.actor import Actor
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.error_text import error_message
-from actorproc.runtime.logger import Repeats, get_logger
+from actorproc.runtime.logger import LogThrottle, get_logger
 
 log = get_logger(__name__)
 
@@ -106,7 +106,7 @@ class Supervisor(Actor[Note]):
         self._error: str | None = None  # of the latest look, if it failed
         self._needs_mending = False  # the group's document
         self._failing_since = 0.0
-        self._repeats = Repeats()
+        self._repeats = LogThrottle()
         self._told = 0  # dead letters that the log has told of
         self._log = log.bind(processor=common.processor, host=common.host)
         self._own = OwnPartitions(

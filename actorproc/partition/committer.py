@@ -181,7 +181,7 @@ class Committer:
             if excessive and not settings.auto_commit:
                 raise HandlerError(
                     f"{self._held.held} bytes of rows wait for ctx.commit() here, and on this host more than "
-                    f"uncommitted_bytes = {self._held.tally.size} allows: commit more often, raise it, or turn auto_commit on"
+                    f"uncommitted_bytes = {self._held.total.size} allows: commit more often, raise it, or turn auto_commit on"
                 )
             return False
         full = (

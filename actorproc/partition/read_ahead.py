@@ -134,7 +134,7 @@ class ReadAhead:
         settings = self._settings
         start, done = cursor
         batch = chunk.batch.after(done)
-        reserved = self._room.made
+        reserved = self._room.has_reservation
         if not reserved and len(batch):  # the whole chunk is in memory until its last piece is handled
             await self._room.reserve(batch.nbytes)
         while len(batch):

@@ -11,7 +11,7 @@ from actorproc.config.settings import Settings
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.error_text import format_error
-from actorproc.runtime.logger import Repeats
+from actorproc.runtime.logger import LogThrottle
 
 _SHORT = 1.0  # seconds of pauses in all that a drain sits out rather than leave the batch to the next owner
 
@@ -34,7 +34,7 @@ class RetryPause:
         self._log = log
         self._draining = draining
         self._sat_out = 0.0  # seconds of pauses since a drain came
-        self._repeats, self._skips = Repeats(), Repeats()
+        self._repeats, self._skips = LogThrottle(), LogThrottle()
         self._again: str | None = None
         self._starved: str | None = None
 

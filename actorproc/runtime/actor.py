@@ -1,4 +1,4 @@
-"""A small actor base: a bounded mailbox, a run loop of one's own, and restarts with back-off."""
+"""Actors with a bounded mailbox, and their restarts with back-off."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ Message = TypeVar("Message")
 
 
 class Actor(Generic[Message]):
-    """A loop over messages. Tasks of its own alone touch its state; others send messages, or ask it to end.
+    """Base class: a loop over the messages of a mailbox. Only the actor's own tasks touch its state.
 
-    The mailbox holds at most `mailbox` messages: `send` waits for room, `tell` gives up at once.
+    Args:
+        mailbox: messages that it holds at most. When it is full, `send` waits and `tell` gives up.
     """
 
     def __init__(self, mailbox: int) -> None:
@@ -31,11 +32,15 @@ class Actor(Generic[Message]):
         self.aborted: Exception | None = None
 
     async def send(self, message: Message) -> None:
-        """Wait for room in the mailbox. Raises anyio.BrokenResourceError when the actor has ended."""
+        """Send, once the mailbox has room.
+
+        Raises:
+            anyio.BrokenResourceError: the actor has ended.
+        """
         await self._in.send(message)
 
     def tell(self, message: Message) -> bool:
-        """Send without waiting; false if the mailbox is full or the actor has ended."""
+        """Send without waiting. Returns False if the mailbox is full or the actor has ended."""
         try:
             self._in.send_nowait(message)
         except (anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
@@ -43,7 +48,7 @@ class Actor(Generic[Message]):
         return True
 
     async def receive(self, within: float | None = None) -> Message | None:
-        """The next message, at once if one waits; None if none comes `within` seconds."""
+        """The next message; None if none arrives `within` seconds."""
         await anyio.lowlevel.checkpoint()  # a full mailbox must not starve the other actors
         with suppress(anyio.WouldBlock):
             return self._out.receive_nowait()
@@ -54,24 +59,25 @@ class Actor(Generic[Message]):
         return None
 
     async def run(self) -> None:
-        """The actor's life. Ends by returning, raising, or being cancelled; `close` follows whatever happens."""
+        """Override: the actor runs until this returns, raises or is cancelled. `close` follows in all cases."""
         raise NotImplementedError
 
     def abort(self, error: Exception) -> None:
-        """Cancel it from outside; it counts as failed with `error`."""
+        """Cancel the actor; it counts as failed with `error`."""
         self.aborted = error
         if self.life is not None:
             self.life.cancel()
 
     def close(self) -> None:
-        """Refuse further messages and drop those that wait."""
+        """Refuse further messages and drop those in the mailbox."""
         self._in.close()
         self._out.close()
 
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """Wait `backoff` after each failure in a row; after `intensity` failures within `period` seconds its longest at once."""
+    """When to restart: after a `backoff` delay per consecutive failure; after the longest delay once there were
+    `intensity` failures within `period` seconds."""
 
     backoff: Backoff = field(default_factory=lambda: Backoff(0.5, 60.0))
     intensity: int = 10
@@ -79,7 +85,7 @@ class RestartPolicy:
 
 
 class Restarts:
-    """The failures of one supervised actor, and how long to wait after the next one."""
+    """Counts the failures of one supervised actor and computes the delay before its restart."""
 
     def __init__(self, policy: RestartPolicy, clock: Clock) -> None:
         self._policy = policy
@@ -88,9 +94,9 @@ class Restarts:
         self.in_a_row = 0
 
     def failed(self, ran: float) -> float:
-        """Note a failure after `ran` seconds of life; how many seconds to wait now."""
+        """Count a failure after a run of `ran` seconds. Returns the seconds to wait before the restart."""
         now, most = self._clock.monotonic(), self._policy.backoff.most
-        self.in_a_row = 1 if ran > most else self.in_a_row + 1  # it lived longer than any pause: a new trouble
+        self.in_a_row = 1 if ran > most else self.in_a_row + 1  # a long run: not the same failure
         self._failures.append(now)
         often = len(self._failures) == self._policy.intensity and now - self._failures[0] < self._policy.period
         return most if often else self._policy.backoff.delay(self.in_a_row, self._clock.random)
@@ -103,11 +109,11 @@ async def keep_running(
     *,
     failed: Callable[[Exception, float], None],
 ) -> None:
-    """Run an actor; when it fails run a new one, until one returns.
+    """Run an actor and restart it after each failure, until one returns.
 
     Args:
-        make: a fresh actor, with none of the failed one's state.
-        failed: told each error and the seconds until the next start.
+        make: creates a fresh actor without any state of the failed one.
+        failed: called with each error and the seconds until the restart.
     """
     while True:
         actor = make()
@@ -118,7 +124,7 @@ async def keep_running(
             if actor.aborted is None:
                 return
             cause = actor.aborted
-        except Exception as error:  # noqa: BLE001  # whatever it is, there will be a new one
+        except Exception as error:  # noqa: BLE001  # any failure leads to a restart
             cause = actor.aborted or first_cause(error)
         finally:
             actor.close()

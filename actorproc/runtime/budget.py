@@ -1,4 +1,4 @@
-"""A budget of bytes that many readers share: what bounds a host's memory whatever the backlog."""
+"""Byte budgets that bound the memory of a host, whatever the backlog."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import anyio
 
 
 class ByteBudget:
-    """First come, first served. While nobody holds anything, the next gets a batch even if it is larger than the budget."""
+    """Bytes that many readers share, first come, first served.
+
+    A request that is larger than the whole budget is granted while nothing else is taken.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -23,33 +26,33 @@ class ByteBudget:
         return bool(self._waiting)
 
     async def take(self, size: int, least: int | None = None) -> None:
-        """Wait until `size` bytes are free, or `least` of them, and take them all."""
+        """Wait until `size` bytes are free, or `least` of them; then take all `size` bytes."""
         least = size if least is None else least
-        if self._waiting or not self._fits(least):
-            entry = (least, size, anyio.Event())
-            self._waiting.append(entry)
-            try:
-                await entry[2].wait()
-            except BaseException:
-                if entry[2].is_set():
-                    self.give_back(size)
-                else:
-                    self._waiting.remove(entry)
-                    self._wake()
-                raise
+        if not self._waiting and self._fits(least):
+            self.used += size
             return
-        self.used += size
+        entry = (least, size, anyio.Event())
+        self._waiting.append(entry)
+        try:
+            await entry[2].wait()
+        except BaseException:
+            if entry[2].is_set():
+                self.give_back(size)
+            else:
+                self._waiting.remove(entry)
+                self._wake()
+            raise
 
     def give_back(self, size: int) -> None:
         self.used -= size
         self._wake()
 
-    def reclaim(self, size: int) -> None:
-        """Take at once, although others may have it: what was given back for a while, or turned out larger."""
+    def take_at_once(self, size: int) -> None:
+        """Take without waiting, beyond the budget if need be."""
         self.used += size
 
     def _fits(self, size: int) -> bool:
-        return self.used <= 0 or self.used + size <= self.size  # below 0 while what was given back is lent as well
+        return self.used <= 0 or self.used + size <= self.size  # negative while bytes that are lent out shrink
 
     def _wake(self) -> None:
         while self._waiting and self._fits(self._waiting[0][0]):
@@ -59,56 +62,56 @@ class ByteBudget:
 
 
 class ReadBudget:
-    """What the reading of one partition takes of a budget: batches on their way to the handler, and what its source holds.
+    """One partition's part of a ByteBudget: the bytes that its source holds, and its batches on the way to the handler.
 
-    A source that makes room before it fetches calls `reserve`, and `resize` as soon as it knows better: it never waits
-    while it holds anything. Batches of its chunks are then taken out of that; those of any other source wait here.
+    A source that knows the size of a fetch calls `reserve` before it and `resize` once the exact size is known. Batches
+    of its chunks are then taken out of that reservation. Batches of other sources wait in `take`.
     """
 
     def __init__(self, budget: ByteBudget) -> None:
         self._budget = budget
-        self._source = 0
+        self._reserved = 0
         self._batches = 0
 
     @property
-    def made(self) -> bool:
-        """Whether the source has made room for what it holds."""
-        return self._source > 0
+    def has_reservation(self) -> bool:
+        """Whether the source has reserved the bytes that it holds."""
+        return self._reserved > 0
 
     async def reserve(self, size: int) -> None:
-        """Let go of what the source held, and wait until about `size` bytes are free for what it fetches next.
+        """Give back the previous reservation and wait until about `size` bytes are free for the next fetch.
 
-        For more than half of the budget it does not wait, and takes the whole `size` all the same: else one large file would
-        wait until all others have come to rest. While it is held there is no room for another such file.
+        It waits for at most half of the budget, and then takes the whole `size`: a large file would otherwise wait
+        until all other readers are idle. While it is held, no second file of that size fits.
         """
         self.resize(0)
         await self._budget.take(size, min(size, self._budget.size // 2))
-        self._source = size
+        self._reserved = size
 
     def resize(self, size: int) -> None:
-        """So much is what the source holds now, of all that it has reserved and not handed over."""
-        more, self._source = size - self._source, size
+        """Correct the reservation to the `size` bytes that the source still holds."""
+        more, self._reserved = size - self._reserved, size
         self._change(more)
 
     async def take(self, size: int) -> None:
-        """Take a batch of the source's: out of what it has reserved, or as soon as there is room."""
-        if self._source:
-            more = max(0, size - self._source)
-            self._source -= size - more
+        """Take the bytes of a batch: out of the reservation, or as soon as the budget has them."""
+        if self._reserved:
+            more = max(0, size - self._reserved)
+            self._reserved -= size - more
             self._change(more)
         else:
             await self._budget.take(size)
         self._batches += size
 
     def give_back(self, size: int) -> None:
-        """A batch is done with."""
+        """Give back the bytes of a batch that is done."""
         self._batches -= size
         self._change(-size)
 
     @contextmanager
     def lent_out(self) -> Iterator[None]:
-        """Meanwhile everything is for others to take."""
-        held = self._source + self._batches
+        """Other readers may take this partition's bytes meanwhile."""
+        held = self._reserved + self._batches
         self._change(-held)
         try:
             yield
@@ -121,13 +124,13 @@ class ReadBudget:
 
     def _change(self, size: int) -> None:
         if size > 0:
-            self._budget.reclaim(size)
+            self._budget.take_at_once(size)
         elif size < 0:
             self._budget.give_back(-size)
 
 
 class BufferTotal:
-    """Bytes that many hold at once. Nobody waits for room: past `size`, those who hold the most are to let go."""
+    """Bytes that all partitions of a host buffer. Nobody waits: beyond `size`, the partitions that hold most flush."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -135,27 +138,27 @@ class BufferTotal:
         self.holders = 0
 
     def share(self) -> BufferShare:
+        """A new partition's part of it."""
         return BufferShare(self)
 
 
 class BufferShare:
-    """What one of them holds."""
+    """Bytes that one partition buffers."""
 
-    def __init__(self, tally: BufferTotal) -> None:
-        self.tally = tally
+    def __init__(self, total: BufferTotal) -> None:
+        self.total = total
         self.held = 0
 
     def add(self, size: int) -> None:
-        self.tally.holders += self.held == 0 and size > 0
-        self.tally.used += size
+        self.total.holders += self.held == 0 and size > 0
+        self.total.used += size
         self.held += size
 
     def clear(self) -> None:
-        self.tally.holders -= self.held > 0
-        self.tally.used -= self.held
+        self.total.holders -= self.held > 0
+        self.total.used -= self.held
         self.held = 0
 
     def excessive(self) -> bool:
-        """Whether too much is held in all, and here at least the average. Some share always has that much, so the sum shrinks."""
-        tally = self.tally
-        return tally.used > tally.size and self.held * tally.holders >= tally.used
+        """Whether the total is exceeded and this partition holds at least the average. Some partition always does."""
+        return self.total.used > self.total.size and self.held * self.total.holders >= self.total.used

@@ -66,8 +66,8 @@ class Clock:
     def thread_times(self) -> tuple[float, float]:
         """CPU time and elapsed time of the calling thread, in seconds from some moment on.
 
-        Time in which the process's other threads kept the cores busy does not count as elapsed: a thread that waits for a
-        core is not idle.
+        Time in which the process's other threads kept the cores busy does not count as elapsed: a thread that waits for
+        a core is not idle.
         """
         cpu_time = time.thread_time()
         return cpu_time, time.perf_counter() - (time.process_time() - cpu_time) / self.cores
@@ -90,8 +90,8 @@ class Clock:
         Args:
             abandon: a cancelled caller does not wait for the thread to end.
             background: nobody waits for the result yet, so the work waits up to `SLOT_TIME` for a CPU slot.
-            limiter: bounds the number of threads. The default is our own limiter: an application may block all threads of
-                anyio's.
+            limiter: bounds the number of threads. The default is our own limiter: an application may block all threads
+                of anyio's.
         """
         slot = await self.acquire_cpu_slot() if background else None
         try:
@@ -101,7 +101,7 @@ class Clock:
                 slot.end()
 
     async def run_cpu_work(self, size: int, work: Callable[..., T], *args: object, background: bool = False) -> T:
-        """Run CPU-heavy `work` on about `size` bytes: on the event loop if they are few, else as `run_in_thread` does."""
+        """Run CPU-heavy `work` on about `size` bytes: on the event loop if they are few, else in a thread."""
         if size <= self._thread_worthwhile:
             return work(*args)
         return await self.run_in_thread(work, *args, background=background)
@@ -127,8 +127,8 @@ class Clock:
         limiter = limiter or _of_loop(_threads, _THREADS)
         if not abandon:
             return await anyio.to_thread.run_sync(work, *args, limiter=limiter)
-        # In a task of its own, outside the caller's scopes. An abandoned thread may still call `anyio.from_thread`, and in
-        # a cancelled scope that was left every checkpoint of that call would spin for ever.
+        # In a task of its own, outside the caller's scopes. An abandoned thread may still call `anyio.from_thread`, and
+        # in a cancelled scope that was left every checkpoint of that call would spin for ever.
         alone = asyncio.create_task(anyio.to_thread.run_sync(work, *args, limiter=limiter))
         return await asyncio.shield(alone)
 

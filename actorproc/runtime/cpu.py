@@ -17,7 +17,9 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")  # microseconds of CPU time, and 
 
 
 class CpuSlot:
-    """Permission to compute, from `begin` to `end`. It ends by itself after `SLOT_TIME`: the holder may only be waiting."""
+    """Permission to compute, from `begin` to `end`. It ends by itself after `SLOT_TIME`: the holder may only be
+    waiting.
+    """
 
     def __init__(self, slots: anyio.CapacityLimiter) -> None:
         self._slots = slots
@@ -59,7 +61,9 @@ async def acquire_slot(slots: anyio.CapacityLimiter) -> CpuSlot | None:
 
 
 def available_cores() -> int:
-    """How many threads can compute at once. Respects CPU affinity, and a container's limit as far as it grants whole cores."""
+    """How many threads can compute at once. Respects CPU affinity, and a container's limit as far as it grants whole
+    cores.
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(cores, cgroup_cores()))
 

@@ -1,4 +1,4 @@
-"""Our loggers: structlog as the application has configured it; if it has not, `logging`, as of any other library."""
+"""Loggers: structlog as the application configured it, or else the standard `logging`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 
 import structlog
 
-TOLD_AGAIN = 10.0
-"""Seconds after which the log tells again of what goes on unchanged."""
+REPEAT_INTERVAL = 10.0
+"""Seconds after which a condition that lasts is logged again."""
 
 
 def get_logger(name: str) -> Any:
-    """A structlog logger for a module. How it logs is decided when it is bound or used, not now."""
-    return _Undecided(name)
+    """A structlog logger for a module. Its configuration is looked up when it is bound or used."""
+    return _LazyLogger(name)
 
 
-class _Undecided:
-    """structlog's own defaults print everything, down to debug, to stdout: not for a library to do."""
+class _LazyLogger:
+    """Uses `logging` unless structlog is configured: structlog's defaults print everything to stdout, also debug."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -38,25 +38,27 @@ class _Undecided:
         return getattr(self.bind(), name)
 
 
-class Repeats:
-    """When the log is to tell of what comes again and again: at once if it is another than before, else now and then."""
+class LogThrottle:
+    """Logs a repeated event at once when it changes, and otherwise every `REPEAT_INTERVAL`."""
 
     def __init__(self) -> None:
-        self._told: object = None
-        self._told_at = float("-inf")
+        self._logged: object = None
+        self._logged_at = float("-inf")
         self._times = 0
 
-    def due(self, what: object, now: float) -> int:
-        """It has come at `now`, in seconds. How often since it was told last, this time among them; 0: it is not to be told now."""
+    def due(self, event: object, now: float) -> int:
+        """Count an event at `now`, in seconds. Returns how many to log, this one included; 0 if none is to be logged
+        yet.
+        """
         self._times += 1
-        if what == self._told and now < self._told_at + TOLD_AGAIN:
+        if event == self._logged and now < self._logged_at + REPEAT_INTERVAL:
             return 0
-        times, self._times, self._told, self._told_at = self._times, 0, what, now
+        times, self._times, self._logged, self._logged_at = self._times, 0, event, now
         return times
 
 
 def _as_text(_: Any, __: str, event: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
-    """What `logging` is called with: the event and its fields as one text."""
+    """The arguments of the call of `logging`: event and fields as one text."""
     error = event.pop("exc_info", None)
     return (" ".join([event.pop("event"), *(f"{name}={value!r}" for name, value in event.items())]),), {
         "exc_info": error
@@ -64,19 +66,19 @@ def _as_text(_: Any, __: str, event: MutableMapping[str, Any]) -> tuple[tuple[st
 
 
 @contextmanager
-def slowness_told(log: Any, waiting_for: str) -> Iterator[None]:
-    """While inside, a warning every ten seconds: what is waited for is the user's, and may never end."""
+def warn_while_slow(log: Any, waiting_for: str) -> Iterator[None]:
+    """Warn every `REPEAT_INTERVAL` that the block still waits for user code."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     due: asyncio.TimerHandle | None = None
 
-    def tell() -> None:
+    def warn() -> None:
         nonlocal due
         if due is not None:
             log.warning("processor.slow", waiting_for=waiting_for, seconds=round(loop.time() - began))
-        due = loop.call_later(TOLD_AGAIN, tell)
+        due = loop.call_later(REPEAT_INTERVAL, warn)
 
-    tell()
+    warn()
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT for one run: the first drains, a second one aborts."""
+"""Handling of SIGTERM and SIGINT: the first signal drains a run, a second one aborts it."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from actorproc.runtime.logger import get_logger
 
 log = get_logger(__name__)
 
-SAME_STOP = 0.2
-"""Seconds within which a second signal is the same stop: some senders signal the process and its group."""
+SAME_SIGNAL_TIME = 0.2
+"""Seconds within which a second signal counts as the first one: some senders signal the process and its group."""
 
 
 class Signals:
-    """What was heard. In the main thread only.
+    """The signals of one run. In the main thread only.
 
     Args:
-        aborting: called at the second signal, from the signal handler itself: an event loop that hangs hears nothing.
-        draining: likewise, at the first one.
-        who: drains, as the first part of the event's name.
-        log: bound to what it is.
+        aborting: called at the second signal, from the signal handler itself, so that it works while the event loop
+            hangs.
+        draining: called at the first signal, from the signal handler itself.
+        who: first part of the name of the log event.
 
     Raises:
-        UsageError: this is another thread.
+        UsageError: this is not the main thread.
     """
 
     def __init__(
@@ -45,9 +45,7 @@ class Signals:
         log: Any = log,
     ) -> None:
         if threading.current_thread() is not threading.main_thread():
-            raise UsageError(
-                "signals=True: only Python's main thread hears signals; leave it out in another one, and call stop()"
-            )
+            raise UsageError("signals=True works in Python's main thread only: leave it out here, and call stop()")
         self._clock = clock
         self._drains = f"{who}.stopping"
         self._aborting = aborting
@@ -59,43 +57,43 @@ class Signals:
         self._abort: str | None = None
 
     @contextmanager
-    def obeyed(self) -> Iterator[None]:
-        """A signal before `started`, or a second one, ends the block where it is.
+    def handled(self) -> Iterator[None]:
+        """Handle signals in the block. A signal before `started`, or a second signal, cancels the block.
 
-        Handlers of Python's own: unlike the event loop's they are also called while a handler blocks the loop.
+        These are Python's signal handlers: unlike the event loop's they also run while user code blocks the loop.
 
         Raises:
             Aborted: a second signal came.
         """
         loop = asyncio.get_running_loop()
-        asked: float | None = None
+        first: float | None = None
 
-        def heard(number: int) -> None:
-            nonlocal asked
+        def on_signal(number: int) -> None:
+            nonlocal first
             now = self._clock.monotonic()
-            if asked is None:
-                asked = now
+            if first is None:
+                first = now
                 self._draining()
                 loop.call_soon_threadsafe(self._drain, signal.Signals(number).name)
-            elif now - asked >= SAME_STOP:
+            elif now - first >= SAME_SIGNAL_TIME:
                 self._aborting()
                 loop.call_soon_threadsafe(self._end, signal.Signals(number).name)
 
-        with _hearing(heard), self._life:
+        with _listening(on_signal), self._life:
             yield
         if self._abort is not None:
             raise Aborted(f"{self._abort} came twice: aborted; what was not committed is processed again")
 
     def started(self) -> None:
-        """There is something to drain now."""
+        """From now on the first signal drains and does not cancel."""
         self._started = True
 
     async def wait(self) -> None:
-        """Until the first signal."""
+        """Wait for the first signal."""
         await self._first.wait()
 
     def _drain(self, name: str) -> None:
-        self._first.set()  # before the log, which may fail
+        self._first.set()  # first, as logging may fail
         if not self._started:
             self._life.cancel()
         self._log.info(self._drains, signal=name)
@@ -105,49 +103,50 @@ class Signals:
         self._life.cancel()
 
 
-_listeners: list[Callable[[int], None]] = []  # of all runs in this process that obey signals
-_arranged = ExitStack()  # for them
+_listeners: list[Callable[[int], None]] = []  # one for each run in this process that handles signals
+_installed = ExitStack()  # signal handlers and wake-up, for all of them
 
 
 @contextmanager
-def _hearing(heard: Callable[[int], None]) -> Iterator[None]:
-    """Signals are passed to `heard`, and to those of other runs; what was there before holds again when the last has ended."""
-    if not _listeners or signal.getsignal(signal.SIGTERM) is not _tell_all:
-        _arranged.enter_context(_waking(asyncio.get_running_loop()))
+def _listening(listener: Callable[[int], None]) -> Iterator[None]:
+    """Pass signals to `listener` and to those of other runs. After the last one, the earlier handlers are restored."""
+    if not _listeners or signal.getsignal(signal.SIGTERM) is not _notify_all:
+        _installed.enter_context(_wakeup(asyncio.get_running_loop()))
         for number in (signal.SIGTERM, signal.SIGINT):
-            _arranged.callback(signal.signal, number, signal.signal(number, _tell_all))
-    _listeners.append(heard)
+            _installed.callback(signal.signal, number, signal.signal(number, _notify_all))
+    _listeners.append(listener)
     try:
         yield
     finally:
-        _listeners.remove(heard)
+        _listeners.remove(listener)
         if not _listeners:
-            _arranged.close()
+            _installed.close()
 
 
-def _tell_all(number: int, _: object) -> None:
-    for heard in _listeners:
-        with suppress(RuntimeError):  # the loop of that run was closed over its head
-            heard(number)
+def _notify_all(number: int, _: object) -> None:
+    for listener in _listeners:
+        with suppress(RuntimeError):  # the event loop of that run is closed
+            listener(number)
 
 
 @contextmanager
-def _waking(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Signals wake the loop: one that another thread takes, or that comes just before the loop begins to wait, would be heard
-    only when something else happens. Who has arranged for that already (handlers of the loop's own do) is left alone.
+def _wakeup(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Let signals wake the event loop. A signal that another thread receives, or that arrives just before the loop
+    begins to wait, would otherwise be handled only when something else happens. An existing wake-up descriptor is left
+    alone.
     """
-    ear, mouth = socket.socketpair()
-    with ear, mouth:
-        for end in (ear, mouth):
+    receiver, sender = socket.socketpair()
+    with receiver, sender:
+        for end in (receiver, sender):
             end.setblocking(False)
-        loop.add_reader(ear, ear.recv, 4096)
-        theirs = signal.set_wakeup_fd(mouth.fileno(), warn_on_full_buffer=False)
-        if theirs != -1:
-            signal.set_wakeup_fd(theirs)
+        loop.add_reader(receiver, receiver.recv, 4096)
+        existing = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+        if existing != -1:
+            signal.set_wakeup_fd(existing)
         try:
             yield
         finally:
             latest = signal.set_wakeup_fd(-1)
-            if latest != mouth.fileno():
+            if latest != sender.fileno():
                 signal.set_wakeup_fd(latest)
-            loop.remove_reader(ear)
+            loop.remove_reader(receiver)

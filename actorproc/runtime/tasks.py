@@ -12,14 +12,14 @@ V = TypeVar("V")
 
 
 def first_cause(error: Exception, known: BaseException | None = None) -> Exception:
-    """The first error in nested groups of them: what a task group wraps. A `known` one stays as it is, if it is a group."""
+    """The first error within nested exception groups. The group `known` is not unwrapped."""
     while isinstance(error, ExceptionGroup) and error is not known:
         error = error.exceptions[0]
     return error
 
 
 async def gather(keys: Sequence[K], work: Callable[[K], Awaitable[V]]) -> Mapping[K, V]:
-    """`work` of each key, all at once (the store bounds what is under way), in the order of the keys."""
+    """Await `work` of all keys concurrently. Returns the results in the order of the keys."""
     results: dict[K, V] = {}
 
     async def do(key: K) -> None:

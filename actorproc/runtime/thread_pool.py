@@ -1,8 +1,8 @@
-"""Threads that blocking work is handed over to from one queue, which costs a fraction of what anyio's way does.
+"""A thread pool with one queue, for many short pieces of blocking work.
 
-anyio wakes a thread of its choice for each piece of work, behind a limiter and two checkpoints. With most requests to a folder
-that takes several times as long as the request. From one queue, a thread that is awake takes whatever waits.
-In return `anyio.from_thread` and context variables do not work here: these threads are for our own work, not for handlers.
+anyio wakes a thread of its choice for each piece of work, after a limiter and two checkpoints. For most requests to a
+folder that takes several times as long as the request itself. With one queue, a thread that is awake takes the next
+piece. `anyio.from_thread` and context variables do not work here, so these threads run no handlers.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ _Job = tuple["_Pool", "asyncio.Future[Any]", Callable[..., Any], tuple[Any, ...]
 
 
 class NoThread(Exception):
-    """The system gives no further thread; it may later."""
+    """The operating system refuses another thread. Trying again may help."""
 
 
 class ThreadPool:
-    """Up to `most` threads, each started when there is work for it. They end when this object is let go of, or closed.
+    """Up to `most` threads, each started when there is work for it. They end when the pool is closed or collected.
 
-    A thread cannot be stopped: if its caller gives up it keeps its place until the work has ended, so a disk that hangs
-    never holds more than `most`. None holds up the end of the process: work under way is cut off then, as by a kill.
+    A thread cannot be stopped. If its caller gives up, the thread stays counted until its work has ended, so a disk
+    that hangs never blocks more than `most` threads. The threads do not delay the end of the process, which cuts off
+    their work.
 
-    Serves one event loop at a time; with another it begins afresh, as after a fork.
+    The pool serves one event loop at a time. In another loop, or after a fork, it starts new threads.
     """
 
     def __init__(self, most: int) -> None:
@@ -40,13 +41,13 @@ class ThreadPool:
         self._pool: _Pool | None = None
 
     async def run(self, work: Callable[..., T], *args: Any, abandon: bool = False) -> T:
-        """Run `work` in a thread, when one is free.
+        """Run `work` in a thread, once one is free.
 
         Args:
-            abandon: a caller that is cancelled need not wait until it has ended. Otherwise it does, once it was begun.
+            abandon: a cancelled caller does not wait for the work to end. Otherwise it does.
 
         Raises:
-            NoThread: it was not begun.
+            NoThread: the work was not begun.
         """
         loop, pool = asyncio.get_running_loop(), self._pool
         if pool is None or pool.loop is not loop:
@@ -60,10 +61,10 @@ class ThreadPool:
                 await outcome
             return outcome.result()
         finally:
-            del outcome  # an error in it would hold this frame, which holds it: a circle, with threads and body
+            del outcome  # its error refers to this frame: without this, a reference cycle
 
     def close(self) -> None:
-        """Let the threads go; those at work end after it. Whoever comes later gets new ones."""
+        """End the threads, once they have finished their work. A later call starts new ones."""
         self._pool = None
 
 
@@ -81,7 +82,7 @@ class _Pool:
         self._started = 0
         self._queue: SimpleQueue[_Job | None] = SimpleQueue()
         self._ended: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
-        self._told = False  # the loop will look at what has ended
+        self._scheduled = False  # `_settle` is on its way
 
     def __del__(self) -> None:
         self._queue.put(None)
@@ -91,7 +92,7 @@ class _Pool:
             try:
                 threading.Thread(target=_serve, args=(self._queue,), name="actorproc", daemon=True).start()
             except RuntimeError as error:
-                # Not left to those that are there: they may hang, and whoever waits for a thread must be able to give up.
+                # Not left to the threads that exist: they may hang.
                 self.free.release()
                 raise NoThread(str(error)) from error
             self._started += 1
@@ -100,15 +101,15 @@ class _Pool:
         return outcome
 
     def report(self, outcome: asyncio.Future[T], result: T | None, error: BaseException | None) -> None:
-        """To be called in a thread. What ends at about the same time wakes the loop once: waking it is a system call."""
+        """Called in a thread. Results of about the same time wake the loop once, as waking it is a system call."""
         self._ended.append((outcome, result, error))
-        if not self._told:
-            self._told = True
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        if not self._scheduled:
+            self._scheduled = True
+            with suppress(RuntimeError):  # the loop is closed
                 self.loop.call_soon_threadsafe(self._settle)
 
     def _settle(self) -> None:
-        self._told = False  # before the look: what ends after it tells again
+        self._scheduled = False  # first, so that later results schedule it again
         while self._ended:
             outcome, result, error = self._ended.popleft()
             self.free.release()
@@ -121,19 +122,19 @@ class _Pool:
 
 
 def _serve(queue: SimpleQueue[_Job | None]) -> None:
-    """What each thread does. It knows the pool only while there is work, so that the pool can be let go of."""
+    """The loop of a thread. It refers to the pool only while it works, so that the pool can be collected."""
     while (job := queue.get()) is not None:
         pool, outcome, work, args = job
         result: Any = None
         error: BaseException | None = None
         try:
-            if not outcome.cancelled():  # by a cancellation that no scope shields from
+            if not outcome.cancelled():  # directly, and not through a scope
                 result = work(*args)
-        except StopIteration as raised:  # which no future takes
+        except StopIteration as raised:  # a future cannot hold it
             error = RuntimeError(f"{work} raised StopIteration")
             error.__cause__ = raised
-        except BaseException as raised:  # noqa: BLE001 (it is the caller's)
+        except BaseException as raised:  # noqa: BLE001  # for the caller
             error = raised
         pool.report(outcome, result, error)
-        del job, pool, outcome, work, args, result, error  # which a thread that waits would keep alive
-    queue.put(None)  # for the next
+        del job, pool, outcome, work, args, result, error  # a waiting thread would keep them alive
+    queue.put(None)  # for the next thread

@@ -26,12 +26,13 @@ def user_code(what: str, kind: type[ActorprocError] | None = None, *, applicatio
     - Any other exception, SystemExit included, becomes a `kind` with the message "`what` failed: ...". Its cause is the
       original exception, with the traceback cut to the user's frames.
     - Without `kind`, an `Exception` comes out unchanged, and any other exception becomes a HandlerError.
-    - A CancelledError comes out unchanged if this task is to be cancelled. Otherwise user code has cancelled its own task
-      or has awaited a cancelled one, and the CancelledError becomes a `kind` or a HandlerError, too.
+    - A CancelledError comes out unchanged if this task is to be cancelled. Otherwise user code has cancelled its own
+      task or has awaited a cancelled one, and the CancelledError becomes a `kind` or a HandlerError, too.
     - An exception group with a single exception counts as that exception.
 
-    Cancellation requests that user code leaves behind in the task are taken back. Before Python 3.13 asyncio's TaskGroup
-    leaves one when one of its tasks has failed, and then anyio's scopes around it do not end their own cancellation.
+    Cancellation requests that user code leaves behind in the task are taken back. Before Python 3.13 asyncio's
+    TaskGroup leaves one when one of its tasks has failed, and then anyio's scopes around it do not end their own
+    cancellation.
 
     Args:
         what: subject of the message, such as "on_error".

@@ -1,4 +1,4 @@
-"""Notices a blocked event loop, from a thread, and logs where it hangs."""
+"""Watchdog thread that logs the stack of a blocked event loop."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ import anyio
 
 @asynccontextmanager
 async def loop_watchdog(warn_after: float, log: Any) -> AsyncIterator[None]:
-    """While inside, log the stack of this thread whenever the event loop did not run for `warn_after` seconds.
-
-    The stack is the one at that moment: the line of the handler that blocks.
-    """
+    """Log the stack of this thread whenever its event loop was blocked for `warn_after` seconds."""
     beat = time.monotonic()  # noqa: TID251  # real time: a simulated loop cannot block
     stop = threading.Event()
     thread = threading.get_ident()
@@ -29,7 +26,7 @@ async def loop_watchdog(warn_after: float, log: Any) -> AsyncIterator[None]:
             silent = time.monotonic() - beat  # noqa: TID251
             if silent < warn_after or warned == beat:
                 continue
-            warned = beat  # once for each time it blocks
+            warned = beat  # once per blockage
             frame = sys._current_frames().get(thread)
             stack = "".join(traceback.format_stack(frame)[-8:]) if frame else None
             log.warning(

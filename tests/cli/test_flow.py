@@ -18,7 +18,7 @@ import orjson
 import pytest
 
 from actorproc.cli.workers import GRACE
-from actorproc.runtime.signals import SAME_STOP
+from actorproc.runtime.signals import SAME_SIGNAL_TIME
 from tests.cli.conftest import APP, QUICK_OPTIONS, Run, actorproc, events
 
 PLACE = ["--name", "Delays", "--container", "state"]
@@ -246,7 +246,7 @@ def test_a_second_signal_aborts(run: Run, folder: Path) -> None:
         wait_for(lambda: event(log, "sleeping"), "the handler sleeps")
         process.send_signal(signal.SIGTERM)
         wait_for(lambda: event(log, "processor.stopping"), "it drains")
-        time.sleep(1.5 * SAME_STOP)
+        time.sleep(1.5 * SAME_SIGNAL_TIME)
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 1
         text = log.read_text()
@@ -276,7 +276,7 @@ def test_a_second_signal_ends_the_process_whatever_its_handler_does(run: Run, fo
     with served() as (process, log):
         wait_for(lambda: event(log, "hanging"), "the handler is in it")
         process.send_signal(signal.SIGINT)
-        time.sleep(1.5 * SAME_STOP)
+        time.sleep(1.5 * SAME_SIGNAL_TIME)
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
         assert process.wait(GRACE + 10) == 1
@@ -480,7 +480,7 @@ def test_a_thread_that_hangs_does_not_keep_an_aborted_host_alive(run: Run, folde
         wait_for(lambda: event(log, "hanging"), "the handler hangs in its thread")
         process.send_signal(signal.SIGTERM)
         wait_for(lambda: event(log, "processor.stopping"), "it drains")
-        time.sleep(1.5 * SAME_STOP)
+        time.sleep(1.5 * SAME_SIGNAL_TIME)
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 1
         assert "aborted" in log.read_text()
@@ -516,7 +516,7 @@ def test_a_second_signal_aborts_workers_that_hang(run: Run, folder: Path) -> Non
         pids = [line["pid"] for line in event(log, "worker.started")]
         process.send_signal(signal.SIGINT)
         wait_for(lambda: event(log, "workers.stopping"), "the signal is passed on")
-        time.sleep(1.5 * SAME_STOP)
+        time.sleep(1.5 * SAME_SIGNAL_TIME)
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 1
         wait_for(lambda: all(map(gone, pids)), "no worker is left", seconds=5)

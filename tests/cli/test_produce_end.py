@@ -18,7 +18,7 @@ import pytest
 
 from actorproc.cli import produce
 from actorproc.log.producer import Producer
-from actorproc.runtime.signals import SAME_STOP
+from actorproc.runtime.signals import SAME_SIGNAL_TIME
 from actorproc.stores import open_store
 from actorproc.stores.folder import FolderStore
 from tests.cli.conftest import Run
@@ -118,7 +118,7 @@ def test_signals_while_the_disk_is_full_leave_what_is_known(folder: Path, times:
             (folder / "full").touch()
             wait_for((folder / "tried").exists)
             process.send_signal(signal.SIGTERM)
-            time.sleep(2 * SAME_STOP)
+            time.sleep(2 * SAME_SIGNAL_TIME)
             if times == 1:
                 (folder / "full").unlink()
             else:
@@ -149,7 +149,7 @@ def test_a_signal_while_what_failed_is_waited_for_does_not_keep_it_from_being_to
             wait_for((folder / "tried").exists)
             time.sleep(0.5)
             process.send_signal(signal.SIGTERM)
-            time.sleep(2 * SAME_STOP)
+            time.sleep(2 * SAME_SIGNAL_TIME)
             (folder / "full").unlink()
             _, err = process.communicate(timeout=60)
         finally:

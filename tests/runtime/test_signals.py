@@ -19,7 +19,7 @@ async def test_a_signal_that_another_thread_takes_is_heard_at_once() -> None:
         signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
 
     signals = Signals(SYSTEM, lambda: None)
-    with anyio.fail_after(60), signals.obeyed():
+    with anyio.fail_after(60), signals.handled():
         signals.started()
         asyncio.get_running_loop().call_later(0.05, threading.Thread(target=send).start)
         await signals.wait()
@@ -29,7 +29,7 @@ async def test_what_the_program_has_arranged_for_signals_holds_again_afterwards(
     loop, heard = asyncio.get_running_loop(), anyio.Event()
     loop.add_signal_handler(signal.SIGTERM, heard.set)
     try:
-        with Signals(SYSTEM, lambda: None).obeyed():
+        with Signals(SYSTEM, lambda: None).handled():
             pass
         os.kill(os.getpid(), signal.SIGTERM)
         with anyio.fail_after(10):
@@ -40,9 +40,9 @@ async def test_what_the_program_has_arranged_for_signals_holds_again_afterwards(
 
 async def test_of_two_runs_at_once_the_outer_hears_after_the_inner_has_ended() -> None:
     outer = Signals(SYSTEM, lambda: None)
-    with anyio.fail_after(10), outer.obeyed():
+    with anyio.fail_after(10), outer.handled():
         outer.started()
-        with Signals(SYSTEM, lambda: None).obeyed():
+        with Signals(SYSTEM, lambda: None).handled():
             pass
         os.kill(os.getpid(), signal.SIGTERM)
         await outer.wait()
@@ -51,9 +51,9 @@ async def test_of_two_runs_at_once_the_outer_hears_after_the_inner_has_ended() -
 async def test_a_run_hears_although_the_program_has_set_handlers_of_its_own_since_another_one_began() -> None:
     later = Signals(SYSTEM, lambda: None)
     before = signal.getsignal(signal.SIGTERM)
-    with anyio.fail_after(10), Signals(SYSTEM, lambda: None).obeyed():
+    with anyio.fail_after(10), Signals(SYSTEM, lambda: None).handled():
         signal.signal(signal.SIGTERM, lambda *_: None)
-        with later.obeyed():
+        with later.handled():
             later.started()
             os.kill(os.getpid(), signal.SIGTERM)
             await later.wait()
@@ -66,7 +66,7 @@ async def test_of_several_runs_in_one_process_each_hears_whichever_of_them_ends_
     ends = [anyio.Event() for _ in runs]
 
     async def run(signals: Signals, end: anyio.Event) -> None:
-        with signals.obeyed():
+        with signals.handled():
             signals.started()
             await end.wait()
 
