@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 ARGS   ?=
 
-.PHONY: help demo test test-long check bench bench-spark chaos simulate install format clean
+.PHONY: help demo test test-long check bench bench-spark chaos simulate docs install format clean
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## *' '{printf "  make %-11s %s\n", $$1, $$2}'
 
@@ -38,6 +38,9 @@ chaos: $(STAMP)  ## two minutes of kill -9, SIGSTOP, stops and starts; ARGS="--s
 
 simulate: $(STAMP) ## the cluster in virtual time: 200 seeds, 240 cluster-hours, up to an hour
 	@$(BIN)/python -m actorproc.testing $(ARGS)
+
+docs: $(STAMP)   ## the documentation as a site, in site/; ARGS=serve shows it at http://127.0.0.1:8000 while you edit
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(or $(ARGS),build --quiet) && test -n "$(ARGS)" || echo "open site/index.html"
 
 install: $(STAMP) ## only the environment
 $(STAMP): pyproject.toml Makefile

@@ -31,6 +31,7 @@ BENCHMARKS = {
     "cost": Benchmark("store requests and dollars of an idle group", {"intervals": 20}),
     "start": Benchmark("10,000 partitions on one host: start, idle, memory", {"partitions": 2_000, "idle_seconds": 5}),
     "rebalance": Benchmark("a second host joins 256 busy partitions, and leaves", {"partitions": 64}),
+    "takeover": Benchmark("a host is killed: seconds until its partitions run again", {"seeds": 3}),
     "memory": Benchmark("memory of a host against the length of its backlog", {"events": 2_000_000}),
     "spark.scan": Benchmark("a full scan: native, the data source, well-sized files", {"rows": 400_000, "rounds": 3}),
     "spark.trigger": Benchmark("a trigger on 100,000 files with 100 new ones", {"files": 10_000, "rounds": 3}),

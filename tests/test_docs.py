@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+
+import pytest
 
 from actorproc.config.settings import ORDERED, Settings
 
@@ -15,6 +20,7 @@ ROOT = Path(__file__).parent.parent
 SETTINGS = ROOT / "docs" / "settings.md"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 LOGS = ROOT / "docs" / "logs.md"
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 BOUND = {"processor", "host", "partition", "epoch"}  # and not always passed
 
 
@@ -84,8 +90,7 @@ def test_the_page_of_the_architecture_has_every_module_on_its_floor() -> None:
 
 
 def test_every_link_between_pages_leads_somewhere() -> None:
-    pages = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
-    for page in pages:
+    for page in PAGES:
         for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^):]*))?\)", page.read_text()):
             file = page.parent / target if target else page
             assert file.exists(), f"{page.name} links to {target}"
@@ -94,7 +99,23 @@ def test_every_link_between_pages_leads_somewhere() -> None:
 
 def test_every_page_can_be_found_from_the_readme() -> None:
     readme = (ROOT / "README.md").read_text()
-    assert [page.name for page in (ROOT / "docs").glob("*.md") if f"(docs/{page.name})" not in readme] == []
+    pages = [page.name for page in (ROOT / "docs").glob("*.md") if page.name != "index.md"]
+    assert [name for name in pages if f"(docs/{name})" not in readme] == []
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    assert "search" in (tmp_path / "index.html").read_text()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_on_the_pages_compiles(page: Path) -> None:
+    for block in re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
+        compile(block, page.name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
 def _anchors(page: Path) -> set[str]:

@@ -63,6 +63,26 @@ def test_a_newcomer_who_types_what_the_readme_says_sees_what_it_promises(tmp_pat
     assert len(rows) == len({(row["_partition"], row["_sequence"]) for row in rows}) == 20_003
 
 
+@pytest.mark.slow
+def test_the_tutorial_works_as_written(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "tutorial.md").read_text()
+    shell = Shell(tmp_path)
+    app, read = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (shell.folder / "app.py").write_text(app)
+    (shell.folder / "read.py").write_text(read)
+    (shell.folder / "actorproc.toml").write_text(
+        'lease_expiration_interval = "5s"\nlease_renew_interval = "1s"\nlease_acquire_interval = "1s"\n'
+    )
+    shell.run(commands(page, "3. Make a stream")[0])
+    assert "1,001 records handled, 1,000 rows and 1 dead letter committed" in shell.run(
+        commands(page, "4. Process it")[0]
+    )
+    assert "KeyError" in shell.run(commands(page, "4. Process it")[1])
+    assert shell.run("python read.py") == "1000 500500.0\n"
+    shell.run(commands(page, "6. Run it as a service")[0])
+    assert shell.run("python read.py").startswith("4000 ")
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1500)
 def test_a_newcomer_gets_from_nothing_to_a_windowed_table_with_the_commands_of_the_page_on_spark(
