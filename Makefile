@@ -39,8 +39,9 @@ chaos: $(STAMP)  ## two minutes of kill -9, SIGSTOP, stops and starts; ARGS="--s
 simulate: $(STAMP) ## the cluster in virtual time: 200 seeds, 240 cluster-hours, up to an hour
 	@$(BIN)/python -m actorproc.testing $(ARGS)
 
-docs: $(STAMP)   ## the documentation as a site, in site/; ARGS=serve shows it at http://127.0.0.1:8000 while you edit
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(or $(ARGS),build --quiet) && test -n "$(ARGS)" || echo "open site/index.html"
+docs: $(STAMP)   ## the documentation as a site, in site/; ARGS=serve shows it while you edit
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(or $(ARGS),build --quiet)
+	@$(if $(ARGS),,echo "open site/index.html")
 
 install: $(STAMP) ## only the environment
 $(STAMP): pyproject.toml Makefile
