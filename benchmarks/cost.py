@@ -21,7 +21,7 @@ from actorproc.stores.memory import MemoryStore
 from actorproc.testing.simulation.clock import VirtualClock
 from actorproc.testing.simulation.loop import current_loop
 from actorproc.testing.simulation.loop import run as run_in_virtual_time
-from actorproc.testing.simulation.nudges import Switchboard
+from actorproc.testing.simulation.nudges import NudgeNetwork
 
 PRICE = {"put": 5e-6, "put_if_absent": 5e-6, "put_if_match": 5e-6, "list": 5e-6, "get": 4e-7, "delete": 0.0}
 """Dollars per request."""
@@ -86,7 +86,7 @@ async def _measure(partitions: int, hosts: int, intervals: int) -> Idle:
         Store(log, clock=world), partitions=partitions, partitioner="round-robin", clock=world
     ) as producer:
         await producer.send_many([b"{}"] * (3 * partitions))
-    board, processors, tasks, stores = Switchboard(), [], [], []
+    board, processors, tasks, stores = NudgeNetwork(), [], [], []
     for index in range(hosts):
         clock = VirtualClock(index)
         stores.append((Store(container, clock=clock), Store(log, clock=clock)))

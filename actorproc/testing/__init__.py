@@ -7,11 +7,12 @@ docs/simulation.md shows how. `python -m actorproc.testing` runs actorproc's own
 
 from __future__ import annotations
 
-from actorproc.testing.handler_run import Tried, run_handler
+from actorproc.testing.handler_runner import HandlerResult, run_handler
 from actorproc.testing.memory_source import MemorySource
 from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.cluster import Broken, Cluster
-from actorproc.testing.simulation.faults import CALM, Faults, FaultyBackend
+from actorproc.testing.simulation.cluster import Cluster, InvariantViolation
+from actorproc.testing.simulation.faults import LATENCY_ONLY, Faults, FaultyBackend
+from actorproc.testing.simulation.known_stream import KnownStream
 from actorproc.testing.simulation.loop import (
     Deadlock,
     Host,
@@ -23,32 +24,31 @@ from actorproc.testing.simulation.loop import (
     run,
 )
 from actorproc.testing.simulation.process import Process
-from actorproc.testing.simulation.reference import Ended, Judge
-from actorproc.testing.simulation.stream import Stream
+from actorproc.testing.simulation.reference_records import RecordCheck, RecordResult
 from actorproc.testing.simulation.unsteady_source import UnsteadySource
 from actorproc.testing.source_check import CheckedSource, check_source
-from actorproc.testing.source_reading import WrongSource
+from actorproc.testing.source_reader import InvalidSource
 
 __all__ = [
-    "CALM",
-    "Broken",
+    "LATENCY_ONLY",
     "CheckedSource",
     "Cluster",
     "Deadlock",
-    "Ended",
     "Faults",
     "FaultyBackend",
+    "HandlerResult",
     "Host",
-    "Judge",
+    "InvalidSource",
+    "InvariantViolation",
+    "KnownStream",
     "MemorySource",
     "Process",
+    "RecordCheck",
+    "RecordResult",
     "SimulationError",
-    "Stream",
-    "Tried",
     "UnsteadySource",
     "VirtualClock",
     "VirtualLoop",
-    "WrongSource",
     "call_outside",
     "check_source",
     "current_host",

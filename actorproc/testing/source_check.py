@@ -16,7 +16,7 @@ from actorproc.errors import SourceError, UsageError
 from actorproc.records import Cursor
 from actorproc.sources.guard import guard_source
 from actorproc.sources.protocol import End, Source, Start, is_certainly_at_end
-from actorproc.testing.source_reading import Fact, Reading, WrongSource, reading
+from actorproc.testing.source_reader import Fact, InvalidSource, Reading, reading
 
 T = TypeVar("T")
 Add = Callable[[], Awaitable[object]]
@@ -79,7 +79,7 @@ async def check_source(
             (Opening and closing are not timed.)
 
     Raises:
-        WrongSource: it breaks a rule; says which, where, and what came.
+        InvalidSource: it breaks a rule; says which, where, and what came.
         UsageError: it has no records, so that nothing can be proved; or `source` is none.
     """
     given = source if isinstance(source, Source) else None
@@ -113,7 +113,7 @@ async def _opened(source: Source, which: str, patience: float) -> AsyncIterator[
         finally:
             await check.source.close()
     except SourceError as error:
-        raise WrongSource(f"{check.name}: {error}") from error
+        raise InvalidSource(f"{check.name}: {error}") from error
 
 
 class _Check:
@@ -124,7 +124,7 @@ class _Check:
         self.not_checked: list[str] = []
 
     def fail(self, what: str, partition: str | None = None) -> NoReturn:
-        raise WrongSource(f"{self.name}{'' if partition is None else f', partition {partition!r}'}: {what}")
+        raise InvalidSource(f"{self.name}{'' if partition is None else f', partition {partition!r}'}: {what}")
 
     async def once(self, add: Add | None, most_records: int) -> list[_Partition]:
         """Read all partitions, ask of each what it says of itself, and wait for news at their ends."""

@@ -20,7 +20,7 @@ from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.faults import CALM, Faults, FaultyBackend
+from actorproc.testing.simulation.faults import LATENCY_ONLY, Faults, FaultyBackend
 from actorproc.testing.simulation.loop import Host, current_loop, start_outside
 
 T = TypeVar("T")
@@ -219,7 +219,7 @@ class PartitionInfo:
         self,
         partitions: int,
         *,
-        faults: Faults = CALM,
+        faults: Faults = LATENCY_ONLY,
         seed: object = 0,
         nudging: bool = True,
         **settings: Any,

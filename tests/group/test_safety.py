@@ -8,7 +8,7 @@ from random import Random
 import anyio
 import pytest
 
-from actorproc.testing.simulation.faults import CALM, Faults
+from actorproc.testing.simulation.faults import LATENCY_ONLY, Faults
 from actorproc.testing.simulation.loop import run
 
 from .site import Node, PartitionInfo
@@ -69,7 +69,7 @@ def test_no_two_hosts_rely_on_the_same_lease_whatever_goes_wrong(seed: int) -> N
                     case "outage":
                         site.backend.outage(random.uniform(2, 100))
             site.backend.heal()
-            site.backend.faults = CALM
+            site.backend.faults = LATENCY_ONLY
             over.set()
 
         async with anyio.create_task_group() as tasks:

@@ -24,7 +24,7 @@ from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.memory_source import MemorySource
 from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.faults import CALM, FaultyBackend
+from actorproc.testing.simulation.faults import LATENCY_ONLY, FaultyBackend
 from actorproc.testing.simulation.loop import run
 
 LAYOUT = ProcessorLayout("p")
@@ -156,7 +156,7 @@ def test_what_other_hosts_have_reached_is_seen_soon_and_not_asked_without_pause_
     async def main() -> None:
         clock, source = VirtualClock("a"), MemorySource(400)
         memory = MemoryStore(clock=clock)
-        slow: Any = FaultyBackend(memory, CALM)
+        slow: Any = FaultyBackend(memory, LATENCY_ONLY)
         store = Store(slow, clock=clock)
         ending = Ending(source, store, LAYOUT, get_logger(__name__))
         run_until = await ending.find()

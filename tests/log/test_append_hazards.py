@@ -16,7 +16,7 @@ from actorproc.log.producer import Producer
 from actorproc.storage.store import Backend, Listing, Store, Stored, StoreLimits
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.faults import CALM, Faults, FaultyBackend
+from actorproc.testing.simulation.faults import LATENCY_ONLY, Faults, FaultyBackend
 from actorproc.testing.simulation.loop import current_loop, run
 from tests.log.reading import log_contents
 
@@ -158,7 +158,7 @@ def test_what_is_not_settled_in_time_fails_as_unknown_and_is_not_repeated_by_lat
 def test_in_an_outage_all_that_was_sent_at_once_fails_at_once_however_much_waits() -> None:
     async def main() -> None:
         clock = VirtualClock("p")
-        truth = FaultyBackend(MemoryStore(clock=clock), CALM)
+        truth = FaultyBackend(MemoryStore(clock=clock), LATENCY_ONLY)
         store = Store(truth, clock=clock)
         async with Producer(
             store, partitions=2, batch_bytes=1, partitioner=lambda key, *_: int(key or b"0"), clock=clock

@@ -14,7 +14,7 @@ from actorproc.sources import LogSource
 from actorproc.storage.store import Backend, Listing, Store, Stored, StoreLimits
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.faults import CALM, FaultyBackend
+from actorproc.testing.simulation.faults import LATENCY_ONLY, FaultyBackend
 from actorproc.testing.simulation.loop import current_loop, run
 from tests.log.reading import log_contents
 
@@ -419,7 +419,7 @@ def test_followers_hear_of_everything_on_a_rough_network_with_dying_producers(se
         loop = current_loop()
         clock = VirtualClock(f"{seed}/w")
         truth = MemoryStore(clock=clock)
-        network = FaultyBackend(truth, CALM, seed=seed)
+        network = FaultyBackend(truth, LATENCY_ONLY, seed=seed)
         follower = Follower(Store(network.view("reader"), clock=clock), clock)
 
         async def produce(name: str) -> None:
@@ -443,7 +443,7 @@ def test_followers_hear_of_everything_on_a_rough_network_with_dying_producers(se
                 await clock.sleep(clock.random.uniform(5, 60))
                 host.crash()
             await clock.sleep(120)
-            network.faults = CALM
+            network.faults = LATENCY_ONLY
             await clock.sleep(2 * SWEEP_AGES[-1])
             contents = await log_contents(Store(truth, clock=clock))
             assert sum(map(len, contents.values())) >= 20

@@ -27,7 +27,7 @@ from actorproc.sources import LogSource
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.faults import CALM, FaultyBackend
+from actorproc.testing.simulation.faults import LATENCY_ONLY, FaultyBackend
 from actorproc.testing.simulation.loop import run
 from tests.log.reading import batches, log_contents
 
@@ -295,7 +295,7 @@ async def test_a_producer_that_is_cancelled_while_it_flushes_closes_its_store(mo
 def test_send_waits_while_the_buffer_is_full_and_memory_stays_bounded() -> None:
     async def main() -> None:
         clock = VirtualClock("p")
-        slow = FaultyBackend(MemoryStore(clock=clock), CALM.__class__(latency=(2, 4)))
+        slow = FaultyBackend(MemoryStore(clock=clock), LATENCY_ONLY.__class__(latency=(2, 4)))
         limit = 100_000
         options = {"linger": 60, "batch_bytes": 20_000, "buffer_bytes": limit, "clock": clock}
         async with Producer(Store(slow, clock=clock), partitions=3, **options) as producer:  # type: ignore[arg-type]
@@ -369,7 +369,7 @@ def test_a_buffer_full_of_small_batches_is_sent_before_linger_ends() -> None:
 def test_batches_stay_large_while_the_buffer_is_full() -> None:
     async def main() -> None:
         clock = VirtualClock("p")
-        slow = FaultyBackend(MemoryStore(clock=clock), replace(CALM, latency=(0.2, 0.2)))
+        slow = FaultyBackend(MemoryStore(clock=clock), replace(LATENCY_ONLY, latency=(0.2, 0.2)))
         options: dict[str, Any] = {"partitions": 32, "buffer_bytes": 400_000, "compression": "none", "clock": clock}
         async with Producer(Store(slow, clock=clock), **options) as producer:
             began, sent = clock.monotonic(), 20_000
@@ -428,7 +428,7 @@ def test_what_was_sent_before_the_program_exits_within_the_block_is_sent() -> No
 def test_cancelled_it_ends_at_once_and_says_that_the_fate_is_unknown() -> None:
     async def main() -> None:
         clock = VirtualClock("p")
-        network = FaultyBackend(MemoryStore(clock=clock), CALM)
+        network = FaultyBackend(MemoryStore(clock=clock), LATENCY_ONLY)
         began = clock.monotonic()
         with anyio.move_on_after(5):
             async with Producer(Store(network, clock=clock), partitions=2, linger=0, clock=clock) as producer:

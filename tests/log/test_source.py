@@ -27,7 +27,7 @@ from actorproc.storage.names import log_file
 from actorproc.storage.store import Store, Stored, StoreLimits
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.faults import CALM, FaultyBackend
+from actorproc.testing.simulation.faults import LATENCY_ONLY, FaultyBackend
 from actorproc.testing.simulation.loop import run
 from tests.log.reading import batches, log_contents, values
 
@@ -267,7 +267,7 @@ def test_an_outage_delays_a_waiting_reader_and_does_not_end_it() -> None:
     async def main() -> None:
         clock = VirtualClock("t")
         truth = MemoryStore(clock=clock)
-        network = FaultyBackend(truth, CALM)
+        network = FaultyBackend(truth, LATENCY_ONLY)
         await append(Store(truth, clock=clock), ["before"])
         source = await opened(Store(network, clock=clock), store_patience=5)
         read: list[bytes | None] = []
@@ -298,7 +298,7 @@ def test_a_reader_far_behind_on_a_slow_store_fetches_files_together_within_its_m
         file_size = (await truth.list("partition=0/", limit=1)).entries[0].size
 
         async def seconds(**options: Any) -> float:
-            source = await opened(Store(FaultyBackend(truth, CALM), clock=clock), **options)
+            source = await opened(Store(FaultyBackend(truth, LATENCY_ONLY), clock=clock), **options)
             began = clock.monotonic()
             assert [int(v or b"") for v in await values(source, "0")] == list(range(400))
             return clock.monotonic() - began
@@ -402,7 +402,9 @@ def test_files_that_are_on_their_way_count_as_fetched_ahead() -> None:
         file_size = (await truth.list("partition=0/", limit=1)).entries[0].size
         allowed, most = 4 * file_size, 0
         source = await opened(
-            Store(FaultyBackend(truth, CALM), clock=clock), read_ahead_bytes=4 * allowed, max_batch_bytes=allowed
+            Store(FaultyBackend(truth, LATENCY_ONLY), clock=clock),
+            read_ahead_bytes=4 * allowed,
+            max_batch_bytes=allowed,
         )
 
         async def read(partition: str) -> None:

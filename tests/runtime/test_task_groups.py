@@ -16,7 +16,7 @@ from actorproc import Batch, CloseReason, PartitionContext, PartitionInfo, Proce
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.memory_source import MemorySource
-from actorproc.testing.simulation.styles import stumble
+from actorproc.testing.simulation.handler_styles import leave_cancellation_behind
 from tests.processor.doubling import QUICK, Double, fed, rows
 
 LOUD = {"error", "critical"}
@@ -30,7 +30,7 @@ class Stumbling(Double):
         cls.closed = []
 
     async def process(self, batch: Batch, ctx: PartitionContext) -> None:
-        await stumble()
+        await leave_cancellation_behind()
         await super().process(batch, ctx)
 
     async def closing(self, ctx: PartitionInfo, reason: CloseReason) -> None:
@@ -83,7 +83,7 @@ async def test_a_host_that_fences_itself_takes_its_partitions_up_again(amid: boo
             if not Handler.blocked:
                 Handler.blocked = True
                 if amid:
-                    await stumble()  # the fence comes into this very call
+                    await leave_cancellation_behind()  # the fence comes into this very call
                 time.sleep(1.5)  # on purpose: longer than the lease
                 await anyio.sleep(1)
             await super().process(batch, ctx)
@@ -117,24 +117,24 @@ async def test_a_stuck_handler_is_told_as_stuck() -> None:
 async def test_a_source_and_what_is_shared_and_the_opening_may_stumble_too() -> None:
     class Source(MemorySource):
         async def partitions(self) -> Sequence[str]:
-            await stumble()
+            await leave_cancellation_behind()
             return await super().partitions()
 
         async def open(self) -> None:
-            await stumble()
+            await leave_cancellation_behind()
 
     class Handler(Stumbling):
         @classmethod
         @asynccontextmanager
         async def shared(cls, options: Any) -> AsyncIterator[None]:
-            await stumble()
+            await leave_cancellation_behind()
             yield
 
         async def opened(self, ctx: PartitionInfo) -> None:
-            await stumble()
+            await leave_cancellation_behind()
 
         async def closing(self, ctx: PartitionInfo, reason: CloseReason) -> None:
-            await stumble()
+            await leave_cancellation_behind()
             await super().closing(ctx, reason)
 
     source, store = Source(4), Store(MemoryStore())

@@ -16,7 +16,7 @@ from actorproc.records import Batch
 from actorproc.sources import OutputSource
 from actorproc.sources.protocol import Source
 from actorproc.storage.store import Store
-from actorproc.testing import Cluster, Ended, Faults, Process, Stream, UnsteadySource, run
+from actorproc.testing import Cluster, Faults, KnownStream, Process, RecordResult, UnsteadySource, run
 
 ROUGH = Faults(
     slow=0.02, lost_request=0.02, lost_reply=0.03, late_write=0.02, lateness=(1.0, 90.0), busy=0.001, busy_time=(1, 5)
@@ -46,20 +46,20 @@ class Second(PartitionHandler):
             ctx.emit(record, record.json())
 
 
-def judge(ended: Ended) -> str | None:
+def check(ended: RecordResult) -> str | None:
     rows = [{"n": row["n"], "copy": row["copy"]} for row in ended.rows]
     return None if rows == [orjson.loads(ended.value)] else f"became {rows}"
 
 
-class OutputStream(Stream):
+class OutputStream(KnownStream):
     """What a cluster over `source` has committed."""
 
-    def __init__(self, source: Stream) -> None:
+    def __init__(self, source: KnownStream) -> None:
         self.injected: Counter[str] = Counter()
         self.first: Cluster
         self._rows: dict[str, list[bytes]] = {partition: [] for partition in source.names()}
 
-    def take(self, ended: Ended) -> None:
+    def take(self, ended: RecordResult) -> None:
         """The judge of the first cluster: told of each record as it is committed, in order."""
         self._rows[ended.partition] += [orjson.dumps({"n": row["n"], "copy": row["copy"]}) for row in ended.rows]
 
@@ -87,12 +87,12 @@ def test_each_row_of_the_first_ends_once_in_the_second_whatever_happens_to_hosts
         settings = {"retry_backoff": 0.1, "dead_letter_limit": 1.0}
         stream = OutputStream(source)
         first = stream.first = Cluster(
-            First, source, judge=stream.take, faults=ROUGH, settings=settings, seed=f"{seed}/1"
+            First, source, check=stream.take, faults=ROUGH, settings=settings, seed=f"{seed}/1"
         )
         for name in ("a", "b"):
             first.start(name)
         await first.settled(within=300)
-        second = Cluster(Second, stream, judge=judge, faults=ROUGH, settings=settings, seed=f"{seed}/2")
+        second = Cluster(Second, stream, check=check, faults=ROUGH, settings=settings, seed=f"{seed}/2")
         for name in ("c", "d"):
             second.start(name)
         counts = dict.fromkeys(source.names(), 0)

@@ -20,11 +20,21 @@ from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
 from actorproc.records import Batch
 from actorproc.runtime.clock import SYSTEM
-from actorproc.testing import CALM, Broken, Cluster, Ended, Faults, SimulationError, UnsteadySource, current_loop, run
+from actorproc.testing import (
+    LATENCY_ONLY,
+    Cluster,
+    Faults,
+    InvariantViolation,
+    RecordResult,
+    SimulationError,
+    UnsteadySource,
+    current_loop,
+    run,
+)
 from actorproc.testing import __main__ as command
-from actorproc.testing.simulation.reference import judge_reference
+from actorproc.testing.simulation.handler_styles import STYLES, Loop
+from actorproc.testing.simulation.reference_records import check_reference
 from actorproc.testing.simulation.scenario import on_the_log, simulate
-from actorproc.testing.simulation.styles import STYLES, Loop
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 
@@ -71,7 +81,7 @@ class Numbers(PartitionHandler):
             ctx.emit(record, {"n": record.json()})
 
 
-def judge_number(ended: Ended) -> str | None:
+def judge_number(ended: RecordResult) -> str | None:
     rows = [row["n"] for row in ended.rows]
     return None if rows == [orjson.loads(ended.value)] else f"became {rows}"
 
@@ -98,7 +108,7 @@ def test_options_of_the_handler_come_from_the_story_alone(tmp_path: Path, monkey
             for record in batch:
                 ctx.emit(record, {"n": record.json() * ctx.options.factor})
 
-    def judge(ended: Ended) -> str | None:
+    def check(ended: RecordResult) -> str | None:
         return (
             None if [row["n"] for row in ended.rows] == [orjson.loads(ended.value) * 3] else "not three times as much"
         )
@@ -106,7 +116,7 @@ def test_options_of_the_handler_come_from_the_story_alone(tmp_path: Path, monkey
     async def story() -> None:
         with pytest.raises(SettingsError, match="factor: is missing"):
             Cluster(Scaled, numbers(2))
-        cluster = Cluster(Scaled, numbers(2), judge=judge, options={"factor": 3})
+        cluster = Cluster(Scaled, numbers(2), check=check, options={"factor": 3})
         cluster.start("a")
         await cluster.settled(within=90)
         await cluster.finished()
@@ -118,7 +128,7 @@ def test_options_of_the_handler_come_from_the_story_alone(tmp_path: Path, monkey
 
 def test_a_calm_cluster_settles_at_once_and_shares_evenly() -> None:
     async def story() -> None:
-        cluster = Cluster(Numbers, numbers(10), judge=judge_number)
+        cluster = Cluster(Numbers, numbers(10), check=judge_number)
         for name in "abc":
             cluster.start(name)
         assert await cluster.settled(within=90) < 30
@@ -136,7 +146,7 @@ def test_a_calm_cluster_settles_at_once_and_shares_evenly() -> None:
 def test_a_crashed_host_is_written_out_after_the_expiration_and_its_partitions_go_on() -> None:
     async def story() -> None:
         source = numbers(6)
-        cluster = Cluster(Numbers, source, judge=judge_number)
+        cluster = Cluster(Numbers, source, check=judge_number)
         a, _ = cluster.start("a"), cluster.start("b")
         await cluster.settled(within=90)
         cluster.crash(a)
@@ -154,7 +164,7 @@ def test_a_crashed_host_is_written_out_after_the_expiration_and_its_partitions_g
 def test_a_graceful_stop_leaves_no_gap() -> None:
     async def story() -> float:
         source = numbers(8)
-        cluster = Cluster(Numbers, source, judge=judge_number)
+        cluster = Cluster(Numbers, source, check=judge_number)
         a, _ = cluster.start("a"), cluster.start("b")
         await cluster.settled(within=90)
         cluster.ask_to_stop(a)
@@ -172,7 +182,7 @@ def test_a_graceful_stop_leaves_no_gap() -> None:
 @pytest.mark.parametrize("after", [0.001, 0.1, 0.4])
 def test_a_stop_that_comes_while_a_host_starts_is_not_forgotten(after: float) -> None:
     async def story() -> None:
-        cluster = Cluster(Numbers, numbers(1), judge=judge_number)
+        cluster = Cluster(Numbers, numbers(1), check=judge_number)
         a = cluster.start("a")
         await cluster.run_for(after)
         await cluster.stop(a, within=30)
@@ -193,7 +203,7 @@ def test_leases_that_move_between_live_hosts_show_no_record_twice_and_keep_the_o
 
     async def story() -> None:
         source = numbers(8)
-        cluster = Cluster(Notes, source, judge=judge_number)
+        cluster = Cluster(Notes, source, check=judge_number)
 
         async def flow() -> None:
             for n in range(700):
@@ -234,7 +244,7 @@ def test_a_handoff_pauses_the_partitions_that_move_for_their_drain_and_no_others
 
     async def story() -> tuple[float, float]:
         source = UnsteadySource(8, page=10)
-        cluster = Cluster(Busy, source, judge=judge_number)
+        cluster = Cluster(Busy, source, check=judge_number)
         for partition in batches:
             source.append(partition, [b"%d" % n for n in range(50 if partition == "7" else 1_000)])
         cluster.start("a")
@@ -271,7 +281,7 @@ def test_a_handoff_pauses_the_partitions_that_move_for_their_drain_and_no_others
 
 def test_a_host_that_was_paused_for_long_comes_back_and_has_its_share_again() -> None:
     async def story() -> None:
-        cluster = Cluster(Loop, UnsteadySource(6), judge=judge_reference)
+        cluster = Cluster(Loop, UnsteadySource(6), check=check_reference)
         a, _ = cluster.start("a"), cluster.start("b")
         await cluster.settled(within=90)
         cluster.pause(a)
@@ -291,7 +301,7 @@ def test_a_host_that_can_renew_again_starts_nothing_that_it_saw_before(seed: int
 
     async def story() -> None:
         source = numbers(6)
-        cluster = Cluster(Numbers, source, judge=judge_number, faults=replace(CALM, silence=(1, 2)), seed=seed)
+        cluster = Cluster(Numbers, source, check=judge_number, faults=replace(LATENCY_ONLY, silence=(1, 2)), seed=seed)
         a, b = cluster.start("a"), cluster.start("b")
         await cluster.settled(within=90)
         await cluster.run_for(60)
@@ -328,7 +338,7 @@ def test_a_host_that_can_renew_again_starts_nothing_that_it_saw_before(seed: int
 
 def test_the_second_process_of_a_name_replaces_the_first() -> None:
     async def story() -> None:
-        cluster = Cluster(Numbers, numbers(4), judge=judge_number)
+        cluster = Cluster(Numbers, numbers(4), check=judge_number)
         first = cluster.start("a")
         await cluster.settled(within=90)
         cluster.start("a")
@@ -344,7 +354,7 @@ def test_the_second_process_of_a_name_replaces_the_first() -> None:
 def test_partitions_that_appear_are_taken() -> None:
     async def story() -> None:
         source = numbers(2)
-        cluster = Cluster(Numbers, source, judge=judge_number, settings={"partition_refresh_interval": 30})
+        cluster = Cluster(Numbers, source, check=judge_number, settings={"partition_refresh_interval": 30})
         cluster.start("a")
         await cluster.settled(within=90)
         source.add_partition("2")
@@ -361,19 +371,21 @@ def test_partitions_that_appear_are_taken() -> None:
 
 def test_what_the_judge_says_breaks_the_run_and_names_the_record() -> None:
     async def story() -> None:
-        cluster = Cluster(Numbers, numbers(1), judge=lambda ended: "is odd" if ended.sequence == 21 else None)
+        cluster = Cluster(Numbers, numbers(1), check=lambda ended: "is odd" if ended.sequence == 21 else None)
         cluster.start("a")
         await cluster.run_for(60)
 
-    with pytest.raises(Broken, match=r"partition 0: record 21 is odd \(at 10\d\d\.\d+ s\)"):
+    with pytest.raises(InvariantViolation, match=r"partition 0: record 21 is odd \(at 10\d\d\.\d+ s\)"):
         run(story())
 
 
 def test_a_cluster_without_hosts_does_not_settle() -> None:
     async def story() -> None:
-        await Cluster(Numbers, numbers(1), judge=judge_number).settled(within=60)
+        await Cluster(Numbers, numbers(1), check=judge_number).settled(within=60)
 
-    with pytest.raises(Broken, match="has not settled within 60 s: partition 0 is committed up to -1, not 147"):
+    with pytest.raises(
+        InvariantViolation, match="has not settled within 60 s: partition 0 is committed up to -1, not 147"
+    ):
         run(story())
 
 
@@ -389,7 +401,7 @@ def test_a_handler_that_hangs_keeps_a_host_from_stopping_no_longer_than_its_limi
         await cluster.stop(a, within=60)
         await cluster.finished()
 
-    with pytest.raises(Broken, match="partition 0: is committed up to -1, not 147"):
+    with pytest.raises(InvariantViolation, match="partition 0: is committed up to -1, not 147"):
         run(story())
 
 
@@ -399,7 +411,7 @@ def test_a_handler_that_hangs_keeps_a_host_from_stopping_no_longer_than_its_limi
 def test_the_example_of_the_page_runs() -> None:
     (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     exec(compile(example, str(PAGE), "exec"), {"__name__": "page"})
-    with pytest.raises(Broken, match=r"record \d+ of \d+ became"):
+    with pytest.raises(InvariantViolation, match=r"record \d+ of \d+ became"):
         exec(compile(example.replace("n * n}", "n * n + (n == 500)}"), str(PAGE), "exec"), {"__name__": "page"})
 
 

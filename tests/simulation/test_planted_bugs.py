@@ -26,7 +26,7 @@ from actorproc.records import Batch
 from actorproc.rows import sequence_order as sequenced
 from actorproc.storage.parquet import parse_footer
 from actorproc.storage.store import Conflict, Store
-from actorproc.testing.simulation.cluster import Broken
+from actorproc.testing.simulation.cluster import InvariantViolation
 from actorproc.testing.simulation.loop import current_loop
 from actorproc.testing.simulation.scenario import simulate
 
@@ -37,7 +37,7 @@ def first_broken(style: str | None = None, *, log: bool | None = None, hours: fl
     for seed in range(SEEDS):
         try:
             simulate(seed, hours=hours, style=style, log=log)
-        except Broken as broken:
+        except InvariantViolation as broken:
             return str(broken)
     return f"nothing was found in {SEEDS} seeds"
 
@@ -56,7 +56,7 @@ def test_a_seed_that_breaks_plays_the_same_again_event_by_event(monkeypatch: pyt
             raise structlog.DropEvent
 
         structlog.configure(processors=[note], wrapper_class=structlog.make_filtering_bound_logger(0))
-        with pytest.raises(Broken) as broken:
+        with pytest.raises(InvariantViolation) as broken:
             simulate(seed, hours=1.0)
         return str(broken.value), story
 

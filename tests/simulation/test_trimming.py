@@ -24,12 +24,12 @@ from actorproc.runtime.tasks import first_cause
 from actorproc.storage.names import number_of
 from actorproc.storage.store import Backend, Listing, Store, Stored
 from actorproc.testing import (
-    CALM,
-    Broken,
+    LATENCY_ONLY,
     Cluster,
-    Ended,
     Faults,
+    InvariantViolation,
     Process,
+    RecordResult,
     UnsteadySource,
     VirtualClock,
     call_outside,
@@ -63,7 +63,7 @@ class Squares(PartitionHandler):
                 ctx.emit(record, {"n": n, "square": n * n})
 
 
-def judge(ended: Ended) -> str | None:
+def check(ended: RecordResult) -> str | None:
     n = orjson.loads(ended.value)
     if n % 10 == 7:
         return None if len(ended.letters) == 1 and not ended.rows else "is no dead letter"
@@ -103,7 +103,7 @@ class Story:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.source = UnsteadySource(PARTITIONS, seed=seed)
-        self.cluster = Cluster(Squares, self.source, judge=judge, faults=ROUGH, seed=seed, settings=SETTINGS)
+        self.cluster = Cluster(Squares, self.source, check=check, faults=ROUGH, seed=seed, settings=SETTINGS)
         self.flowing = True
         self.read: dict[str, set[tuple[str, int]]] = {}
         self.clean = RetainedOutput(Store(self.cluster.store.truth, clock=VirtualClock("clean")), self.cluster.layout)
@@ -127,7 +127,7 @@ class Story:
                 if turn == rounds // 2:
                     tasks.start_soon(self.follow, "from the middle")
             self.flowing = False
-            self.cluster.store.faults = CALM
+            self.cluster.store.faults = LATENCY_ONLY
             for process in self.cluster.processes:
                 process.view.interfere = None
                 self.cluster.resume(process)
@@ -235,7 +235,7 @@ def _plays_into(seed: int, why: str) -> None:
     with pytest.raises(ExceptionGroup) as raised:
         run(main(), seed=seed)
     broken = first_cause(raised.value)
-    assert isinstance(broken, Broken)
+    assert isinstance(broken, InvariantViolation)
     assert why in str(broken)
 
 

@@ -13,11 +13,11 @@ from actorproc.runtime.clock import SYSTEM
 from actorproc.storage.store import Conflict, NotModified, Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.faults import CALM, Faults, FaultyBackend, current_sender
+from actorproc.testing.simulation.faults import LATENCY_ONLY, Faults, FaultyBackend, current_sender
 from actorproc.testing.simulation.loop import START, current_loop, run
 
 
-def faulty(faults: Faults = CALM, seed: object = 0) -> FaultyBackend:
+def faulty(faults: Faults = LATENCY_ONLY, seed: object = 0) -> FaultyBackend:
     return FaultyBackend(MemoryStore(clock=VirtualClock("store")), faults, seed=seed)
 
 
@@ -72,7 +72,7 @@ async def test_the_store_keeps_the_time_of_the_world() -> None:
 
 @simulated
 async def test_a_lost_request_is_never_applied_and_never_answered() -> None:
-    store = faulty(replace(CALM, lost_request=1))
+    store = faulty(replace(LATENCY_ONLY, lost_request=1))
     for number in range(20):
         await refused(store.put(f"{number}", b""))
     await SYSTEM.sleep(1000)
@@ -82,7 +82,7 @@ async def test_a_lost_request_is_never_applied_and_never_answered() -> None:
 
 @simulated
 async def test_unanswered_requests_fail_at_once_or_hang() -> None:
-    store = faulty(replace(CALM, lost_request=1))
+    store = faulty(replace(LATENCY_ONLY, lost_request=1))
     waits = [await refused(store.get("a")) for _ in range(50)]
     assert min(waits) < 0.1
     assert max(waits) > 20
@@ -91,7 +91,7 @@ async def test_unanswered_requests_fail_at_once_or_hang() -> None:
 
 @simulated
 async def test_a_lost_reply_leaves_the_write_applied() -> None:
-    store = faulty(replace(CALM, lost_reply=1))
+    store = faulty(replace(LATENCY_ONLY, lost_reply=1))
     for number in range(20):
         await refused(store.put_if_absent(f"{number:02}", b""))
     await SYSTEM.sleep(1)
@@ -100,7 +100,7 @@ async def test_a_lost_reply_leaves_the_write_applied() -> None:
 
 @simulated
 async def test_a_late_write_is_applied_long_after_its_caller_gave_up() -> None:
-    store = faulty(replace(CALM, late_write=1))
+    store = faulty(replace(LATENCY_ONLY, late_write=1))
     sent = current_loop().now
     with anyio.move_on_after(0.001):
         await store.put_if_absent("a", b"late")
@@ -114,14 +114,14 @@ async def test_a_late_write_is_applied_long_after_its_caller_gave_up() -> None:
 
 @simulated
 async def test_a_late_write_keeps_to_its_condition_when_it_lands() -> None:
-    store = faulty(replace(CALM, late_write=1))
+    store = faulty(replace(LATENCY_ONLY, late_write=1))
     await refused(store.put_if_absent("a", b"late"))
-    store.faults = CALM
+    store.faults = LATENCY_ONLY
     current = await store.get("a")
     if current is None:
         await store.put_if_absent("a", b"first")
     tag = (await store.truth.get("a") or pytest.fail("it is there")).tag
-    store.faults = replace(CALM, late_write=1)
+    store.faults = replace(LATENCY_ONLY, late_write=1)
     await refused(store.put_if_match("a", b"late swap", tag))
     await store.truth.put_if_match("a", b"second", tag)
     await SYSTEM.sleep(100)
@@ -132,7 +132,7 @@ async def test_a_late_write_keeps_to_its_condition_when_it_lands() -> None:
 
 @simulated
 async def test_a_late_write_survives_the_crash_of_its_sender() -> None:
-    store = faulty(replace(CALM, late_write=1))
+    store = faulty(replace(LATENCY_ONLY, late_write=1))
     host = current_loop().host("a")
     host.start(store.view("a").put("a", b"from the grave"))
     await SYSTEM.sleep(0.001)
@@ -143,7 +143,7 @@ async def test_a_late_write_survives_the_crash_of_its_sender() -> None:
 
 @simulated
 async def test_a_request_under_way_arrives_although_its_sender_is_paused() -> None:
-    store = faulty(replace(CALM, latency=(1.0, 1.0)))
+    store = faulty(replace(LATENCY_ONLY, latency=(1.0, 1.0)))
     host = current_loop().host("a")
     task = host.start(store.put("a", b""))
     await SYSTEM.sleep(0.01)
@@ -157,7 +157,7 @@ async def test_a_request_under_way_arrives_although_its_sender_is_paused() -> No
 
 @simulated
 async def test_a_busy_store_turns_requests_away_without_applying_them() -> None:
-    store = faulty(replace(CALM, busy=1))
+    store = faulty(replace(LATENCY_ONLY, busy=1))
     outcomes = []
     for number in range(50):
         try:
@@ -187,7 +187,7 @@ async def test_the_store_learns_who_sends_and_when_also_if_it_lands_late() -> No
             seen.append((sender.view, sender.sent))
             return await super().put(key, body)
 
-    store = FaultyBackend(Curious(clock=VirtualClock("store")), replace(CALM, late_write=1))
+    store = FaultyBackend(Curious(clock=VirtualClock("store")), replace(LATENCY_ONLY, late_write=1))
     await refused(store.view("east").put("a", b""))
     await SYSTEM.sleep(100)
     assert seen == [("east", START)]
@@ -245,14 +245,14 @@ async def test_nothing_goes_out_from_a_dead_host() -> None:
     assert await store.truth.get("a") is None
 
 
-WILD = Faults(lost_request=0.1, lost_reply=0.1, late_write=0.1, slow=0.1, busy=0.02)
+HEAVY_FAULTS = Faults(lost_request=0.1, lost_reply=0.1, late_write=0.1, slow=0.1, busy=0.02)
 
 
 def story(seed: int) -> tuple[list[str], int]:
     """Two hosts create and swap objects over a wild store; what came of each, and the loop's fingerprint."""
 
     async def main() -> tuple[list[str], int]:
-        store = faulty(WILD, seed)
+        store = faulty(HEAVY_FAULTS, seed)
         outcomes: list[str] = []
 
         async def work(name: str, rate: float) -> None:

@@ -20,7 +20,7 @@ from actorproc.records import RECORD_SCHEMA
 from actorproc.sources import LogSource, OutputSource, Start
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
-from actorproc.testing import CheckedSource, MemorySource, UnsteadySource, WrongSource, check_source, run
+from actorproc.testing import CheckedSource, InvalidSource, MemorySource, UnsteadySource, check_source, run
 from tests.spark.committing import Fleet
 from tests.testing.sources import NOON, Pages, checked, filled
 
@@ -60,7 +60,7 @@ async def test_of_a_partition_with_just_as_many_records_as_are_read_the_end_is_c
 
     source = Wrong(1)
     source.append("0", [b"1"] * 8)
-    with pytest.raises(WrongSource):
+    with pytest.raises(InvalidSource):
         await check_source(source, most_records=8)
 
 

@@ -12,7 +12,7 @@ import pytest
 from actorproc import Chunk, End
 from actorproc.errors import UsageError
 from actorproc.sources import Start
-from actorproc.testing import MemorySource, WrongSource, check_source
+from actorproc.testing import InvalidSource, MemorySource, check_source
 from tests.testing.sources import appending, filled
 from tests.testing.wrong_sources import SLOW_TO_FIND, WRONG, Cancelled, SharedCursor, StuckEnd
 
@@ -23,7 +23,7 @@ async def test_a_wrong_source_is_found_and_the_rule_is_named(kind: type[MemorySo
     if kind is not StuckEnd and kind is not SharedCursor:
         source._page = 2
     add = None if kind is Cancelled else appending(source)
-    with pytest.raises(WrongSource) as caught:
+    with pytest.raises(InvalidSource) as caught:
         await check_source(lambda: source, add=add, patience=0.5 if kind in SLOW_TO_FIND else 30)
     assert re.search(WRONG[kind], str(caught.value), re.DOTALL)
 
@@ -67,7 +67,7 @@ async def test_what_holds_in_one_instance_only_is_found() -> None:
             return End("last", newest.sequence)
 
     await check_source(Tokens())
-    with pytest.raises(WrongSource, match=r"new instance\), partition '0'.*KeyError: 'last'"):
+    with pytest.raises(InvalidSource, match=r"new instance\), partition '0'.*KeyError: 'last'"):
         await check_source(Tokens)
 
 
@@ -81,7 +81,7 @@ async def test_another_identity_of_each_instance_is_found() -> None:
             type(self).made += 1
             self.identity = f"made {self.made}"
 
-    with pytest.raises(WrongSource, match="identity is 'made 2', and was 'made 1'"):
+    with pytest.raises(InvalidSource, match="identity is 'made 2', and was 'made 1'"):
         await check_source(Made)
 
 

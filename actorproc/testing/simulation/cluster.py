@@ -20,18 +20,18 @@ from actorproc.records import Batch
 from actorproc.runtime.logger import get_logger
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores.memory import MemoryStore
-from actorproc.testing.simulation.calls import Calls
+from actorproc.testing.simulation.at_most_once_checks import AtMostOnceChecks
+from actorproc.testing.simulation.checked_store import CheckedStore
 from actorproc.testing.simulation.clock import VirtualClock
-from actorproc.testing.simulation.faults import CALM, Faults, FaultyBackend
+from actorproc.testing.simulation.faults import LATENCY_ONLY, Faults, FaultyBackend
 from actorproc.testing.simulation.group_checks import GroupChecks
-from actorproc.testing.simulation.ledger import Ledger
+from actorproc.testing.simulation.handler_calls import HandlerCalls
+from actorproc.testing.simulation.known_stream import KnownStream
 from actorproc.testing.simulation.loop import SimulationError, call_outside, current_loop
-from actorproc.testing.simulation.nudges import Switchboard
-from actorproc.testing.simulation.once_checks import OnceChecks
-from actorproc.testing.simulation.output_checks import PartitionChecks
+from actorproc.testing.simulation.nudges import NudgeNetwork
+from actorproc.testing.simulation.output_checks import OutputChecks
 from actorproc.testing.simulation.process import Process
-from actorproc.testing.simulation.reference import Judge
-from actorproc.testing.simulation.stream import Stream
+from actorproc.testing.simulation.reference_records import RecordCheck
 
 log = get_logger(__name__)
 
@@ -49,7 +49,7 @@ EXPECTED = (StoreUnavailable, Fenced, SourceError)
 """Errors with which a process may end here: the store or the source is away, or another process of its name has come."""
 
 
-class Broken(SimulationError):
+class InvariantViolation(SimulationError):
     """Something that must hold does not. The message says what, when, and since the first of them nothing else counts."""
 
 
@@ -69,10 +69,10 @@ class Cluster:
     def __init__(
         self,
         handler: type[PartitionHandler],
-        source: Stream,
+        source: KnownStream,
         *,
-        judge: Judge = lambda _: None,
-        faults: Faults = CALM,
+        check: RecordCheck = lambda _: None,
+        faults: Faults = LATENCY_ONLY,
         lost_nudges: float = 0.0,
         settings: Mapping[str, Any] | None = None,
         options: Mapping[str, object] | None = None,
@@ -85,13 +85,13 @@ class Cluster:
         """What was done to the hosts, by kind."""
         self._seed = seed
         self._random = Random(f"{seed}/cluster")  # noqa: S311
-        self._judge = judge
+        self._check = check
         load_options(handler, options, alone=True)  # what is wrong with them shows here, not in each host
         self._options = options
         self._handler = self._watched(handler)
         self._loop = current_loop()
-        self._checks: dict[str, PartitionChecks] = {}
-        self._calls: dict[str, Calls] = {}
+        self._checks: dict[str, OutputChecks] = {}
+        self._calls: dict[str, HandlerCalls] = {}
         self._pauses: dict[str, list[list[float]]] = {}
         self._births = 0
         self._processes: list[Process] = []
@@ -105,10 +105,10 @@ class Cluster:
             broken=self._report,
         )
         memory = MemoryStore(clock=VirtualClock("store"), content_tags=self._random.random() < 0.5)
-        truth = Ledger(memory, self.layout, self.group, self._checks_of, source)
+        truth = CheckedStore(memory, self.layout, self.group, self._checks_of, source)
         self.store = FaultyBackend(truth, faults, seed=seed)
         source.join(self.store, self._report)
-        self.switchboard = Switchboard(lost=lost_nudges, seed=seed)
+        self.switchboard = NudgeNetwork(lost=lost_nudges, seed=seed)
 
     # Hosts
 
@@ -168,7 +168,7 @@ class Cluster:
         """Ask it to stop, and wait.
 
         Raises:
-            Broken: it did not stop `within` so many seconds.
+            InvariantViolation: it did not stop `within` so many seconds.
         """
         self.ask_to_stop(process)
         with anyio.move_on_after(within):
@@ -183,7 +183,7 @@ class Cluster:
         """Let it run.
 
         Raises:
-            Broken: something that must hold does not.
+            InvariantViolation: something that must hold does not.
         """
         with anyio.move_on_after(seconds):
             await self._alarm.wait()
@@ -194,7 +194,7 @@ class Cluster:
         is committed. How long that took.
 
         Raises:
-            Broken: it did not happen `within` so many seconds.
+            InvariantViolation: it did not happen `within` so many seconds.
         """
         begun, ends = self._loop.now, {p: self.source.last(p) for p in self.source.names()}
         while (why := self._unsettled(ends)) is not None:
@@ -207,7 +207,7 @@ class Cluster:
         """Stop every host, then check that each record has ended, once.
 
         Raises:
-            Broken: one has not.
+            InvariantViolation: one has not.
         """
         if self._once:  # positions are ahead of the work
             await self.run_for(100.0)
@@ -218,7 +218,7 @@ class Cluster:
             self._checks_of(partition).all_ended(self.source.last(partition))
         self.raise_broken()
 
-    def told_durable(self, partition: str, upto: int) -> None:
+    def note_durable(self, partition: str, upto: int) -> None:
         """`ctx.commit` has told a handler that everything up to sequence `upto` is durable: it must be."""
         self.group.seen["promises"] += 1
         if (reached := self._checks_of(partition).committed_to()) < upto:
@@ -226,7 +226,7 @@ class Cluster:
 
     def raise_broken(self) -> None:
         if self._broken:
-            raise Broken("\n".join(self._broken[:10]))
+            raise InvariantViolation("\n".join(self._broken[:10]))
 
     def seen(self) -> Counter[str]:
         """What was checked, by kind."""
@@ -304,20 +304,20 @@ class Cluster:
             if self._once:
                 self._calls_of(ctx.partition).shown_once(instance, batch)
 
-    def _calls_of(self, partition: str) -> Calls:
+    def _calls_of(self, partition: str) -> HandlerCalls:
         if partition not in self._calls:
-            self._calls[partition] = Calls(lambda what: self._report(f"partition {partition}: {what}"))
+            self._calls[partition] = HandlerCalls(lambda what: self._report(f"partition {partition}: {what}"))
         return self._calls[partition]
 
-    def _checks_of(self, partition: str) -> PartitionChecks:
+    def _checks_of(self, partition: str) -> OutputChecks:
         checks = self._checks.get(partition)
         if checks is None:
 
             def records(after: int, upto: int) -> Any:
                 return self.source.records(after, upto, partition)
 
-            given = partition, records, self._judge, self._report
-            checks = OnceChecks(*given, self._calls_of(partition)) if self._once else PartitionChecks(*given)
+            given = partition, records, self._check, self._report
+            checks = AtMostOnceChecks(*given, self._calls_of(partition)) if self._once else OutputChecks(*given)
             self._checks[partition] = checks
         return checks
 

@@ -61,7 +61,7 @@ def current_sender() -> Sender | None:
     return _sender.get()
 
 
-CALM = Faults(slow=0, lost_request=0, lost_reply=0, late_write=0, busy=0)
+LATENCY_ONLY = Faults(slow=0, lost_request=0, lost_reply=0, late_write=0, busy=0)
 """Latency, nothing else."""
 
 _TURNED_AWAY = 0.8  # share of requests in a busy time
@@ -87,7 +87,7 @@ class FaultyBackend(Backend):
     it arrives or it does not. What `truth` answers, errors included, comes back unless the reply is lost.
     """
 
-    def __init__(self, truth: Backend, faults: Faults = CALM, *, seed: object = 0) -> None:
+    def __init__(self, truth: Backend, faults: Faults = LATENCY_ONLY, *, seed: object = 0) -> None:
         self._join(_World(truth, faults, seed), "")
 
     def _join(self, world: _World, name: str) -> None:

@@ -12,7 +12,7 @@ from actorproc.testing.simulation.loop import Host, SimulationError, call_outsid
 LATENCY = 0.02  # seconds, at most
 
 
-class Switchboard:
+class NudgeNetwork:
     """Where the hosts of one simulation reach one another.
 
     Args:
@@ -60,7 +60,7 @@ class Switchboard:
 
 
 class _SimulatedNudges(Nudges):
-    def __init__(self, board: Switchboard) -> None:
+    def __init__(self, board: NudgeNetwork) -> None:
         self._board = board
 
     async def open(self, on_nudge: Callable[[], None]) -> None:

@@ -15,13 +15,13 @@ from actorproc.output.chain import Commit, letters_of
 from actorproc.output.checkpoint import Checkpoint
 from actorproc.retention.boundary import Boundary
 from actorproc.storage.parquet import Footer, parse_footer
-from actorproc.testing.simulation.reference import Ended, Judge
+from actorproc.testing.simulation.reference_records import RecordCheck, RecordResult
 
 Row = Mapping[str, Any]
 Report = Callable[[str], None]
 
 
-class PartitionChecks:
+class OutputChecks:
     """The chain of one partition, from its first file on.
 
     Args:
@@ -31,14 +31,18 @@ class PartitionChecks:
     """
 
     def __init__(
-        self, partition: str, records: Callable[[int, int], Iterable[tuple[int, bytes]]], judge: Judge, broken: Report
+        self,
+        partition: str,
+        records: Callable[[int, int], Iterable[tuple[int, bytes]]],
+        check: RecordCheck,
+        broken: Report,
     ) -> None:
         self.partition = partition
         self.commits: list[Commit] = []
         self.checkpoint: Checkpoint | None = None
         self.seen: Counter[str] = Counter()
         self._records = records
-        self._judge = judge
+        self._check = check
         self._report = broken
         self._lowest = 0  # commits below are trimmed
         self._published = 0  # commits below are published, if they have anything to publish
@@ -172,8 +176,10 @@ class PartitionChecks:
         for letter in letters:
             letters_by.setdefault(letter["sequence"], []).append(letter)
         for sequence, value in self._records(self._ended, upto):
-            ended = Ended(self.partition, sequence, value, rows_of.pop(sequence, []), letters_by.pop(sequence, []))
-            if why := self._judge(ended):
+            ended = RecordResult(
+                self.partition, sequence, value, rows_of.pop(sequence, []), letters_by.pop(sequence, [])
+            )
+            if why := self._check(ended):
                 self._broken(f"record {sequence} {why}")
             self.seen["records"] += 1
         if strange := rows_of.keys() | letters_by.keys():

@@ -19,15 +19,15 @@ from actorproc.storage.names import LOG_HEADS, log_dir, partition_of
 from actorproc.storage.store import Store
 from actorproc.testing.simulation.clock import VirtualClock
 from actorproc.testing.simulation.cluster import Cluster
-from actorproc.testing.simulation.faults import CALM, Faults
+from actorproc.testing.simulation.faults import LATENCY_ONLY, Faults
+from actorproc.testing.simulation.handler_styles import STYLES
 from actorproc.testing.simulation.log_stream import LogStream
 from actorproc.testing.simulation.loop import START, call_outside, current_loop, run, start_outside
 from actorproc.testing.simulation.process import Process
-from actorproc.testing.simulation.reference import reference_value
-from actorproc.testing.simulation.styles import STYLES
+from actorproc.testing.simulation.reference_records import reference_value
 from actorproc.testing.simulation.unsteady_source import UnsteadySource
 
-WILD = Faults(slow=0.02, lost_request=0.01, lost_reply=0.01, late_write=0.01, busy=0.001)
+HEAVY_FAULTS = Faults(slow=0.02, lost_request=0.01, lost_reply=0.01, late_write=0.01, busy=0.001)
 
 TROUBLE = (600.0, 1_500.0)
 """Seconds of trouble before the cluster gets time to settle."""
@@ -86,7 +86,7 @@ def simulate(
         log: whether the stream is the built-in log; default: by the seed.
 
     Raises:
-        SimulationError: something that must hold does not; `Broken` says what and when.
+        SimulationError: something that must hold does not; `InvariantViolation` says what and when.
         ExceptionGroup: a task failed and nobody took note.
     """
     style = style or list(STYLES)[seed % len(STYLES)]
@@ -113,13 +113,13 @@ class _Scenario:
         }
 
         def durable(partition: str, upto: int) -> None:
-            self._cluster.told_durable(partition, upto)
+            self._cluster.note_durable(partition, upto)
 
         handler = self._style.handler
         self._cluster = Cluster(
             type(handler.__name__, (handler,), {"durable": staticmethod(durable)}),
             self._log or self._source,
-            judge=self._style.judge,
+            check=self._style.check,
             settings=settings,
             seed=seed,
         )
@@ -129,7 +129,7 @@ class _Scenario:
         self._named = hosts
         self._flowing = True
         # What may happen, and how often in comparison.
-        self._blows = {
+        self._troubles = {
             self._crash: 14,
             self._pause: 20,
             self._strike_in_a_commit: 24,
@@ -145,9 +145,9 @@ class _Scenario:
             self._purge: 3,
         }
         if self._log is None:
-            self._blows |= {self._add_a_partition: 2}
+            self._troubles |= {self._add_a_partition: 2}
         else:
-            self._blows |= {
+            self._troubles |= {
                 self._crash_a_producer: 8,
                 self._pause_a_producer: 6,
                 self._strike_in_an_append: 16,
@@ -224,17 +224,17 @@ class _Scenario:
     async def _trouble(self) -> None:
         pick, loop = self._random, current_loop()
         late, lateness = pick.choice([0, 0.01, 0.05]), pick.choice([(1.0, 20.0), (1.0, 20.0), (5.0, 90.0)])
-        self._cluster.store.faults = replace(WILD, late_write=late, lateness=lateness)
+        self._cluster.store.faults = replace(HEAVY_FAULTS, late_write=late, lateness=lateness)
         self._source.failing = pick.choice([0, 0.0005])
         self._cluster.switchboard.lost = pick.choice([0, 0.1, 1])
         until = loop.now + pick.uniform(*TROUBLE)
         while loop.now < until:
-            pick.choices(list(self._blows), list(self._blows.values()))[0]()
+            pick.choices(list(self._troubles), list(self._troubles.values()))[0]()
             await self._cluster.run_for(pick.uniform(*BETWEEN))
 
     def _heal(self) -> None:
         cluster = self._cluster
-        cluster.store.faults, cluster.switchboard.lost, self._source.failing = CALM, 0.0, 0.0
+        cluster.store.faults, cluster.switchboard.lost, self._source.failing = LATENCY_ONLY, 0.0, 0.0
         for process in [*cluster.processes, *self._producing()]:
             cluster.resume(process)
             process.view.heal()

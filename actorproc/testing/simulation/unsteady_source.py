@@ -12,11 +12,11 @@ from actorproc.records import Batch
 from actorproc.runtime.clock import SYSTEM
 from actorproc.sources.protocol import Chunk, Source
 from actorproc.testing.memory_source import MemorySource
+from actorproc.testing.simulation.known_stream import KnownStream
 from actorproc.testing.simulation.process import Process
-from actorproc.testing.simulation.stream import Stream
 
 
-class UnsteadySource(MemorySource, Stream):
+class UnsteadySource(MemorySource, KnownStream):
     """Positions point at the start of a page: whoever resumes sees the page again from its first record.
 
     Args:

@@ -11,7 +11,7 @@ from actorproc.records import Batch
 
 
 @dataclass(eq=False, slots=True)
-class Life:
+class HandlerInstance:
     """One instance of the handler. `reason`: why it ended; None: it lives, or died without a word."""
 
     site: PartitionInfo
@@ -23,17 +23,19 @@ class Life:
         return self.reason in (CloseReason.STOPPING, CloseReason.HANDOFF)
 
 
-class Calls:
+class HandlerCalls:
     """The lives of the handler in one partition."""
 
     def __init__(self, broken: Callable[[str], None]) -> None:
         self._broken = broken
-        self._lives: dict[int, Life] = {}  # by the id of the instance, which stays as long as the loop's tasks
-        self._all: list[Life] = []
-        self._shown: dict[int, Life] = {}
+        self._lives: dict[
+            int, HandlerInstance
+        ] = {}  # by the id of the instance, which stays as long as the loop's tasks
+        self._all: list[HandlerInstance] = []
+        self._shown: dict[int, HandlerInstance] = {}
 
     def opened(self, instance: object, site: PartitionInfo) -> None:
-        self._lives[id(instance)] = life = Life(site)
+        self._lives[id(instance)] = life = HandlerInstance(site)
         self._all.append(life)
 
     def closing(self, instance: object, reason: CloseReason) -> None:

@@ -19,7 +19,14 @@ from actorproc.handlers.record_handler import RecordHandler
 from actorproc.records import Batch, Record
 from actorproc.rows.encoder import Row
 from actorproc.runtime.clock import SYSTEM
-from actorproc.testing.simulation.reference import SCHEMA, Attempt, Judge, Wish, judge_reference, judge_reference_once
+from actorproc.testing.simulation.reference_records import (
+    SCHEMA,
+    Attempt,
+    PlannedResult,
+    RecordCheck,
+    check_reference,
+    check_reference_once,
+)
 
 FLAKY = 0.02
 """Share of batches at whose end the handler raises, although all was well. Not in an attempt that may be the last."""
@@ -40,19 +47,19 @@ class Reference(PartitionHandler):
     def durable(partition: str, upto: int) -> None:
         """Told up to which sequence `ctx.commit` has said that all is durable."""
 
-    def grant(self, record: Record, wish: Wish, ctx: PartitionContext, emitted: int = 0) -> None:
+    def grant(self, record: Record, plan: PlannedResult, ctx: PartitionContext, emitted: int = 0) -> None:
         """Do what the record asks for; `emitted` of its rows are emitted already."""
-        rows = wish.rows[emitted:]
-        ctx.emit_many(record, [tuple(row.values()) for row in rows] if wish.number % 3 else rows)
-        self.settle(record, wish, ctx)
+        rows = plan.rows[emitted:]
+        ctx.emit_many(record, [tuple(row.values()) for row in rows] if plan.number % 3 else rows)
+        self.settle(record, plan, ctx)
 
-    def settle(self, record: Record, wish: Wish, ctx: PartitionContext) -> None:
+    def settle(self, record: Record, plan: PlannedResult, ctx: PartitionContext) -> None:
         """Let it fail, or give it up, if it asks for that."""
-        if wish.kind == "letter":
+        if plan.kind == "letter":
             ctx.dead_letter(record, "the record asked for it")
-        elif wish.kind == "fail":
+        elif plan.kind == "fail":
             error = ValueError(f"record {record.sequence} fails")
-            if wish.number % 2:
+            if plan.number % 2:
                 raise error
             ctx.fail(record, error)
 
@@ -62,7 +69,7 @@ class Reference(PartitionHandler):
             raise RuntimeError("the batch fails at its end")
 
 
-async def stumble() -> None:
+async def leave_cancellation_behind() -> None:
     """A task group with a task that fails, which before Python 3.13 leaves the task around it marked as cancelled."""
 
     async def fail() -> None:
@@ -79,11 +86,11 @@ class Loop(Reference):
     async def process(self, batch: Batch, ctx: PartitionContext) -> None:
         attempt = Attempt(ctx)
         for record in batch:
-            wish = attempt.wish(record)
-            if wish.number % 4 == 0:
-                await stumble()
-            await SYSTEM.sleep(wish.wait)
-            self.grant(record, wish, ctx)
+            plan = attempt.plan(record)
+            if plan.number % 4 == 0:
+                await leave_cancellation_behind()
+            await SYSTEM.sleep(plan.wait)
+            self.grant(record, plan, ctx)
         self.end(attempt, ctx)
 
 
@@ -93,7 +100,7 @@ class Plain(Reference):
     def process(self, batch: Batch, ctx: PartitionContext) -> None:
         attempt = Attempt(ctx)
         for record in batch:
-            self.grant(record, attempt.wish(record), ctx)
+            self.grant(record, attempt.plan(record), ctx)
         self.end(attempt, ctx)
 
 
@@ -112,10 +119,10 @@ class Committing(Reference):
         sure = batch.first > self._seen
         self._seen = max(self._seen, batch.last)
         for record in batch:
-            wish = attempt.wish(record)
-            await SYSTEM.sleep(wish.wait)
-            self.grant(record, wish, ctx)
-            sure = sure and wish.kind not in ("fail", "misfit")
+            plan = attempt.plan(record)
+            await SYSTEM.sleep(plan.wait)
+            self.grant(record, plan, ctx)
+            sure = sure and plan.kind not in ("fail", "misfit")
             if await commit_now_and_then(attempt, record, ctx) and sure:
                 self.durable(ctx.partition, record.sequence)
         self.end(attempt, ctx)
@@ -141,18 +148,18 @@ class Concurrent(Reference):
         attempt = Attempt(ctx)
 
         async def work(record: Record) -> None:
-            wish = attempt.wish(record)
-            as_table = wish.number % 4 == 0
+            plan = attempt.plan(record)
+            as_table = plan.number % 4 == 0
             if not as_table:
-                ctx.emit_many(record, wish.rows[:1])
+                ctx.emit_many(record, plan.rows[:1])
             if self.commits:
                 await commit_now_and_then(attempt, record, ctx, within_map=True)
-            await SYSTEM.sleep(wish.wait + LONGEST_WAIT * attempt.draw(wish.number, "wait") ** 6)
+            await SYSTEM.sleep(plan.wait + LONGEST_WAIT * attempt.draw(plan.number, "wait") ** 6)
             if as_table:
-                ctx.emit_arrow(table_of([record.sequence] * len(wish.rows), wish.rows))
-                self.settle(record, wish, ctx)
+                ctx.emit_arrow(table_of([record.sequence] * len(plan.rows), plan.rows))
+                self.settle(record, plan, ctx)
             else:
-                self.grant(record, wish, ctx, emitted=1)
+                self.grant(record, plan, ctx, emitted=1)
             if self.commits:
                 await commit_now_and_then(attempt, record, ctx, "again", within_map=True)
 
@@ -184,16 +191,16 @@ class Columns(Reference):
         for piece in (batch[:middle], batch[middle:]):
             if not len(piece):
                 continue
-            wishes = [attempt.wish(record) for record in piece]
+            wishes = [attempt.plan(record) for record in piece]
             for table in self._tables(piece, wishes, Random(f"{attempt.name}/{middle}")):  # noqa: S311
                 ctx.emit_arrow(table)
-            for record, wish in zip(piece, wishes, strict=True):
-                self.settle(record, wish, ctx)
+            for record, plan in zip(piece, wishes, strict=True):
+                self.settle(record, plan, ctx)
             if attempt.draw("commit") < 0.2:
                 await ctx.commit(piece[-1])
         self.end(attempt, ctx)
 
-    def _tables(self, piece: Batch, wishes: list[Wish], random: Random) -> Iterable[pa.Table]:
+    def _tables(self, piece: Batch, wishes: list[PlannedResult], random: Random) -> Iterable[pa.Table]:
         order = random.sample(range(len(piece)), len(piece))
         indices = pa.array([i for i in order for _ in wishes[i].rows], pa.int64())
         sequences = piece.to_arrow().column("_sequence").take(indices)
@@ -214,7 +221,7 @@ class Records(RecordHandler):
     output_schema = SCHEMA
 
     def process_record(self, record: Record, ctx: PartitionContext) -> Any:
-        return returned(Attempt(ctx).wish(record), record, ctx)
+        return returned(Attempt(ctx).plan(record), record, ctx)
 
 
 class AwaitedRecords(RecordHandler):
@@ -225,28 +232,28 @@ class AwaitedRecords(RecordHandler):
 
     async def process_record(self, record: Record, ctx: PartitionContext) -> Any:
         attempt = Attempt(ctx)
-        wish = attempt.wish(record)
-        await SYSTEM.sleep(wish.wait + LONGEST_WAIT * attempt.draw(wish.number, "wait") ** 6)
-        return returned(wish, record, ctx)
+        plan = attempt.plan(record)
+        await SYSTEM.sleep(plan.wait + LONGEST_WAIT * attempt.draw(plan.number, "wait") ** 6)
+        return returned(plan, record, ctx)
 
 
-def returned(wish: Wish, record: Record, ctx: PartitionContext) -> Row | Iterable[Row] | None:
+def returned(plan: PlannedResult, record: Record, ctx: PartitionContext) -> Row | Iterable[Row] | None:
     """What `process_record` returns for a wish."""
-    if wish.kind == "letter":
+    if plan.kind == "letter":
         ctx.dead_letter(record, "the record asked for it")
-    elif wish.kind == "fail":
-        if wish.number % 3 == 0:
-            return failing(wish.rows)
-        if wish.number % 3 == 1:
+    elif plan.kind == "fail":
+        if plan.number % 3 == 0:
+            return failing(plan.rows)
+        if plan.number % 3 == 1:
             ctx.fail(record, ValueError("fails"))
         else:
             raise ValueError("fails")
-    match wish.rows:
+    match plan.rows:
         case []:
             return None
         case [row]:
-            return row if wish.number % 3 else tuple(row.values())
-    return wish.rows if wish.number % 2 else iter(wish.rows)
+            return row if plan.number % 3 else tuple(row.values())
+    return plan.rows if plan.number % 2 else iter(plan.rows)
 
 
 def failing(rows: list[dict[str, Any]]) -> Iterable[Row]:
@@ -297,7 +304,7 @@ class Style:
 
     handler: type[PartitionHandler]
     settings: Mapping[str, Any] = field(default_factory=dict)
-    judge: Judge = judge_reference
+    check: RecordCheck = check_reference
 
 
 _MANUAL = {"auto_commit": False}
@@ -314,7 +321,7 @@ STYLES = {
     "columns": Style(Columns),
     "records": Style(Records),
     "records awaited": Style(AwaitedRecords),
-    "at most once": Style(Committing, _ONCE, judge_reference_once),
-    "at most once, map": Style(ConcurrentCommitting, _ONCE, judge_reference_once),
+    "at most once": Style(Committing, _ONCE, check_reference_once),
+    "at most once, map": Style(ConcurrentCommitting, _ONCE, check_reference_once),
 }
 """By name."""

@@ -24,7 +24,7 @@ _PAUSES = ("retry_backoff", "restart_backoff")
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class HandlerResult:
     """What became of the records, in their order."""
 
     rows: list[dict[str, Any]]
@@ -39,7 +39,7 @@ async def run_handler(
     *,
     options: Mapping[str, object] | None = None,
     settings: Settings | None = None,
-) -> Tried:
+) -> HandlerResult:
     """Run a handler on these records until all of them are committed, as a host does, but on a store in memory.
 
     Neither file nor environment is read. Pauses before another attempt are a millisecond, unless `settings` has them.
@@ -71,7 +71,7 @@ async def run_handler(
         async for piece in all_slices(store, processor.layout, [_PARTITION]):
             async for batch in read_rows(store, piece):
                 rows += batch.to_pylist(maps_as_pydicts="lossy")
-        return Tried(rows, [letter async for letter in dead_letters(store, processor.layout)])
+        return HandlerResult(rows, [letter async for letter in dead_letters(store, processor.layout)])
 
 
 def _source(records: Iterable[bytes | Record | None]) -> MemorySource:

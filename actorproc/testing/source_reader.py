@@ -15,7 +15,7 @@ from actorproc.runtime.error_text import describe_error
 from actorproc.sources.protocol import Chunk, Source
 
 
-class WrongSource(AssertionError):
+class InvalidSource(AssertionError):
     """The source breaks a rule: which one, where, what came, and what to do."""
 
 
@@ -34,7 +34,7 @@ async def reading(source: Source, name: str, partition: str, position: str, pati
     """Read from `position` until the block ends. `name`: of the source, in messages.
 
     Raises:
-        WrongSource: it does not end when it is cancelled.
+        InvalidSource: it does not end when it is cancelled.
     """
     one = Reading(source, name, partition, position, patience)
     try:
@@ -46,7 +46,7 @@ async def reading(source: Source, name: str, partition: str, position: str, pati
 
 
 class Reading:
-    """Its methods raise WrongSource where what comes breaks a rule of any one `read`."""
+    """Its methods raise InvalidSource where what comes breaks a rule of any one `read`."""
 
     def __init__(self, source: Source, name: str, partition: str, position: str, patience: float) -> None:
         self.partition, self.position, self.last = partition, position, -1
@@ -109,7 +109,7 @@ class Reading:
 
     def _fail(self, what: str, cause: BaseException | None = None) -> NoReturn:
         place = f"{self._name}, partition {self.partition!r}, after position {self.position!r} and sequence {self.last}"
-        raise WrongSource(f"{place}: {what}") from cause
+        raise InvalidSource(f"{place}: {what}") from cause
 
     async def end(self, patience: float) -> bool:
         """Cancel it. Whether it has ended."""

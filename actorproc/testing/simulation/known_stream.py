@@ -12,7 +12,7 @@ from actorproc.testing.simulation.faults import FaultyBackend
 from actorproc.testing.simulation.process import Process
 
 
-class Stream(ABC):
+class KnownStream(ABC):
     """A stream whose every record is known. `injected`: what was done to it, by kind."""
 
     injected: Counter[str]

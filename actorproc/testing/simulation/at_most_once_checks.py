@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 
 from actorproc.output.chain import Commit
 from actorproc.output.checkpoint import Checkpoint
-from actorproc.testing.simulation.calls import Calls
-from actorproc.testing.simulation.output_checks import PartitionChecks, Row
-from actorproc.testing.simulation.reference import Ended, Judge
+from actorproc.testing.simulation.handler_calls import HandlerCalls
+from actorproc.testing.simulation.output_checks import OutputChecks, Row
+from actorproc.testing.simulation.reference_records import RecordCheck, RecordResult
 
 
-class OnceChecks(PartitionChecks):
+class AtMostOnceChecks(OutputChecks):
     """As PartitionChecks, for `delivery = "at-most-once"`: records are judged at the end, as the checkpoint goes ahead of
     them. Those that left nothing although they should have are counted as lost, if they were in flight when whoever
     worked on them failed, lost the partition, or died."""
@@ -21,11 +21,11 @@ class OnceChecks(PartitionChecks):
         self,
         partition: str,
         records: Callable[[int, int], Iterable[tuple[int, bytes]]],
-        judge: Judge,
+        check: RecordCheck,
         broken: Callable[[str], None],
-        calls: Calls,
+        calls: HandlerCalls,
     ) -> None:
-        super().__init__(partition, records, judge, broken)
+        super().__init__(partition, records, check, broken)
         self._calls = calls
         self._rows: dict[int, list[Row]] = {}
         self._lines: dict[int, list[Row]] = {}
@@ -60,7 +60,7 @@ class OnceChecks(PartitionChecks):
         for sequence, value in self._records(-1, end):
             rows, letters = self._rows.pop(sequence, []), self._lines.pop(sequence, [])
             self.seen["records"] += 1
-            why = self._judge(Ended(self.partition, sequence, value, rows, letters))
+            why = self._check(RecordResult(self.partition, sequence, value, rows, letters))
             if why and not rows and not letters and self._calls.was_in_flight(sequence, *self._who_took(sequence)):
                 self.seen["lost"] += 1
             elif why:

@@ -33,7 +33,7 @@ MISFIT = 2**40
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RecordResult:
     """What became of a record. `rows`: those that bear its sequence; `letters`: its dead letters."""
 
     partition: str
@@ -43,7 +43,7 @@ class Ended:
     letters: Sequence[Mapping[str, Any]]
 
 
-Judge = Callable[[Ended], "str | None"]
+RecordCheck = Callable[[RecordResult], "str | None"]
 """Says what is wrong with the end of a record; None: nothing."""
 
 
@@ -63,7 +63,7 @@ class Attempt:
         """From 0 to below 1."""
         return zlib.crc32("/".join(map(str, (self.name, *what))).encode()) / 2**32
 
-    def wish(self, record: Record) -> Wish:
+    def plan(self, record: Record) -> PlannedResult:
         """What the record asks for in this attempt."""
         asked = record.json()
         kind, number = asked["kind"], asked["id"]
@@ -77,11 +77,11 @@ class Attempt:
         rows = [{"id": number, "part": part, "parts": count, "attempt": self.name} for part in range(count)]
         if kind == "misfit":
             rows[-1]["part"] = MISFIT
-        return Wish(number, kind, rows, wait)
+        return PlannedResult(number, kind, rows, wait)
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class PlannedResult:
     """What a record asks for: `kind` (row, many, drop, fail, letter or misfit), the rows to emit, and seconds to wait."""
 
     number: int
@@ -90,7 +90,7 @@ class Wish:
     wait: float
 
 
-def judge_reference(ended: Ended) -> str | None:
+def check_reference(ended: RecordResult) -> str | None:
     """Compare with what the record asked for."""
     asked = orjson.loads(ended.value)
     rows, letters, kind = len(ended.rows), len(ended.letters), asked["kind"]
@@ -111,14 +111,14 @@ def judge_reference(ended: Ended) -> str | None:
     return None
 
 
-def judge_reference_once(ended: Ended) -> str | None:
+def check_reference_once(ended: RecordResult) -> str | None:
     """The same where nothing is tried again: whatever fails, or is beside what fails, may have been given up."""
     if len(ended.letters) == 1 and not ended.rows:
         return None
-    return judge_reference(ended)
+    return check_reference(ended)
 
 
-def _wrong_rows(ended: Ended, asked: Mapping[str, Any]) -> str | None:
+def _wrong_rows(ended: RecordResult, asked: Mapping[str, Any]) -> str | None:
     if len({row["attempt"] for row in ended.rows}) > 1:
         return f"has rows of several attempts: {sorted(row['attempt'] for row in ended.rows)}"
     parts = ended.rows[0]["parts"]

@@ -13,12 +13,12 @@ from actorproc.storage.names import ProcessorLayout, document_partition, number_
 from actorproc.storage.store import Backend, Listing, Stored
 from actorproc.testing.simulation.faults import current_sender
 from actorproc.testing.simulation.group_checks import GroupChecks
+from actorproc.testing.simulation.known_stream import KnownStream
 from actorproc.testing.simulation.loop import current_loop
-from actorproc.testing.simulation.output_checks import PartitionChecks
-from actorproc.testing.simulation.stream import Stream
+from actorproc.testing.simulation.output_checks import OutputChecks
 
 
-class Ledger(Backend):
+class CheckedStore(Backend):
     """`truth`, which tells the checks of every write that it has taken.
 
     Args:
@@ -31,8 +31,8 @@ class Ledger(Backend):
         truth: Backend,
         layout: ProcessorLayout,
         group: GroupChecks,
-        partition: Callable[[str], PartitionChecks],
-        stream: Stream,
+        partition: Callable[[str], OutputChecks],
+        stream: KnownStream,
     ) -> None:
         self.url = truth.url
         self._truth = truth
