@@ -23,7 +23,7 @@ from actorproc.demo import DemoFailed
 from actorproc.demo.check import Letters, SparkAnswer, find_faults
 from actorproc.demo.data import DEPARTURES, CarrierDelay, Truth, events, load_departures, truth
 from actorproc.demo.fleet import Fleet
-from actorproc.demo.places import Places
+from actorproc.demo.folder import DemoFolder
 from actorproc.errors import UsageError
 
 DEMO = [sys.executable, "-m", "actorproc", "demo"]
@@ -115,12 +115,12 @@ def test_a_folder_that_is_not_the_demos_own_is_never_emptied(tmp_path: Path) -> 
     folder.mkdir()
     (folder / "thesis.txt").write_text("the only copy")
     with pytest.raises(UsageError, match=r"demo-data is not the demo's"):
-        Places(folder).prepare(1_000)
+        DemoFolder(folder).prepare(1_000)
     assert (folder / "thesis.txt").read_text() == "the only copy"
 
 
 def test_the_demos_own_folder_is_emptied_and_says_how_many_events_were_sent(tmp_path: Path) -> None:
-    places = Places(tmp_path / "demo-data")
+    places = DemoFolder(tmp_path / "demo-data")
     places.prepare(1_000)
     (places.logs / "old.log").write_text("old")
     places.prepare(2_000)

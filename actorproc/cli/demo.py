@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,6 +17,9 @@ def demo(
         int,
         typer.Option(parser=between(5_000, _ALL), metavar="N", help="Number of departures, from January 1 on."),
     ] = _ALL,
+    record: Annotated[
+        Path | None, typer.Option(metavar="FILE.svg", help="Record the live picture as an animated SVG.")
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Only check the output of the last run, in demo-data.")
     ] = False,
@@ -30,11 +34,12 @@ def demo(
       actorproc demo                   # under three minutes
       actorproc demo --events 40000    # a shorter one
       actorproc demo --check           # check it once more
+      actorproc demo --record demo.svg
 
     Empties ./demo-data first and keeps it afterwards. Needs Java 17 or newer.
     """
     from actorproc.cli.workers import PARENT_PIPE, command_line
     from actorproc.demo.main import run_demo
 
-    if not run_demo(None if check else events, serve=command_line(["serve"]), lifeline=PARENT_PIPE):
+    if not run_demo(None if check else events, serve=command_line(["serve"]), lifeline=PARENT_PIPE, record=record):
         raise typer.Exit(1)

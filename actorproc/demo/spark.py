@@ -1,4 +1,4 @@
-"""Spark's half of the demo: the dataset summed up by Spark, as JSON. Run as a program, so that Java's chatter stays in a log.
+"""Sums up the dataset with Spark, as JSON. A program of its own, so that the output of Java goes to a log.
 
 python -m actorproc.demo.spark OUTPUT_FOLDER airlines.csv
 """

@@ -1,4 +1,4 @@
-"""What the fleet is doing, read from its container as anybody could: leases from the group, commits from the output."""
+"""Watches a processor by its container: leases from the group, commits from the output."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from actorproc.storage.store import Store
 
 @dataclass(slots=True)
 class Chain:
-    """The commits of one partition, as far as they were seen."""
+    """The commits of one partition that were read."""
 
     number: int = 0
-    """Of the next commit."""
+    """Number of the next commit."""
     last: Commit | None = None
 
 
 @dataclass(slots=True)
 class Watcher:
-    """Follows a processor from outside. `look` refreshes everything here."""
+    """Follows a processor from outside. `look` refreshes all fields."""
 
     store: Store
     layout: ProcessorLayout
@@ -35,10 +35,10 @@ class Watcher:
     commits: Counter[str] = field(default_factory=Counter)
     """By host."""
     records: Counter[str] = field(default_factory=Counter)
-    """Committed, by host."""
+    """Committed records by host."""
 
     async def look(self) -> None:
-        """Read the group, and the commits that are new."""
+        """Read the group and the new commits."""
         group = await read_group(self.store, self.layout)
         if group is not None:
             self.members, self.leases = frozenset(group.members), dict(group.leases)
@@ -55,11 +55,11 @@ class Watcher:
             chain.number, chain.last = chain.number + 1, commit
 
     def owned(self, host: str) -> list[str]:
-        """Partitions that `host` has the lease of, in order."""
+        """Partitions whose lease `host` holds, in order."""
         return [p for p in self.partitions if p in self.leases and self.leases[p].owner == host]
 
     def shared_by(self, hosts: Sequence[str]) -> bool:
-        """Whether these are the members, their counts differ by at most one, and no lease is on its way."""
+        """Whether these hosts are the members, their counts differ by at most one, and no lease is moving."""
         counts = [len(self.owned(host)) for host in hosts]
         settled = all(lease.next is None for lease in self.leases.values())
         return (

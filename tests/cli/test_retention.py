@@ -46,7 +46,7 @@ def test_a_trim_can_be_tried_at_once_on_a_copy_that_the_page_on_keeping_makes_ol
     shell = Shell(tmp_path)
     for _ in range(2):
         anyio.run(processed, shell.folder)
-    (tried,) = commands((ROOT / "docs" / "retention.md").read_text(), "What goes")
+    (tried,) = commands((ROOT / "docs" / "retention.md").read_text(), "What a trim deletes")
     assert re.search(r"^[1-9]\d* files, .* would be deleted from output Delays", shell.run(tried), re.MULTILINE)
 
 

@@ -1,4 +1,4 @@
-"""The demo's folder: what is where in it, emptied only if it is the demo's own."""
+"""The demo's folder and its contents. It is emptied only if the demo made it."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ poll_interval = "200ms"
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """What is where in the folder."""
+class DemoFolder:
+    """The folder; it holds the log, the container, settings and logs of one run."""
 
-    folder: Path
+    path: Path
 
     @property
     def marker(self) -> Path:
-        """Says that the folder is the demo's, to be emptied, and how many events were sent."""
-        return self.folder / "demo.json"
+        """Marks the folder as the demo's, which may be emptied, with the number of events sent."""
+        return self.path / "demo.json"
 
     @property
     def config(self) -> Path:
-        return self.folder / "actorproc.toml"
+        return self.path / "actorproc.toml"
 
     @property
     def log(self) -> Path:
-        return self.folder / "events"
+        return self.path / "events"
 
     @property
     def container(self) -> Path:
-        return self.folder / "state"
+        return self.path / "state"
 
     @property
     def output(self) -> Path:
@@ -59,84 +59,84 @@ class Places:
 
     @property
     def logs(self) -> Path:
-        return self.folder / "logs"
+        return self.path / "logs"
 
     def prepare(self, count: int) -> int:
-        """Empty the folder, if it is the demo's own, and note how many events are going to be sent.
+        """Empty the folder, if the demo made it, and store the number of events.
 
         Raises:
-            UsageError: it is not.
+            UsageError: the folder is not the demo's.
         """
-        if self.folder.exists():
-            if not self.marker.is_file() and any(self.folder.iterdir()):
+        if self.path.exists():
+            if not self.marker.is_file() and any(self.path.iterdir()):
                 raise UsageError(
-                    f"{self.folder.absolute()} is not the demo's (it has no {self.marker.name}), "
+                    f"{self.path.absolute()} is not the demo's (it has no {self.marker.name}), "
                     "so it is not emptied: move it away, or run the demo elsewhere"
                 )
-            shutil.rmtree(self.folder)
+            shutil.rmtree(self.path)
         self.logs.mkdir(parents=True)
         self.marker.write_text(json.dumps({"events": count, "partitions": PARTITIONS}) + "\n")
         self.config.write_text(SETTINGS)
         return count
 
     def events(self) -> int:
-        """How many events the run that is there has sent.
+        """Number of events that the last run sent.
 
         Raises:
-            UsageError: there is no run.
+            UsageError: there was no run.
         """
         try:
             return int(json.loads(self.marker.read_text())["events"])
         except (OSError, ValueError, KeyError, TypeError):
-            raise UsageError(f"there is no demo in {self.folder.absolute()} to check: actorproc demo") from None
+            raise UsageError(f"there is no demo in {self.path.absolute()} to check: actorproc demo") from None
 
     @property
     def partitions(self) -> list[str]:
         return [str(number) for number in range(PARTITIONS)]
 
     def contents(self) -> list[tuple[str, str]]:
-        """(path, what it is), for people."""
+        """(path, description) of each part."""
         return [
             (f"{self.log}/", f"the log: {PARTITIONS} partitions, append-only"),
-            (f"{self.output}/", "what the handler emitted: the Parquet dataset"),
-            (f"{self.dead_letters}/", "records that failed, with their cause: JSON lines"),
-            (f"{self.container / PROCESSOR}/", "beside these two: checkpoints, group.json with the leases"),
+            (f"{self.output}/", "output: a Parquet dataset"),
+            (f"{self.dead_letters}/", "records that failed, with their errors: JSON lines"),
+            (f"{self.container / PROCESSOR}/", "also here: checkpoints, and group.json with the leases"),
             (str(self.config), "the hosts' settings"),
-            (f"{self.logs}/", "what each host and Spark logged"),
-            (str(self.marker), "how many events were sent; says that the folder is the demo's"),
+            (f"{self.logs}/", "logs of the hosts and of Spark"),
+            (str(self.marker), "number of events sent; marks the folder as the demo's"),
         ]
 
     def next_steps(self) -> list[tuple[str, str]]:
-        """(command, what it shows), each as it can be typed here."""
+        """(command, description), each as it can be typed here."""
         actorproc, python = (_typed(Path(sys.executable).parent / name) for name in ("actorproc", "python"))
         of = f"--name {PROCESSOR} --container file://{self.container}"
         return [
-            (f"{actorproc} status {of} --source file://{self.log}", "who ran what, how far it is, what lags"),
-            (f"{actorproc} output {of} --limit 5", "the rows that were committed last"),
+            (f"{actorproc} status {of} --source file://{self.log}", "hosts, partitions and lag"),
+            (f"{actorproc} output {of}", "the newest rows"),
             (f"{actorproc} dead-letters list {of} --limit 5", "flights that never left"),
             (
                 f'{python} -c "from pyspark.sql import SparkSession; SparkSession.builder.getOrCreate()'
                 f".read.parquet('{self.output}').groupBy('origin').avg('minutes').show()\"",
-                "Spark on the dataset as it is",
+                "Spark on the dataset",
             ),
             (
                 f"duckdb -c \"select origin, avg(minutes) from '{self.output}/*/*.parquet' group by origin\"",  # noqa: S608
-                "DuckDB, where it is installed, as well",
+                "DuckDB on the dataset, if it is installed",
             ),
             (
                 f"{actorproc} serve actorproc.demo.handler:Delays --name again --source file://{self.log} "
                 f"--container file://{self.container} --until-end",
-                "the same once more, on one host, as fast as it goes",
+                "the same on one host, at full speed",
             ),
             (
                 f"rm {self.output}/partition=0/{0:020d}.parquet; {actorproc} demo --check",
-                "lose a file, and the check notices",
+                "lose a file: the check notices",
             ),
         ]
 
 
 def _typed(program: Path) -> str:
-    """The program as one would type it: by its name where PATH finds this very one."""
+    """The program by its name if PATH finds it, otherwise by its path."""
     if shutil.which(program.name) == str(program):
         return program.name
     below = os.path.relpath(program)
