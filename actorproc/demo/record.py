@@ -48,8 +48,12 @@ class Recorder:
         self._story.append(line)
         self._frames.append(Group(*self._story, picture))
 
+    def look(self, picture: RenderableType) -> None:
+        """Add a frame with the present story."""
+        self._frames.append(Group(*self._story, picture))
+
     def show(self, picture: RenderableType) -> None:
-        """Add a frame with this picture only."""
+        """Add a frame without the story."""
         self._frames.append(picture)
 
     def save(self, file: Path) -> None:

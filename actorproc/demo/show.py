@@ -22,8 +22,8 @@ from actorproc.demo.record import Recorder
 from actorproc.demo.watch import Watcher
 from actorproc.runtime.clock import SYSTEM, Clock
 
-LINE_EVERY = 2.0
-"""Seconds between two lines where there is no terminal."""
+LINE_EVERY = 2.5
+"""Seconds between two lines where there is no terminal, and between two recorded frames."""
 
 RATE_OVER = 3.0
 """Seconds over which a rate is averaged."""
@@ -85,10 +85,14 @@ class Stage:
 
     def say(self, text: str, style: str = "") -> None:
         """One more line of the story, with its time."""
-        line = Text.assemble((f"{self.elapsed:6.1f} s  ", "dim"), (text, style))
-        self._console.print(line, soft_wrap=True)
+        line = self._print(text, style)
         if self._recorder:
             self._recorder.say(line, self._picture())
+
+    def _print(self, text: str, style: str = "") -> Text:
+        line = Text.assemble((f"{self.elapsed:6.1f} s  ", "dim"), (text, style))
+        self._console.print(line, soft_wrap=True)
+        return line
 
     def alert(self, host: str, text: str) -> None:
         """An error that a host logged."""
@@ -103,8 +107,11 @@ class Stage:
         if self._live is not None:
             self._live.update(self._picture(), refresh=True)
         elif now >= self._next_line:
+            self._print(self._line())
+        if now >= self._next_line:
             self._next_line = now + LINE_EVERY
-            self.say(self._line())
+            if self._recorder and self._watcher.committed:
+                self._recorder.look(self._picture())
 
     def rate(self, host: str) -> float:
         """Records that `host` commits per second."""
