@@ -20,7 +20,7 @@ _FRAME = """\
 .{unique_id}-matrix {{ font-family: Menlo, Consolas, "DejaVu Sans Mono", monospace; font-size: {char_height}px;
   line-height: {line_height}px; }}
 </style>
-<defs>{lines}</defs>{backgrounds}{matrix}</g>
+{backgrounds}{matrix}</g>
 """
 _PICTURE = """\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">
@@ -78,4 +78,5 @@ def _drawn(frame: RenderableType, name: str) -> str:
     )
     console.print(frame)
     code = _FRAME.replace("{delay}", "DELAY").replace("{total}", "TOTAL")
-    return console.export_svg(code_format=code, unique_id=name)
+    svg = console.export_svg(code_format=code, unique_id=name)
+    return re.sub(r' clip-path="[^"]*"|<text [^>]*>(?:\s|&#160;)*</text>', "", svg)  # lines are never wider
