@@ -8,7 +8,8 @@ import re
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
 from actorproc.runtime.clock import SYSTEM, Clock
-from actorproc.storage.store import Backend, Store, StoreLimits
+from actorproc.storage.backend import Backend
+from actorproc.storage.store import Store, StoreLimits
 
 SCHEMES = ("s3", "file", "memory")
 """What a store's URL may begin with."""

@@ -52,7 +52,7 @@ from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, Us
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.thread_pool import NoThread
-from actorproc.storage.store import LANE, Backend, Entry, Listing, NotModified, Stored
+from actorproc.storage.backend import LANE, Backend, Entry, Listing, NotModified, Stored
 from actorproc.stores.directories import at_home, place, remove_empty, sync, sync_folder
 from actorproc.stores.folder_metadata import HIDDEN, FolderMetadata
 

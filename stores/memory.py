@@ -12,7 +12,7 @@ from anyio.lowlevel import checkpoint
 
 from actorproc.errors import ConditionFailed
 from actorproc.runtime.clock import SYSTEM, Clock
-from actorproc.storage.store import Backend, Entry, Listing, NotModified, Stored
+from actorproc.storage.backend import Backend, Entry, Listing, NotModified, Stored
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from botocore.utils import is_valid_uri
 
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, UsageError
 from actorproc.runtime.clock import SYSTEM, Clock
-from actorproc.storage.store import LANE, Backend, Entry, Listing, NotModified, Stored, all_pages
+from actorproc.storage.backend import LANE, Backend, Entry, Listing, NotModified, Stored, all_pages
 from actorproc.stores.s3_errors import Answer, answered, unanswered, unknown_host
 
 _PAGE = 1000  # most keys that a service lists at once

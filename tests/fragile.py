@@ -8,7 +8,7 @@ from anyio.lowlevel import checkpoint
 
 from actorproc.errors import ConditionFailed
 from actorproc.runtime.clock import Clock
-from actorproc.storage.store import Backend, Listing, Stored
+from actorproc.storage.backend import Backend, Listing, Stored
 from actorproc.stores.memory import MemoryStore
 
 

@@ -16,8 +16,8 @@ from actorproc.errors import UsageError
 from actorproc.retention.boundary import RETENTION, raise_boundary
 from actorproc.retention.readers import Registry, decide, read_registry
 from actorproc.runtime.tasks import gather
+from actorproc.storage.backend import Entry
 from actorproc.storage.names import number_in, number_of
-from actorproc.storage.store import Entry
 
 _FIRST_PAGE = 1_000
 _LARGEST_PAGE = 10_000  # a folder store reads the whole folder for each page; S3 answers with a thousand at a time

@@ -20,8 +20,9 @@ from actorproc.group.peers import Peers
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
+from actorproc.storage.backend import NotModified, Stored
 from actorproc.storage.names import ProcessorLayout
-from actorproc.storage.store import Conflict, NotModified, Store, Stored
+from actorproc.storage.store import Conflict, Store
 
 log = get_logger(__name__)
 

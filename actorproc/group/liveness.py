@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from actorproc.group.heartbeat import Incarnation, expiration_of, incarnation_of
-from actorproc.storage.store import Listing
+from actorproc.storage.backend import Listing
 
 _TICK = 1.0  # seconds: how coarse a store's own clock may be, in LastModified and in Date
 

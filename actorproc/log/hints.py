@@ -22,9 +22,10 @@ from actorproc.errors import CorruptObject, StoreError
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.logger import get_logger
 from actorproc.runtime.tasks import first_cause
+from actorproc.storage.backend import Listing
 from actorproc.storage.document import Document
 from actorproc.storage.names import LOG_HEADS, is_log_head, log_head
-from actorproc.storage.store import Conflict, Listing, Store
+from actorproc.storage.store import Conflict, Store
 
 State = Literal["open", "idle", "closed"]
 

@@ -16,11 +16,12 @@ from actorproc.errors import RESTORE, CorruptObject, Fenced
 from actorproc.output.checkpoint import Checkpoint, Totals, read_checkpoint
 from actorproc.records import Cursor
 from actorproc.retention.boundary import read_boundary
+from actorproc.storage.backend import Stored
 from actorproc.storage.document import Document
 from actorproc.storage.listing import numbered_files
 from actorproc.storage.names import ProcessorLayout, number_before_id
 from actorproc.storage.parquet import Footer, footer_of, read_footer, write_parquet
-from actorproc.storage.store import Conflict, Store, Stored
+from actorproc.storage.store import Conflict, Store
 
 _COMMIT = "actorproc.commit"
 _LETTERS = "actorproc.dead_letters"

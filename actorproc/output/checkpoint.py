@@ -9,9 +9,10 @@ from msgspec.structs import replace
 
 from actorproc.errors import Fenced, StaleEpoch
 from actorproc.records import Cursor
+from actorproc.storage.backend import Stored
 from actorproc.storage.document import Document, SharedDocument
 from actorproc.storage.names import ProcessorLayout
-from actorproc.storage.store import Conflict, Store, Stored
+from actorproc.storage.store import Conflict, Store
 
 
 class Totals(msgspec.Struct, frozen=True):

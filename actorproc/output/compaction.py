@@ -20,9 +20,10 @@ from actorproc.output.compacted_file import FileMerger
 from actorproc.output.output_files import OutputFiles, PartitionFiles, key_of, originals
 from actorproc.retention.boundary import Boundary, CompactedRange, change_boundary, read_boundary
 from actorproc.runtime.tasks import gather
+from actorproc.storage.backend import Entry
 from actorproc.storage.listing import DataFile
 from actorproc.storage.names import ProcessorLayout, number_before_id, number_of
-from actorproc.storage.store import Entry, Store
+from actorproc.storage.store import Store
 
 _FETCHED_BYTES = 32 * 2**20  # of originals, fetched at once
 _FETCHED_FILES = 64

@@ -13,10 +13,11 @@ from actorproc.output.chain import Commit, OutputChain
 from actorproc.output.compacted_file import CompactedCommits
 from actorproc.output.output_files import key_of
 from actorproc.retention.boundary import NOTHING_TRIMMED, Boundary, CompactedRange, read_boundary
+from actorproc.storage.backend import Stored
 from actorproc.storage.listing import numbered_files
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.parquet import footer_of, read_footer
-from actorproc.storage.store import Store, Stored
+from actorproc.storage.store import Store
 
 _SMALL = 2**20  # bytes: originals up to that, nearly all, come with the answer that they are there
 

@@ -15,7 +15,8 @@ from actorproc.config.settings import Settings
 from actorproc.errors import StoreUnavailable
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import SYSTEM
-from actorproc.storage.store import Store, Stored
+from actorproc.storage.backend import Stored
+from actorproc.storage.store import Store
 from actorproc.stores import open_store
 
 P = ParamSpec("P")

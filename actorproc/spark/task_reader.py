@@ -13,8 +13,8 @@ from actorproc.errors import CorruptObject, SourceError
 from actorproc.spark.blocking_store import BlockingStore, open_blocking
 from actorproc.spark.dataset import FileRows, Span, same_type
 from actorproc.spark.options import ReadOptions
+from actorproc.storage.backend import Stored
 from actorproc.storage.listing import DataFile
-from actorproc.storage.store import Stored
 
 _AHEAD_FILES = 16  # fetched before they are asked for
 _AHEAD_BYTES = 64 * 2**20

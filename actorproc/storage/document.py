@@ -11,7 +11,8 @@ import orjson
 from msgspec.structs import replace
 
 from actorproc.errors import RESTORE, CorruptObject
-from actorproc.storage.store import Conflict, NotModified, Store, Stored
+from actorproc.storage.backend import NotModified, Stored
+from actorproc.storage.store import Conflict, Store
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,15 +132,14 @@ class SharedDocument(Generic[D]):
 
 VERSION = 1
 
-_MOST_DIGITS = 1_000
-"""With zeros in front. Of more than some thousands Python makes no number, and raises."""
+_MOST_DIGITS = 1_000  # Python refuses to convert more than some thousands
 
 MOST_NUMBER = 2**63 - 1
-"""Positions, numbers of files and the like are no larger: what reads a document may have 64 bits for it."""
+"""Limit of positions and file numbers: readers in other languages may have 64 bits for them."""
 
 
 def whole_number(text: str) -> int | None:
-    """What these digits say; None: they are not a number from 0 to `MOST_NUMBER`."""
+    """The number that these digits spell; None if it is not one from 0 to `MOST_NUMBER`."""
     if not text.isdecimal() or len(text) > _MOST_DIGITS:
         return None
     number = int(text)
@@ -149,19 +149,6 @@ def whole_number(text: str) -> int | None:
 def to_document(fields: Mapping[str, Any]) -> bytes:
     """The document with `fields`, its keys in order so that people find them."""
     return orjson.dumps({"version": VERSION, **fields}, option=orjson.OPT_SORT_KEYS)
-
-
-def check_types(fields: Mapping[str, Any], types: Mapping[str, tuple[type, ...]]) -> None:
-    """Each of these fields is there, and its value is of one of its types, as JSON has them: `true` is no integer.
-
-    Raises:
-        KeyError: one is not there.
-        TypeError: one is of another type; names it, its value, and what is allowed.
-    """
-    for name, allowed in types.items():
-        if type(fields[name]) not in allowed:
-            wanted = " or ".join(kind.__name__ for kind in allowed)
-            raise TypeError(f"{name} = {fields[name]!r:.80}: {wanted}")
 
 
 @contextmanager

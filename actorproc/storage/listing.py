@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from actorproc.storage.backend import Entry
 from actorproc.storage.names import number_in, numbered, partition_in
-from actorproc.storage.store import Entry, Store
+from actorproc.storage.store import Store
 
 _LARGER_PAGE = 1_000  # keys per request where foreign objects have filled a smaller page
 

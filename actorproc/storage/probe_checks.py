@@ -11,7 +11,8 @@ from typing import NamedTuple, TypeVar
 import anyio
 
 from actorproc.errors import ConditionFailed, StoreError, StoreRefused, StoreUnavailable
-from actorproc.storage.store import Entry, NotModified, Store, Stored
+from actorproc.storage.backend import Entry, NotModified, Stored
+from actorproc.storage.store import Store
 
 T = TypeVar("T")
 

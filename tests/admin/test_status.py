@@ -31,8 +31,9 @@ from actorproc.output.checkpoint import Checkpoint, Totals
 from actorproc.output.follower import ChainFollower, ChainPosition
 from actorproc.records import Cursor
 from actorproc.sources.protocol import End, Start
+from actorproc.storage.backend import Listing, Stored
 from actorproc.storage.names import ProcessorLayout, natural
-from actorproc.storage.store import Listing, Store, Stored, StoreLimits
+from actorproc.storage.store import Store, StoreLimits
 from actorproc.stores import open_store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.memory_source import MemorySource

@@ -19,8 +19,9 @@ from actorproc.output.dead_letters import dead_letters
 from actorproc.output.row_reader import all_slices, read_rows
 from actorproc.retention.boundary import read_boundary
 from actorproc.retention.readers import Reader, decide, read_registry, register, remove
+from actorproc.storage.backend import Entry, Listing
 from actorproc.storage.names import number_of
-from actorproc.storage.store import Entry, Listing, Store
+from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from tests.admin.conftest import HOUR, LAYOUT, SETTINGS, Later, Place
 from tests.spark.committing import QUICK, Fleet, Numbers

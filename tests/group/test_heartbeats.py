@@ -11,7 +11,8 @@ from structlog.testing import capture_logs
 from actorproc.errors import StoreUnavailable
 from actorproc.group.group import Group
 from actorproc.group.heartbeat import expiration_of, read_heartbeats
-from actorproc.storage.store import Store, Stored
+from actorproc.storage.backend import Stored
+from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.simulation.clock import VirtualClock
 from actorproc.testing.simulation.faults import Faults

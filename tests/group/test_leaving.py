@@ -7,7 +7,7 @@ import pytest
 
 from actorproc.errors import RemovedFromGroup
 from actorproc.group.heartbeat import read_heartbeats
-from actorproc.storage.store import Listing
+from actorproc.storage.backend import Listing
 from actorproc.testing.simulation.loop import run
 from tests.group.site import now
 

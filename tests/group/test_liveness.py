@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from actorproc.group.liveness import LivenessTracker
+from actorproc.storage.backend import Entry, Listing
 from actorproc.storage.names import ProcessorLayout
-from actorproc.storage.store import Entry, Listing
 
 LAYOUT = ProcessorLayout("p")
 B = ("b", "1")

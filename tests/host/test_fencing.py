@@ -16,8 +16,9 @@ from actorproc.group.membership import GroupDocument, read_group
 from actorproc.group.nudge import NoNudges
 from actorproc.handler.base import CloseReason
 from actorproc.handler.context import PartitionInfo
+from actorproc.storage.backend import Listing, Stored
 from actorproc.storage.names import ProcessorLayout
-from actorproc.storage.store import Listing, Store, Stored
+from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.memory_source import MemorySource
 from actorproc.testing.simulation.clock import VirtualClock

@@ -13,7 +13,8 @@ import pytest
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable
 from actorproc.log.batches import Delivery
 from actorproc.log.producer import Producer
-from actorproc.storage.store import Backend, Listing, Store, Stored, StoreLimits
+from actorproc.storage.backend import Backend, Listing, Stored
+from actorproc.storage.store import Store, StoreLimits
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.simulation.clock import VirtualClock
 from actorproc.testing.simulation.faults import LATENCY_ONLY, Faults, FaultyBackend

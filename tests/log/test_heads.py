@@ -11,7 +11,8 @@ from actorproc.errors import ConditionFailed, StoreUnavailable
 from actorproc.log.hints import FORGET_AFTER, IDLE_AFTER, SWEEP_AGES
 from actorproc.log.producer import Producer
 from actorproc.sources import LogSource
-from actorproc.storage.store import Backend, Listing, Store, Stored, StoreLimits
+from actorproc.storage.backend import Backend, Listing, Stored
+from actorproc.storage.store import Store, StoreLimits
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.simulation.clock import VirtualClock
 from actorproc.testing.simulation.faults import LATENCY_ONLY, FaultyBackend

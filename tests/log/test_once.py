@@ -9,8 +9,9 @@ import pyarrow as pa
 from actorproc.log.offsets import log_end, offset_of_time
 from actorproc.log.segment import SegmentFooter, encode_segment
 from actorproc.records import Batch
+from actorproc.storage.backend import Listing
 from actorproc.storage.names import log_file
-from actorproc.storage.store import Listing, Store
+from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 
 

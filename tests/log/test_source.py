@@ -23,8 +23,9 @@ from actorproc.records import RECORD_SCHEMA, Batch
 from actorproc.runtime.budget import ByteBudget, ReadBudget
 from actorproc.sources import LogSource, open_source
 from actorproc.sources.protocol import End
+from actorproc.storage.backend import Stored
 from actorproc.storage.names import log_file
-from actorproc.storage.store import Store, Stored, StoreLimits
+from actorproc.storage.store import Store, StoreLimits
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.simulation.clock import VirtualClock
 from actorproc.testing.simulation.faults import LATENCY_ONLY, FaultyBackend

@@ -26,9 +26,10 @@ from actorproc.rows.schema import output_schema
 from actorproc.spark.options import ReadOptions, parse_read_options
 from actorproc.spark.planning import initial_numbers, latest_numbers, plan_batch, plan_micro_batch, split_into_tasks
 from actorproc.spark.task_reader import read_spans
+from actorproc.storage.backend import Backend, Listing, Stored
 from actorproc.storage.listing import DataFile
 from actorproc.storage.names import ProcessorLayout
-from actorproc.storage.store import Backend, Listing, Store, Stored
+from actorproc.storage.store import Store
 from actorproc.stores import open_store
 from actorproc.stores.memory import MemoryStore
 from tests.spark import committing

@@ -12,8 +12,9 @@ import pytest
 from actorproc.runtime.budget import ByteBudget, ReadBudget
 from actorproc.sources import OutputSource
 from actorproc.spark.planning import plan_batch, split_into_tasks
+from actorproc.storage.backend import Stored
 from actorproc.storage.names import ProcessorLayout
-from actorproc.storage.store import Store, Stored, StoreLimits
+from actorproc.storage.store import Store, StoreLimits
 from actorproc.stores import open_store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.simulation.clock import VirtualClock

@@ -13,7 +13,7 @@ from actorproc.handler.base import PartitionHandler
 from actorproc.handler.context import PartitionContext
 from actorproc.records import Batch
 from actorproc.retention.boundary import raise_boundary
-from actorproc.storage.store import Stored
+from actorproc.storage.backend import Stored
 from tests.partition.world import World
 
 

@@ -14,8 +14,9 @@ from actorproc.host.partition_slot import HOPELESS
 from actorproc.output.checkpoint import Checkpoint
 from actorproc.records import Cursor
 from actorproc.sources.protocol import End, Start
+from actorproc.storage.backend import Stored
 from actorproc.storage.names import ProcessorLayout
-from actorproc.storage.store import Store, Stored
+from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.memory_source import MemorySource
 from actorproc.testing.simulation.clock import VirtualClock

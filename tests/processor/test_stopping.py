@@ -14,7 +14,8 @@ import structlog
 from actorproc import Batch, CloseReason, Decision, PartitionContext, PartitionInfo, Processor
 from actorproc.group.nudge import NoNudges
 from actorproc.sources.protocol import Chunk
-from actorproc.storage.store import Listing, Store
+from actorproc.storage.backend import Listing
+from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.memory_source import MemorySource
 from tests.processor.doubling import QUICK, Double, _partitions, fed, rows

@@ -21,8 +21,9 @@ from actorproc.retention.boundary import RETENTION
 from actorproc.retention.readers import Reader, read_registry, register, remove
 from actorproc.runtime.clock import SYSTEM
 from actorproc.runtime.tasks import first_cause
+from actorproc.storage.backend import Backend, Listing, Stored
 from actorproc.storage.names import number_of
-from actorproc.storage.store import Backend, Listing, Store, Stored
+from actorproc.storage.store import Store
 from actorproc.testing import (
     LATENCY_ONLY,
     Cluster,

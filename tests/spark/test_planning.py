@@ -30,9 +30,10 @@ from actorproc.spark.planning import (
 )
 from actorproc.spark.stream_reader import Stream, plan
 from actorproc.spark.task_reader import read_spans
+from actorproc.storage.backend import Listing
 from actorproc.storage.listing import DataFile
 from actorproc.storage.names import ProcessorLayout
-from actorproc.storage.store import Listing, Store
+from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from tests.spark.committing import Fleet, Numbers
 

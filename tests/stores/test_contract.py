@@ -11,7 +11,8 @@ import pytest
 
 from actorproc.config.settings import Settings
 from actorproc.errors import ConditionFailed
-from actorproc.storage.store import Backend, Conflict, NotModified, Store, Stored
+from actorproc.storage.backend import Backend, NotModified, Stored
+from actorproc.storage.store import Conflict, Store
 from actorproc.stores import open_store
 
 ROUNDS = 6

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from actorproc.errors import StoreRefused, StoreUnavailable
-from actorproc.storage.store import Stored
+from actorproc.storage.backend import Stored
 from actorproc.stores.folder import FolderStore
 from actorproc.stores.folder_metadata import HIDDEN
 

@@ -10,7 +10,8 @@ import anyio
 import pytest
 
 from actorproc.errors import ConditionFailed, StoreRefused, UsageError
-from actorproc.storage.store import Store, Stored
+from actorproc.storage.backend import Stored
+from actorproc.storage.store import Store
 from actorproc.stores.folder import FolderStore
 from actorproc.stores.folder_metadata import HIDDEN
 

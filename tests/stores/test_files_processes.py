@@ -14,7 +14,8 @@ import pytest
 
 from actorproc.errors import StoreUnavailable
 from actorproc.runtime.backoff import Backoff
-from actorproc.storage.store import Store, Stored, StoreLimits
+from actorproc.storage.backend import Stored
+from actorproc.storage.store import Store, StoreLimits
 from actorproc.stores.folder import FolderStore
 from actorproc.stores.folder_metadata import HIDDEN
 

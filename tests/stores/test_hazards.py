@@ -13,8 +13,9 @@ import pytest
 from actorproc.config.settings import Settings
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, StoreUnsafe
 from actorproc.runtime.backoff import Backoff
+from actorproc.storage.backend import Stored
 from actorproc.storage.probe import ensure_safe, probe
-from actorproc.storage.store import Conflict, Store, Stored, StoreLimits
+from actorproc.storage.store import Conflict, Store, StoreLimits
 from actorproc.stores import open_store
 from tests.servers import S3Server
 from tests.stores.keep_alive import breaking_after

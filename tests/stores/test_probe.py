@@ -20,9 +20,10 @@ from actorproc.errors import (
 )
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import Clock
+from actorproc.storage.backend import Listing, Stored
 from actorproc.storage.probe import ensure_safe, probe
 from actorproc.storage.probe_checks import RACERS
-from actorproc.storage.store import Listing, Store, Stored, StoreLimits
+from actorproc.storage.store import Store, StoreLimits
 from actorproc.stores.folder import FolderStore
 from actorproc.stores.memory import MemoryStore
 

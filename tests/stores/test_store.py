@@ -9,7 +9,8 @@ import pytest
 
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable
 from actorproc.runtime.backoff import Backoff
-from actorproc.storage.store import SLOWEST, Backend, Conflict, Listing, Store, Stored, StoreLimits
+from actorproc.storage.backend import Backend, Listing, Stored
+from actorproc.storage.store import SLOWEST, Conflict, Store, StoreLimits
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.simulation.clock import VirtualClock
 from actorproc.testing.simulation.loop import run

@@ -10,7 +10,8 @@ import pytest
 
 from actorproc.errors import ConditionFailed, StoreUnavailable
 from actorproc.runtime.clock import SYSTEM
-from actorproc.storage.store import Conflict, NotModified, Store
+from actorproc.storage.backend import NotModified
+from actorproc.storage.store import Conflict, Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.simulation.clock import VirtualClock
 from actorproc.testing.simulation.faults import LATENCY_ONLY, Faults, FaultyBackend, current_sender

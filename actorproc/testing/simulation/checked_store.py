@@ -9,8 +9,8 @@ from actorproc.group.heartbeat import incarnation_of
 from actorproc.group.membership import GroupDocument
 from actorproc.output.checkpoint import Checkpoint
 from actorproc.retention.boundary import Boundary
+from actorproc.storage.backend import Backend, Listing, Stored
 from actorproc.storage.names import ProcessorLayout, document_partition, number_of, partition_of
-from actorproc.storage.store import Backend, Listing, Stored
 from actorproc.testing.simulation.faults import current_sender
 from actorproc.testing.simulation.group_checks import GroupChecks
 from actorproc.testing.simulation.known_stream import KnownStream

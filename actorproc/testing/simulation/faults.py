@@ -15,7 +15,7 @@ from anyio.lowlevel import checkpoint
 
 from actorproc.errors import StoreError, StoreRefused, StoreUnavailable
 from actorproc.runtime.clock import SYSTEM
-from actorproc.storage.store import Backend, Listing, NotModified, Stored
+from actorproc.storage.backend import Backend, Listing, NotModified, Stored
 from actorproc.testing.simulation.loop import current_host, current_loop, start_outside
 
 T = TypeVar("T")
