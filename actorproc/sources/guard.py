@@ -91,9 +91,9 @@ class GuardedSource(Source):
     def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
         return self.read_within(partition, position, ReadBudget(ByteBudget(sys.maxsize)))
 
-    async def read_within(self, partition: str, position: str, room: ReadBudget) -> AsyncGenerator[Chunk, None]:
+    async def read_within(self, partition: str, position: str, budget: ReadBudget) -> AsyncGenerator[Chunk, None]:
         with self._user_code("read"):
-            chunks: object = self.guarded.read_within(partition, position, room)
+            chunks: object = self.guarded.read_within(partition, position, budget)
             if not isinstance(chunks, AsyncGenerator):
                 raise self._wrong("read", chunks, "an async generator: `async def read` with a `yield`")
             async with aclosing(chunks):

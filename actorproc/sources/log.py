@@ -139,7 +139,7 @@ class LogSource(Source):
         """See `Source.read`. A chunk is a row group of a file at most."""
         return self.read_within(partition, position, ReadBudget(ByteBudget(sys.maxsize)))
 
-    async def read_within(self, partition: str, position: str, room: ReadBudget) -> AsyncGenerator[Chunk, None]:
+    async def read_within(self, partition: str, position: str, budget: ReadBudget) -> AsyncGenerator[Chunk, None]:
         """See `Source.read_within`. A file is fetched when there is room for it and what is decoded of it.
 
         Raises:
@@ -153,10 +153,10 @@ class LogSource(Source):
             if base < (lowest := await self._lowest_of(partition)):
                 raise self._lost(partition, base, lowest)
             while True:
-                await room.reserve(self._file_bytes)
+                await budget.reserve(self._file_bytes)
                 body = await ahead.take(base)
                 if body is None:
-                    room.resize(0)
+                    budget.resize(0)
                     if not known:
                         await self._check_is_end(partition, base, skip)
                         known = True
@@ -172,17 +172,17 @@ class LogSource(Source):
                 known = True
                 del body, file
                 self._file_bytes = max(in_hand, self._file_bytes * 7 // 8)
-                room.resize(in_hand)
+                budget.resize(in_hand)
                 while (batch := await self._clock.run_cpu_work(size, next, batches, None, background=True)) is not None:
                     done = batch.last + 1
                     if done == end:  # the consumer may take its time, and need not hold the whole file meanwhile
                         batches.close()
-                        room.resize(batch.nbytes)
+                        budget.resize(batch.nbytes)
                         yield Chunk(batch, _position(end))
                         break
-                    room.resize(size + batch.nbytes)
+                    budget.resize(size + batch.nbytes)
                     yield Chunk(batch, _position(base, done - base))
-                    room.resize(in_hand)
+                    budget.resize(in_hand)
                 base, skip = end, 0
                 del batch
         except CorruptObject as damaged:

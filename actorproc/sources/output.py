@@ -145,7 +145,7 @@ class OutputSource(Source):
         """See `Source.read`."""
         return self.read_within(partition, position, ReadBudget(ByteBudget(sys.maxsize)))
 
-    async def read_within(self, partition: str, position: str, room: ReadBudget) -> AsyncGenerator[Chunk, None]:
+    async def read_within(self, partition: str, position: str, budget: ReadBudget) -> AsyncGenerator[Chunk, None]:
         """See `Source.read_within`. A file is fetched when there is room for it.
 
         Raises:
@@ -157,9 +157,9 @@ class OutputSource(Source):
         pause = self._settings.poll_interval
         with located(self._store.url):
             while True:
-                file = await following.file(place.number, room.reserve)
+                file = await following.file(place.number, budget.reserve)
                 if file is None:
-                    room.resize(0)
+                    budget.resize(0)
                     yield Chunk(Batch.empty(partition), _position(place))
                     await self._clock.sleep(self._clock.jitter(pause))
                     pause = min(pause * _SLOWER, SLOWEST * self._settings.poll_interval)
@@ -174,10 +174,10 @@ class OutputSource(Source):
                 batches, size = _batches(partition, file, place.rows - file.before), len(file.body)
                 number, place = place.number, ChainPosition(file.next, file.end)
                 del file
-                room.resize(size)
+                budget.resize(size)
                 while (batch := await self._clock.run_in_thread(next, batches, None, background=True)) is not None:
                     done = batch.last + 1
-                    room.resize(size + batch.nbytes)
+                    budget.resize(size + batch.nbytes)
                     yield Chunk(batch, _position(place if done == place.rows else ChainPosition(number, done)))
                 del batch, batches
 

@@ -1,4 +1,4 @@
-"""The source protocol: what a stream must offer so that a processor can read it. Write your own in thirty lines."""
+"""The protocol of sources: what a stream offers so that a processor can read it."""
 
 from __future__ import annotations
 
@@ -18,25 +18,29 @@ from actorproc.storage.store import StoreLimits
 T = TypeVar("T")
 
 Start = Literal["earliest", "latest"] | datetime
-"""Where to begin when there is no checkpoint."""
+"""Where reading begins without a checkpoint."""
 
 
 def parse_start(start: object) -> Start:
-    """`start`, if it can be one; an ISO time as text is parsed.
+    """The start that a user gave; text other than 'earliest' and 'latest' is an ISO time.
 
     Raises:
-        UsageError: it is neither 'earliest', 'latest' nor a time with its zone.
+        UsageError: it is neither 'earliest', 'latest' nor a time with a zone.
     """
     if start == "earliest" or start == "latest":
         return start
     return parse_time("start", start, "'earliest', 'latest', or ")
 
 
-def parse_time(what: str, time: object, other: str = "") -> datetime:
-    """`time`, if it is one with its zone; an ISO time as text is parsed. `what` it is, and what `other` values may be given.
+def parse_time(name: str, time: object, alternatives: str = "") -> datetime:
+    """A datetime, or ISO text, as a datetime with a zone.
+
+    Args:
+        name: of the argument, for the message.
+        alternatives: other values that are allowed, for the message.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not a time, or has no zone.
     """
     try:
         parsed = datetime.fromisoformat(time) if isinstance(time, str) else time
@@ -44,14 +48,14 @@ def parse_time(what: str, time: object, other: str = "") -> datetime:
         parsed = None
     if isinstance(parsed, datetime) and parsed.tzinfo is not None:
         return parsed
-    raise UsageError(f"{what} = {time!r}: {other}a time with its zone, such as 2013-01-01T00:00Z")
+    raise UsageError(f"{name} = {time!r}: {alternatives}a time with its zone, such as 2013-01-01T00:00Z")
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of a partition. `next`: position from which reading goes on after it, opaque to everybody but the source.
+    """Records of a partition, and the position at which reading goes on after them.
 
-    An empty batch says "nothing more for now": the reader is at the end.
+    An empty batch means that the reader has reached the current end of the partition.
     """
 
     batch: Batch
@@ -60,85 +64,99 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of a partition as it is now: the position at which a reader who has read everything stands, and the
-    sequence of the newest record (None: there is none, or the source cannot tell)."""
+    """The current end of a partition.
+
+    Attributes:
+        position: of a reader that has read everything.
+        sequence: of the newest record; None if there is no record, or if the source cannot tell.
+    """
 
     position: str
     sequence: int | None
 
 
 class Source(ABC):
-    """A stream with partitions.
+    """A stream with partitions. Subclass it to read a stream of your own.
 
-    One instance serves all partitions of a host. Positions are opaque strings; sequences are integers that grow within
-    a partition (gaps are fine). After a restart `read` gets a position that it handed out before, and may yield records
-    that were seen: the processor drops those up to the committed sequence. So a position per page is enough.
+    One instance serves all partitions of a host, on one event loop. Positions are strings that only the source understands.
+    Sequences are integers that grow within a partition, with or without gaps, and name a record for good.
     """
 
     def __str__(self) -> str:
-        """What it reads, for logs: a URL where there is one."""
+        """Name in logs and messages: `url` if the source has one, else the name of its class."""
         return str(getattr(self, "url", type(self).__name__))
 
     identity: str | None = None
-    """What tells this stream from another, even one made anew at the same place; known once it is open. A processor
-    refuses to go on with a stream of another identity than it began with. None: it cannot be told."""
+    """Tells this stream from any other, even from one that was recreated under the same name. Known once the source is open.
+    A processor refuses to continue with a stream of another identity. None: the source cannot tell."""
 
     async def open(self) -> None:
-        """Connect. Called once, before anything else."""
+        """Connect. Called once, before any other method."""
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Release connections."""
 
     async def register(self, processor: str, container: str) -> None:
-        """Called once at each start, before anything is read: what this processor has not committed yet is still needed.
+        """Register the processor as a reader, so that no retention deletes records that it has not committed.
 
-        Override it where the stream is trimmed behind its readers. `container`: URL under which the processor keeps its
-        checkpoints.
+        Called at each start before anything is read. Override it if the stream is trimmed behind its readers.
+
+        Args:
+            container: URL under which the processor keeps its checkpoints.
         """
 
     @abstractmethod
     async def partitions(self) -> Sequence[str]:
-        """Names of the partitions, no two alike, which UTF-8 must be able to hold. Asked again now and then; partitions may appear, none may vanish."""
+        """Names of the partitions. Called again from time to time: partitions may be added, but never removed."""
 
     @abstractmethod
     async def start(self, partition: str, at: Start) -> str:
-        """The position of the first record ('earliest'), after the last ('latest'), or of the first at or after a time."""
+        """Position of the first record ('earliest'), after the last one ('latest'), or of the first at or after a time.
+
+        Raises:
+            UsageError: the source does not support this start.
+        """
 
     @abstractmethod
     async def end(self, partition: str) -> End:
-        """Where the partition ends now."""
+        """The current end of the partition."""
 
     @abstractmethod
     def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
-        """Records from `position` on, for ever; waits for news by itself. An async generator.
+        """Yield records from `position` on, forever: an async generator.
 
-        Yields an empty chunk whenever it has reached the end and is about to wait.
-        Chunks may be of any size: the processor cuts them into batches. Sequences grow from record to record and from
-        chunk to chunk, or the partition stops with a SourceError.
+        It yields an empty chunk whenever it reaches the end, and then waits for new records by itself. Chunks may have any
+        size. Sequences grow from record to record and from chunk to chunk; otherwise the partition stops with a SourceError.
+
+        `position` is one that `start`, `end` or an earlier chunk returned. It may be coarse: records up to the committed
+        sequence may come again, and the processor drops them.
         """
 
-    def read_within(self, partition: str, position: str, room: ReadBudget) -> AsyncGenerator[Chunk, None]:
-        """As `read`; what the processor calls. Override it where much must be fetched to yield little: without, bytes are
-        counted only when they are yielded."""
+    def read_within(self, partition: str, position: str, budget: ReadBudget) -> AsyncGenerator[Chunk, None]:
+        """Like `read`; this is the method that the processor calls.
+
+        Override it if a chunk takes a large fetch: `await budget.reserve(size)` before the fetch. By default the bytes of a
+        chunk count once it is yielded.
+        """
         return self.read(partition, position)
 
     def sequence_before(self, partition: str, position: str) -> int | None:
-        """The sequence after which reading from `position` begins, -1 before all of them; None: it cannot be told.
+        """Sequence of the last record before `position`: -1 if there is none, None if the source cannot tell.
 
-        Override it where positions tell: by it the lag of a partition is known before its first record is processed.
+        Override it if positions contain sequences. Then the lag is known before the first record is processed.
         """
         return None
 
     def reached(self, cursor: Cursor, end: End) -> bool:
-        """Whether a reader at `cursor` has read up to `end`. Override it if positions compare otherwise than by equality."""
+        """Whether a reader at `cursor` has read up to `end`. Override it if equal positions are not the only proof."""
         return cursor.position == end.position or (end.sequence is not None and cursor.sequence >= end.sequence)
 
 
 async def with_deadline(answer: Awaitable[T], method: str, limits: StoreLimits) -> T:
-    """What a source says that may be asked over a store, with all its tries.
+    """Await a source's method, within the time that a request to the store may take with all its retries.
 
     Raises:
-        SourceError: it has said nothing for longer than these take.
+        SourceError: the method has not answered in time.
     """
     most = limits.patience + limits.timeout
     with anyio.move_on_after(most):
@@ -147,7 +165,7 @@ async def with_deadline(answer: Awaitable[T], method: str, limits: StoreLimits) 
 
 
 async def earliest_position(source: Source, partition: str) -> str | None:
-    """Position of its first record; None where the source does not tell, such as a stream that keeps nothing."""
+    """Position of the first record; None if the source does not support 'earliest', such as a stream without retention."""
     try:
         return await source.start(partition, "earliest")
     except UsageError:
@@ -155,8 +173,7 @@ async def earliest_position(source: Source, partition: str) -> str | None:
 
 
 def is_certainly_at_end(source: Source, partition: str, cursor: Cursor, end: End) -> bool:
-    """Whether a cursor that has reached `end` is there by more than a position that may be coarse: in the midst of a page it
-    can be the same as at its end."""
+    """Whether sequences prove that a cursor is at `end`. Equal positions do not, since a position may stand for a page."""
     if end.sequence is None or cursor.sequence >= end.sequence:
         return True
     before = source.sequence_before(partition, cursor.position)
