@@ -1,16 +1,12 @@
-"""The built-in log as a source."""
+"""`LogSource`: reads the built-in log."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
-from itertools import islice
-
-import anyio
 
 from actorproc.config.settings import Settings
 from actorproc.errors import CorruptObject, SourceError, StoreRefused, UsageError, locate, located
@@ -24,10 +20,9 @@ from actorproc.retention.readers import Reader, register
 from actorproc.runtime.budget import ByteBudget, ReadBudget
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
-from actorproc.runtime.tasks import first_cause
+from actorproc.sources.prefetch import FilePrefetcher, Prefetching
 from actorproc.sources.protocol import Chunk, End, Source, Start
-from actorproc.storage.listing import numbered_files
-from actorproc.storage.names import READERS, log_boundary, log_dir, log_file
+from actorproc.storage.names import READERS, log_boundary, log_file
 from actorproc.storage.parquet import read_footer
 from actorproc.storage.store import Store
 from actorproc.stores import OUTPUT_SCHEME, given_store
@@ -35,22 +30,19 @@ from actorproc.stores import OUTPUT_SCHEME, given_store
 log = get_logger(__name__)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_SLOW_GET = 0.004  # seconds
-_AHEAD_FILES = 8  # files fetched at once from a slow store
-_LISTED = 200  # files looked for at once
 
 
 class LogSource(Source):
-    """Reads a log. One instance serves all partitions of a host: one of their readers polls for all.
+    """Reads a log. One instance serves all partitions of a host; one reader polls for all of them.
 
-    A position is the base of the file to read next, or `<base>+<records of it to pass over>`.
+    A position is the base of the file to read next, or `<base>+<records of the file to skip>`.
 
     Args:
-        log: URL or folder of the log, or an opened store in which it is.
-        create: told where there is none, as of `open_log`.
+        log: URL or folder of the log, or an opened store that contains it.
+        create: how to create a log, for the message if there is none; see `open_log`.
 
     Raises:
-        UsageError: it is nothing of that kind.
+        UsageError: `log` is not a URL, a folder or a store.
     """
 
     def __init__(
@@ -68,12 +60,11 @@ class LogSource(Source):
         self._opened = AsyncExitStack()
         self._store = given_store("log", log, "the URL or folder of a log", self._settings, clock)
         self.url = self._store.url
-        self._heads = HintWatch(self._store, clock, self._settings.poll_interval)
+        self._hints = HintWatch(self._store, clock, self._settings.poll_interval)
         self._partitions: list[str] = []
-        self._lowest: Mapping[str, int] = {}  # where partitions begin, as of when we registered
-        self._get_seconds = 0.0  # what a GET takes, smoothed
-        self._ahead_bytes = 0  # fetched ahead, or about to be, over all partitions
-        self._file_bytes = ROW_GROUP_BYTES  # what a file in hand takes, decoded rows and all; of late
+        self._lowest: Mapping[str, int] = {}  # first offset of each partition when the processor registered
+        self._prefetching = Prefetching(self._store, clock, self._settings.read_ahead_bytes // 4)
+        self._file_bytes = ROW_GROUP_BYTES  # recent bytes of a file with its decoded rows
 
     async def open(self) -> None:
         """Connect.
@@ -95,7 +86,7 @@ class LogSource(Source):
         self.identity = meta.identity
 
     async def register(self, processor: str, container: str) -> None:
-        """See `Source.register`. On a log that may only be read nothing is registered, with a warning."""
+        """See `Source.register`. Without the right to write, only a warning is logged."""
         reader = Reader.of_processor(container, processor, self.identity or "")
         try:
             with located(self._store.url):
@@ -110,14 +101,13 @@ class LogSource(Source):
         return self._partitions
 
     async def start(self, partition: str, at: Start) -> str:
-        """See `Source.start`. A time is found by the records' timestamps, which need not be in order: reading begins at
-        the first record that is as late as `at`."""
+        """See `Source.start`. For a time, reading begins at the first record whose timestamp is at or after it."""
         with located(self._store.url):
             lowest = await self._lowest_of(partition)
             if at == "earliest":
                 return _position(await first_base(self._store, partition, lowest) or lowest)
-            await self._heads.refresh()
-            hint = self._heads.newest.get(partition, 0)
+            await self._hints.refresh()
+            hint = self._hints.newest.get(partition, 0)
             if at == "latest":
                 return _position(await end_offset(self._store, partition, hint))
             if not isinstance(at, datetime) or at.tzinfo is None:
@@ -127,111 +117,104 @@ class LogSource(Source):
 
     async def end(self, partition: str) -> End:
         with located(self._store.url):
-            await self._heads.refresh()
-            end = await end_offset(self._store, partition, self._heads.newest.get(partition, 0))
+            await self._hints.refresh()
+            end = await end_offset(self._store, partition, self._hints.newest.get(partition, 0))
             return End(_position(end), end - 1 if end else None)
 
     def sequence_before(self, partition: str, position: str) -> int:
-        """See `Source.sequence_before`. Raises SourceError if `position` is none of a log."""
-        return sum(_parsed(partition, position)) - 1
+        """See `Source.sequence_before`. Raises SourceError if `position` is not a position of a log."""
+        return sum(_parse_position(partition, position)) - 1
 
     def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
         """See `Source.read`. A chunk is a row group of a file at most."""
         return self.read_within(partition, position, ReadBudget(ByteBudget(sys.maxsize)))
 
     async def read_within(self, partition: str, position: str, budget: ReadBudget) -> AsyncGenerator[Chunk, None]:
-        """See `Source.read_within`. A file is fetched when there is room for it and what is decoded of it.
+        """See `Source.read_within`. Before a file is fetched, its bytes and those of its decoded rows are reserved.
 
         Raises:
-            CorruptObject: a file is not what a producer wrote.
+            CorruptObject: a file is not one that a producer wrote.
             SourceError: files at `position` were deleted.
         """
-        base, skip = _parsed(partition, position)
-        known = not base and not skip  # that there is such a place in the partition
-        ahead = _Ahead(self, partition)
+        base, skip = _parse_position(partition, position)
+        verified = not base and not skip  # the partition is known to have this position
+        files = FilePrefetcher(self._prefetching, partition)
         try:
             if base < (lowest := await self._lowest_of(partition)):
-                raise self._lost(partition, base, lowest)
+                raise self._records_lost(partition, base, lowest)
             while True:
                 await budget.reserve(self._file_bytes)
-                body = await ahead.take(base)
+                body = await files.take(base)
                 if body is None:
                     budget.resize(0)
-                    if not known:
+                    if not verified:
                         await self._check_is_end(partition, base, skip)
-                        known = True
+                        verified = True
                     await self._check_not_deleted(partition, base)
                     yield Chunk(Batch.empty(partition), _position(base, skip))
-                    await self._heads.wait(partition, base)
+                    await self._hints.wait(partition, base)
                     continue
                 size = len(body)
                 file = await self._clock.run_cpu_work(size, Segment, partition, base, body, background=True)
-                batches, end, in_hand = file.batches(skip), file.next_base, size + file.group_bytes
+                batches, end, held = file.batches(skip), file.next_base, size + file.group_bytes
                 if base + skip > end:
-                    raise self._beyond(partition, base + skip, end)
-                known = True
+                    raise self._beyond_end(partition, base + skip, end)
+                verified = True
                 del body, file
-                self._file_bytes = max(in_hand, self._file_bytes * 7 // 8)
-                budget.resize(in_hand)
+                self._file_bytes = max(held, self._file_bytes * 7 // 8)
+                budget.resize(held)
                 while (batch := await self._clock.run_cpu_work(size, next, batches, None, background=True)) is not None:
-                    done = batch.last + 1
-                    if done == end:  # the consumer may take its time, and need not hold the whole file meanwhile
+                    read = batch.last + 1
+                    if read == end:  # the consumer may be slow, and must not hold the whole file meanwhile
                         batches.close()
                         budget.resize(batch.nbytes)
                         yield Chunk(batch, _position(end))
                         break
                     budget.resize(size + batch.nbytes)
-                    yield Chunk(batch, _position(base, done - base))
-                    budget.resize(in_hand)
+                    yield Chunk(batch, _position(base, read - base))
+                    budget.resize(held)
                 base, skip = end, 0
                 del batch
-        except CorruptObject as damaged:
-            locate(damaged, self._store.url)
+        except CorruptObject as error:
+            locate(error, self._store.url)
             raise
         finally:
-            ahead.clear()
+            files.clear()
 
     async def _lowest_of(self, partition: str) -> int:
-        """Where the partition begins. What a trim has decided by the time we registered counts, done or not: who comes late
-        must not begin in what is about to go."""
+        """First offset of the partition. A trim that was decided before the processor registered counts, finished or not."""
         boundary = (await read_boundary(self._store, log_boundary(partition))).lowest
         return max(boundary, self._lowest.get(partition, 0))
 
-    async def _get(self, partition: str, base: int, size: int = 0) -> bytes | None:
-        began = self._clock.monotonic()
-        stored = await self._store.get(log_file(partition, base), size=size)
-        self._get_seconds += (self._clock.monotonic() - began - self._get_seconds) / 8
-        return stored.body if stored else None
-
     async def _check_not_deleted(self, partition: str, base: int) -> None:
-        """A position at which there is no file is the end of the partition, unless there are files beyond it."""
-        if self._heads.newest.get(partition, -1) < base:
+        """A position without a file is the end of the partition, unless files beyond it exist."""
+        if self._hints.newest.get(partition, -1) < base:
             return
         first = await first_base(self._store, partition, base)
         if first != base:
-            raise self._lost(partition, base, first)
+            raise self._records_lost(partition, base, first)
 
     async def _check_is_end(self, partition: str, base: int, skip: int) -> None:
-        """A position from before, at which there is no file, must be the end. One request, if the heads are right."""
-        await self._heads.refresh()
-        hint = self._heads.newest.get(partition, 0)
+        """A stored position without a file must be the end. Takes one request if the hints are current."""
+        await self._hints.refresh()
+        hint = self._hints.newest.get(partition, 0)
         footer = await read_footer(self._store, log_file(partition, hint))
         end = hint + footer.rows if footer is not None else -1
         if end != base:
             end = await end_offset(self._store, partition, hint)
         if end < base + skip:
-            raise self._beyond(partition, base + skip, end)
+            raise self._beyond_end(partition, base + skip, end)
         if end > base and (first := await first_base(self._store, partition, base)) != base:
-            raise self._lost(partition, base, first)
+            raise self._records_lost(partition, base, first)
 
-    def _beyond(self, partition: str, position: int, end: int) -> SourceError:
+    def _beyond_end(self, partition: str, position: int, end: int) -> SourceError:
         return SourceError(
             f"partition {partition} of the log {self._store.url} ends at {end}, and this processor has read up to {position}: "
             "its newest files were deleted, or an older copy of the log was restored. Restore the files, or start anew under "
             "another processor name"
         )
 
-    def _lost(self, partition: str, base: int, first: int | None) -> SourceError:
+    def _records_lost(self, partition: str, base: int, first: int | None) -> SourceError:
         return SourceError(
             f"partition {partition} of the log {self._store.url} has lost its records from position {base} on "
             f"({'no file begins there or later' if first is None else f'the next begin at {first}'}): they were deleted before this "
@@ -239,71 +222,15 @@ class LogSource(Source):
         )
 
 
-class _Ahead:
-    """The next files of a partition: one by one; or several at once, where the store is slow and there is much to read."""
-
-    def __init__(self, source: LogSource, partition: str) -> None:
-        self._source = source
-        self._partition = partition
-        self._listed: deque[tuple[int, int]] = deque()  # base and size
-        self._bodies: dict[int, bytes] = {}
-        self._sizes: dict[int, int] = {}  # of those that are counted: all but the one that is taken at once
-        self._in_a_row = 0  # files since we stood at the end
-
-    async def take(self, base: int) -> bytes | None:
-        """The file at `base`, or None if there is none."""
-        source = self._source
-        if base not in self._bodies and self._in_a_row >= 2 and source._get_seconds >= _SLOW_GET:
-            await self._fetch(base)
-        body = self._bodies.pop(base, None)
-        source._ahead_bytes -= self._sizes.pop(base, 0)
-        if body is None:
-            body = await source._get(self._partition, base)
-        self._in_a_row = self._in_a_row + 1 if body is not None else 0
-        return body
-
-    async def _fetch(self, base: int) -> None:
-        """Get the file at `base` and some after it."""
-        source = self._source
-        self.clear()
-        while self._listed and self._listed[0][0] < base:
-            self._listed.popleft()
-        if len(self._listed) < 2:
-            files = await numbered_files(source._store, log_dir(self._partition), base, _LISTED)
-            self._listed = deque((number, entry.size) for number, entry in files)
-        try:
-            async with anyio.create_task_group() as tasks:
-                for file, size in islice(self._listed, _AHEAD_FILES):
-                    if file != base:
-                        if source._ahead_bytes + size > source._settings.read_ahead_bytes // 4:
-                            break
-                        self._sizes[file] = size  # from now on: others must not count on the room
-                        source._ahead_bytes += size
-                    tasks.start_soon(self._get, file, size)
-        except ExceptionGroup as group:
-            raise first_cause(group) from None
-
-    async def _get(self, base: int, size: int) -> None:
-        body = await self._source._get(self._partition, base, size)
-        if body is not None:
-            self._bodies[base] = body
-
-    def clear(self) -> None:
-        """Let go of what was fetched and not taken."""
-        self._source._ahead_bytes -= sum(self._sizes.values())
-        self._sizes.clear()
-        self._bodies.clear()
-
-
 def _position(base: int, skip: int = 0) -> str:
     return f"{base}+{skip}" if skip else str(base)
 
 
-def _parsed(partition: str, position: str) -> tuple[int, int]:
+def _parse_position(partition: str, position: str) -> tuple[int, int]:
     base, _, skip = position.partition("+")
     try:
         return int(base), int(skip or 0)
     except ValueError:
         raise SourceError(
-            f"{position!r} is no position in partition {partition} of a log: was the checkpoint made with another source?"
+            f"{position!r} is not a position in partition {partition} of a log: was the checkpoint made with another source?"
         ) from None

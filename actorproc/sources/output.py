@@ -1,4 +1,4 @@
-"""A processor's committed output as a source: the next processor in a chain."""
+"""`OutputSource`: reads the committed output of another processor."""
 
 from __future__ import annotations
 
@@ -35,27 +35,25 @@ from actorproc.stores import OUTPUT_SCHEME, given_store
 log = get_logger(__name__)
 
 HEADER = "actorproc-sequence"
-"""Header of each record: the sequence of the upstream's record that the row came from."""
+"""Header of each record: the sequence of the upstream record that the row came from."""
 
-SLOWEST = 15
-"""Poll intervals between two looks at a partition in which nothing happens, at most."""
-
-_SLOWER = 1.5
-_ROWS = 10_000  # in a chunk, at most
+_IDLE_POLLS_MAX = 15  # the pause between polls of an idle partition grows to this many poll intervals
+_IDLE_FACTOR = 1.5
+_CHUNK_ROWS = 10_000
 
 
 class OutputSource(Source):
-    """Reads what another processor has committed: one record for each row, in the partition that the row is in.
+    """Reads the committed output of another processor: a record for each row, in the row's partition.
 
-    A position is `<number>+<rows>`: the commit to read next, and how many rows of the partition were read. The sequence of
-    a record is how many rows of the partition come before its own: it stays the same whatever is trimmed.
+    A position is `<number>+<rows>`: the number of the commit to read next, and the rows of the partition that were read. The
+    sequence of a record is the number of rows before it in the partition; a trim does not change it.
 
     Args:
-        container: of the other processor: its URL or folder, or an opened store.
+        container: URL or folder of the other processor's container, or an opened store.
         name: of the other processor.
 
     Raises:
-        UsageError: they are nothing of that kind.
+        UsageError: `container` is not a URL, a folder or a store, or `name` is not usable.
     """
 
     def __init__(
@@ -72,7 +70,7 @@ class OutputSource(Source):
         self._opened = AsyncExitStack()
         self._store = given_store("container", container, "the URL or folder of a container", self._settings, clock)
         self._layout = ProcessorLayout(name)
-        self._lowest: Mapping[str, int] = {}  # where partitions begin, as of when we registered
+        self._lowest: Mapping[str, int] = {}  # first commit of each partition when the processor registered
         self.url = f"{OUTPUT_SCHEME}{self._store.url}/{name}"
 
     @classmethod
@@ -80,7 +78,7 @@ class OutputSource(Source):
         """The output at a URL such as `actorproc+file://state/Delays`.
 
         Raises:
-            UsageError: it names no container and processor.
+            UsageError: the URL does not name a container and a processor.
         """
         container, slash, name = url.removeprefix(OUTPUT_SCHEME).rstrip("/").rpartition("/")
         if not slash or container.endswith(("/", ":")):
@@ -107,7 +105,7 @@ class OutputSource(Source):
                 self._opened = opened.pop_all()
 
     async def register(self, processor: str, container: str) -> None:
-        """See `Source.register`. Where the other's container may only be read nothing is registered, with a warning."""
+        """See `Source.register`. Without the right to write, only a warning is logged."""
         reader = Reader.of_processor(container, processor, self.identity or "")
         try:
             with located(self._store.url):
@@ -124,7 +122,7 @@ class OutputSource(Source):
             return sorted({*await partitions_with_state(self._store, self._layout), *(group.leases if group else ())})
 
     async def start(self, partition: str, at: Start) -> str:
-        """See `Source.start`. A time is found by when rows were committed, by their hosts' clocks."""
+        """See `Source.start`. A time is compared with commit times, which come from the hosts' clocks."""
         at = parse_start(at)
         with located(self._store.url):
             following = self._following(partition)
@@ -138,47 +136,47 @@ class OutputSource(Source):
         return End(_position(end), end.rows - 1 if end.rows else None)
 
     def sequence_before(self, partition: str, position: str) -> int:
-        """See `Source.sequence_before`. Raises SourceError if `position` is none of an output."""
-        return _parsed(partition, position).rows - 1
+        """See `Source.sequence_before`. Raises SourceError if `position` is not a position of an output."""
+        return _parse_position(partition, position).rows - 1
 
     def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
         """See `Source.read`."""
         return self.read_within(partition, position, ReadBudget(ByteBudget(sys.maxsize)))
 
     async def read_within(self, partition: str, position: str, budget: ReadBudget) -> AsyncGenerator[Chunk, None]:
-        """See `Source.read_within`. A file is fetched when there is room for it.
+        """See `Source.read_within`. The bytes of a file are reserved before it is fetched.
 
         Raises:
             CorruptObject: a file is not what was committed.
             SourceError: output at `position` was trimmed or deleted.
         """
         following = self._following(partition)
-        place = _parsed(partition, position)
+        spot = _parse_position(partition, position)
         pause = self._settings.poll_interval
         with located(self._store.url):
             while True:
-                file = await following.file(place.number, budget.reserve)
+                file = await following.file(spot.number, budget.reserve)
                 if file is None:
                     budget.resize(0)
-                    yield Chunk(Batch.empty(partition), _position(place))
+                    yield Chunk(Batch.empty(partition), _position(spot))
                     await self._clock.sleep(self._clock.jitter(pause))
-                    pause = min(pause * _SLOWER, SLOWEST * self._settings.poll_interval)
+                    pause = min(pause * _IDLE_FACTOR, _IDLE_POLLS_MAX * self._settings.poll_interval)
                     continue
-                if not file.before <= place.rows <= file.end:
+                if not file.before <= spot.rows <= file.end:
                     raise SourceError(
-                        f"partition {partition} of {self.url} is not the output that it was: {place.rows} rows of it are read, "
-                        f"and {file.key} has its rows {file.before} to {file.end}. Was it deleted and made anew? Then start anew "
-                        "under another processor name"
+                        f"partition {partition} of {self.url} was replaced: {spot.rows} rows of it were read, but {file.key} "
+                        f"has its rows {file.before} to {file.end}. If it was deleted and created again, start under another "
+                        "processor name"
                     )
                 pause = self._settings.poll_interval
-                batches, size = _batches(partition, file, place.rows - file.before), len(file.body)
-                number, place = place.number, ChainPosition(file.next, file.end)
+                batches, size = _batches(partition, file, spot.rows - file.before), len(file.body)
+                number, spot = spot.number, ChainPosition(file.next, file.end)
                 del file
                 budget.resize(size)
                 while (batch := await self._clock.run_in_thread(next, batches, None, background=True)) is not None:
                     done = batch.last + 1
                     budget.resize(size + batch.nbytes)
-                    yield Chunk(batch, _position(place if done == place.rows else ChainPosition(number, done)))
+                    yield Chunk(batch, _position(spot if done == spot.rows else ChainPosition(number, done)))
                 del batch, batches
 
     def _following(self, partition: str) -> ChainFollower:
@@ -186,22 +184,22 @@ class OutputSource(Source):
 
 
 def _batches(partition: str, file: CommittedFile, skip: int) -> Iterator[Batch]:
-    """The rows of a file but the first `skip`. Each step is CPU-heavy: run it off the loop."""
+    """The rows of a file after the first `skip`. Each step is CPU-heavy: run it outside the event loop."""
     skip = max(0, skip)
     times = np.repeat(np.round(file.times * 1e6).astype(np.int64), file.counts)
     try:
         opened = open_parquet(file.body)
-        for rows in batches_of(opened, skip, len(times), _ROWS):
+        for rows in batches_of(opened, skip, len(times), _CHUNK_ROWS):
             stop = skip + rows.num_rows
             sequences = np.arange(file.before + skip, file.before + stop, dtype=np.int64)
             yield Batch(partition, _records(rows, times[skip:stop]), pa.array(sequences))
             skip = stop
-    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:  # the last two where text is none
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:  # the last two: invalid text
         raise CorruptObject.unreadable(file.key, error) from None
 
 
 def _records(rows: pa.RecordBatch, times: np.ndarray) -> pa.RecordBatch:
-    """`times`: when they were committed, in microseconds since 1970."""
+    """Rows as records. `times`: of their commits, in microseconds since 1970."""
     count = rows.num_rows
     upstream = rows.column(SEQUENCE.name).cast(pa.string()).cast(pa.binary())
     kind = RECORD_SCHEMA.field("headers").type
@@ -215,15 +213,15 @@ def _records(rows: pa.RecordBatch, times: np.ndarray) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA)
 
 
-def _position(place: ChainPosition) -> str:
-    return f"{place.number}+{place.rows}"
+def _position(spot: ChainPosition) -> str:
+    return f"{spot.number}+{spot.rows}"
 
 
-def _parsed(partition: str, position: str) -> ChainPosition:
+def _parse_position(partition: str, position: str) -> ChainPosition:
     number, _, rows = position.partition("+")
     try:
         return ChainPosition(int(number), int(rows))
     except ValueError:
         raise SourceError(
-            f"{position!r} is no position in partition {partition} of an output: was the checkpoint made with another source?"
+            f"{position!r} is not a position in partition {partition} of an output: was the checkpoint made with another source?"
         ) from None

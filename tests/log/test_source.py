@@ -412,7 +412,7 @@ def test_files_that_are_on_their_way_count_as_fetched_ahead() -> None:
             nonlocal most
             async with aclosing(source.read(partition, "0")) as chunks:
                 async for chunk in chunks:
-                    most = max(most, source._ahead_bytes)
+                    most = max(most, source._prefetching.bytes_held)
                     if not len(chunk.batch):
                         return
 
@@ -420,7 +420,7 @@ def test_files_that_are_on_their_way_count_as_fetched_ahead() -> None:
             for partition in range(6):
                 tasks.start_soon(read, str(partition))
         assert file_size < most <= 1.1 * allowed
-        assert source._ahead_bytes == 0
+        assert source._prefetching.bytes_held == 0
 
     run(main())
 
@@ -507,7 +507,7 @@ async def test_a_position_of_another_source_is_refused() -> None:
     store = Store(MemoryStore())
     await append(store, ["a"])
     source = await opened(store)
-    with pytest.raises(SourceError, match="'12:34' is no position in partition 0 of a log"):
+    with pytest.raises(SourceError, match="'12:34' is not a position in partition 0 of a log"):
         await anext(source.read("0", "12:34"))
     with pytest.raises(UsageError, match="a datetime with a time zone"):
         await source.start("0", datetime(2013, 1, 1))  # noqa: DTZ001

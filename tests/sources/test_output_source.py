@@ -133,7 +133,7 @@ async def test_a_start_at_the_time_of_a_record_does_not_pass_over_it(store: Stor
 async def test_reading_from_any_position_gives_the_rest_with_the_same_sequences(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actorproc.sources.output._ROWS", 4)
+    monkeypatch.setattr("actorproc.sources.output._CHUNK_ROWS", 4)
     await Fleet(store).commit(p0=33)
     source = OutputSource(store, "numbers")
     first = await source.start("0", "earliest")
@@ -147,7 +147,7 @@ async def test_reading_from_any_position_gives_the_rest_with_the_same_sequences(
         rest = [(r.sequence, r.value) for b, _ in await chunks(source, "0", position) for r in b]
         assert rest == whole[batch.last + 1 :]
     assert found[-1][1] == (await source.end("0")).position == await source.start("0", "latest")
-    with pytest.raises(SourceError, match="'12' is no position in partition 0 of an output"):
+    with pytest.raises(SourceError, match="'12' is not a position in partition 0 of an output"):
         source.sequence_before("0", "12")
 
 
@@ -238,7 +238,7 @@ async def read_all(source: OutputSource, position: str) -> list[tuple[int, bytes
 async def test_what_was_compacted_is_read_on_from_any_position_and_also_while_it_happens(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actorproc.sources.output._ROWS", 4)
+    monkeypatch.setattr("actorproc.sources.output._CHUNK_ROWS", 4)
     await Fleet(store).commit(p0=60)
     source = OutputSource(store, "numbers")
     whole = await read_all(source, "0+0")
@@ -411,7 +411,7 @@ async def test_an_upstream_that_is_made_anew_while_it_is_read_is_noticed_at_the_
     for entry in (await store.list("numbers/")).entries:
         await store.delete(entry.key)
     await Fleet(store, {"max_batch_records": 5, "commit_rows": 1}).commit(p0=60)
-    with pytest.raises(SourceError, match=r"partition 0 of .*numbers is not the output that it was.*made anew"):
+    with pytest.raises(SourceError, match=r"partition 0 of .*numbers was replaced.*created again"):
         await anext(source.read("0", position))
 
 
