@@ -125,14 +125,14 @@ class OutputSource(Source):
         """See `Source.start`. A time is compared with commit times, which come from the hosts' clocks."""
         at = parse_start(at)
         with located(self._store.url):
-            following = self._following(partition)
+            follower = self._follower(partition)
             if isinstance(at, datetime):
-                return _position(await following.at(at.timestamp()))
-            return _position(await (following.first() if at == "earliest" else following.end()))
+                return _position(await follower.at(at.timestamp()))
+            return _position(await (follower.first() if at == "earliest" else follower.end()))
 
     async def end(self, partition: str) -> End:
         with located(self._store.url):
-            end = await self._following(partition).end()
+            end = await self._follower(partition).end()
         return End(_position(end), end.rows - 1 if end.rows else None)
 
     def sequence_before(self, partition: str, position: str) -> int:
@@ -150,36 +150,36 @@ class OutputSource(Source):
             CorruptObject: a file is not what was committed.
             SourceError: output at `position` was trimmed or deleted.
         """
-        following = self._following(partition)
-        spot = _parse_position(partition, position)
+        follower = self._follower(partition)
+        reached = _parse_position(partition, position)
         pause = self._settings.poll_interval
         with located(self._store.url):
             while True:
-                file = await following.file(spot.number, budget.reserve)
+                file = await follower.file(reached.number, budget.reserve)
                 if file is None:
                     budget.resize(0)
-                    yield Chunk(Batch.empty(partition), _position(spot))
+                    yield Chunk(Batch.empty(partition), _position(reached))
                     await self._clock.sleep(self._clock.jitter(pause))
                     pause = min(pause * _IDLE_FACTOR, _IDLE_POLLS_MAX * self._settings.poll_interval)
                     continue
-                if not file.before <= spot.rows <= file.end:
+                if not file.before <= reached.rows <= file.end:
                     raise SourceError(
-                        f"partition {partition} of {self.url} was replaced: {spot.rows} rows of it were read, but {file.key} "
+                        f"partition {partition} of {self.url} was replaced: {reached.rows} rows of it were read, but {file.key} "
                         f"has its rows {file.before} to {file.end}. If it was deleted and created again, start under another "
                         "processor name"
                     )
                 pause = self._settings.poll_interval
-                batches, size = _batches(partition, file, spot.rows - file.before), len(file.body)
-                number, spot = spot.number, ChainPosition(file.next, file.end)
+                batches, size = _batches(partition, file, reached.rows - file.before), len(file.body)
+                number, reached = reached.number, ChainPosition(file.next, file.end)
                 del file
                 budget.resize(size)
                 while (batch := await self._clock.run_in_thread(next, batches, None, background=True)) is not None:
                     done = batch.last + 1
                     budget.resize(size + batch.nbytes)
-                    yield Chunk(batch, _position(spot if done == spot.rows else ChainPosition(number, done)))
+                    yield Chunk(batch, _position(reached if done == reached.rows else ChainPosition(number, done)))
                 del batch, batches
 
-    def _following(self, partition: str) -> ChainFollower:
+    def _follower(self, partition: str) -> ChainFollower:
         return ChainFollower(self._store, self._layout, partition, self._lowest.get(partition, 0))
 
 
@@ -213,8 +213,8 @@ def _records(rows: pa.RecordBatch, times: np.ndarray) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA)
 
 
-def _position(spot: ChainPosition) -> str:
-    return f"{spot.number}+{spot.rows}"
+def _position(reached: ChainPosition) -> str:
+    return f"{reached.number}+{reached.rows}"
 
 
 def _parse_position(partition: str, position: str) -> ChainPosition:
