@@ -1,4 +1,4 @@
-"""`actorproc compact`: shows which files would become one, or makes them, with a bar and a summary."""
+"""`actorproc compact`: compacts with a progress bar and a summary, or shows the plan."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from actorproc.output.compaction import CompactionPlan, FileGroup
 from actorproc.runtime.java import check_java
 from actorproc.runtime.logger import get_logger
 from actorproc.spark.compaction import Compaction, compact
-from actorproc.spark.session import Session, default_master, session_options
+from actorproc.spark.session import Session
+from actorproc.spark.session_options import default_master, session_options
 from actorproc.storage.names import natural
 
 log = get_logger(__name__)
 
-_STAYS = (
-    "Left as it is: what is younger than --older-than, what no checkpoint has passed, what is large enough or alone"
-)
+_STAYS = "Left unchanged: files younger than --older-than, files beyond the checkpoint, and files that are large enough or single"
 
 
 def run(
@@ -40,14 +39,17 @@ def run(
     config: Path | None,
     given: Sequence[str] | None,
 ) -> None:
-    """Compact, or show what would be done. Exit code 1 if partitions were given up; where files are damaged, or missing, the
-    rest is done, and told, before the error."""
+    """Compact, or show the plan.
+
+    Exits with code 1 if partitions were given up. If files are corrupt or missing, the others are compacted and the
+    summary is printed before the error.
+    """
     options = session_options(master or default_master(), app=f"actorproc compact {name}", conf=conf)
     session = Session(options["spark.master"], options)
 
     def opened() -> Any:
         check_java("actorproc compact")
-        log.info("spark.starting", on=session.place)
+        log.info("spark.starting", on=session.master)
         return session.open()
 
     known: list[Compaction] = []
@@ -80,9 +82,9 @@ def run(
             print_json(_document(found, done=not dry_run and problem is None))
         else:
             run_async(lambda: _print(found, name, dry_run=dry_run, all_done=problem is None))
-    finally:  # whether or not somebody reads it
+    finally:  # also if stdout is closed
         for partition in sorted(found.given_up, key=natural):
-            typer.echo(f"partition {partition}: somebody else was at its files; run it again", err=True)
+            typer.echo(f"partition {partition}: another job was rewriting its files; run it again", err=True)
         if problem is not None:
             raise problem
         if found.given_up:
@@ -100,21 +102,19 @@ async def _print(found: Compaction, name: str, *, dry_run: bool, all_done: bool)
         await print_table(["partition", "files", "size", "to rewrite", "into", "size"], rows(), empty="no partitions")
         what = f"{counted(found.files_before, 'file')}, {sized(found.bytes_before)}"
         into = counted(len(found.groups), "file")
-        console.print(f"{what} of {name} would become {into}; nothing is changed by a dry run", markup=False)
+        console.print(f"{what} of {name} would become {into}; a dry run changes nothing", markup=False)
         console.print(_STAYS, markup=False)
         return
     before = f"{counted(found.files_before, 'file')}, {sized(found.bytes_before)}"
     after = f"{counted(found.files_after, 'file')}, {sized(found.bytes_after)}"
     swept = f"; {counted(found.swept, 'replaced file')} deleted" if found.swept else ""
     if found.files_before and not all_done:
-        made = f"{after} with {counted(found.rows, 'row')} came of some of them"
-        console.print(
-            f"{before} of {name} were to be rewritten; {made}, the others are as they were{swept}", markup=False
-        )
+        made = f"some of them became {after} with {counted(found.rows, 'row')}"
+        console.print(f"{before} of {name} were to be rewritten; {made}, the others are unchanged{swept}", markup=False)
     elif found.files_before:
         console.print(f"{before} of {name} became {after}, with {counted(found.rows, 'row')}{swept}", markup=False)
         console.print(
-            "originals go with `actorproc trim --yes` an hour later; and so do rows that every reader has passed: see docs/retention.md",
+            "`actorproc trim --yes` deletes the originals after an hour, and also rows that every reader has passed: see docs/retention.md",
             markup=False,
         )
     else:

@@ -1,4 +1,4 @@
-"""`actorproc spark`: a function of the user's over what a processor commits, run by Spark as a stream."""
+"""`actorproc spark`: runs the user's function over a processor's committed output, as a stream on Spark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from actorproc.errors import UsageError
 
 def spark(
     function: Annotated[
-        str, typer.Argument(metavar="MODULE:FUNCTION", help="Takes the rows: app:delays is def delays(rows) of app.py.")
+        str, typer.Argument(metavar="MODULE:FUNCTION", help="app:delays is def delays(rows) in app.py.")
     ],
     name: Name,
     container: Container,
@@ -25,15 +25,15 @@ def spark(
         typer.Option(
             metavar="URL",
             callback=location,
-            help="Where Spark notes how far the query is: a folder or bucket of its own.",
+            help="Where Spark stores the query's position: a folder or bucket of its own.",
         ),
     ],
     to: Annotated[
-        str, typer.Option(metavar="FORMAT", help="Where a DataFrame goes: console, parquet, delta, iceberg, kafka...")
+        str, typer.Option(metavar="FORMAT", help="Sink of a DataFrame: console, parquet, delta, iceberg, kafka...")
     ] = "console",
     path: Annotated[
         str | None,
-        typer.Option(metavar="URL", callback=location, help="The table's place, for formats that have one."),
+        typer.Option(metavar="URL", callback=location, help="Location of the table, for formats that need one."),
     ] = None,
     mode: Annotated[
         str | None,
@@ -47,18 +47,18 @@ def spark(
         str,
         typer.Option(
             metavar="TIME|available-now",
-            help="How often to look: 10s, 1m; a bare number is seconds. Or what is there now, then end.",
+            help="Time between micro-batches: 10s, 1m, or seconds. available-now: process existing rows, then exit.",
         ),
     ] = "10s",
     max_rows: Annotated[
-        int | None, typer.Option(parser=count, metavar="N", help="About so many rows in a micro-batch; default: all.")
+        int | None, typer.Option(parser=count, metavar="N", help="Approximate limit of a micro-batch; default: none.")
     ] = None,
-    max_files: Annotated[int | None, typer.Option(parser=count, metavar="N", help="The same, in files.")] = None,
+    max_files: Annotated[int | None, typer.Option(parser=count, metavar="N", help="The same limit in files.")] = None,
     columns: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Read only these; Spark does not prune them by itself.")
+        str | None, typer.Option(metavar="A,B", help="Read only these columns; Spark does not prune them.")
     ] = None,
     native: Annotated[
-        bool, typer.Option("--native", help="Read with Spark's own file stream (docs/spark.md compares).")
+        bool, typer.Option("--native", help="Read with Spark's own file stream (see docs/spark.md).")
     ] = False,
     master: Annotated[
         str | None, typer.Option(metavar="MASTER", help="local[2,4], spark://host:7077; default: all cores here.")
@@ -68,25 +68,23 @@ def spark(
     ] = None,
     package: Annotated[
         list[str] | None,
-        typer.Option(metavar="GROUP:NAME:VERSION", help="Jars from Maven Central for the session; repeatable."),
+        typer.Option(metavar="GROUP:NAME:VERSION", help="JARs from Maven Central; repeatable."),
     ] = None,
     conf: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Any option of Spark's; wins over what is set for you; repeatable."),
+        typer.Option(metavar="NAME=VALUE", help="An option of Spark; overrides ours; repeatable."),
     ] = None,
     max_failures: Annotated[
-        int, typer.Option(parser=count, metavar="N", help="Give up after N failures without a micro-batch in between.")
+        int, typer.Option(parser=count, metavar="N", help="Give up after N failures in a row.")
     ] = 10,
     stop_within: Annotated[
-        str, typer.Option(metavar="TIME", help="How long the micro-batch under way may take to end on SIGTERM.")
+        str, typer.Option(metavar="TIME", help="Time for the current micro-batch to finish on SIGTERM.")
     ] = "30s",
-    wait: Annotated[
-        str, typer.Option(metavar="TIME", help="How long to wait for a processor that has never run to begin.")
-    ] = "0s",
+    wait: Annotated[str, typer.Option(metavar="TIME", help="How long to wait for the processor's first start.")] = "0s",
     config: Config = None,
     settings: Set = None,
 ) -> None:
-    """Run a function of yours over what a processor commits, as a stream on Spark. Each row comes once.
+    """Run your function over a processor's committed output, as a stream on Spark. Each row is read once.
 
     \b
       # app.py
@@ -100,37 +98,39 @@ def spark(
       actorproc spark app:f --checkpoint s3://bucket/c --master spark://host:7077
       actorproc spark app:flights --checkpoint c --to parquet --path tables/f
 
-    The function takes the rows and, by name if it wants them, `spark`, `checkpoint` and `trigger`. It returns a
-    DataFrame; or a writer (`rows.writeStream.foreachBatch(...)`), which is started with checkpoint and trigger;
-    or a query that it started. A query that fails is started again and goes on from its checkpoint.
+    The function takes the rows, and optionally parameters named `spark`, `checkpoint` and `trigger`. It returns a
+    DataFrame; or a writer (`rows.writeStream.foreachBatch(...)`), which is started with the checkpoint and the
+    trigger; or a query that it has started. A query that fails is restarted from its checkpoint.
 
-    SIGTERM or Ctrl-C lets the micro-batch end; a second one ends at once. Needs Java 17 or newer, and the extra
-    `spark`.
+    SIGTERM or Ctrl-C finishes the current micro-batch; a second one exits at once. Needs Java 17 or newer, and the
+    extra `spark`.
     """
-    asked = dict(locals())
+    given = dict(locals())
     _check_extra()
-    from actorproc.cli.spark_query import SparkArguments, run
+    from actorproc.cli.spark_arguments import SparkArguments
+    from actorproc.cli.spark_query import run
 
-    run(SparkArguments.of(asked), config, settings)
+    run(SparkArguments.parse(given), config, settings)
 
 
 def check(spark_option: str, words: Sequence[str]) -> None:
-    """Before the hosts begin whose rows a query is to read: whether this command, given these words, can begin.
+    """Check the query of `serve --spark` before the hosts start.
 
     Args:
-        spark_option: of `serve --spark`, in which the words were given.
+        spark_option: the value of `--spark`, for messages.
+        words: the value split into words: arguments of this command.
 
     Raises:
-        UsageError: PySpark, Java or the function is not there, or the words are not what this command takes.
+        UsageError: PySpark, Java or the function is missing, or this command does not take the words.
     """
-    asked: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
 
     @wraps(spark)
-    def note(**given: Any) -> None:
-        asked.update(given)
+    def collect(**given: Any) -> None:
+        parameters.update(given)
 
     app = typer.Typer()
-    app.command(cls=Command, add_help_option=False)(note)
+    app.command(cls=Command, add_help_option=False)(collect)
     try:
         get_command(app).main(list(words), "actorproc spark", standalone_mode=False)
     except Exception as error:
@@ -138,13 +138,13 @@ def check(spark_option: str, words: Sequence[str]) -> None:
             raise
         raise UsageError(f"--spark {spark_option!r}: {message}") from None
     _check_extra()
-    from actorproc.cli.spark_query import SparkArguments, prepare
+    from actorproc.cli.spark_arguments import SparkArguments
 
-    prepare(SparkArguments.of(asked), "serve --spark")
+    SparkArguments.parse(parameters).check("serve --spark")
 
 
 def _check_extra() -> None:
     try:
         import actorproc.spark  # noqa: F401
-    except ImportError as error:  # no PySpark, or an old one
+    except ImportError as error:  # PySpark is missing or too old
         raise UsageError(str(error)) from None

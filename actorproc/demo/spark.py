@@ -18,9 +18,10 @@ def sum_up(output: str, airlines: str) -> dict[str, object]:
     """
     from pyspark.sql import functions as f
 
-    from actorproc.spark.session import SHORT, Session, session_options
+    from actorproc.spark.session import Session
+    from actorproc.spark.session_options import SHORT_LIVED, session_options
 
-    options = session_options("local[2,4]", app="actorproc demo", conf={"spark.ui.enabled": "false"}, java=SHORT)
+    options = session_options("local[2,4]", app="actorproc demo", conf={"spark.ui.enabled": "false"}, java=SHORT_LIVED)
     spark = Session("local[2,4]", options).open()
     try:
         rows = spark.read.parquet(output)

@@ -1,4 +1,4 @@
-"""A store for callers that are not async: its event loop has a thread of its own, so it works in notebooks, too."""
+"""A store for blocking callers. Its event loop runs in a thread of its own, so it also works in notebooks."""
 
 from __future__ import annotations
 
@@ -26,41 +26,41 @@ _BACKOFF = Backoff(0.1, 5.0)
 
 
 class BlockingStore(NamedTuple):
-    """An open store and the loop in which it lives."""
+    """An open store and the portal to its event loop."""
 
     store: Store
     portal: BlockingPortal
 
     def call(self, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of async `work`."""
+        """Run async `work` and return its result."""
         return self.portal.call(lambda: work(*args, **kwargs))
 
     def get(self, key: str, size: int) -> Future[Stored | None]:
-        """The object, later, which had `size` bytes when it was listed; None if there is no such object."""
+        """Start to fetch an object of `size` bytes; None if there is no such object."""
         return self.portal.start_task_soon(partial(self.store.get, key, size=size))
 
 
 @contextmanager
-def open_blocking(url: str, settings: Settings, *, patient: bool = False) -> Iterator[BlockingStore]:
-    """The store at `url`. `patient`: it was there before, so if it is away it is tried for `store_patience`.
+def open_blocking(url: str, settings: Settings, *, retry: bool = False) -> Iterator[BlockingStore]:
+    """Open the store at `url`. `retry`: try for `store_patience` if it is unavailable.
 
     Raises:
         UsageError, StoreError: as `open_store` and its connecting do.
     """
     with start_blocking_portal() as portal:
-        unopened = _patiently(url, settings) if patient else _at_once(url, settings)
-        with portal.wrap_async_context_manager(unopened) as store:
+        store_context = _open_with_retries(url, settings) if retry else _open(url, settings)
+        with portal.wrap_async_context_manager(store_context) as store:
             yield BlockingStore(store, portal)
 
 
 @asynccontextmanager
-async def _at_once(url: str, settings: Settings) -> AsyncIterator[Store]:
+async def _open(url: str, settings: Settings) -> AsyncIterator[Store]:
     async with open_store(url, settings) as store:
         yield store
 
 
 @asynccontextmanager
-async def _patiently(url: str, settings: Settings) -> AsyncIterator[Store]:
+async def _open_with_retries(url: str, settings: Settings) -> AsyncIterator[Store]:
     give_up = SYSTEM.monotonic() + settings.store_patience
     async with AsyncExitStack() as stack:
         for attempt in count(1):

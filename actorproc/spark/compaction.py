@@ -1,17 +1,18 @@
-"""`compact`: Spark rewrites small committed files into well-sized ones, some at a time, and readers are switched to them.
+"""`compact`: Spark rewrites small committed files into larger ones, some at a time, and switches readers to them.
 
-What a task writes nobody is told of; the driver tells, group by group as they are done, in the order of the commits. So it
-may be killed anywhere and run again. Protocol: docs/protocol.md.
+Readers do not see a file that a task writes. The driver switches them to it, group by group, in the order of the commits.
+So the job can be killed anywhere and run again. Protocol: docs/protocol.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 
 import orjson
 import pyarrow as pa
+from msgspec.structs import asdict
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -27,39 +28,39 @@ from actorproc.retention.boundary import RETENTION, CompactedRange
 from actorproc.rows.schema import output_schema
 from actorproc.runtime.tasks import gather
 from actorproc.spark.blocking_store import BlockingStore, open_blocking
-from actorproc.spark.cores import cores
-from actorproc.spark.errors import error_text, java_ended_message, translate_error
+from actorproc.spark.errors import error_text, java_exited, translate_error
+from actorproc.spark.session import is_connect, parallelism
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 
 TARGET_SIZE = 128 * 2**20
-"""Bytes: what Spark reads in one task by default. A task that writes such a file holds it in memory."""
+"""Bytes: Spark's default size of a task's input. A task that writes such a file holds it in memory."""
 
-_GROUPS_PER_CORE = 4  # that are done between two looks at the driver: enough to even out, few enough to lose
-_NAMED = 10  # files, in the error that ends a compaction
+_GROUPS_PER_CORE = 4  # in one Spark job: enough to even out tasks, few enough to lose when the job is killed
+_NAMED_FILES = 10  # in the error that ends a compaction
 
 
 @dataclass(slots=True)
 class Compaction:
-    """What was to be done, and what came of it. Bytes are of files in the store."""
+    """The plan of a compaction, and its result. Sizes are in bytes of files in the store."""
 
     plans: Sequence[CompactionPlan] = field(repr=False)
     files_before: int = 0
-    """Of what is or was to be rewritten."""
+    """Files that are to be rewritten, or were."""
     bytes_before: int = 0
     files_after: int = 0
     bytes_after: int = 0
     rows: int = 0
     swept: int = 0
-    """Compacted files, replaced or left by a job that died, that were deleted."""
+    """Compacted files that were deleted: replaced ones, and those that a killed job left."""
     given_up: set[str] = field(default_factory=set)
-    """Partitions at which somebody else was at work; run it again."""
+    """Partitions at which another job was working; run the compaction again."""
     failed: list[CorruptObject | SourceError] = field(default_factory=list)
-    """What is wrong with files that could not be compacted."""
+    """One error for each file that could not be compacted."""
 
     @property
     def groups(self) -> list[FileGroup]:
-        """Files that become one, each."""
+        """Each group becomes one file."""
         return [group for found in self.plans for group in found.groups]
 
 
@@ -76,39 +77,39 @@ def compact(
     began: Callable[[Compaction], None] = lambda _: None,
     done: Callable[[FileGroup], None] = lambda _: None,
 ) -> Compaction:
-    """Rewrite what processor `name` committed in small files into files of about `target_size` bytes.
+    """Rewrite the small files of processor `name` into files of about `target_size` bytes.
 
-    Readers of ours find each row in one place at every moment. The originals stay until `actorproc trim` deletes them.
-    Killed, it can be run again; two at once do no harm.
+    The readers of actorproc see each row exactly once at every moment. The originals stay until `actorproc trim` deletes
+    them. A killed compaction can be run again, and two at once do no harm.
 
     Args:
-        spark: a session; or what makes one, asked only if there is something to do.
-        container: its URL.
+        spark: a session; or a function that makes one, called only if there is something to do.
+        container: URL.
         target_size: in bytes, or text such as "256MiB".
-        older_than: seconds (or text such as "6h") since the youngest commit that is taken.
-        keep: seconds for which compacted files that were replaced stay for queries that were planned before; an hour at
-            least.
-        dry_run: change nothing; tell what would be done.
+        older_than: compact only commits that are this old, in seconds or text such as "6h".
+        keep: replaced compacted files stay this long, for queries that were planned before; at least an hour.
+        dry_run: only plan.
         settings: how to reach the store; default: environment and `actorproc.toml`.
-        began: told what will be done, or with `dry_run` would be. done: told of each group as readers are switched to its file.
+        began: called with the plan.
+        done: called with each group after readers were switched to its file.
 
     Raises:
-        UsageError: there is no such processor; an argument is wrong; the session is of Spark Connect.
-        CorruptObject, SourceError: files are not what was written there, or missing; what could be done is done.
-        StoreError: the store could not be read or written; what is done is done.
+        UsageError: there is no such processor; an argument is wrong; or the session is one of Spark Connect.
+        CorruptObject, SourceError: files are changed or missing. Everything else was compacted.
+        StoreError: the store could not be read or written. Finished groups stay compacted.
     """
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
-        raise UsageError("compact needs a session of its own process, such as local[*], not one of Spark Connect")
+    if is_connect(spark):
+        raise UsageError("compact needs a session in this process, such as local[*], not one of Spark Connect")
     target = count_of_bytes("target_size", target_size)
     age, kept = duration("older_than", older_than), duration("keep", keep)
     if kept < RETENTION:
         raise UsageError(
-            f"keep = {kept:g} s: {RETENTION:g} s (1h) at least; queries that were planned before still read"
+            f"keep = {kept:g} s: at least {RETENTION:g} s (1h); queries that were planned before still read the files"
         )
     settings = settings or Settings.load()
     layout = ProcessorLayout(name)
-    with open_blocking(container, settings) as place:
-        schema, plans = place.call(_planned, place.store, layout, target, age)
+    with open_blocking(container, settings) as blocking:
+        schema, plans = blocking.call(_plan, blocking.store, layout, target, age)
         found = Compaction(plans)
         found.files_before = sum(group.files for group in found.groups)
         found.bytes_before = sum(group.size for group in found.groups)
@@ -116,27 +117,30 @@ def compact(
         began(found)
         if not dry_run:
             if found.groups:
-                work = _Work(place.store.url, settings, layout, schema)
-                _Job(spark if isinstance(spark, SparkSession) else spark(), place, work, found, done).run_all()
-            swept = place.call(gather, [p.partition for p in plans], partial(sweep, place.store, layout, keep=kept))
-            found.swept = sum(len(gone) for gone in swept.values())
+                rewrite = _RewriteTask(blocking.store.url, settings, layout, schema)
+                session = spark if isinstance(spark, SparkSession) else spark()
+                _Driver(session, blocking, rewrite, found, done).run_all()
+            swept = blocking.call(
+                gather, [p.partition for p in plans], partial(sweep, blocking.store, layout, keep=kept)
+            )
+            found.swept = sum(len(deleted) for deleted in swept.values())
     if found.failed:
-        raise _together(found.failed)
+        raise _combined(found.failed)
     return found
 
 
-def _together(failed: Sequence[CorruptObject | SourceError]) -> CorruptObject | SourceError:
+def _combined(failed: Sequence[CorruptObject | SourceError]) -> CorruptObject | SourceError:
     """One error for all."""
     if len(failed) == 1:
         return failed[0]
-    shown = [str(error) for error in failed[:_NAMED]]
-    more = f"; and {len(failed) - _NAMED} more" if len(failed) > _NAMED else ""
-    return SourceError(f"{len(failed)} files keep others from being compacted: {'; '.join(shown)}{more}")
+    named = [str(error) for error in failed[:_NAMED_FILES]]
+    more = f"; and {len(failed) - _NAMED_FILES} more" if len(failed) > _NAMED_FILES else ""
+    return SourceError(f"{len(failed)} files keep others from being compacted: {'; '.join(named)}{more}")
 
 
 @dataclass(frozen=True)
-class _Work:
-    """What tasks need to know."""
+class _RewriteTask:
+    """Rewrites groups of files in a task. Pickled to the tasks."""
 
     url: str
     settings: Settings
@@ -144,17 +148,17 @@ class _Work:
     schema: pa.Schema
 
     def __call__(self, groups: Sequence[FileGroup], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """In a task: do the groups whose indices come. What is wrong with a file is no fault of the task's: it is said."""
-        with open_blocking(self.url, self.settings, patient=True) as place:
+        """Rewrite the groups whose indices arrive. A bad file is reported rather than raised: a retry would not help."""
+        with open_blocking(self.url, self.settings, retry=True) as blocking:
             for index in (value.as_py() for batch in batches for value in batch.column(0)):
                 try:
-                    made = place.call(merge, place.store, self.layout, groups[index], self.schema)
+                    made = blocking.call(merge, blocking.store, self.layout, groups[index], self.schema)
                     report = orjson.dumps({"made": made and asdict(made)})
                 except CorruptObject as error:
                     report = orjson.dumps({"corrupt": error.args})
-                except pa.ArrowException as error:  # likewise
+                except pa.ArrowException as error:
                     first = self.layout.output_file(groups[index].partition, groups[index].first)
-                    why = f"cannot be written anew together with those after it: {error}"
+                    why = f"cannot be merged with the files after it: {error}"
                     report = orjson.dumps({"corrupt": (first, why, self.url)})
                 yield pa.record_batch([[index], [report]], schema=_REPORT)
 
@@ -162,50 +166,50 @@ class _Work:
 _REPORT = pa.schema([("group", pa.int64()), ("report", pa.binary())])
 
 
-class _Job:
-    """The driver's side."""
+class _Driver:
+    """Runs the tasks, and switches readers to their files."""
 
     def __init__(
         self,
         spark: SparkSession,
-        place: BlockingStore,
-        work: _Work,
+        blocking: BlockingStore,
+        rewrite: _RewriteTask,
         found: Compaction,
         done: Callable[[FileGroup], None],
     ) -> None:
         self._spark = spark
-        self._place = place
-        self._work = work
+        self._blocking = blocking
+        self._rewrite = rewrite
         self._found = found
         self._done = done
-        self._stopped: set[str] = set()  # partitions of which no more can be done
+        self._stopped: set[str] = set()  # partitions with a bad original
 
     def run_all(self) -> None:
-        """Rewrite all groups, some at a time, but for those with files that are not what was written there.
+        """Rewrite all groups except those with bad files.
 
         Raises:
-            ActorprocError: a task failed again and again.
+            ActorprocError: a task failed on every try.
         """
         groups = self._found.groups
         try:
-            at_once = cores(self._spark) * _GROUPS_PER_CORE
+            at_once = parallelism(self._spark) * _GROUPS_PER_CORE
             for start in range(0, len(groups), at_once):
                 self._run(groups[start : start + at_once])
         except (Py4JNetworkError, ConnectionError) as error:
-            then = "What was rewritten stays so; run it again"
-            raise QueryFailed(java_ended_message(error, "rewrites files", then)) from error
+            then = "Rewritten files stay; run it again"
+            raise QueryFailed(java_exited(error, "rewrites files", then)) from error
         except (Py4JJavaError, PySparkException) as error:
             raise translate_error(error, "rewriting files") from error
         except Py4JError as error:
             raise QueryFailed(f"rewriting files: {error_text(error)}") from error
 
     def _run(self, groups: Sequence[FileGroup]) -> None:
-        """Rewrite some, and switch readers to what came of them."""
+        """Rewrite some groups in one Spark job, and switch readers to the new files."""
         groups = [group for group in groups if group.partition not in self._stopped | self._found.given_up]
         if not groups:
             return
         frame = self._spark.range(0, len(groups), 1, len(groups)).mapInArrow(
-            partial(self._work, groups), "group long, report binary"
+            partial(self._rewrite, groups), "group long, report binary"
         )
         reports = {row["group"]: orjson.loads(bytes(row["report"])) for row in frame.collect()}
         for planned in self._found.plans:
@@ -217,8 +221,8 @@ class _Job:
                 if "corrupt" in report:
                     self._found.failed.append(CorruptObject(*report["corrupt"]))
                     if not group.originals:
-                        continue  # readers stay where they are led to, and may be led elsewhere for what follows
-                    self._stopped.add(planned.partition)  # originals are taken in order
+                        continue  # compacted before: readers stay where they are, and later groups can go on
+                    self._stopped.add(planned.partition)  # originals are compacted in order
                     break
                 if not report["made"]:
                     self._found.given_up.add(planned.partition)
@@ -228,9 +232,10 @@ class _Job:
                 self._switch(planned, made)
 
     def _switch(self, planned: CompactionPlan, made: Sequence[tuple[FileGroup, CompactedRange]]) -> None:
-        told = {r.put_id for r in self._place.call(switch, self._place.store, self._work.layout, planned, made)}
+        ranges = self._blocking.call(switch, self._blocking.store, self._rewrite.layout, planned, made)
+        switched = {result.put_id for result in ranges}
         for group, result in made:
-            if result.put_id not in told:
+            if result.put_id not in switched:
                 self._found.given_up.add(planned.partition)
                 continue
             self._found.files_after += 1
@@ -239,14 +244,14 @@ class _Job:
             self._done(group)
 
 
-async def _planned(
+async def _plan(
     store: Store, layout: ProcessorLayout, target_size: int, older_than: float
 ) -> tuple[pa.Schema, list[CompactionPlan]]:
     if (problem := await missing_processor(store, layout.processor)) is not None:
         raise UsageError(problem)
     partitions = await partitions_with_state(store, layout)
     plans = await plan(store, layout, partitions, target_size=target_size, older_than=older_than)
-    declared = await read_schema(store, layout)  # after the listing: no file there has a column that is not in it
+    declared = await read_schema(store, layout)  # after the listing: it has all columns of the listed files
     if declared is None:
-        raise CorruptObject(layout.schema, "is missing; every processor writes it as it starts", store.url)
+        raise CorruptObject(layout.schema, "is missing; every processor writes it when it starts", store.url)
     return output_schema(declared), plans

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pkgutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
 from typing import Any
@@ -19,23 +20,23 @@ from actorproc.output.row_reader import partitions_with_state
 from actorproc.records import SEQUENCE
 from actorproc.rows.schema import PARTITION_COLUMN, schema_to_ddl
 from actorproc.spark.blocking_store import open_blocking
-from actorproc.spark.cores import cores
-from actorproc.spark.dataset import nullable
-from actorproc.spark.native import native_options, native_url
+from actorproc.spark.data_source import ActorprocSource
+from actorproc.spark.hadoop import native_url, s3a_options
 from actorproc.spark.options import (
-    check_limit,
     check_partitions,
     check_start_sequence,
     checked_names,
     explicit_settings_as_options,
     settings_as_options,
 )
-from actorproc.spark.output import PARTITION, Output, check_column_names
+from actorproc.spark.output import PARTITION, Output
+from actorproc.spark.schema import check_column_names, nullable
+from actorproc.spark.session import is_connect, parallelism
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores import open_store
 
-_NEVER = "36500d"  # Spark's own file stream passes over files that are a week older than the newest it has seen
+_NO_MAX_AGE = "36500d"  # by default Spark's file stream skips files a week older than the newest
 
 
 def read_output(
@@ -49,43 +50,43 @@ def read_output(
     native: bool | None = None,
     settings: Settings | None = None,
 ) -> DataFrame:
-    """What processor `name` has committed: the handler's columns, `_partition` and `_sequence`.
+    """The committed output of processor `name`: the handler's columns, `_partition` and `_sequence`.
 
     Args:
-        container: its URL.
+        container: URL.
         columns: only these, in this order.
         partitions: only these.
-        start_sequence: only rows from this `_sequence` on; a number, or one by partition. Where some of them were trimmed,
-            those that are left, without an error.
-        native: with Spark's own Parquet reader (True), or with the data source, which needs no jar (False); None: with
-            Spark's own where Spark reaches the store (`file://`; `s3://` if its `s3a` jars are there).
+        start_sequence: only rows from this `_sequence` on; one number, or numbers by partition. Trimmed rows are missing
+            without an error.
+        native: True: read with Spark's own Parquet reader. False: read through the data source, which needs no JARs.
+            None: use Spark's own reader if it reaches the store (`file://`, or `s3://` with the `s3a` JARs).
         settings: how to reach the store; default: environment and `actorproc.toml`.
 
     Raises:
-        UsageError: an argument is wrong; there is no such processor, column or partition; or Spark itself does not reach the
-            store.
+        UsageError: an argument is wrong; there is no such processor, column or partition; or `native` is True and Spark
+            cannot read the store.
         StoreError: the store could not be read.
     """
-    wanted = _Wanted(container, name, columns, partitions, start_sequence)
-    if _is_remote(spark):
-        return wanted.remote(spark, spark.read, settings, native)
+    selection = _selection(container, name, columns, partitions, start_sequence)
+    if is_connect(spark):
+        return selection.load_remotely(spark, spark.read, settings, native)
     settings = settings or Settings.load()
-    schema, url, folders = wanted.look(settings, files=native is not False)
+    schema, url, files = selection.look(settings, files=native is not False)
     path = native_url(spark, url)
     if path is None and native:
         raise _unreachable(url)
-    if folders is None and native:
+    if files is None and native:
         raise UsageError(
-            f"output of {name} at {url} is trimmed up to amid a compacted file, of which Spark's own reader would show all rows; "
-            "leave native out"
+            f"output of {name} at {url} is trimmed within a compacted file, of which Spark's own reader would show all "
+            "rows; leave native out"
         )
-    if path is not None and folders:
-        frames = []
-        for folder, keys in folders.items():
-            reader = spark.read.options(**native_options(path, settings), basePath=f"{path}/{folder}")
-            frames.append(reader.schema(_in_files(schema)).parquet(*(f"{path}/{key}" for key in keys)))
-        return wanted.of_files(reduce(DataFrame.unionAll, frames), schema)
-    return wanted.source(spark, spark.read, settings, schema, url)
+    if path is None or not files:
+        return selection.load(spark, spark.read, settings, schema, url)
+    frames = []
+    for folder, keys in files.items():
+        reader = spark.read.options(**s3a_options(path, settings), basePath=f"{path}/{folder}")
+        frames.append(reader.schema(_file_schema(schema)).parquet(*(f"{path}/{key}" for key in keys)))
+    return selection.apply_to(reduce(DataFrame.unionAll, frames), schema)
 
 
 def stream_output(
@@ -101,183 +102,191 @@ def stream_output(
     native: bool = False,
     settings: Settings | None = None,
 ) -> DataFrame:
-    """The same as a stream: what is there, then what is committed later. Arguments as for `read_output`, and:
+    """The committed output of processor `name` as a stream: existing rows first, then new ones.
 
     Args:
-        max_rows, max_files: about so many rows, or files, in a micro-batch. (PySpark 4.2 or newer.)
-        native: with Spark's own file stream: faster per row, but it lists the whole output at each trigger, remembers
+        container, name, columns, partitions, start_sequence, settings: as for `read_output`.
+        max_rows, max_files: approximate limits of a micro-batch (PySpark 4.2 or newer).
+        native: use Spark's own file stream. It is faster per row, but lists the whole output at each trigger, remembers
             each file, and does not notice that output was trimmed before it was read.
 
     Raises:
         UsageError, StoreError: as `read_output`.
     """
-    wanted = _Wanted(container, name, columns, partitions, start_sequence)
-    check_limit("max_rows", max_rows)
-    check_limit("max_files", max_files)
+    selection = _selection(container, name, columns, partitions, start_sequence)
+    for argument, limit in (("max_rows", max_rows), ("max_files", max_files)):
+        if limit is not None and (type(limit) is not int or limit < 1):  # True is an int, too
+            raise UsageError(f"{argument} = {limit!r}: a whole number, 1 or more")
     limits = {"maxRowsPerTrigger": max_rows, "maxFilesPerTrigger": max_files}
-    given = {option: str(limit) for option, limit in limits.items() if limit is not None}
-    if not native or _is_remote(spark):
-        stream = spark.readStream.options(**given)
-        if _is_remote(spark):
-            return wanted.remote(spark, stream, settings, native)
-        settings = settings or Settings.load()
-        schema, url, _ = wanted.look(settings, files=False)
-        return wanted.source(spark, stream, settings, schema, url)
+    stream = spark.readStream.options(**{option: str(limit) for option, limit in limits.items() if limit is not None})
+    if is_connect(spark):
+        return selection.load_remotely(spark, stream, settings, native)
     settings = settings or Settings.load()
+    schema, url, files = selection.look(settings, files=native)
+    if not native:
+        return selection.load(spark, stream, settings, schema, url)
     if max_rows is not None:
         raise UsageError(
-            "max_rows (--max-rows) does not go with native (--native): Spark's own file stream counts files; use max_files (--max-files)"
+            "max_rows (--max-rows) does not go with native (--native): Spark's own file stream counts files; use "
+            "max_files (--max-files)"
         )
-    schema, url, folders = wanted.look(settings, files=True)
     path = native_url(spark, url)
     if path is None:
         raise _unreachable(url)
-    if folders is not None and not folders:
+    if files is not None and not files:
         raise UsageError(f"{name} at {url} has no output yet, and Spark's own file stream needs some; leave native out")
-    if folders is None or len(folders) > 1 or wanted.originals not in folders:
+    if files is None or set(files) != {selection.originals}:
         raise UsageError(
-            f"output of {name} at {url} was compacted, and Spark's own file stream sees the originals only, while they are "
-            "there; leave native out"
+            f"output of {name} at {url} was compacted, and Spark's own file stream sees only the original files, until "
+            "they are trimmed; leave native out"
         )
-    reader = spark.readStream.options(**given, **native_options(path, settings), maxFileAge=_NEVER)
-    return wanted.of_files(reader.schema(_in_files(schema)).parquet(f"{path}/{wanted.originals}"), schema)
+    reader = stream.options(**s3a_options(path, settings), maxFileAge=_NO_MAX_AGE)
+    return selection.apply_to(reader.schema(_file_schema(schema)).parquet(f"{path}/{selection.originals}"), schema)
 
 
-class _Wanted:
-    """What is asked for, and how either reader is told."""
+def _selection(
+    container: str,
+    name: str,
+    columns: Sequence[str] | None,
+    partitions: Sequence[str] | None,
+    start: int | Mapping[str, int] | None,
+) -> _Selection:
+    if start is not None:
+        check_start_sequence(f"start_sequence = {start!r}", start)
+    return _Selection(
+        container,
+        name,
+        columns=None if columns is None else checked_names("columns", columns),
+        partitions=None if partitions is None else checked_names("partitions", partitions),
+        start={str(name): first for name, first in start.items()} if isinstance(start, Mapping) else start,
+    )
 
-    def __init__(
-        self,
-        container: str,
-        name: str,
-        columns: Sequence[str] | None,
-        partitions: Sequence[str] | None,
-        start: int | Mapping[str, int] | None,
-    ) -> None:
-        self._container = container
-        self._layout = ProcessorLayout(name)
-        self.originals = self._layout.output.rstrip("/")
-        self._compacted = self._layout.compacted.rstrip("/")
-        self._name = name
-        self._columns = None if columns is None else checked_names("columns", columns)
-        self._partitions = None if partitions is None else checked_names("partitions", partitions)
-        if start is not None:
-            check_start_sequence(f"start_sequence = {start!r}", start)
-        self._start = {str(name): first for name, first in start.items()} if isinstance(start, Mapping) else start
+
+@dataclass(frozen=True)
+class _Selection:
+    """The rows and columns that are wanted of a processor's output, for either reader."""
+
+    container: str
+    name: str
+    columns: Sequence[str] | None
+    partitions: Sequence[str] | None
+    start: int | Mapping[str, int] | None
+
+    @property
+    def originals(self) -> str:
+        """The folder of the files that were committed; compacted ones are in another."""
+        return ProcessorLayout(self.name).output.rstrip("/")
 
     def look(self, settings: Settings, *, files: bool) -> tuple[pa.Schema, str, Mapping[str, Sequence[str]] | None]:
-        """The schema of all columns, the URL in full, and, if `files` are wanted, what Spark's own reader is to read: keys of
-        folders and files by the folder that they are in; nothing if nothing was committed, None if it would read too much."""
-        output = Output(self._name)
-        with open_blocking(self._container, settings) as place:
-            schema = pa.schema(map(nullable, place.call(output.schema, place.store)))
-            named = [*(self._partitions or ()), *(self._start if isinstance(self._start, Mapping) else ())]
+        """The schema of all columns, the absolute URL, and if `files`: what Spark's own reader must read, see `_files`."""
+        output = Output(self.name)
+        with open_blocking(self.container, settings) as blocking:
+            store = blocking.store
+            schema = pa.schema(map(nullable, blocking.call(output.schema, store)))
+            named = [*(self.partitions or ()), *(self.start if isinstance(self.start, Mapping) else ())]
             if named:
-                check_partitions(named, place.call(output.partitions, place.store), output.at(place.store.url))
-            folders = place.call(self._folders, place.store) if files else {}
-            if self._columns is not None:
-                check_column_names(self._name, self._columns, schema)
-            return schema, place.store.url, folders
+                check_partitions(named, blocking.call(output.partitions, store), output.title(store.url))
+            if self.columns is not None:
+                check_column_names(self.name, self.columns, schema.names)
+            return schema, store.url, blocking.call(self._files, store) if files else {}
 
-    async def _folders(self, store: Store) -> Mapping[str, Sequence[str]] | None:
-        """None: a compacted file begins with rows that were trimmed, which Spark's own reader would show."""
-        where = OutputFiles(self._layout)
-        boundaries = (await where.look(store)).values()
+    async def _files(self, store: Store) -> Mapping[str, Sequence[str]] | None:
+        """Keys of folders and files, by the folder that holds them; empty if nothing was committed.
+
+        None if a compacted file begins with trimmed rows, which Spark's own reader would show.
+        """
+        layout = ProcessorLayout(self.name)
+        output_files = OutputFiles(layout)
+        boundaries = (await output_files.look(store)).values()
         if any(boundary.ranges and boundary.ranges[0].first < boundary.lowest for boundary in boundaries):
             return None
         if not any(boundary.originals for boundary in boundaries):
-            return (
-                {self.originals: [self.originals]} if (await store.list(self._layout.output, limit=1)).entries else {}
-            )
-        partitions = await partitions_with_state(store, self._layout)
-        wanted = [partition for partition in partitions if self._partitions is None or partition in self._partitions]
-        found: dict[str, list[str]] = {self.originals: [], self._compacted: []}
-        for file in chain(*(await where.files(store, dict.fromkeys(wanted, 0))).values()):
-            found[self._compacted if file.compacted else self.originals].append(file.key)
+            exists = (await store.list(layout.output, limit=1)).entries
+            return {self.originals: [self.originals]} if exists else {}
+        partitions = await partitions_with_state(store, layout)
+        wanted = [partition for partition in partitions if self.partitions is None or partition in self.partitions]
+        compacted = layout.compacted.rstrip("/")
+        found: dict[str, list[str]] = {self.originals: [], compacted: []}
+        for file in chain(*(await output_files.files(store, dict.fromkeys(wanted, 0))).values()):
+            found[compacted if file.compacted else self.originals].append(file.key)
         return {folder: keys for folder, keys in found.items() if keys}
 
-    def source(self, spark: SparkSession, reader: Any, settings: Settings, schema: pa.Schema, url: str) -> DataFrame:
-        """Through the data source. Spark is told the schema, which is known: the data source would look for it again; and the
-        place in full: its processes may have other working directories."""
-        wanted = schema if self._columns is None else pa.schema([schema.field(column) for column in self._columns])
-        reader = self._told(spark, reader, settings_as_options(settings)).option("tasks", cores(spark))
+    def load(self, spark: SparkSession, reader: Any, settings: Settings, schema: pa.Schema, url: str) -> DataFrame:
+        """Read through the data source.
+
+        It gets the schema, which it would otherwise look up again, and the absolute URL, since Spark's processes may have
+        other working directories.
+        """
+        wanted = schema if self.columns is None else pa.schema([schema.field(column) for column in self.columns])
+        reader = self._configure(spark, reader, settings_as_options(settings)).option("tasks", parallelism(spark))
         return reader.schema(schema_to_ddl(wanted, exact=True)).load(url)  # type: ignore[no-any-return]
 
-    def remote(self, spark: SparkSession, reader: Any, settings: Settings | None, native: bool | None) -> DataFrame:
-        """Through the data source, which runs elsewhere."""
+    def load_remotely(
+        self, spark: SparkSession, reader: Any, settings: Settings | None, native: bool | None
+    ) -> DataFrame:
+        """Read through the data source on a Spark Connect server."""
         if native:
-            raise UsageError(
-                "native=True does not go with Spark Connect: this process cannot tell what the server reaches"
-            )
-        reader = self._told(spark, reader, explicit_settings_as_options(settings) if settings is not None else {})
-        # In full: a path is one of this process, not of the server's.
-        place = open_store(self._container, settings or Settings()).url
-        frame: DataFrame = reader.load(place)
-        if self._columns is None:
+            raise UsageError("native=True does not go with Spark Connect: only the server knows what it reaches")
+        reader = self._configure(spark, reader, explicit_settings_as_options(settings) if settings is not None else {})
+        url = open_store(self.container, settings or Settings()).url  # a path is relative to this process
+        frame: DataFrame = reader.load(url)
+        if self.columns is None:
             return frame
-        check_column_names(self._name, self._columns, frame.schema)
-        chosen = frame.schema.__class__([frame.schema[column] for column in self._columns])
-        return reader.schema(chosen).load(place)  # type: ignore[no-any-return]
+        check_column_names(self.name, self.columns, frame.schema.names)
+        chosen = frame.schema.__class__([frame.schema[column] for column in self.columns])
+        return reader.schema(chosen).load(url)  # type: ignore[no-any-return]
 
-    def _told(self, spark: SparkSession, reader: Any, riding: Mapping[str, str]) -> Any:
-        """The reader, with what the data source has to know."""
+    def _configure(self, spark: SparkSession, reader: Any, settings: Mapping[str, str]) -> Any:
+        """The reader with the options of the data source."""
         _register(spark)
-        options = {**riding, "name": self._name}
-        if self._partitions is not None:
-            options["partitions"] = json.dumps(self._partitions)
-        if self._start is not None:
-            options["startSequence"] = json.dumps(self._start)
+        options = {**settings, "name": self.name}
+        if self.partitions is not None:
+            options["partitions"] = json.dumps(self.partitions)
+        if self.start is not None:
+            options["startSequence"] = json.dumps(self.start)
         return reader.format("actorproc").options(**options)
 
-    def of_files(self, frame: DataFrame, schema: pa.Schema) -> DataFrame:
-        """What is wanted of what Spark's own Parquet reader finds. In SQL: each call of a function for a column asks Java ten
-        times, which for a few of them takes longer than planning does."""
-        if self._partitions is not None:
-            frame = frame.where(f"{_NAME_IN_PATH} IN ({', '.join(map(_literal, self._partitions))})")
-        if isinstance(self._start, int):
-            frame = frame.where(f"{SEQUENCE.name} >= {self._start}")
-        elif self._start is not None:
-            for name, start in self._start.items():
-                frame = frame.where(f"{_NAME_IN_PATH} <> {_literal(name)} OR {SEQUENCE.name} >= {start}")
-        columns = self._columns if self._columns is not None else schema.names
+    def apply_to(self, frame: DataFrame, schema: pa.Schema) -> DataFrame:
+        """Select the wanted rows and columns from a frame of Spark's own Parquet reader."""
+        if self.partitions is not None:
+            frame = frame.where(f"{_PARTITION_NAME} IN ({', '.join(map(_literal, self.partitions))})")
+        if isinstance(self.start, int):
+            frame = frame.where(f"{SEQUENCE.name} >= {self.start}")
+        elif self.start is not None:
+            for name, start in self.start.items():
+                frame = frame.where(f"{_PARTITION_NAME} <> {_literal(name)} OR {SEQUENCE.name} >= {start}")
+        columns = self.columns if self.columns is not None else schema.names
         return frame.selectExpr(
-            *(f"{_NAME_IN_PATH} AS {c}" if c == PARTITION.name else f"`{c.replace('`', '``')}`" for c in columns)
+            *(f"{_PARTITION_NAME} AS {c}" if c == PARTITION.name else f"`{c.replace('`', '``')}`" for c in columns)
         )
 
 
-# Spark makes one character of each %XX in a folder's name; ours are bytes of UTF-8.
-# (Only names that are not ASCII have any: for each row the way there and back takes longer than the rest of it.)
-_NAME_IN_PATH = (
+# Spark decodes each %XX in a folder's name to one character; ours encode bytes of UTF-8. Only names beyond ASCII have
+# any, and decoding every row takes longer than the rest of the scan: hence the test.
+_PARTITION_NAME = (
     "CASE WHEN octet_length({0}) = length({0}) THEN {0} ELSE decode(encode({0}, 'ISO-8859-1'), 'UTF-8') END"
 ).format(f"`{PARTITION_COLUMN}`")
 
 
 def _literal(text: str) -> str:
-    """`text` in Spark's SQL, whatever the session says of backslashes."""
+    """`text` as a SQL expression that does not depend on the session's escaping rules."""
     return f"decode(X'{text.encode().hex()}', 'UTF-8')"
 
 
-def _in_files(schema: pa.Schema) -> str:
-    """What Spark's own reader is to find there: in the files, and in the names of their folders."""
+def _file_schema(schema: pa.Schema) -> str:
+    """The schema that Spark's own reader finds in the files and in the names of their folders."""
     stored = [field for field in schema if field.name != PARTITION.name]
     return schema_to_ddl(pa.schema([*stored, pa.field(PARTITION_COLUMN, pa.string())]), exact=True)
 
 
-def _is_remote(spark: SparkSession) -> bool:
-    """Whether the session is of Spark Connect: then the driver, and its settings, are elsewhere."""
-    return type(spark).__module__.startswith("pyspark.sql.connect")
-
-
 def _register(spark: SparkSession) -> None:
-    """Spark finds our data source by itself, but not in an editable installation, whose modules no search lists."""
+    """Register the data source in an editable installation. In others Spark finds `pyspark_actorproc` by itself."""
     if not any(module.name == "pyspark_actorproc" for module in pkgutil.iter_modules()):
-        from actorproc.spark.data_source import ActorprocSource
-
         spark.dataSource.register(ActorprocSource)
 
 
 def _unreachable(url: str) -> UsageError:
     return UsageError(
-        f"Spark itself does not reach {url}: for s3:// it needs the jars of s3a (docs/spark.md names them), other stores "
-        "it does not know. Leave native out, and the data source reads it"
+        f"Spark's own reader cannot read {url}: for s3:// it needs the s3a JARs (see docs/spark.md), and it does not know "
+        "other stores. Leave native out to read through the data source"
     )

@@ -40,14 +40,14 @@ LETTER_SCHEMA = pa.schema(
         pa.field("time", pa.timestamp("us", "UTC"), False),
     ]
 )
-"""As `actorproc dead-letters list --json` shows them, keys and values being the bytes that they were."""
+"""The fields of `actorproc dead-letters list --json`; keys and values are the original bytes."""
 
 
 class DeadLetters(Dataset):
-    """Published dead letters. Numbers are commits, those without dead letters being left out.
+    """Published dead letters. Numbers are commits; commits without dead letters are left out.
 
-    A commit's letters are published before the next commit is made. So whoever sees a number sees, by listing anew, every
-    lower one there will ever be.
+    A commit's letters are published before the next commit is made. So after a number was seen, a new listing shows every
+    lower number that will ever exist.
     """
 
     kind = "dead letters"
@@ -85,7 +85,7 @@ class DeadLetters(Dataset):
     def decode(
         self, partition: str, number: int, stop: int, key: str, body: bytes, columns: Sequence[str]
     ) -> tuple[Iterator[FileRows], int]:
-        # Each line is parsed as a whole; Arrow is made of what is asked for, and of what rows are filtered by.
+        # Each line is parsed whole. Only wanted columns, and the sequence to filter by, become Arrow.
         wanted = [field for field in LETTER_SCHEMA if field.name in columns or field.name == "sequence"]
         return self._letters(key, body, pa.schema(wanted)), number + 1
 
@@ -101,7 +101,7 @@ class DeadLetters(Dataset):
 
 
 def _decoded(letter: dict[str, Any]) -> dict[str, Any]:
-    """A letter with its bytes and times as such."""
+    """The letter with bytes and timestamps decoded."""
     headers = [{**header, "value": decoded(header["value"], header.get("encoding"))} for header in letter["headers"]]
     return {
         **letter,

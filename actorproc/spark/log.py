@@ -1,4 +1,4 @@
-"""The built-in log as a dataset for Spark, its columns named as those of Spark's Kafka source."""
+"""The built-in log as a dataset for Spark, with the columns of Spark's Kafka source."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LOG_SCHEMA = pa.schema(
 
 
 class Log(Dataset):
-    """Records of the built-in log. The number of a file is its base: the next file's is that plus its records."""
+    """Records of the built-in log. A file's number is its base sequence; the next file's is that plus its records."""
 
     kind = "log"
 
@@ -65,7 +65,7 @@ class Log(Dataset):
                 return trimmed[partition]
             if not await first_base(store, partition):
                 return 0
-            # A listing may pass over a file that is made meanwhile; one that begins after a later file was seen does not.
+            # A listing may miss a file that is created meanwhile. One that starts after a later file was seen does not.
             return await first_base(store, partition) or 0
 
         return await gather(partitions, lowest)
@@ -81,16 +81,18 @@ class Log(Dataset):
 
         return await gather(list(starts), of)
 
-    async def check(self, store: Store, first: Mapping[str, Sequence[DataFile]], starts: Mapping[str, int]) -> None:
+    async def check_not_trimmed(
+        self, store: Store, first: Mapping[str, Sequence[DataFile]], starts: Mapping[str, int]
+    ) -> None:
         boundaries = await self._boundaries.read(store)
         for partition, files in first.items():
             start, boundary = starts.get(partition, 0), boundaries.get(partition, NOTHING_TRIMMED).lowest
             if start < boundary:
-                raise self.lost(store, partition, start, boundary, f"the log was trimmed below {boundary}")
+                raise self.lost_error(store, partition, start, boundary, f"the log was trimmed below {boundary}")
             if files and files[0].number > start and await store.get(log_file(partition, start), tail=1) is None:
-                raise self.lost(store, partition, start, files[0].number, "the files before it were deleted")
+                raise self.lost_error(store, partition, start, files[0].number, "the files before it were deleted")
 
-    async def after(self, store: Store, partition: str, file: DataFile) -> int:
+    async def next_number(self, store: Store, partition: str, file: DataFile) -> int:
         return (await read_footer_at(store, partition, file.number))[1]
 
     async def rows(self, store: Store, partition: str, first: int, stop: int) -> int:

@@ -1,7 +1,7 @@
-"""The way back: a DataFrame's rows into a built-in log, each once per job or micro-batch.
+"""Writes a DataFrame's rows to a built-in log, each row once per job or micro-batch.
 
-Tasks stage their rows, sorted by partition of the log; nobody reads those. What staged objects make up the batch is
-decided on the driver, which appends them: see `actorproc.log.transactions`. So what a task does twice, or a job that
+Tasks stage their rows, sorted by partition of the log; readers do not see staged objects. The driver decides which staged
+objects make up the batch, and appends them: see `actorproc.log.transactions`. So a task that runs twice, or a job that
 fails before its commit, leaves nothing in the log.
 """
 
@@ -26,56 +26,57 @@ from actorproc.log.transactions import UNNAMED, Transactions, abandon, is_begun,
 from actorproc.records import RECORD_SCHEMA
 from actorproc.runtime.clock import SYSTEM
 from actorproc.spark.blocking_store import BlockingStore, open_blocking
-from actorproc.spark.python_worker import called_by_spark
-from actorproc.spark.quick_ack import QuickAck
-from actorproc.spark.target import WriteOptions, check_record_columns, to_records
+from actorproc.spark.options import WriteOptions
+from actorproc.spark.python_worker import QuickAck, called_by_spark
+from actorproc.spark.schema import check_record_columns, to_records
 from actorproc.storage.names import log_staged
 from actorproc.storage.store import Store
 
 _HOW_TO_CREATE = 'create it by writing with .option("logPartitions", 8), or with: actorproc produce --log {url} --partitions 8 FILE.jsonl'
 STAGE_BYTES = 32 * 2**20
-"""Bytes of rows that a task holds before it stages them."""
+"""A task stages its rows whenever it holds so many bytes."""
 
-_QUERY = "sql.streaming.queryId"  # local properties of a task; the id stands in the checkpoint and outlives restarts
-_BATCH = "streaming.sql.batchId"
+# Local properties of a task. The query's id is in its checkpoint, and survives restarts.
+_QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
 
-Rows = tuple[pa.RecordBatch, npt.NDArray[np.uint32]]
+RoutedRows = tuple[pa.RecordBatch, npt.NDArray[np.uint32]]
 
 
 class Message(WriterCommitMessage):
-    """What a task has staged, and for which transaction."""
+    """The objects that a task has staged, and their transaction."""
 
     def __init__(self, transaction: str, staged: Sequence[StagedFile]) -> None:
         self.transaction = transaction
         self.staged = staged
 
 
-class _Writer(QuickAck):
-    """What both writers do. Made on the driver, pickled to the tasks, settings included."""
+class _LogWriter(QuickAck):
+    """The common part of both writers. Made on the driver, and pickled to the tasks with the settings."""
 
-    def __init__(self, target: WriteOptions, schema: StructType, overwrite: bool) -> None:
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise UsageError(
-                f'a log keeps what it has, and {target.url} cannot be overwritten: write with mode("append"), or '
-                'outputMode("append") for a stream'
+                f'the log {options.url} cannot be overwritten: write with mode("append"), or outputMode("append") for a '
+                "stream"
             )
         check_record_columns(schema)
-        self._target = target
+        self._options = options
 
     def _open(self) -> AbstractContextManager[BlockingStore]:
-        return open_blocking(self._target.url, self._target.settings, patient=True)
+        return open_blocking(self._options.url, self._options.settings, retry=True)
 
     def _stage(self, rows: Iterator[pa.RecordBatch], partitions: int, transaction: str, batch: int) -> Message:
-        """What a task does. `partitions`: of the log."""
+        """Stage a task's rows. `partitions`: of the log."""
         task = TaskContext.get()
         number = task.partitionId() if task else 0
-        # The same for each attempt: where rows without a key go.
+        # Seeded: each attempt sends rows without a key to the same partitions.
         router = Router(partitions, "sticky", Random(f"{transaction}/{batch}/{number}"))  # noqa: S311
         now = pa.scalar(SYSTEM.now(), RECORD_SCHEMA.field("timestamp").type)
         staged: list[StagedFile] = []
-        waiting: list[Rows] = []
+        waiting: list[RoutedRows] = []
         size = 0
-        with self._open() as place:
+        with self._open() as blocking:
             for found in rows:
                 if not found.num_rows:
                     continue
@@ -83,104 +84,105 @@ class _Writer(QuickAck):
                 waiting.append((records, router.choose_many(records)))
                 size += records.nbytes
                 if size >= STAGE_BYTES:
-                    staged.append(_put(place, waiting, size, transaction, batch))
+                    staged.append(_put(blocking, waiting, size, transaction, batch))
                     waiting, size = [], 0
             if waiting:
-                staged.append(_put(place, waiting, size, transaction, batch))
+                staged.append(_put(blocking, waiting, size, transaction, batch))
         return Message(transaction, staged)
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None], batch: int, *, in_turn: bool = False) -> None:
-        """What the driver does, once all tasks are done. `in_turn`: see `Transactions.commit`."""
+        """Append the rows of all tasks, on the driver. `in_turn`: see `Transactions.commit`."""
         given = [message for message in messages if isinstance(message, Message)]
         if not given:
             return
         staged = [one for message in given for one in message.staged]
-        with self._open() as place:
-            place.call(_append, place.store, given[0].transaction, batch, staged, in_turn)
+        with self._open() as blocking:
+            blocking.call(_append, blocking.store, given[0].transaction, batch, staged, in_turn)
 
 
-def _put(place: BlockingStore, rows: Sequence[Rows], size: int, transaction: str, batch: int) -> StagedFile:
+def _put(blocking: BlockingStore, rows: Sequence[RoutedRows], size: int, transaction: str, batch: int) -> StagedFile:
     body, partitions = encode_staged(rows)
     key = log_staged(transaction, batch, SYSTEM.nonce())
-    place.call(place.store.put, key, body)
+    blocking.call(blocking.store.put, key, body)
     return StagedFile(key, size, partitions)
 
 
 async def _append(store: Store, transaction: str, batch: int, staged: Sequence[StagedFile], in_turn: bool) -> None:
-    # One that was begun is finished, though it may find no rows this time.
+    # A transaction that was begun is finished, although the repeated tasks may have no rows.
     if not staged and not await is_begun(store, transaction, batch):
         return
     async with Transactions.opened(store) as transactions:
         await transactions.commit(transaction, batch, staged, in_turn=in_turn)
 
 
-class BatchWriter(_Writer, DataSourceArrowWriter):
-    """`df.write`: once per job that succeeds; with a transaction, once per name and batch."""
+class BatchWriter(_LogWriter, DataSourceArrowWriter):
+    """`df.write`: appends once per successful job; with a transaction, once per name and batch."""
 
-    def __init__(self, target: WriteOptions, schema: StructType, overwrite: bool) -> None:
-        super().__init__(target, schema, overwrite)
-        self._transaction = target.transaction or f"{UNNAMED}{SYSTEM.nonce()}"
-        with open_blocking(target.url, target.settings) as place:
-            self._partitions, self._done = place.call(self._look, place.store)
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        super().__init__(options, schema, overwrite)
+        self._transaction = options.transaction or f"{UNNAMED}{SYSTEM.nonce()}"
+        with open_blocking(options.url, options.settings) as blocking:
+            self._partitions, self._done = blocking.call(self._look, blocking.store)
 
     async def _look(self, store: Store) -> tuple[int, bool]:
-        """How many partitions the log has, and whether what is to be written is there already."""
-        wanted = self._target.partitions
+        """The log's number of partitions, and whether the batch is already in it."""
+        wanted = self._options.partitions
         meta = await (create_log(store, wanted) if wanted else open_log(store, create=_HOW_TO_CREATE))
-        name = self._target.transaction
-        return meta.partitions, name is not None and await is_done(store, name, self._target.batch)
+        name = self._options.transaction
+        return meta.partitions, name is not None and await is_done(store, name, self._options.batch)
 
     @called_by_spark
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         rows = iter(()) if self._done else iterator
-        return self._stage(rows, self._partitions, self._transaction, self._target.batch)
+        return self._stage(rows, self._partitions, self._transaction, self._options.batch)
 
     @called_by_spark
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._commit(messages, self._target.batch)
+        self._commit(messages, self._options.batch)
 
     @called_by_spark
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Of a job with a transaction all is left: what was begun is finished when it runs again."""
-        if self._target.transaction is None:
-            with suppress(StoreError), open_blocking(self._target.url, self._target.settings) as place:
-                place.call(abandon, place.store, self._transaction)
+        """Remove the staged objects, unless the job has a transaction: its next run finishes what was begun."""
+        if self._options.transaction is None:
+            with suppress(StoreError), open_blocking(self._options.url, self._options.settings) as blocking:
+                blocking.call(abandon, blocking.store, self._transaction)
 
 
-class StreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """`df.writeStream`: once per micro-batch of the query, which its checkpoint names. Spark makes one for each.
+class StreamWriter(_LogWriter, DataSourceStreamArrowWriter):
+    """`df.writeStream`: appends once per micro-batch of the query, which its checkpoint identifies.
 
-    Only the first micro-batch creates the log: where a later one finds none, a folder is gone, or a bucket, and rows in a new
-    log there would be in none that anybody reads.
+    Spark makes one for each micro-batch. Only the first micro-batch creates the log. If a later one finds no log, a folder
+    or bucket is away; rows in a new log there would reach no reader.
     """
 
-    def __init__(self, target: WriteOptions, schema: StructType, overwrite: bool) -> None:
-        super().__init__(target, schema, overwrite)
-        with self._open() as place:
-            meta = place.call(find_log, place.store)
-            if meta is None and target.partitions is None:
-                place.call(open_log, place.store, create=_HOW_TO_CREATE)  # says what to do
-            elif meta is not None and target.partitions is not None:
-                place.call(create_log, place.store, target.partitions)  # that it has as many
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        super().__init__(options, schema, overwrite)
+        with self._open() as blocking:
+            meta = blocking.call(find_log, blocking.store)
+            if meta is None and options.partitions is None:
+                blocking.call(open_log, blocking.store, create=_HOW_TO_CREATE)  # raises
+            elif meta is not None and options.partitions is not None:
+                blocking.call(create_log, blocking.store, options.partitions)  # raises if the numbers differ
         self._found = meta is not None
-        self._partitions = meta.partitions if meta is not None else target.partitions or 0
+        self._partitions = meta.partitions if meta is not None else options.partitions or 0
 
     def _check_found(self, batch: int) -> None:
         if not self._found and batch > 0:
             raise SourceError(
-                f"there is no log at {self._target.url} any more: micro-batch {batch} is not the first of this query. Is the folder "
-                "or bucket still what it was? Once it is back the query goes on where it stopped. (If this query wrote elsewhere "
-                f"before, create the log: actorproc produce --log {self._target.url} --partitions {self._partitions} /dev/null)"
+                f"the log {self._options.url} is gone: micro-batch {batch} is not the first of this query. Is the right "
+                "folder or bucket mounted? Once it is back, the query continues where it stopped. (If this query wrote "
+                f"elsewhere before, create the log: actorproc produce --log {self._options.url} --partitions "
+                f"{self._partitions} /dev/null)"
             )
 
     @called_by_spark
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         task = TaskContext.get()
-        query, batch = (task.getLocalProperty(name) if task else None for name in (_QUERY, _BATCH))
+        query, batch = (task.getLocalProperty(name) if task else None for name in (_QUERY_ID, _BATCH_ID))
         if not query or not batch:
             raise UsageError(
-                f"this Spark does not tell its tasks which query and micro-batch they work for ({_QUERY} = {query!r}, "
-                f"{_BATCH} = {batch!r}). Use foreachBatch, and there df.write with .option('transaction', 'NAME')"
+                f"this Spark does not give its tasks the query and the micro-batch ({_QUERY_ID} = {query!r}, "
+                f"{_BATCH_ID} = {batch!r}). Use foreachBatch, and there df.write with .option('transaction', 'NAME')"
                 ".option('batch', batch_id)"
             )
         self._check_found(int(batch))
@@ -190,10 +192,10 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         self._check_found(batchId)
         if not self._found:
-            with self._open() as place:
-                place.call(create_log, place.store, self._partitions)
+            with self._open() as blocking:
+                blocking.call(create_log, blocking.store, self._partitions)
         self._commit(messages, batchId, in_turn=True)
 
     @called_by_spark
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nothing: the micro-batch is run again, and finishes what was begun. What it does not need, it removes."""
+        """Do nothing: the micro-batch runs again, finishes what was begun, and removes what it does not need."""

@@ -1,4 +1,4 @@
-"""What a reader asks for: the options of `format("actorproc")`, checked."""
+"""The options of `format("actorproc")` for reading and for writing, parsed and checked."""
 
 from __future__ import annotations
 
@@ -12,32 +12,43 @@ import orjson
 
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
+from actorproc.log.transactions import UNNAMED
 from actorproc.spark.dataset import Dataset
 from actorproc.spark.dead_letters import DeadLetters
 from actorproc.spark.log import Log
 from actorproc.spark.output import Output
 from actorproc.storage.document import whole_number
+from actorproc.storage.names import checked_name
 from actorproc.stores import open_store
 
 KINDS = ("output", "log", "dead-letters")
 
 SETTING_OPTIONS = ("poll_interval", *(name for name in Settings.model_fields if name.startswith(("s3_", "store_"))))
-"""Settings that are options, too: how to reach the store, and how often to look for news."""
+"""Settings that are also options: how to reach the store, and how often to look for news."""
 
 SETTINGS_ARE_COMPLETE = "settingsAreComplete"
-"""An option that `read_output` and the like set, for us alone: the settings among the options are all that count, and those
-not given have their defaults, whatever the environment of Spark's processes says."""
+"""Internal option, set by `read_output` and the like. With it, settings that are not among the options have their
+defaults, whatever the environment of Spark's processes says."""
 
-_LIMIT = "a whole number, 1 or more"
-_NO_SEQUENCE = 2**63
-
-_OPTIONS = ("path", "name", "kind", "startSequence", "partitions", "tasks", "maxRowsPerTrigger", "maxFilesPerTrigger")
+_READ_OPTIONS = (
+    "path", "name", "kind", "startSequence", "partitions", "tasks", "maxRowsPerTrigger", "maxFilesPerTrigger",
+)  # fmt: skip
+_WRITE_OPTIONS = ("path", "kind", "logPartitions", "transaction", "batch")
+_SPARK_OPTIONS = ("checkpointlocation", "queryname")  # Spark passes its own options on
+_MAX_SEQUENCE = 2**63 - 1
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """`url`: the container, or the log. `start`: rows from this `_sequence` on, for all partitions or by name.
-    `tasks`: most tasks at once. `max_rows`, `max_files`: per trigger."""
+    """What to read.
+
+    Attributes:
+        url: of the container, or of the log.
+        partitions: only these; None: all.
+        start: only rows from this `_sequence` on, for all partitions or by partition.
+        tasks: most tasks at once.
+        max_rows, max_files: limits per trigger.
+    """
 
     url: str
     dataset: Dataset
@@ -49,42 +60,36 @@ class ReadOptions:
     max_files: int | None
 
     @property
-    def named(self) -> set[str]:
-        """Partitions that are asked for by name."""
+    def named_partitions(self) -> set[str]:
+        """Partitions that the options name. They must exist."""
         return {*(self.partitions or ()), *(() if isinstance(self.start, int) else self.start)}
 
-    def of(self, there: Sequence[str]) -> list[str]:
-        """Those of the partitions that are to be read."""
-        return [partition for partition in there if self.partitions is None or partition in self.partitions]
+    def select(self, partitions: Sequence[str]) -> list[str]:
+        """Those of the dataset's partitions that are to be read."""
+        return [partition for partition in partitions if self.partitions is None or partition in self.partitions]
 
     def start_of(self, partition: str) -> int:
         return self.start if isinstance(self.start, int) else self.start.get(partition, 0)
 
     @property
-    def what(self) -> str:
-        """For messages."""
-        return self.dataset.at(self.url)
+    def title(self) -> str:
+        """The dataset, for messages."""
+        return self.dataset.title(self.url)
 
 
 def parse_read_options(given: Mapping[str, str]) -> ReadOptions:
-    """The request that the options make; their names in any case. Settings that are not given come from this process's
-    environment and `actorproc.toml`.
+    """Parse the options of a reader. Their names are case-insensitive.
+
+    Settings that are not among the options come from this process's environment and `actorproc.toml`.
 
     Raises:
-        UsageError, SettingsError: names the option, its value and what is allowed.
+        UsageError, SettingsError: an option is unknown, missing or has a wrong value.
     """
-    options = {key.lower(): value for key, value in given.items()}
-    known = {name.lower(): name for name in (*_OPTIONS, *SETTING_OPTIONS)}
-    check_options([name for name in given if name.lower() != SETTINGS_ARE_COMPLETE.lower()], known)
-    url = options.get("path")
-    if not url:
-        raise UsageError('which container (or log)? Say .load("URL") or .option("path", "URL")')
-    if url.startswith("memory:"):
-        raise UsageError(f"{url} lives in one process, and Spark has several: use a folder or a bucket")
+    options = _by_lower_name(given, _READ_OPTIONS)
+    url = _path(options, 'which container (or log)? Say .load("URL") or .option("path", "URL")')
     settings = settings_from_options(options)
-    url = open_store(url, settings).url  # in full: tasks may have another working directory
-    max_rows = _count(options, "maxRowsPerTrigger")
-    dataset = _dataset(options, url)
+    url = open_store(url, settings).url  # absolute: tasks may have another working directory
+    max_rows, dataset = _count(options, "maxRowsPerTrigger"), _dataset(options, url)
     if max_rows and isinstance(dataset, DeadLetters):
         raise UsageError("maxRowsPerTrigger does not go with kind = 'dead-letters'; use maxFilesPerTrigger")
     return ReadOptions(
@@ -99,34 +104,94 @@ def parse_read_options(given: Mapping[str, str]) -> ReadOptions:
     )
 
 
-def check_options(given: Iterable[str], known: Mapping[str, str]) -> None:
-    """Check that there are such options. `known`: by their names in small letters.
+@dataclass(frozen=True)
+class WriteOptions:
+    """The log to append to.
+
+    Attributes:
+        url: of the log.
+        partitions: creates the log with so many if there is none; None: the log must exist.
+        transaction, batch: make a batch job idempotent.
+    """
+
+    url: str
+    settings: Settings
+    partitions: int | None
+    transaction: str | None
+    batch: int
+
+
+def parse_write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
+    """Parse the options of a writer; otherwise as `parse_read_options`.
 
     Raises:
-        UsageError: names the first that there is not, and those that there are.
+        UsageError, SettingsError: an option is unknown, missing or has a wrong value.
     """
+    own = {name: value for name, value in given.items() if name.lower() not in _SPARK_OPTIONS}
+    options = _by_lower_name(own, _WRITE_OPTIONS)
+    url = _path(options, 'which log? Say .save("URL"), .start("URL") or .option("path", "URL")')
+    if (kind := options.get("kind", "log")) != "log":
+        raise UsageError(f"kind = {kind!r}: Spark can only append to a log")
+    settings = settings_from_options(options)
+    return WriteOptions(
+        url=open_store(url, settings).url,  # absolute: tasks may have another working directory
+        settings=settings,
+        partitions=_number(options, "logPartitions", least=1),
+        transaction=_transaction(options, stream=stream),
+        batch=_number(options, "batch", least=0) or 0,
+    )
+
+
+def _transaction(options: Mapping[str, str], *, stream: bool) -> str | None:
+    transaction = options.get("transaction")
+    if stream and (transaction or "batch" in options):
+        raise UsageError("transaction and batch are for batch jobs: a stream is identified by its checkpoint")
+    if transaction and checked_name("transaction", transaction).startswith(UNNAMED):
+        raise UsageError(f"transaction = {transaction!r}: a name that does not begin with {UNNAMED!r}")
+    if "batch" in options and not transaction:
+        raise UsageError("batch needs a transaction: the name under which batches are counted")
+    return transaction
+
+
+def _by_lower_name(given: Mapping[str, str], allowed: Sequence[str]) -> dict[str, str]:
+    """The options by lower-case name.
+
+    Raises:
+        UsageError: one is not allowed; suggests a similar one.
+    """
+    known = {name.lower(): name for name in (*allowed, *SETTING_OPTIONS)}
     for name in given:
-        if name.lower() not in known:
+        if name.lower() not in known and name.lower() != SETTINGS_ARE_COMPLETE.lower():
             near = get_close_matches(name.lower(), known, n=1)
             hint = f"did you mean {known[near[0]]}? There are" if near else "there are"
             raise UsageError(f"there is no option {name}; {hint}: {', '.join(known.values())}")
+    return {name.lower(): value for name, value in given.items()}
+
+
+def _path(options: Mapping[str, str], missing: str) -> str:
+    url = options.get("path")
+    if not url:
+        raise UsageError(missing)
+    if url.startswith("memory:"):
+        raise UsageError(f"{url} exists in one process, and Spark has several: use a folder or a bucket")
+    return url
 
 
 def settings_as_options(settings: Settings) -> dict[str, str]:
-    """The options that carry all that `settings` say of the store: Spark's processes then look nowhere else."""
+    """Options that carry all settings of the store: Spark's processes then look nowhere else."""
     chosen = settings.model_dump(include=set(SETTING_OPTIONS), exclude_none=True)
     return {name: str(value) for name, value in chosen.items()} | {SETTINGS_ARE_COMPLETE: "true"}
 
 
 def explicit_settings_as_options(settings: Settings) -> dict[str, str]:
-    """The options that carry what was given of `settings`; the rest is for a server's own environment to say."""
+    """Options that carry only the settings that were given; a server's own environment decides the others."""
     chosen = settings.model_dump(include=set(SETTING_OPTIONS) & settings.model_fields_set, exclude_none=True)
     return {name: str(value) for name, value in chosen.items()}
 
 
 def settings_from_options(options: Mapping[str, str]) -> Settings:
-    """The settings that ride among `options`, whose names are in small letters; those that do not come from this process's
-    environment and `actorproc.toml`, unless the options say that they are complete."""
+    """The settings among the options, whose names are in lower case. Unless the options are complete, the others come
+    from this process's environment and `actorproc.toml`."""
     given: dict[str, Any] = {name: options[name] for name in SETTING_OPTIONS if name in options}
     return Settings(**given) if SETTINGS_ARE_COMPLETE.lower() in options else Settings.load(**given)
 
@@ -137,7 +202,7 @@ def _dataset(options: Mapping[str, str], url: str) -> Dataset:
         raise UsageError(f"kind = {kind!r}: {', '.join(KINDS)}")
     if kind == "log":
         if name:
-            raise UsageError(f"name = {name!r} does not go with kind = 'log'; a log has its URL alone")
+            raise UsageError(f"name = {name!r} does not go with kind = 'log'; a log has only its URL")
         return Log(url)
     if not name:
         raise UsageError(f'{kind} of which processor? Say .option("name", "NAME")')
@@ -145,60 +210,54 @@ def _dataset(options: Mapping[str, str], url: str) -> Dataset:
 
 
 def _count(options: Mapping[str, str], name: str) -> int | None:
+    return _number(options, name, least=1)
+
+
+def _number(options: Mapping[str, str], name: str, least: int) -> int | None:
     value = options.get(name.lower())
     if value is None:
         return None
     number = whole_number(value.strip())
-    if not number:
-        raise UsageError(f"{name} = {value!r:.100}: {_LIMIT}")
+    if number is None or number < least:
+        raise UsageError(f"{name} = {value!r:.100}: a whole number, {least} or more")
     return number
 
 
 def _partitions(value: str | None) -> frozenset[str] | None:
-    """Names in a JSON list, or with commas between them."""
+    """Names in a JSON list, or separated by commas."""
     if value is None:
         return None
     named = _json(value) if value.lstrip().startswith("[") else [name.strip() for name in value.split(",")]
     if not isinstance(named, list) or not named or "" in named:
-        raise UsageError(f"partitions = {value!r}: names such as 0,1,5, or a JSON list of them")
+        raise UsageError(f"partitions = {value!r}: names such as 0,1,5, or a JSON list of names")
     return frozenset(map(str, named))
 
 
 def _start(value: str | None) -> Mapping[str, int] | int:
-    """A number for all partitions, or a JSON object with one by name."""
+    """One number for all partitions, or a JSON object of numbers by partition."""
     start = 0 if value is None else _json(value)
     check_start_sequence(f"startSequence = {value!r}", start)
     found: Mapping[str, int] | int = start
     return found
 
 
-def check_start_sequence(what: str, start: object) -> None:
-    """Check that it is a sequence, or sequences by partition. `what` was given, for the message.
+def check_start_sequence(given: str, start: object) -> None:
+    """Check a sequence, or sequences by partition. `given`: for the message.
 
     Raises:
-        UsageError: says what is allowed.
+        UsageError: it is neither.
     """
     numbers = list(start.values()) if isinstance(start, Mapping) else [start]
-    if not all(type(number) is int and 0 <= number < _NO_SEQUENCE for number in numbers):  # True is an int, too
+    if not all(type(number) is int and 0 <= number <= _MAX_SEQUENCE for number in numbers):  # True is an int, too
         allowed = 'a whole number, 0 or more, or such numbers by partition: {"0": 1200, "1": 950}'
-        raise UsageError(f"{what}: {allowed}")
-
-
-def check_limit(what: str, limit: object) -> None:
-    """Check that it is a limit, or None. `what` was given, for the message.
-
-    Raises:
-        UsageError: says what is allowed.
-    """
-    if limit is not None and (type(limit) is not int or limit < 1):
-        raise UsageError(f"{what} = {limit!r}: {_LIMIT}")
+        raise UsageError(f"{given}: {allowed}")
 
 
 def checked_names(what: str, given: object) -> list[str]:
-    """The names in a list that was given as `what`: at least one, each once.
+    """The names in the list given as `what`: at least one, each once.
 
     Raises:
-        UsageError: says what is allowed.
+        UsageError: it is something else.
     """
     names = [] if isinstance(given, str | bytes) or not isinstance(given, Iterable) else [str(name) for name in given]
     if not names or len(set(names)) < len(names):
@@ -206,18 +265,15 @@ def checked_names(what: str, given: object) -> list[str]:
     return names
 
 
-def check_partitions(named: Iterable[str], there: Sequence[str], what: str) -> None:
-    """Check that the dataset has these partitions.
-
-    Args:
-        there: those that it has.
-        what: the dataset, for the message.
+def check_partitions(named: Iterable[str], partitions: Sequence[str], title: str) -> None:
+    """Check that the dataset, called `title` in the message, has the named partitions.
 
     Raises:
-        UsageError: names those that are not there, and those that are.
+        UsageError: some do not exist; lists those that do.
     """
-    if missing := sorted(set(named).difference(there)):
-        raise UsageError(f"{what} has no partition {', '.join(missing)}; there are: {', '.join(there) or 'none yet'}")
+    if missing := sorted(set(named).difference(partitions)):
+        existing = ", ".join(partitions) or "none yet"
+        raise UsageError(f"{title} has no partition {', '.join(missing)}; there are: {existing}")
 
 
 def _json(value: str) -> Any:

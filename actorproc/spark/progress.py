@@ -1,4 +1,4 @@
-"""What a query's progress tells: rows, times, and how far behind the committed output it is."""
+"""A query's progress: rows, times, and its lag behind the committed output."""
 
 from __future__ import annotations
 
@@ -14,16 +14,22 @@ from actorproc.spark.planning import Numbers
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 
-_LISTED = 1_000  # files listed of a partition, at most; what Spark has seen tells of more
+_MOST_LISTED = 1_000  # files of a partition; Spark's report covers the rest
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One report of Spark's on a query.
+    """One of Spark's reports on a query.
 
-    `batch`: number of the micro-batch; `ran`: whether there was one, or only a look for news. `rows` that it read;
-    `seconds` that it took. `next`, `seen`: number of the next file of each partition, and of the first one not seen yet;
-    None if the query does not read the output through our data source.
+    Attributes:
+        batch: number of the micro-batch.
+        ran: whether there was a micro-batch, or only a look for new rows.
+        rows: rows that it read.
+        seconds: duration.
+        next: number of the next file, by partition; None if the query does not read the output through the data source.
+        seen: number after the last file that was seen, by partition; None like `next`.
+        sink: Spark's description of the sink.
+        late: rows dropped behind the watermark; for an aggregation, groups of rows that a task had already combined.
     """
 
     batch: int
@@ -33,28 +39,26 @@ class Progress:
     next: Numbers | None
     seen: Numbers | None
     sink: str = ""
-    """As Spark calls it."""
     late: int = 0
-    """Rows dropped behind the watermark; of an aggregation, groups of the rows of a task."""
 
     @classmethod
-    def of(cls, document: Mapping[str, Any], what: str) -> Progress:
-        """Read Spark's document. `what`: the dataset as its offsets name it."""
-        ours = [source for source in document["sources"] if _of(source.get("endOffset")) == what]
+    def from_document(cls, document: Mapping[str, Any], reads: str) -> Progress:
+        """Parse Spark's report. `reads`: title of the dataset, as in its offsets."""
+        ours = [source for source in document["sources"] if _offset(source.get("endOffset")).get("of") == reads]
         return cls(
             batch=document["batchId"],
             ran="addBatch" in document["durationMs"],
             rows=sum(source["numInputRows"] for source in document["sources"]),
             seconds=document["batchDuration"] / 1000,
-            next=_least([_numbers(source["endOffset"]) for source in ours]),
-            seen=_least([_numbers(source.get("latestOffset") or source["endOffset"]) for source in ours]),
+            next=_minimum([_numbers(source["endOffset"]) for source in ours]),
+            seen=_minimum([_numbers(source.get("latestOffset") or source["endOffset"]) for source in ours]),
             sink=document["sink"]["description"],
             late=sum(operator.get("numRowsDroppedByWatermark", 0) for operator in document.get("stateOperators", ())),
         )
 
 
-def _document(offset: object) -> Mapping[str, Any]:
-    """An offset as a document: Spark hands it out as JSON, or as text that is JSON."""
+def _offset(offset: object) -> Mapping[str, Any]:
+    """An offset as a document. Spark returns it as JSON, or as a string of JSON."""
     if isinstance(offset, str):
         try:
             offset = orjson.loads(offset)
@@ -63,38 +67,35 @@ def _document(offset: object) -> Mapping[str, Any]:
     return offset if isinstance(offset, dict) else {}
 
 
-def _of(offset: object) -> object:
-    return _document(offset).get("of")
-
-
 def _numbers(offset: object) -> Numbers:
-    return dict(_document(offset).get("next", {}))
+    return dict(_offset(offset).get("next", {}))
 
 
-def _least(found: list[Numbers]) -> Numbers | None:
-    """Over all readings of the output in one query: where the last of them is, of those that read the partition."""
+def _minimum(found: list[Numbers]) -> Numbers | None:
+    """The lowest number of each partition. A query may read the output several times; the slowest counts."""
     if not found:
         return None
     return {p: min(numbers[p] for numbers in found if p in numbers) for p in set().union(*found)}
 
 
 class Lag(NamedTuple):
-    """`rows` that are committed and not processed, at least; `seconds` since the first of them was committed."""
+    """`rows`: at least so many are committed and not processed. `seconds`: since the first of them was committed."""
 
     rows: int
     seconds: float
 
 
 async def read_lag(output: Output, store: Store, progress: Progress) -> Lag:
-    """How far the query is behind what is committed now. A LIST per partition, and two footers where it is behind.
+    """The query's lag behind the committed output. One LIST per partition, and two footers where it lags.
 
     Raises:
-        StoreError: the store could not be read. SourceError: what comes next was trimmed.
+        StoreError: the store could not be read.
+        SourceError: the next files were trimmed.
     """
     start, seen = progress.next or {}, progress.seen or {}
 
     partitions = {*await output.partitions(store), *start}
-    listed = await output.files(store, {partition: start.get(partition, 0) for partition in partitions}, _LISTED)
+    listed = await output.files(store, {partition: start.get(partition, 0) for partition in partitions}, _MOST_LISTED)
 
     async def of(partition: str) -> tuple[int, float | None]:
         files = listed[partition]

@@ -1,122 +1,172 @@
-"""What a stream keeps on Spark's driver while it runs: the connection, what it has seen, and where it must not go beyond."""
+"""Reads a dataset as a stream: the offsets and the limits of a query, on Spark's driver."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from actorproc.retention.spark_offsets import Offset, stream_identity
-from actorproc.spark.blocking_store import BlockingStore, open_blocking
-from actorproc.spark.dataset import Span, check_columns
+from actorproc.spark.blocking_store import open_blocking
+from actorproc.spark.dataset import Span
 from actorproc.spark.options import ReadOptions
-from actorproc.spark.planning import (
-    Numbers,
-    initial_numbers,
-    latest_numbers,
-    plan_batch,
-    plan_micro_batch,
-    split_into_tasks,
-)
+from actorproc.spark.planning import Numbers, initial_numbers, latest_numbers, plan_micro_batch, split_into_tasks
+from actorproc.spark.python_worker import called_by_spark
+from actorproc.spark.schema import check_columns
+from actorproc.spark.task_reader import TaskReader
 
-Document = dict[str, Any]
-"""An offset as Spark keeps it."""
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxFiles,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+
+    LIMITS = True
+except ImportError:  # PySpark 4.1 has no limits per trigger
+    LIMITS = False
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """PySpark 4.1 does not have this class."""
 
 
-def plan(request: ReadOptions, schema: pa.Schema) -> list[list[Span]]:
-    """What each task of a batch query reads.
+OffsetDocument = dict[str, Any]
+"""An offset as Spark stores it in the checkpoint."""
 
-    Raises:
-        UsageError: there is no such dataset, or it has other columns than `schema`.
+
+class StreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Spark's interface to a stream. Its process and its connection to the store live as long as the query."""
+
+    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
+        super().__init__(options, schema)
+        self._opened: StreamPlanner | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_opened": None}  # tasks do not plan
+
+    @property
+    def _planner(self) -> StreamPlanner:
+        if self._opened is None:
+            self._opened = StreamPlanner(self._options, self._schema)
+        return self._opened
+
+    @called_by_spark
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return self._planner.initial_offset()
+
+    @called_by_spark
+    def latestOffset(  # noqa: N802
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        return self._planner.latest_offset(start, limited=LIMITS and not isinstance(limit, ReadAllAvailable))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Shows Spark that there is a limit. If both are given, both apply."""
+        if self._options.max_rows:
+            return ReadMaxRows(self._options.max_rows)
+        return ReadMaxFiles(self._options.max_files) if self._options.max_files else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._planner.stop_at_current_end()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return self._planner.seen
+
+    @called_by_spark
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return [InputPartition(part) for part in self._planner.plan(start, end)]
+
+    def stop(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+
+
+class StreamPlanner:
+    """Plans the micro-batches of one stream over an open store. All calls come from one thread.
+
+    Raises (every call):
+        UsageError: an offset belongs to another dataset; or there is no such dataset, or it has other columns.
+        RecordsLost: files that were to be read next were trimmed.
+        SourceError: the dataset is gone.
     """
-    with open_blocking(request.url, request.settings) as place:
-        check_columns(place.call(request.dataset.schema, place.store), schema, request.what)
-        return split_into_tasks(place.call(plan_batch, request, place.store), request.tasks)
 
-
-class Stream:
-    """The driver's side of one stream. All calls come from one thread.
-
-    Raises (everywhere):
-        UsageError: an offset is of another dataset; or there is no such dataset, or it has other columns than `schema`.
-        RecordsLost: files that were to be read next were trimmed. SourceError: the dataset is gone.
-    """
-
-    def __init__(self, request: ReadOptions, schema: pa.Schema) -> None:
-        self._request = request
+    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
+        self._options = options
         self._stack = ExitStack()
-        self._place: BlockingStore = self._stack.enter_context(open_blocking(request.url, request.settings))
+        self._blocking = self._stack.enter_context(open_blocking(options.url, options.settings))
         try:
-            check_columns(self._place.call(request.dataset.schema, self._place.store), schema, request.what)
-            self._of = request.dataset.at(self._place.store.url)
-            self._identity = self._place.call(self._identity_now)
+            check_columns(self._blocking.call(options.dataset.schema, self._blocking.store), schema, options.title)
+            self._title = options.dataset.title(self._blocking.store.url)
+            self._identity = self._blocking.call(self._current_identity)
         except BaseException:
             self.close()
             raise
-        self._last: Document | None = None
+        self._last: OffsetDocument | None = None
         self._idle_until = -math.inf
-        self._bounded = False
+        self._stop_at_end = False
         self._target: Numbers | None = None
-        self.seen: Document | None = None
-        """Up to where files were seen, whatever the limits."""
+        self.seen: OffsetDocument | None = None
+        """The end of all files that were seen, regardless of limits."""
 
     def close(self) -> None:
         self._stack.close()
 
-    def initial_numbers(self) -> Document:
-        """Where a query without a checkpoint begins."""
-        self._last = self._document(self._place.call(initial_numbers, self._request, self._place.store))
+    def initial_offset(self) -> OffsetDocument:
+        """Where a query without a checkpoint starts."""
+        self._last = self._document(self._blocking.call(initial_numbers, self._options, self._blocking.store))
         return self._last
 
-    def stop_at_what_is_there(self) -> None:
-        """From now on go no further than what is there at the next look."""
-        self._bounded, self._target = True, None
+    def stop_at_current_end(self) -> None:
+        """From now on do not pass the end that the next look finds."""
+        self._stop_at_end, self._target = True, None
 
-    def latest(self, start: Document | None, *, limited: bool) -> Document:
-        """How far the next micro-batch goes; `start` itself if there is nothing new.
+    def latest_offset(self, start: OffsetDocument | None, *, limited: bool) -> OffsetDocument:
+        """The end of the next micro-batch; `start` itself if there is nothing new.
 
         Args:
-            start: where the last one ended; None: the caller does not say (PySpark 4.1), so what it was told last.
-            limited: whether the request's limits bound it.
+            start: end of the previous one; None: the last offset that was returned (PySpark 4.1 does not say).
+            limited: whether the limits of the options apply.
         """
-        start = start or self._last or self.initial_numbers()
-        self._last = self._place.call(self._latest, start, limited)
+        start = start or self._last or self.initial_offset()
+        self._last = self._blocking.call(self._latest, start, limited)
         return self._last
 
-    async def _latest(self, start: Document, limited: bool) -> Document:
-        request, store = self._request, self._place.store
+    async def _latest(self, start: OffsetDocument, limited: bool) -> OffsetDocument:
+        options, store = self._options, self._blocking.store
         numbers = self._numbers(start)
         if store.clock.monotonic() < self._idle_until:
             return start
-        if self._bounded and self._target is None:
-            self._target, _ = await latest_numbers(request, store, numbers, limited=False, target=None)
-        end, seen = await latest_numbers(request, store, numbers, limited=limited, target=self._target)
+        if self._stop_at_end and self._target is None:
+            self._target, _ = await latest_numbers(options, store, numbers, limited=False, target=None)
+        end, seen = await latest_numbers(options, store, numbers, limited=limited, target=self._target)
         self.seen = self._document(seen)
         if all(number <= numbers.get(partition, 0) for partition, number in end.items()):
-            self._idle_until = store.clock.monotonic() + request.settings.poll_interval  # Spark asks without a pause
+            self._idle_until = store.clock.monotonic() + options.settings.poll_interval  # Spark asks without a pause
             return start
-        # It was listed first: what has its old identity afterwards was the old one then, too.
-        Offset.checked(start, self._of, await self._identity_now())
+        # Checked after the listing: a dataset that still has its old identity had it during the listing, too.
+        Offset.checked(start, self._title, await self._current_identity())
         return self._document(end)
 
-    async def _identity_now(self) -> str:
-        dataset = self._request.dataset
-        return stream_identity(dataset.kind, await dataset.identity(self._place.store), self._of)
+    async def _current_identity(self) -> str:
+        dataset = self._options.dataset
+        return stream_identity(dataset.kind, await dataset.identity(self._blocking.store), self._title)
 
-    def plan_micro_batch(self, start: Document, stop: Document) -> list[list[Span]]:
-        """What each task reads of what lies between two offsets."""
+    def plan(self, start: OffsetDocument, stop: OffsetDocument) -> list[list[Span]]:
+        """The part of each task between two offsets."""
         self._last = stop
-        spans = self._place.call(
-            plan_micro_batch, self._request, self._place.store, self._numbers(start), self._numbers(stop)
-        )
-        return split_into_tasks(spans, self._request.tasks)
+        numbers = self._numbers(start), self._numbers(stop)
+        spans = self._blocking.call(plan_micro_batch, self._options, self._blocking.store, *numbers)
+        return split_into_tasks(spans, self._options.tasks)
 
-    def _numbers(self, found: Mapping[str, Any]) -> Numbers:
-        return dict(Offset.checked(found, self._of, self._identity).next)
+    def _numbers(self, document: Mapping[str, Any]) -> Numbers:
+        return dict(Offset.checked(document, self._title, self._identity).next)
 
-    def _document(self, numbers: Numbers) -> Document:
-        # In order: Spark takes offsets for equal if their JSON is.
-        return Offset(self._of, self._identity, dict(sorted(numbers.items()))).to_dict()
+    def _document(self, numbers: Numbers) -> OffsetDocument:
+        # Sorted: Spark compares offsets by their JSON.
+        return Offset(self._title, self._identity, dict(sorted(numbers.items()))).to_dict()

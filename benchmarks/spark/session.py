@@ -16,7 +16,8 @@ CORES = len(os.sched_getaffinity(0))
 @contextmanager
 def session() -> Iterator[Any]:
     """A session, stopped at the end."""
-    from actorproc.spark.session import Session, session_options
+    from actorproc.spark.session import Session
+    from actorproc.spark.session_options import session_options
 
     conf = {
         "spark.driver.memory": "3g",

@@ -1,4 +1,4 @@
-"""`actorproc spark` and `serve --spark` asked wrongly: said in one line, before Spark takes its seconds to start."""
+"""Wrong arguments of `actorproc spark`, `serve --spark` and `compact`: one line, before Spark starts."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def refused(run: Run, *arguments: object, says: str) -> None:
         (["nowhere:counts"], "there is no module 'nowhere'"),
         (["queries_app:count"], "did you mean counts?"),
         (["queries_app:Rows"], "no function"),
-        (["queries_app:table"], "takes table; there are, after the rows: spark, checkpoint, trigger"),
+        (["queries_app:table"], "takes table; after the rows it may take: spark, checkpoint, trigger"),
         (["queries_app:counts", "--name", "Nope"], "no processor 'Nope' at file://"),
         (["queries_app:counts", "--container", "elsewhere"], "no processor 'Delays' at file://"),
         (["queries_app:counts", "--trigger", "soon"], "--trigger = 'soon': write seconds"),
@@ -64,20 +64,10 @@ def refused(run: Run, *arguments: object, says: str) -> None:
         (["queries_app:counts", "--stop-within=-1s"], "--stop-within = '-1s': at least 0 s"),
         (["queries_app:counts", "--conf", "x"], "--conf 'x': write --conf name=value"),
         (["queries_app:counts", "--remote", "sc://x", "--master", "local"], "--master and --package do not go with it"),
-        (["queries_app:counts", "--remote", "foo"], "--remote (or SPARK_REMOTE) 'foo': write sc://HOST:PORT, such as"),
-        (
-            ["queries_app:counts", "--remote", "sc://h:1/;token=x;y"],
-            "'sc://h:1/;token=***;y': write sc://HOST:PORT, such",
-        ),
-        (
-            ["queries_app:counts", "--master", "foo[2]"],
-            "--master 'foo[2]': write local[4], local[*], spark://HOST:PORT",
-        ),
+        (["queries_app:counts", "--remote", "foo"], "--remote (or SPARK_REMOTE) 'foo': write sc://HOST:PORT"),
         (["queries_app:counts", "--set", "nope=1"], "there is no such setting"),
-        (["queries_app:counts", "--package", "foo"], "--package 'foo': write GROUP:NAME:VERSION"),
-        (["queries_app:counts", "--package", "a:b:1,c:d"], "--package 'c:d': write GROUP:NAME:VERSION"),
         (["queries_app:counts", "--to", "parquet"], "--to parquet needs --path URL"),
-        (["queries_app:counts", "--to", "actorproc"], "--to actorproc needs --path URL: the log's"),
+        (["queries_app:counts", "--to", "actorproc"], "--to actorproc needs --path URL: the log"),
         (["queries_app:counts", "--mode", "complet"], "--mode 'complet': append, update, complete"),
         (
             ["queries_app:counts", "--columns", "tail,dely"],
@@ -89,16 +79,18 @@ def refused(run: Run, *arguments: object, says: str) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_named(run: Run, state: Path, options: list[str], says: str) -> None:
-    place = ["--name", "Delays", "--container", state / "state", "--checkpoint", "spark"]
-    refused(run, "spark", *place, *options, says=says)
+def test_a_wrong_argument_is_named(run: Run, state: Path, options: list[str], says: str) -> None:
+    of = ["--name", "Delays", "--container", state / "state", "--checkpoint", "spark"]
+    refused(run, "spark", *of, *options, says=says)
 
 
-@pytest.mark.parametrize("what", ["--checkpoint", "--path"])
-def test_spark_is_kept_out_of_what_the_processor_keeps(run: Run, state: Path, what: str) -> None:
+@pytest.mark.parametrize("option", ["--checkpoint", "--path"])
+def test_locations_inside_the_processors_folder_are_refused(run: Run, state: Path, option: str) -> None:
     inside = state / "state" / "Delays" / "output" / "x"
-    place = ["--name", "Delays", "--container", state / "state", "--checkpoint", "spark", what, inside]
-    refused(run, "spark", "queries_app:counts", *place, says=f"{what} '{inside}' is inside what Delays itself keeps")
+    of = ["--name", "Delays", "--container", state / "state", "--checkpoint", "spark", option, inside]
+    refused(
+        run, "spark", "queries_app:counts", *of, says=f"{option} '{inside}' overlaps the folder of processor Delays"
+    )
 
 
 @pytest.mark.parametrize(
@@ -136,28 +128,23 @@ def test_spark_is_kept_out_of_what_the_processor_keeps(run: Run, state: Path, wh
         (["--spark", "queries_app:counts --max-rows x", *CHECKPOINT], "--max-rows: 'x'"),
     ],
 )
-def test_serve_says_what_is_wrong_with_its_query_before_a_host_begins(run: Run, options: list[str], says: str) -> None:
+def test_serve_checks_its_query_before_a_host_starts(run: Run, options: list[str], says: str) -> None:
     refused(run, "serve", "flights_app:Delays", "--source", "events", "--container", "state", *options, says=says)
 
 
-def test_compact_says_so_of_its_master_too(run: Run, state: Path) -> None:
-    place = ["--name", "Delays", "--container", state / "state"]
-    refused(run, "compact", *place, "--master", "foo[2]", says="--master 'foo[2]': write local[4]")
-
-
 @pytest.mark.parametrize("form", [[], ["--json"]])
-def test_a_compaction_that_gave_a_partition_up_to_somebody_else_has_not_done_what_was_asked(
+def test_compact_exits_with_1_if_it_gave_a_partition_up(
     run: Run, state: Path, monkeypatch: pytest.MonkeyPatch, form: list[str]
 ) -> None:
     given_up: set[str] = set()
     monkeypatch.setattr("actorproc.cli.compact.compact", lambda *_, **__: Compaction([], 7, 700, given_up=given_up))
-    place = ["--name", "Delays", "--container", state / "state"]
-    assert run("compact", *place, *form).exit_code == 0
+    of = ["--name", "Delays", "--container", state / "state"]
+    assert run("compact", *of, *form).exit_code == 0
     given_up.add("3")
-    result = run("compact", *place, *form)
+    result = run("compact", *of, *form)
     assert result.exit_code == 1
     assert result.stdout
-    assert "partition 3: somebody else was at its files; run it again" in result.stderr
+    assert "partition 3: another job was rewriting its files; run it again" in result.stderr
 
 
 COMMANDS = pytest.mark.parametrize(
@@ -172,20 +159,8 @@ COMMANDS = pytest.mark.parametrize(
 )
 
 
-def test_a_checkpoint_where_this_user_may_not_write_is_refused_before_spark_tries(
-    run: Run, folder: Path, state: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    closed = folder / "closed"
-    closed.mkdir()
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != closed)  # root may write anywhere
-    of = ["--name", "Delays", "--container", state / "state", "--checkpoint", closed / "query"]
-    refused(
-        run, "spark", "queries_app:counts", *of, says=f"--checkpoint '{closed}/query': user {os.geteuid()} must be able"
-    )
-
-
 @COMMANDS
-def test_without_java_one_line_says_what_to_install(folder: Path, state: Path, who: str, command: list[str]) -> None:
+def test_without_java_one_line_says_how_to_install_it(folder: Path, state: Path, who: str, command: list[str]) -> None:
     (folder / "empty").mkdir()
     environment = {k: v for k, v in os.environ.items() if k != "JAVA_HOME"} | {"PATH": str(folder / "empty")}
     ended = actorproc(*command, "--container", state / "state", cwd=folder, env=environment)
@@ -195,7 +170,7 @@ def test_without_java_one_line_says_what_to_install(folder: Path, state: Path, w
     assert ended.stdout == ""
 
 
-def test_a_compaction_without_java_says_no_more_than_that(folder: Path, tmp_path: Path) -> None:
+def test_compact_without_java_prints_one_error(folder: Path, tmp_path: Path) -> None:
     fleet = Fleet(str(tmp_path / "many"))
     anyio.run(lambda: fleet.commit(p0=40))
     environment = {k: v for k, v in os.environ.items() if k != "JAVA_HOME"} | {"PATH": ""}
@@ -221,7 +196,7 @@ def test_without_pyspark_one_line_names_the_extra(folder: Path, state: Path, who
 
 
 @pytest.mark.parametrize("dry", [[], ["--dry-run"]])
-def test_compact_tells_that_it_starts_spark_if_it_does(
+def test_compact_logs_that_it_starts_spark(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dry: list[str]
 ) -> None:
     def no_session(session: Session) -> None:
@@ -236,9 +211,7 @@ def test_compact_tells_that_it_starts_spark_if_it_does(
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
-def test_a_file_that_is_missing_does_not_hide_what_would_be_compacted_of_the_rest(
-    run: Run, tmp_path: Path, form: list[str]
-) -> None:
+def test_compact_plans_the_rest_if_a_file_is_missing(run: Run, tmp_path: Path, form: list[str]) -> None:
     fleet = Fleet(str(tmp_path))
     anyio.run(lambda: fleet.commit(p0=40, p1=30))
     lost = tmp_path / LAYOUT.output_file("0", 1)

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from actorproc.spark.data_source import LIMITS
-from actorproc.spark.session import SHORT, Session, session_options
+from actorproc.spark.session import Session
+from actorproc.spark.session_options import SHORT_LIVED, session_options
+from actorproc.spark.stream_reader import LIMITS
 from tests.quiet import silence as silence
 
 ROOT = Path(__file__).parents[2]
@@ -26,5 +27,5 @@ needs_limits = pytest.mark.skipif(not LIMITS, reason="PySpark 4.1 has no limits 
 def new_session(master: str = "local[2,4]", settings: Mapping[str, str] | None = None) -> SparkSession:
     """As `actorproc spark` has it, but quick to start and small."""
     small = {"spark.sql.shuffle.partitions": "1", "spark.ui.enabled": "false"}
-    options = session_options(master, app="tests", conf=small | dict(settings or {}), java=SHORT)
+    options = session_options(master, app="tests", conf=small | dict(settings or {}), java=SHORT_LIVED)
     return Session(master, options).open()

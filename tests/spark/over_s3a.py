@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from actorproc.config.settings import Settings
 from actorproc.spark import read_output, stream_output
-from actorproc.spark.native import native_options
+from actorproc.spark.hadoop import s3a_options
 from tests.spark.conftest import ROOT, new_session
 from tests.spark.sink import Sink
 
@@ -26,7 +26,7 @@ def _session() -> SparkSession:
         "spark.jars.excludes": re.findall(r'"spark.jars.excludes", "(.*?)"', snippet)[0],
     }
     # The checkpoint is Spark's own affair: it takes the session's credentials.
-    access = {f"spark.hadoop.{name}": value for name, value in native_options("s3a://", Settings.load()).items()}
+    access = {f"spark.hadoop.{name}": value for name, value in s3a_options("s3a://", Settings.load()).items()}
     return new_session(settings=jars | access)
 
 

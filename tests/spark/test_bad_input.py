@@ -19,8 +19,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
 from actorproc.spark import read_output, stream_output
+from actorproc.spark.data_source import plan_tasks
 from actorproc.spark.options import parse_read_options
-from actorproc.spark.stream_reader import plan
 from actorproc.spark.task_reader import read_spans
 from actorproc.storage.names import ProcessorLayout
 from tests.servers import S3Server
@@ -95,7 +95,7 @@ async def test_a_task_that_starts_while_the_store_is_away_waits_for_it(s3_server
     await Fleet(url, s3_server.settings).commit(p0=20)
     with outages(s3_server) as network:
         request = parse_read_options({"path": url, "name": "numbers", **network.server.settings})
-        (spans,) = plan(request, pa.schema([("n", pa.int64())]))[:1]
+        (spans,) = plan_tasks(request, pa.schema([("n", pa.int64())]))[:1]
         network.begin()
         async with anyio.create_task_group() as group:
 

@@ -125,7 +125,7 @@ async def test_a_query_is_stopped_goes_on_loses_its_java_and_reaches_the_end(tmp
         wait_for(lambda: event(log, "spark.progress"), "it goes on", START)
         os.kill(java_of(process.pid), signal.SIGKILL)
         assert process.wait(60) == 1
-        assert "Spark's Java, which runs queries_app:files, has ended" in log.read_text()
+        assert "Spark's Java process, which runs queries_app:files, has exited" in log.read_text()
     lag = event(log, "spark.progress")[0]
     assert lag["lag_rows"] > 0
     assert lag["lag_seconds"] > 0

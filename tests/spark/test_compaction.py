@@ -65,7 +65,7 @@ async def test_rows_that_were_trimmed_show_in_no_reader_though_they_are_in_a_com
     expected = {row for row in fleet.expected() if row[0] == "1" or row[1] >= 20}
     for native in (None, False):
         assert rows(read_output(spark, str(tmp_path), "numbers", native=native)) == expected
-    with pytest.raises(errors.UsageError, match="trimmed up to amid a compacted file"):
+    with pytest.raises(errors.UsageError, match="trimmed within a compacted file"):
         read_output(spark, str(tmp_path), "numbers", native=True)
 
 

@@ -18,7 +18,8 @@ from actorproc.errors import SourceError, UsageError
 from actorproc.log.producer import Producer
 from actorproc.rows.schema import output_schema, parse_schema
 from actorproc.spark.blocking_store import open_blocking
-from actorproc.spark.dataset import Span, nullable
+from actorproc.spark.data_source import plan_tasks
+from actorproc.spark.dataset import Span
 from actorproc.spark.options import ReadOptions, explicit_settings_as_options, parse_read_options, settings_as_options
 from actorproc.spark.planning import (
     initial_numbers,
@@ -28,7 +29,8 @@ from actorproc.spark.planning import (
     plan_micro_batch,
     split_into_tasks,
 )
-from actorproc.spark.stream_reader import Stream, plan
+from actorproc.spark.schema import nullable
+from actorproc.spark.stream_reader import StreamPlanner
 from actorproc.spark.task_reader import read_spans
 from actorproc.storage.backend import Listing
 from actorproc.storage.listing import DataFile
@@ -83,15 +85,15 @@ def numbers(spans: list[Span]) -> dict[str, list[int]]:
 async def test_a_running_stream_notices_that_its_output_was_deleted_and_made_anew(tmp_path: Path) -> None:
     url = str(tmp_path)
     await Fleet(url).commit(p0=30)
-    with closing(Stream(asked(path=url, poll_interval="1ms"), output_schema(parse_schema("n long")))) as stream:
-        at = await asyncio.to_thread(stream.latest, None, limited=False)
-        at = await asyncio.to_thread(stream.latest, at, limited=False)
+    with closing(StreamPlanner(asked(path=url, poll_interval="1ms"), output_schema(parse_schema("n long")))) as stream:
+        at = await asyncio.to_thread(stream.latest_offset, None, limited=False)
+        at = await asyncio.to_thread(stream.latest_offset, at, limited=False)
         assert at["next"] == {"0": 3}
         shutil.rmtree(tmp_path / "numbers")
         await Fleet(url).commit(p0=50)
         time.sleep(0.002)
         with pytest.raises(UsageError, match="as it was before it was deleted and made anew"):
-            await asyncio.to_thread(stream.latest, at, limited=False)
+            await asyncio.to_thread(stream.latest_offset, at, limited=False)
 
 
 async def test_a_trigger_lists_only_what_comes_after_the_last_offset(
@@ -248,7 +250,7 @@ async def test_a_column_that_may_be_null_is_refused_as_not_null_and_so_is_what_i
     await Fleet(str(tmp_path)).commit(Nested, p0=5)
 
     def look(columns: str, **options: str) -> None:
-        assert plan(asked(path=str(tmp_path), **options), parse_schema(columns))
+        assert plan_tasks(asked(path=str(tmp_path), **options), parse_schema(columns))
 
     for columns in ("sure long NOT NULL", "sure long", "legs array<struct<a: long, b: long>>", Nested.output_schema):
         await asyncio.to_thread(look, columns)
@@ -258,16 +260,18 @@ async def test_a_column_that_may_be_null_is_refused_as_not_null_and_so_is_what_i
         ("legs array<struct<a: long NOT NULL, b: long>>", ["legs.element.a"]),
         ("m map<string, struct<c: long NOT NULL>>", ["m.value.c"]),
     ):
-        wrong = "; ".join(f"column {part!r} may be null, and is called NOT NULL" for part in parts)
+        wrong = "; ".join(f"column {part!r} may be null, and is declared NOT NULL" for part in parts)
         with pytest.raises(UsageError, match=rf"numbers at .*: {re.escape(wrong)}\. There are: n, sure"):
             await asyncio.to_thread(look, columns)
     leg = parse_schema(Nested.output_schema).field("legs").type.value_type
     strict = pa.schema([("legs", pa.list_(pa.field("element", leg, nullable=False)))])
     with pytest.raises(UsageError, match=r"column 'legs\.element' may be null"):
-        await asyncio.to_thread(plan, asked(path=str(tmp_path)), strict)
+        await asyncio.to_thread(plan_tasks, asked(path=str(tmp_path)), strict)
     with pytest.raises(UsageError, match="column 'value' may be null"):
         await asyncio.to_thread(
-            plan, asked(path=str(tmp_path), kind="dead-letters"), pa.schema([pa.field("value", pa.binary(), False)])
+            plan_tasks,
+            asked(path=str(tmp_path), kind="dead-letters"),
+            pa.schema([pa.field("value", pa.binary(), False)]),
         )
 
 
@@ -287,7 +291,7 @@ async def test_columns_are_read_as_not_null_where_that_is_so_and_as_nullable_eve
         with open_blocking(request.url, request.settings) as place:
             there = place.call(request.dataset.schema, place.store)
         for schema in (there, pa.schema(map(nullable, there))):
-            (spans,) = plan(request, schema)
+            (spans,) = plan_tasks(request, schema)
             assert [batch.schema for batch in read_spans(request, spans, schema)] == [schema]
 
     await asyncio.to_thread(read)
@@ -344,7 +348,7 @@ def test_a_file_that_lies_across_the_border_between_two_tasks_goes_where_most_of
     ("options", "problem"),
     [
         ({"path": ""}, "which container"),
-        ({"path": "memory://x"}, "lives in one process"),
+        ({"path": "memory://x"}, "exists in one process"),
         ({"name": ""}, 'of which processor.*option."name"'),
         ({"kind": "rows"}, "kind = 'rows': output, log, dead-letters"),
         ({"kind": "log"}, "name = 'numbers' does not go with kind = 'log'"),
@@ -355,7 +359,7 @@ def test_a_file_that_lies_across_the_border_between_two_tasks_goes_where_most_of
         ({"startSequence": "-1"}, "startSequence = '-1': a whole number, 0 or more"),
         ({"startSequence": '{"0": -5}'}, "startSequence = '{\"0\": -5}': a whole number, 0 or more"),
         ({"partitions": "[]"}, "partitions"),
-        ({"partitions": ""}, "partitions = '': names such as 0,1,5, or a JSON list of them"),
+        ({"partitions": ""}, "partitions = '': names such as 0,1,5, or a JSON list of names"),
         ({"partitions": "0,"}, "partitions = '0,': names such as"),
         ({"tasks": "0"}, "tasks = '0'"),
         ({"s3_endpiont": "x"}, r"no option s3_endpiont; did you mean s3_endpoint\? There are: path, .*s3_endpoint"),

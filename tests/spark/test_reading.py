@@ -196,7 +196,7 @@ async def test_output_on_s3_is_read_without_a_jar_and_no_secret_shows(
     plan = frame._jdf.queryExecution().toString()
     frame.explain("formatted")
     assert s3_server.secret_key not in plan + "".join(capfd.readouterr())
-    with pytest.raises(errors.UsageError, match=r"Spark itself does not reach s3://.*s3a"):
+    with pytest.raises(errors.UsageError, match=r"Spark's own reader cannot read s3://.*s3a"):
         read_output(spark, url, "numbers", settings=fleet.settings, native=True)
 
 

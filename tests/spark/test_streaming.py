@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from actorproc.errors import UsageError
 from actorproc.spark import stream_output
-from actorproc.spark.data_source import LIMITS
+from actorproc.spark.stream_reader import LIMITS
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
 from tests.servers import S3Server

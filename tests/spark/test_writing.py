@@ -27,8 +27,9 @@ from actorproc.records import Record
 from actorproc.sources.log import LogSource
 from actorproc.spark import read_output
 from actorproc.spark.log_writer import Message, StreamWriter
+from actorproc.spark.options import parse_write_options
 from actorproc.spark.query import Sink
-from actorproc.spark.target import check_record_columns, parse_write_options, to_records
+from actorproc.spark.schema import check_record_columns, to_records
 from actorproc.storage.document import SharedDocument
 from actorproc.storage.names import LOG_STAGED, log_transaction
 from actorproc.stores import open_store
@@ -187,7 +188,7 @@ async def test_a_later_micro_batch_makes_no_new_log_where_the_old_one_is_gone(tm
     (tmp_path / "mount").rename(tmp_path / "away")
     later = writer()
     for step in (later._check_found, partial(later.commit, [Message("query", [])])):
-        with pytest.raises(SourceError, match=r"no log at .* any more: micro-batch 1 is not the first of this query"):
+        with pytest.raises(SourceError, match=r"the log .* is gone: micro-batch 1 is not the first of this query"):
             step(1)
     assert not (tmp_path / "mount").exists()
     (tmp_path / "away").rename(tmp_path / "mount")
@@ -250,7 +251,7 @@ TEXT = t.StringType()
     ("given", "problem"),
     [
         (columns(value=t.LongType()), "column 'value' is bigint. A log takes `value`.*string or binary"),
-        (columns(topic=TEXT, key=t.DateType()), "no place for a column 'topic'; column 'key' is date; there is no column 'value'"),
+        (columns(topic=TEXT, key=t.DateType()), "column 'topic' is unknown; column 'key' is date; there is no column 'value'"),
         (columns(value=TEXT, timestamp=t.TimestampNTZType()), "column 'timestamp' is timestamp_ntz"),
         (columns(value=TEXT, headers=t.MapType(TEXT, TEXT)), "column 'headers' is map<string,string>"),
     ],
@@ -272,10 +273,10 @@ def test_a_header_without_a_name_is_refused(headers: list[Any]) -> None:
     ("options", "problem"),
     [
         ({"path": ""}, "which log"),
-        ({"path": "memory://x"}, "lives in one process"),
+        ({"path": "memory://x"}, "exists in one process"),
         ({"logPartitions": "0"}, "logPartitions = '0': a whole number, 1 or more"),
         ({"partitions": "3"}, r"there is no option partitions; did you mean logPartitions\? There are: path"),
-        ({"kind": "output"}, "kind = 'output': what Spark can append to is a log"),
+        ({"kind": "output"}, "kind = 'output': Spark can only append to a log"),
         ({"batch": "3"}, "batch needs a transaction"),
         ({"transaction": "a/b"}, "transaction 'a/b' is not usable"),
         ({"transaction": "job-1"}, "does not begin with 'job-'"),

@@ -13,10 +13,10 @@ from tests.spark.conftest import ROOT
 
 PROGRAM = """
 import sys
-from actorproc.spark.cores import cores
+from actorproc.spark.session import parallelism
 from tests.spark.conftest import new_session
 session = new_session(sys.argv[1], {"spark.executor.memory": "700m"})
-print(cores(session))
+print(parallelism(session))
 """
 
 

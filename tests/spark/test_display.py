@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import actorproc.cli.spark_show
-from actorproc.cli.spark_show import Figures, Show, summary
+from actorproc.cli.spark_show import Display, Totals, summary
 from actorproc.spark.progress import Progress
 from actorproc.testing.simulation.clock import VirtualClock
 from actorproc.testing.simulation.loop import run
@@ -26,7 +26,7 @@ class Terminal(io.StringIO):
 
 def shown(monkeypatch: pytest.MonkeyPatch, sink: str) -> str:
     """What a terminal shows of a micro-batch into this sink, in virtual time."""
-    figures, terminal = Figures(), Terminal()
+    totals, terminal = Totals(), Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(actorproc.cli.spark_show, "SYSTEM", VirtualClock(0))
@@ -36,9 +36,9 @@ def shown(monkeypatch: pytest.MonkeyPatch, sink: str) -> str:
 
     async def work() -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(Show("app:late", figures, lag).run)
+            tasks.start_soon(Display("app:late", totals, lag).run)
             await anyio.sleep(1)
-            figures.note(Progress(0, True, 18, 1.0, None, None, sink))
+            totals.add(Progress(0, True, 18, 1.0, None, None, sink))
             await anyio.sleep(3)
             tasks.cancel_scope.cancel()
 
@@ -61,10 +61,10 @@ def test_rows_that_spark_dropped_as_late_are_counted() -> None:
         "sources": [{"numInputRows": 50, "startOffset": None, "endOffset": None}],
         "stateOperators": [{"numRowsTotal": 7, "numRowsDroppedByWatermark": 30}, {"numRowsDroppedByWatermark": 2}],
     }  # fmt: skip
-    figures = Figures()
+    totals = Totals()
     for _ in range(2):
-        figures.note(Progress.of(report, "the output"))
-    assert summary("app:late", figures, 0, 1.0).endswith("; behind the watermark, Spark dropped 64 late rows")
+        totals.add(Progress.from_document(report, "the output"))
+    assert summary("app:late", totals, 0, 1.0).endswith("; behind the watermark, Spark dropped 64 late rows")
 
 
 async def test_spark_calls_its_console_as_we_know_it(spark: SparkSession, tmp_path: Path) -> None:
@@ -76,4 +76,4 @@ async def test_spark_calls_its_console_as_we_know_it(spark: SparkSession, tmp_pa
 
     console = Runs(spark, fleet, tmp_path / "c", writer)
     await console.to_end()
-    assert "ConsoleTable" in console.told[0].sink
+    assert "ConsoleTable" in console.reports[0].sink

@@ -13,8 +13,8 @@ from pyspark.errors import StreamingQueryException
 
 import actorproc.spark.query_runner
 from actorproc.errors import QueryFailed, StoreUnavailable
-from actorproc.spark.query_runner import QueryRunner, RetryLimits
-from actorproc.spark.time_limit import ends_within
+from actorproc.spark.query_runner import QueryRunner, RunLimits
+from actorproc.spark.session import finished_within
 from actorproc.testing.simulation.clock import VirtualClock
 from actorproc.testing.simulation.loop import run
 
@@ -62,17 +62,17 @@ Told = list[tuple[int, bool]]
 """Number of each micro-batch that is told of, and whether it ran."""
 
 
-def attended(start: Callable[[bool], Any], limits: RetryLimits | None = None) -> Told:
+def attended(start: Callable[[bool], Any], limits: RunLimits | None = None) -> Told:
     """Run it to its end, in virtual time."""
     told: Told = []
 
     async def work() -> None:
         await QueryRunner(
             start,
-            what="app:late",
+            spec="app:late",
             reads="x",
-            limits=limits or RetryLimits(),
-            told=lambda progress: told.append((progress.batch, progress.ran)),
+            limits=limits or RunLimits(),
+            on_progress=lambda progress: told.append((progress.batch, progress.ran)),
             clock=VirtualClock(0),
         ).run()
 
@@ -115,9 +115,9 @@ def failed() -> Query:
 
 def test_a_store_that_is_away_when_a_query_is_started_again_is_one_more_failure() -> None:
     last = Query([report(5, 1, ran=True)], [1])
-    assert attended(starting(failed(), AWAY, AWAY, last), RetryLimits(failures=4)) == [(5, True)]
+    assert attended(starting(failed(), AWAY, AWAY, last), RunLimits(failures=4)) == [(5, True)]
     with pytest.raises(QueryFailed, match=r"^given up: 3 failures in a row, the last one: http://minio: no answer"):
-        attended(starting(failed(), AWAY, AWAY, last), RetryLimits(failures=3))
+        attended(starting(failed(), AWAY, AWAY, last), RunLimits(failures=3))
 
 
 def test_a_store_that_is_away_at_the_first_start_ends_it_at_once() -> None:
@@ -138,13 +138,13 @@ def test_a_stop_does_not_wait_for_a_function_that_nothing_interrupts(monkeypatch
 
     running = QueryRunner(
         start,
-        what="app:late",
+        spec="app:late",
         reads="x",
-        limits=RetryLimits(stop_within=30),
-        told=lambda _: None,
+        limits=RunLimits(stop_within=30),
+        on_progress=lambda _: None,
         clock=VirtualClock(0),
     )
-    monkeypatch.setattr(actorproc.spark.query_runner, "_STOPPING", 0.01)
+    monkeypatch.setattr(actorproc.spark.query_runner, "_STOP_TIMEOUT", 0.01)
     said: list[str] = []
     monkeypatch.setattr(
         actorproc.spark.query_runner, "log", SimpleNamespace(warning=lambda event, **_: said.append(event))
@@ -161,6 +161,6 @@ def test_what_ends_in_time_is_told_with_its_error() -> None:
     def fail() -> None:
         raise OSError("gone")
 
-    assert ends_within(60, list)
+    assert finished_within(60, list)
     with pytest.raises(OSError, match="gone"):
-        ends_within(60, fail)
+        finished_within(60, fail)

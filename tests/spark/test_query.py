@@ -17,7 +17,7 @@ from actorproc.spark.output import Output
 from actorproc.spark.progress import Progress, read_lag
 from actorproc.spark.query import Query
 from actorproc.spark.query import Sink as To
-from actorproc.spark.query_runner import RetryLimits
+from actorproc.spark.query_runner import RunLimits
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
 from tests.spark.committing import Fleet
@@ -48,7 +48,7 @@ async def test_a_function_returns_a_dataframe_a_writer_or_a_query_that_it_starte
     first = Runs(spark, fleet, tmp_path / "c1", frame, sink=To("parquet", table.as_uri()), max_files=2)
     await first.to_end()
     assert spark.read.parquet(str(table)).count() == 18
-    done = [progress for progress in first.told if progress.ran]
+    done = [progress for progress in first.reports if progress.ran]
     assert [progress.rows for progress in done] == [18, 18]
     assert done[0].next != done[0].seen == done[1].next == {"0": 3, "1": 1}
 
@@ -66,7 +66,7 @@ async def test_a_query_with_a_checkpoint_of_its_own_is_refused(spark: SparkSessi
     def own(rows: DataFrame, checkpoint: str) -> Any:
         return rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "mine")).start()
 
-    with pytest.raises(HandlerDefinitionError, match=r"a checkpoint of its own, file:.*/mine"):
+    with pytest.raises(HandlerDefinitionError, match=r"another checkpoint, file:.*/mine"):
         await Runs(spark, fleet, tmp_path / "c", own).to_end()
     assert not spark.streams.active
 
@@ -88,7 +88,7 @@ async def test_a_query_that_fails_goes_on_from_its_checkpoint_and_repeats_nothin
     running = await runs.to_end()
     assert running.restarts == 3, "two failures in a row, and a third after a micro-batch was done"
     assert sink.rows() == fleet.expected()
-    assert [progress.batch for progress in runs.told if progress.ran] == [0, 1, 2, 3]
+    assert [progress.batch for progress in runs.reports if progress.ran] == [0, 1, 2, 3]
 
 
 @needs_limits
@@ -97,22 +97,22 @@ async def test_a_container_that_is_away_for_a_while_is_waited_for(spark: SparkSe
     await fleet.commit(p0=20)
     runs = Runs(
         spark, fleet, tmp_path / "c", lambda rows: rows.writeStream.foreachBatch(sink._write),
-        trigger={"processingTime": "100 milliseconds"}, limits=RetryLimits(failures=1000, backoff=QUICK.backoff),
+        trigger={"processingTime": "100 milliseconds"}, limits=RunLimits(failures=1000, backoff=QUICK.backoff),
         settings=Settings(store_timeout=2, store_patience=5),
     )  # fmt: skip
     with anyio.fail_after(100):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(runs.to_end)
-            while not runs.told:
+            while not runs.reports:
                 await anyio.sleep(0.1)
             (tmp_path / "state").rename(tmp_path / "away")
-            while runs.running.restarts < 2:  # the query notices, and then each start
+            while runs.runner.restarts < 2:  # the query notices, and then each start
                 await anyio.sleep(0.1)
             (tmp_path / "away").rename(tmp_path / "state")
             await fleet.commit(p0=20)
             while sink.rows() != fleet.expected():
                 await anyio.sleep(0.1)
-            runs.running.stop()
+            runs.runner.stop()
 
 
 async def test_a_query_that_only_fails_is_given_up_with_the_line_that_failed(
@@ -151,7 +151,7 @@ async def test_a_stop_lets_the_micro_batch_end_and_begins_no_other(spark: SparkS
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(runs.to_end)
         await anyio.to_thread.run_sync(begun.wait, 60)
-        runs.running.stop()
+        runs.runner.stop()
         await anyio.sleep(1)
         assert not sink.batches(), "it waits for the micro-batch"
         go_on.set()
@@ -174,13 +174,13 @@ async def test_a_micro_batch_that_does_not_end_is_cut_off(spark: SparkSession, t
             ends.append(str(error))
             raise
 
-    limits = RetryLimits(stop_within=0.3)
+    limits = RunLimits(stop_within=0.3)
     runs = Runs(spark, fleet, tmp_path / "c", lambda rows: rows.writeStream.foreachBatch(hold), limits=limits)
     with anyio.fail_after(100):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(runs.to_end)
             await anyio.to_thread.run_sync(begun.wait, 60)
-            runs.running.stop()
+            runs.runner.stop()
         while not ends:
             await anyio.sleep(0.1)
     assert re.search("(?i)interrupted|cancelled", ends[0])
@@ -191,9 +191,9 @@ async def test_a_micro_batch_that_does_not_end_is_cut_off(spark: SparkSession, t
     ("function", "says"),
     [
         (lambda rows: rows.select("m"), "app:function failed: .*UNRESOLVED_COLUMN.*`m`"),
-        (lambda rows: 1 / 0, "app:function failed: ZeroDivisionError: division by zero .*test_running.py"),
+        (lambda rows: 1 / 0, "app:function failed: ZeroDivisionError: division by zero .*test_query.py"),
         (lambda rows: None, "returned None; return a DataFrame, a writer"),
-        (lambda rows, spark: spark.range(3), "returned a DataFrame that is no stream"),
+        (lambda rows, spark: spark.range(3), "returned a DataFrame that is not a stream"),
         (lambda rows: rows.groupBy("n").count().writeStream.format("noop"), "Invalid streaming output mode: append"),
     ],
 )
@@ -211,12 +211,12 @@ async def test_what_is_wrong_with_the_function_is_told_at_once(
     [
         (lambda: None, "must take the rows: def function"),
         (lambda *, rows: None, "must take the rows"),
-        (lambda rows, table: None, "takes table; there are, after the rows: spark, checkpoint, trigger"),
+        (lambda rows, table: None, "takes table; after the rows it may take: spark, checkpoint, trigger"),
     ],
 )
 def test_a_function_that_takes_something_else_is_refused(function: Any, says: str) -> None:
     with pytest.raises(HandlerDefinitionError, match=says):
-        Query("app:function", function, "file:///c", {}, To())
+        Query("app:function", function, lambda spark: spark.range(0), "file:///c", {}, To())
 
 
 async def test_a_checkpoint_of_another_processor_is_wrong_use_that_is_not_tried_again(
@@ -231,7 +231,7 @@ async def test_a_checkpoint_of_another_processor_is_wrong_use_that_is_not_tried_
         UsageError, match=r"^the checkpoint belongs to a query on output numbers at .*/one, and this query"
     ):
         await runs.to_end()
-    assert runs.running.restarts == 0
+    assert runs.runner.restarts == 0
 
 
 async def test_the_lag_counts_rows_that_are_committed_and_not_processed(tmp_path: Path) -> None:

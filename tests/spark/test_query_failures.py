@@ -1,9 +1,9 @@
-"""How a query ends that Spark refuses, or whose Java dies: what is said, and what is left behind. Without Spark."""
+"""Queries that Spark refuses, or whose Java process dies: the error, and the state that is left. Without Spark."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +20,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 import actorproc.cli.spark_query
 import actorproc.spark.session
 from actorproc.admin.retained import RetainedOutput
-from actorproc.cli.spark_query import _keep
+from actorproc.cli.spark_query import QueryRun
+from actorproc.config.settings import Settings
 from actorproc.errors import HandlerDefinitionError, QueryFailed, UsageError
 from actorproc.retention.readers import Reader, decide, read_registry, register
 from actorproc.retention.spark_offsets import Offset
@@ -28,19 +29,20 @@ from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import SYSTEM
 from actorproc.runtime.signals import Signals
 from actorproc.runtime.tasks import first_cause
+from actorproc.spark.checkpoint import TARGET_KEY
 from actorproc.spark.query import Query, Sink
-from actorproc.spark.query_runner import QueryRunner, RetryLimits
+from actorproc.spark.query_runner import QueryRunner, RunLimits
 from actorproc.spark.session import Session
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores import open_store
 
-QUICK = RetryLimits(failures=2, backoff=Backoff(0.01, 0.02))
+QUICK = RunLimits(failures=2, backoff=Backoff(0.01, 0.02))
 READERS = ProcessorLayout("Delays").readers
 
 
 class JavaError(Py4JJavaError):  # type: ignore[misc]
-    """One of Spark's, in a Java that answers no more, or says `text`."""
+    """An error of Spark's with the message `text`; None: Java has exited and cannot be asked."""
 
     def __init__(self, text: str | None = None) -> None:
         Exception.__init__(self)
@@ -67,17 +69,21 @@ FILE = JavaError(
 )
 
 
-def running(start: Any) -> QueryRunner:
-    return QueryRunner(start, what="app:late", reads="", limits=QUICK, told=lambda _: None, clock=SYSTEM)
+def late(function: Any) -> Query:
+    return Query("app:late", function, Mock(), "file:///c", {}, Sink())
+
+
+def runner(start: Any) -> QueryRunner:
+    return QueryRunner(start, spec="app:late", reads="", limits=QUICK, on_progress=lambda _: None, clock=SYSTEM)
 
 
 @pytest.mark.parametrize("error", [JavaError(), DAEMON, Py4JNetworkError("gone"), PySparkException("interrupted")])
-async def test_a_java_that_is_stopped_together_with_us_is_no_failure(error: Exception) -> None:
+async def test_an_error_of_java_while_stopping_is_not_a_failure(error: Exception) -> None:
     def start(_: bool) -> Any:
         query.stop()
         raise error
 
-    query = running(start)
+    query = runner(start)
     await query.run()
 
 
@@ -85,15 +91,15 @@ async def test_a_java_that_is_stopped_together_with_us_is_no_failure(error: Exce
     ("error", "says"),
     [
         (DAEMON, "app:late: EOFException in pyspark.daemon$"),
-        (JavaError(), "Spark's Java does not tell more: it has ended"),
+        (JavaError(), "without details: Spark's Java process has exited"),
     ],
 )
-async def test_what_java_says_by_itself_is_a_failure_of_the_query_told_in_a_line(error: Exception, says: str) -> None:
+async def test_an_error_of_java_fails_the_query_in_one_line(error: Exception, says: str) -> None:
     def start(_: bool) -> Any:
         raise error
 
     with pytest.raises(QueryFailed, match=says):
-        await running(start).run()
+        await runner(start).run()
 
 
 @pytest.mark.parametrize(
@@ -107,38 +113,36 @@ async def test_what_java_says_by_itself_is_a_failure_of_the_query_told_in_a_line
         ),
     ],
 )
-async def test_what_spark_refuses_in_javas_own_words_is_wrong_use_and_not_tried_again(
-    error: Exception, says: str
-) -> None:
+async def test_a_query_that_spark_refuses_is_not_retried(error: Exception, says: str) -> None:
     def function(rows: Any) -> Any:
         raise error
 
-    query = Query("app:late", function, "file:///c", {}, Sink())
-    run = running(lambda _: query.start(SimpleNamespace(), SimpleNamespace()))  # type: ignore[arg-type]
+    query = late(function)
+    run = runner(lambda _: query.start_with(SimpleNamespace(), SimpleNamespace()))  # type: ignore[arg-type]
     with pytest.raises(HandlerDefinitionError, match=says):
         await run.run()
     assert run.restarts == 0
 
 
-async def test_what_spark_says_of_a_query_that_ran_is_a_failure() -> None:
-    """A table of a `foreachBatch`'s, say, that is not there yet."""
+async def test_an_error_of_a_query_that_ran_is_retried() -> None:
+    """For example a table of `foreachBatch` that does not exist yet."""
 
     def start(_: bool) -> Any:
         raise StreamingQueryException("[STREAM_FAILED] Query terminated with exception: no table SQLSTATE: 42P01")
 
     with pytest.raises(QueryFailed, match="given up: 2 failures"):
-        await running(start).run()
+        await runner(start).run()
 
 
-def test_a_java_that_dies_while_the_function_runs_is_no_fault_of_the_function() -> None:
+def test_java_dying_in_the_function_is_not_an_error_of_the_function() -> None:
     def function(rows: Any) -> Any:
         raise Py4JNetworkError("Answer from Java side is empty")
 
     with pytest.raises(Py4JNetworkError):
-        Query("app:late", function, "file:///c", {}, Sink()).start(SimpleNamespace(), SimpleNamespace())  # type: ignore[arg-type]
+        late(function).start_with(SimpleNamespace(), SimpleNamespace())  # type: ignore[arg-type]
 
 
-def test_a_session_whose_java_has_ended_is_closed_without_a_word() -> None:
+def test_closing_a_session_ignores_a_dead_java() -> None:
     def stop() -> None:
         raise Py4JNetworkError("Error while sending or receiving")
 
@@ -147,7 +151,7 @@ def test_a_session_whose_java_has_ended_is_closed_without_a_word() -> None:
     session.close()
 
 
-def test_a_session_that_does_not_end_is_left_to_end_with_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_a_session_that_hangs_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     ends, stopped_by = threading.Event(), []
 
     def stop() -> None:
@@ -156,7 +160,7 @@ def test_a_session_that_does_not_end_is_left_to_end_with_this_process(monkeypatc
 
     session = Session("local", {})
     session._current = SimpleNamespace(stop=stop)  # type: ignore[assignment]
-    monkeypatch.setattr(actorproc.spark.session, "_CLOSING", 0.01)
+    monkeypatch.setattr(actorproc.spark.session, "_CLOSE_TIMEOUT", 0.01)
     session.close()
     (thread,) = stopped_by
     assert thread.is_alive()
@@ -164,77 +168,80 @@ def test_a_session_that_does_not_end_is_left_to_end_with_this_process(monkeypatc
     ends.set()
 
 
-def job(checkpoint: str, error: Exception) -> Any:
-    def start(_: bool) -> Any:
-        raise error
-
-    session = SimpleNamespace(
-        place="local", open=lambda: SimpleNamespace(version="4"), page=lambda: None, told=dict, close=lambda: None
-    )
-    query = SimpleNamespace(spec="app:late", sink=Sink(), checkpoint=checkpoint)
-    return SimpleNamespace(session=session, query=query, name="Delays", native=False, settings=None, start=start)
-
-
 @pytest.mark.parametrize(
-    ("function", "writes"),
+    ("function", "sink"),
     [
         (lambda frame, writer, query: frame, "console (update)"),
-        (lambda frame, writer, query: writer, "where the function's own writer says"),
-        (lambda frame, writer, query: query, "where the function's own query says"),
+        (lambda frame, writer, query: writer, "defined by the function's writer"),
+        (lambda frame, writer, query: query, "defined by the function's query"),
     ],
 )
-def test_a_query_that_is_started_tells_where_it_writes(function: Any, writes: str) -> None:
+def test_a_started_query_describes_its_sink(function: Any, sink: str) -> None:
     query, frame, writer = Mock(StreamingQuery), Mock(DataFrame, isStreaming=True), Mock(DataStreamWriter)
     for made in (writer.format, writer.outputMode, writer.options, writer.option, writer.trigger):
         made.return_value = writer
     frame.writeStream, writer.start.return_value = writer, query
-    late = Query("app:late", lambda _: function(frame, writer, query), "file:///c", {}, Sink())
-    assert late.start(SimpleNamespace(), SimpleNamespace()) == (query, writes)  # type: ignore[arg-type]
+    started = late(lambda _: function(frame, writer, query))
+    assert started.start_with(SimpleNamespace(), SimpleNamespace()) == (query, sink)  # type: ignore[arg-type]
 
 
-async def test_what_was_set_is_said_once_the_query_is_started_and_not_again(
+async def run_query(
+    store: Store, checkpoint: Path, start: Callable[[], Any], *, native: bool = False, sink: Sink | None = None
+) -> None:
+    """Run `start` as `actorproc spark` runs a query, without Spark."""
+    arguments = SimpleNamespace(
+        name="Delays", native=native, remote=None, trigger="10s", max_failures=2, seconds=lambda _: 30.0
+    )
+    session = SimpleNamespace(
+        master="local", open=lambda: SimpleNamespace(version="4"), ui_url=lambda: None, description=dict, close=list
+    )
+    query = SimpleNamespace(
+        spec="app:late", sink=sink or Sink(), checkpoint=f"file://{checkpoint}", start=lambda _, restart: start()
+    )
+    settings = Settings(restart_backoff=0.01, restart_backoff_max=0.02)
+    await QueryRun(arguments, session, query, store, settings).run(Signals(SYSTEM, lambda: None))  # type: ignore[arg-type]
+
+
+def raises(error: Exception) -> Callable[[], Any]:
+    def start() -> Any:
+        raise error
+
+    return start
+
+
+def ended(error: Exception | None = None) -> Any:
+    """A query of Spark's that has ended."""
+    return SimpleNamespace(isActive=False, lastProgress=None, exception=lambda: error)
+
+
+async def test_options_are_shown_once_however_often_the_query_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[Mapping[str, str]] = []
-    monkeypatch.setattr(actorproc.cli.spark_query, "say_started", lambda facts, told: said.append(facts))
-
-    def ends(error: Exception | None) -> Any:
-        return SimpleNamespace(isActive=False, lastProgress=None, exception=lambda: error)
-
-    coming = [None, ends(StreamingQueryException("away")), ends(None)]
-
-    def start(_: bool) -> Any:
-        query = coming.pop(0)
-        if query is None:
-            raise QueryFailed("away")
-        return query, "a table"
-
-    runs = job(f"file://{tmp_path}/c", AssertionError())
-    runs.start = start
-    limits = RetryLimits(failures=9, backoff=QUICK.backoff)
+    shown: list[Mapping[str, str]] = []
+    monkeypatch.setattr(actorproc.cli.spark_query, "show_started", lambda facts, options: shown.append(facts))
+    outcomes = iter([ended(StreamingQueryException("away")), ended()])
     async with open_store(str(tmp_path / "state")) as store:
-        await _keep(runs, limits, store, Signals(SYSTEM, lambda: None), "10s")
-    assert [facts["writes"] for facts in said] == ["a table"]
+        await run_query(store, tmp_path / "c", lambda: (next(outcomes), "a table"))
+    assert [facts["writes"] for facts in shown] == ["a table"]
 
 
-async def readers_after(tmp_path: Path, error: Exception, *there: Reader) -> list[str]:
+async def readers_after(tmp_path: Path, error: Exception, *existing: Reader) -> list[str]:
+    """Names of the readers after the query has failed."""
     async with open_store(str(tmp_path / "state")) as store:
-        for reader in there:
+        for reader in existing:
             await register(store, READERS, reader)
         with pytest.raises(ExceptionGroup):
-            await _keep(job(f"file://{tmp_path}/c", error), QUICK, store, Signals(SYSTEM, lambda: None), "10s")
+            await run_query(store, tmp_path / "c", raises(error))
         return sorted((await read_registry(store, READERS)).readers)
 
 
 @pytest.mark.parametrize("error", [HandlerDefinitionError("no such column"), UsageError("another's checkpoint")])
-async def test_a_function_that_turns_out_to_be_wrong_use_is_no_reader_that_holds_back_a_trim(
-    tmp_path: Path, error: Exception
-) -> None:
+async def test_a_refused_query_does_not_stay_a_reader(tmp_path: Path, error: Exception) -> None:
     assert await readers_after(tmp_path, error) == []
     assert await readers_after(tmp_path, error, Reader.spark("app.late", "elsewhere")) == ["app.late"]
 
 
-async def test_who_was_a_reader_before_or_has_begun_stays_one(tmp_path: Path) -> None:
+async def test_a_reader_stays_if_it_existed_before_or_has_begun(tmp_path: Path) -> None:
     before = Reader.spark("mine", f"file://{tmp_path}/c")
     assert await readers_after(tmp_path, QueryFailed("no space"), before) == ["mine"]
     assert await readers_after(tmp_path, HandlerDefinitionError("no such column")) == ["mine"]
@@ -244,19 +251,17 @@ async def test_who_was_a_reader_before_or_has_begun_stays_one(tmp_path: Path) ->
     assert await readers_after(tmp_path / "other", QueryFailed("no space")) == ["app.late"]
 
 
-async def test_a_query_that_fails_and_never_began_holds_back_no_trim(tmp_path: Path) -> None:
+async def test_a_query_that_never_began_does_not_stay_a_reader(tmp_path: Path) -> None:
     assert await readers_after(tmp_path, QueryFailed("no space")) == []
 
 
 @pytest.mark.parametrize("begun", [False, True])
-async def test_sparks_own_file_stream_is_refused_a_checkpoint_of_the_data_source(tmp_path: Path, begun: bool) -> None:
+async def test_native_is_refused_on_a_checkpoint_of_the_data_source(tmp_path: Path, begun: bool) -> None:
     async with open_store(str(tmp_path / "state")) as store:
         if begun:
             await read_up_to(3, store, tmp_path / "c")
-        native = job(f"file://{tmp_path}/c", AssertionError("it was started"))
-        native.native = True
         with pytest.raises(UsageError if begun else ExceptionGroup) as refused:
-            await _keep(native, QUICK, store, Signals(SYSTEM, lambda: None), "10s")
+            await run_query(store, tmp_path / "c", raises(QueryFailed("started")), native=True)
     if begun:
         assert str(refused.value).startswith(
             f"the checkpoint file://{tmp_path}/c belongs to a query that reads through"
@@ -264,55 +269,74 @@ async def test_sparks_own_file_stream_is_refused_a_checkpoint_of_the_data_source
         assert "leave --native out, or give it a new checkpoint" in str(refused.value)
 
 
-async def test_what_is_wrong_with_the_checkpoint_names_it(tmp_path: Path) -> None:
+async def test_an_error_about_the_checkpoint_names_it(tmp_path: Path) -> None:
     async with open_store(str(tmp_path / "state")) as store:
-        refused = job(f"file://{tmp_path}/c", UsageError("the checkpoint belongs to a query on output A"))
+        refused = raises(UsageError("the checkpoint belongs to a query on output A"))
         with pytest.raises(ExceptionGroup) as raised:
-            await _keep(refused, QUICK, store, Signals(SYSTEM, lambda: None), "10s")
+            await run_query(store, tmp_path / "c", refused)
     assert str(first_cause(raised.value)) == f"the checkpoint file://{tmp_path}/c belongs to a query on output A"
 
 
 async def read_up_to(number: int, store: Store, checkpoint: Path) -> None:
-    """What Spark leaves when a micro-batch is done."""
-    kept = RetainedOutput(store, ProcessorLayout("Delays"))
-    offset = Offset(str(kept), await kept.stream_identity(), {"0": number}).to_dict()
+    """Write what Spark leaves after a finished micro-batch."""
+    retained = RetainedOutput(store, ProcessorLayout("Delays"))
+    offset = Offset(str(retained), await retained.stream_identity(), {"0": number}).to_dict()
     async with open_store(str(checkpoint)) as spark:
         await spark.put("offsets/0", b"v1\n{}\n" + orjson.dumps(offset))
         await spark.put("commits/0", b"v1\n{}")
 
 
 @pytest.mark.parametrize("reads", [3, 5])
-async def test_a_query_that_comes_when_what_it_reads_next_was_trimmed_is_refused_and_holds_nothing(
-    tmp_path: Path, reads: int
-) -> None:
+async def test_a_new_reader_whose_next_rows_were_trimmed_is_refused(tmp_path: Path, reads: int) -> None:
     async with open_store(str(tmp_path / "state")) as store:
         await read_up_to(reads, store, tmp_path / "c")
         assert await decide(store, READERS, await read_registry(store, READERS), {"0": 5})
-        began = job(f"file://{tmp_path}/c", HandlerDefinitionError("it was started"))
-        limits, signals = QUICK, Signals(SYSTEM, lambda: None)
+        start = raises(HandlerDefinitionError("it was started"))
         if reads == 5:
-            with pytest.raises(ExceptionGroup):  # the function was called
-                await _keep(began, limits, store, signals, "10s")
+            with pytest.raises(ExceptionGroup):
+                await run_query(store, tmp_path / "c", start)
         else:
             with pytest.raises(UsageError, match=r"partition 0: 3, trimmed below 5\)\. Use a new checkpointLocation"):
-                await _keep(began, limits, store, signals, "10s")
+                await run_query(store, tmp_path / "c", start)
         assert (await read_registry(store, READERS)).readers == {}
 
 
-async def test_a_query_on_the_checkpoint_of_another_function_is_refused_before_it_starts(tmp_path: Path) -> None:
+async def test_a_checkpoint_of_another_function_is_refused(tmp_path: Path) -> None:
     one = Reader.spark("app.early", f"file://{tmp_path}/c", "app:early")
     with pytest.raises(UsageError, match=r"c belongs to app:early: app:late would"):
         await readers_after(tmp_path, AssertionError("it was started"), one)
 
 
-async def test_a_query_that_is_a_reader_is_not_asked_where_it_stands(tmp_path: Path) -> None:
-    """It is held where it was; what is wrong since then, reading says."""
+async def test_an_existing_reader_is_not_checked_against_the_trim(tmp_path: Path) -> None:
+    """It holds back trims; if something is lost all the same, reading reports it."""
     async with open_store(str(tmp_path / "state")) as store:
         await read_up_to(3, store, tmp_path / "c")
         await register(store, READERS, Reader.spark("mine", str(tmp_path / "c")))
         assert await decide(store, READERS, await read_registry(store, READERS), {"0": 5})
         with pytest.raises(ExceptionGroup):
-            await _keep(
-                job(f"file://{tmp_path}/c", QueryFailed("no space")), QUICK, store, Signals(SYSTEM, lambda: None), "10s"
-            )
+            await run_query(store, tmp_path / "c", raises(QueryFailed("no space")))
         assert set((await read_registry(store, READERS)).readers) == {"mine"}
+
+
+ONE, OTHER = Sink("parquet", "file:///one"), Sink("parquet", "file:///other")
+
+
+async def test_another_target_under_an_old_checkpoint_is_refused(tmp_path: Path) -> None:
+    async with open_store(str(tmp_path / "state")) as store:
+        await run_query(store, tmp_path / "c", lambda: (ended(), "one"), sink=ONE)
+        await read_up_to(3, store, tmp_path / "c")
+        same = Sink("Parquet", "file:///one", options={"compression": "zstd"})
+        await run_query(store, tmp_path / "c", lambda: (ended(), "one"), sink=same)
+        for target in (OTHER, Sink()):
+            with pytest.raises(UsageError, match=r"writes to parquet file:///one: .* would miss all rows"):
+                await run_query(store, tmp_path / "c", raises(AssertionError("started")), sink=target)
+        (tmp_path / "c" / TARGET_KEY).unlink()
+        await run_query(store, tmp_path / "c", lambda: (ended(), "other"), sink=OTHER)
+        with pytest.raises(UsageError, match="writes to parquet file:///other"):
+            await run_query(store, tmp_path / "c", raises(AssertionError("started")), sink=ONE)
+
+
+async def test_the_target_of_a_query_that_never_began_may_change(tmp_path: Path) -> None:
+    async with open_store(str(tmp_path / "state")) as store:
+        for sink in (ONE, OTHER):
+            await run_query(store, tmp_path / "c", lambda: (ended(), "a table"), sink=sink)

@@ -1,0 +1,164 @@
+"""Schemas: the columns that a reader asks for, and the columns that a log takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType, TimestampType
+
+from actorproc.errors import UsageError
+from actorproc.records import RECORD_SCHEMA
+
+_LOG_COLUMNS = (
+    "A log takes `value` (string or binary), and optionally `key` (string or binary), `headers` "
+    "(array<struct<key: string, value: binary>>) and `timestamp` (timestamp). Select these, for example "
+    '.selectExpr("carrier AS key", "to_json(struct(*)) AS value")'
+)
+
+
+def check_columns(schema: pa.Schema, wanted: pa.Schema, title: str) -> None:
+    """Check that the dataset has the wanted columns, with the same types, and NOT NULL only where it has no nulls.
+
+    Raises:
+        UsageError: names each wrong column, and the columns that exist.
+    """
+    wrong = []
+    for field in wanted:
+        if field.name not in schema.names:
+            wrong.append(f"there is no column {field.name!r}")
+            continue
+        actual = schema.field(field.name)
+        if same_type(actual.type, field.type):
+            # Spark trusts NOT NULL: it would count no nulls where there are some, or fail in Java.
+            wrong += [
+                f"column {p!r} may be null, and is declared NOT NULL" for p in _not_null(field.name, actual, field)
+            ]
+        else:
+            wrong.append(f"column {field.name!r} is {actual.type}, not {field.type}")
+    if wrong:
+        raise UsageError(
+            f"the schema does not fit {title}: {'; '.join(wrong)}. There are: {', '.join(schema.names)}. "
+            "Use the existing names and types (NOT NULL may be left out), and cast in Spark"
+        )
+
+
+def _not_null(path: str, actual: pa.Field, wanted: pa.Field) -> Iterator[str]:
+    """Paths of the column and its parts that only `wanted` declares NOT NULL. Both have the same type."""
+    if actual.nullable and not wanted.nullable:
+        yield path
+    for (name, part), (_, wanted_part) in zip(_parts(actual.type), _parts(wanted.type), strict=True):
+        yield from _not_null(f"{path}.{name}", part, wanted_part)
+
+
+def _parts(kind: pa.DataType) -> list[tuple[str, pa.Field]]:
+    if pa.types.is_struct(kind):
+        return [(field.name, field) for field in kind]
+    if pa.types.is_list(kind):
+        return [("element", kind.value_field)]
+    if pa.types.is_map(kind):
+        return [("key", kind.key_field), ("value", kind.item_field)]
+    return []
+
+
+def nullable(field: pa.Field) -> pa.Field:
+    """The field and all its parts as nullable, like the columns of Spark's own Parquet reader."""
+    kind = field.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([nullable(part) for part in kind])
+    elif pa.types.is_list(kind):
+        kind = pa.list_(nullable(kind.value_field))
+    elif pa.types.is_map(kind):
+        kind = pa.map_(nullable(kind.key_field).type, nullable(kind.item_field).type)
+    return pa.field(field.name, kind, True, field.metadata)
+
+
+def same_type(left: pa.DataType, right: pa.DataType) -> bool:
+    """Whether the types are equal, apart from nullability and the names that Arrow gives to elements."""
+    if pa.types.is_struct(left) and pa.types.is_struct(right):
+        return [f.name for f in left] == [f.name for f in right] and all(
+            same_type(a.type, b.type) for a, b in zip(left, right, strict=True)
+        )
+    if pa.types.is_list(left) and pa.types.is_list(right):
+        return same_type(left.value_type, right.value_type)
+    if pa.types.is_map(left) and pa.types.is_map(right):
+        return same_type(left.key_type, right.key_type) and same_type(left.item_type, right.item_type)
+    return bool(left.equals(right))
+
+
+def check_column_names(processor: str, columns: Sequence[str], existing: Sequence[str]) -> None:
+    """Check that the processor's output has these columns.
+
+    Raises:
+        UsageError: lists the unknown columns and the existing ones.
+    """
+    if unknown := [column for column in columns if column not in existing]:
+        raise UsageError(f"{processor} has no column {', '.join(unknown)}; there are: {', '.join(existing)}")
+
+
+def check_record_columns(schema: StructType) -> None:
+    """Check that a log takes these columns.
+
+    Raises:
+        UsageError: names each wrong column, its type, and the columns that a log takes.
+    """
+    wrong = []
+    for field in schema:
+        fits = _RECORD_TYPES.get(field.name)
+        if fits is None:
+            wrong.append(f"column {field.name!r} is unknown")
+        elif not fits(field.dataType):
+            wrong.append(f"column {field.name!r} is {field.dataType.simpleString()}")
+    if "value" not in schema.names:
+        wrong.append("there is no column 'value'")
+    if wrong:
+        raise UsageError(f"{'; '.join(wrong)}. {_LOG_COLUMNS}")
+
+
+def _is_bytes(kind: DataType) -> bool:
+    return isinstance(kind, StringType | BinaryType)
+
+
+def _is_headers(kind: DataType) -> bool:
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
+        return False
+    header = kind.elementType
+    return header.names == ["key", "value"] and (
+        isinstance(header["key"].dataType, StringType) and isinstance(header["value"].dataType, BinaryType)
+    )
+
+
+_RECORD_TYPES: dict[str, Callable[[DataType], bool]] = {
+    "key": _is_bytes,
+    "value": _is_bytes,
+    "headers": _is_headers,
+    "timestamp": lambda kind: isinstance(kind, TimestampType),
+}
+
+
+def to_records(batch: pa.RecordBatch, now: pa.Scalar) -> pa.RecordBatch:
+    """The batch with the columns of a log. A missing timestamp becomes `now`.
+
+    Raises:
+        UsageError: a header has no name.
+    """
+    columns = []
+    for field in RECORD_SCHEMA:
+        if field.name not in batch.schema.names:
+            column = pa.nulls(batch.num_rows, field.type)
+        else:
+            column = batch.column(field.name)
+        if field.name == "headers":
+            column = _headers(column, field.type)
+        columns.append(column.cast(field.type))
+    columns[-1] = columns[-1].fill_null(now)
+    return pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA)
+
+
+def _headers(column: pa.ListArray, kind: pa.ListType) -> pa.ListArray:
+    if column.null_count < len(column) and column.flatten().null_count:
+        raise UsageError("column 'headers' has a header that is null")
+    try:
+        return column.cast(kind)
+    except pa.ArrowInvalid:
+        raise UsageError("column 'headers' has a header whose key is null: every header needs a name") from None
