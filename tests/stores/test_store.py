@@ -98,7 +98,7 @@ async def test_what_is_refused_after_a_doubt_stays_in_doubt(
     then: tuple[Callable[[Call], Awaitable[object]], ...],
 ) -> None:
     wire = Wire(lost_request, *then)
-    with pytest.raises(StoreUnavailable, match="may still land: no such bucket"):
+    with pytest.raises(StoreUnavailable, match="or may be later: no such bucket"):
         await Store(wire, limits=LIMITS).create("key", b"mine")
     wire = Wire(refused)
     with pytest.raises(StoreRefused):
