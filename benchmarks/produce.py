@@ -26,7 +26,8 @@ from rich.progress import track
 from rich.table import Table
 
 from actorproc import Producer
-from actorproc.log.line_producer import produce_lines
+from actorproc.log.input_formats import JsonLines
+from actorproc.log.input_producer import InputProducer
 
 PARTITIONS = 8
 
@@ -47,7 +48,7 @@ async def produced(lines: Path, out: Path, key: str | None) -> None:
     """What the command line does, but for its progress bar."""
     async with Producer(str(out), partitions=PARTITIONS) as producer:
         with lines.open("rb") as file:
-            await produce_lines(producer, file, key=key)
+            await InputProducer(producer).run(JsonLines(file, key))
 
 
 def bare(lines: Path, out: Path, key: str) -> None:

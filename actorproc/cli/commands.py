@@ -28,7 +28,7 @@ app = typer.Typer()
 @app.command(cls=Command)
 def produce(
     file: Annotated[
-        str, typer.Argument(metavar="FILE.jsonl|-", help="One record a line; '-' reads stdin as it comes.")
+        str, typer.Argument(metavar="FILE|-", help="One record a line; '-' reads stdin as it comes.")
     ],
     log: Annotated[
         str,
@@ -42,9 +42,22 @@ def produce(
             help="Partition count of a new log (8 is a good start); fixed afterwards.",
         ),
     ] = None,
+    format_name: Annotated[
+        Literal["json", "text", "csv"] | None,
+        typer.Option(
+            "--format",
+            parser=one_of("json", "text", "csv"),
+            metavar="json|text|csv",
+            help="Default: csv for a file that ends in .csv, otherwise as the key option says, otherwise text.",
+        ),
+    ] = None,
     key: Annotated[
         str | None, typer.Option(metavar="FIELD", help="JSON field that is the key: equal keys stay in order.")
     ] = None,
+    key_regex: Annotated[
+        str | None, typer.Option(metavar="REGEX", help="Its first group is the key of a text line.")
+    ] = None,
+    key_column: Annotated[str | None, typer.Option(metavar="NAME", help="CSV column that is the key.")] = None,
     rate: Annotated[
         float | None, typer.Option(parser=positive, metavar="N", help="Records per second, at most.")
     ] = None,
@@ -53,7 +66,7 @@ def produce(
         typer.Option(
             parser=one_of("fail", "keep", "skip"),
             metavar="fail|keep|skip",
-            help="A line that is not a JSON object with the key field ends the command (fail), is appended without a "
+            help="A line without a key, or that does not fit the format, ends the command (fail), is appended without a "
             "key (keep), or is left out (skip).",
         ),
     ] = "fail",
@@ -64,15 +77,17 @@ def produce(
 
     \b
       actorproc produce --log events --partitions 8 --key tail flights.jsonl
-      actorproc produce --log s3://bucket/log --partitions 8 --rate 1000 f.jsonl
-      tail -f app.log | actorproc produce --log events -
+      actorproc produce --log events --partitions 8 --key-column tail flights.csv
+      tail -f access.log | actorproc produce --log events --key-regex '^(\\S+)' -
 
-    An existing log, as in the last example, needs no --partitions. Values are the lines without their line breaks.
+    An existing log, as in the last example, needs no --partitions.
+    JSON and text lines are appended as they are, CSV rows as JSON objects.
     Running the command twice appends everything twice.
     """
-    from actorproc.cli.produce import run
+    from actorproc.cli.produce import FormatName, run
 
-    run(file, log, partitions, key, rate, on_bad_line, config, settings)
+    keys: dict[FormatName, str | None] = {"json": key, "text": key_regex, "csv": key_column}
+    run(file, log, partitions, format_name, keys, rate, on_bad_line, config, settings)
 
 
 @app.command(cls=Command)

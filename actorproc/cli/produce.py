@@ -1,4 +1,4 @@
-"""`actorproc produce`: appends the lines of a file or of stdin to a log, with a progress bar."""
+"""`actorproc produce`: appends the records of a file or of stdin to a log, with a progress bar."""
 
 from __future__ import annotations
 
@@ -9,52 +9,90 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from typing import Literal
 
 import anyio
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from actorproc.cli.common import load_settings, run_async, shown_settings
-from actorproc.cli.produce_end import BadLines, explained, interrupted
+from actorproc.cli.produce_end import BadLines, Resume, explained, interrupted
 from actorproc.cli.streams import conclude
 from actorproc.cli.terminal import counted
 from actorproc.cli.workers import end_soon
 from actorproc.errors import ActorprocError, UsageError
-from actorproc.log.line_producer import LineReader, OnBadLine, Produced, first_checked, produce_lines
+from actorproc.log.input_formats import CsvRows, InputFormat, JsonLines, LineReader, TextLines
+from actorproc.log.input_producer import DeliveryTracker, InputProducer, OnBadLine, Produced
 from actorproc.log.producer import Producer
-from actorproc.log.resume_point import Account
 from actorproc.runtime.clock import SYSTEM
 from actorproc.runtime.signals import SAME_SIGNAL_TIME
 from actorproc.runtime.tasks import first_cause
+
+FormatName = Literal["json", "text", "csv"]
+
+_KEY_OPTIONS: dict[FormatName, str] = {"json": "--key", "text": "--key-regex", "csv": "--key-column"}
+
+
+def choose_format(
+    file: str, name: FormatName | None, keys: dict[FormatName, str | None]
+) -> tuple[FormatName, str | None]:
+    """The format of a file, and its key.
+
+    Args:
+        name: as given by --format.
+        keys: the values of `_KEY_OPTIONS`, by format.
+
+    Raises:
+        UsageError: the options do not go together.
+    """
+    given = [known for known, key in keys.items() if key is not None]
+    if len(given) > 1:
+        raise UsageError("--key, --key-regex and --key-column: choose one")
+    chosen: FormatName = name or ("csv" if file.lower().endswith(".csv") else given[0] if given else "text")
+    if given and given[0] != chosen:
+        option, right = _KEY_OPTIONS[given[0]], _KEY_OPTIONS[chosen]
+        raise UsageError(f"{option} is for {given[0]}, and the input is {chosen}: give {right}, or --format {given[0]}")
+    return chosen, keys[chosen]
+
+
+def open_format(name: FormatName, reader: LineReader, key: str | None) -> InputFormat:
+    """The records of `reader`."""
+    kinds: dict[str, Callable[[LineReader, str | None], InputFormat]]
+    kinds = {"json": JsonLines, "text": TextLines, "csv": CsvRows}
+    return kinds[name](reader, key)
 
 
 def run(
     file: str,
     log: str,
     partitions: int | None,
-    key: str | None,
+    format_name: FormatName | None,
+    keys: dict[FormatName, str | None],
     rate: float | None,
     on_bad_line: OnBadLine,
     config: Path | None,
     given: Sequence[str] | None,
 ) -> None:
-    """Append the lines."""
+    """Append the records."""
     settings = load_settings(config, given)
-    account = Account()
-    given_too = {"--key": key, "--rate": rate, "--config": config}
-    more = [part for name, value in given_too.items() if value is not None for part in (name, str(value))]
-    more += [*(["--on-bad-line", on_bad_line] if on_bad_line != "fail" else []), *shown_settings(given or [])]
+    name, key = choose_format(file, format_name, keys)
+    options = {_KEY_OPTIONS[name]: key, "--rate": rate, "--config": config}
+    words = [part for option, value in options.items() if value is not None for part in (option, str(value))]
+    words += ["--format", name] if format_name is not None or (name == "csv" and key is None) else []
+    words += [*(["--on-bad-line", on_bad_line] if on_bad_line != "fail" else []), *shown_settings(given or [])]
+    tracker = DeliveryTracker()
     bad_lines = BadLines(file)
+    resume = Resume(file, log, words)
 
     async def work() -> str | None:
         with _lines(file) as (lines, size), _progress(size) as progress:
-            checked: LineReader = lines
-            if key is not None and partitions is not None and on_bad_line == "fail" and file != "-":
-                # The number of partitions is for good: a log is not made for a key that is misspelt. (A stream may be silent for
-                # long, and whoever reads the log wants to begin.)
+            records = open_format(name, lines, key)
+            if partitions is not None and on_bad_line == "fail" and file != "-":
+                # A log is for good, so it is not created for a misspelt key. (A stream may be silent for long, and readers wait
+                # for the log.)
                 with anyio.CancelScope() as reading:
-                    async with _heeding_signals(reading, reading):
-                        checked = await first_checked(lines, key)
+                    async with _stopped_by_signals(reading, reading):
+                        await _check_first(records)
                 if reading.cancelled_caught:
                     return None
             began = SYSTEM.monotonic()
@@ -62,18 +100,21 @@ def run(
             with anyio.CancelScope() as everything:
                 async with (
                     Producer(log, partitions=partitions, partitioner="round-robin", settings=settings) as producer,
-                    _heeding_signals(reading, everything),
+                    _stopped_by_signals(reading, everything),
                 ):
+                    input_producer = InputProducer(
+                        producer, rate=rate, on_bad_line=on_bad_line, report=bad_lines.add, progress=progress,
+                        tracker=tracker,
+                    )  # fmt: skip
                     try:
                         with reading:
-                            produced = await produce_lines(
-                                producer, checked, key=key, rate=rate, on_bad_line=on_bad_line, tell=bad_lines.add,
-                                progress=progress, account=account,
-                            )  # fmt: skip
+                            produced = await input_producer.run(records)
                     except ActorprocError:
-                        with suppress(ActorprocError):  # of the same cause
-                            await producer.flush()  # here, where signals are heeded
+                        with suppress(ActorprocError):  # it has the same cause
+                            await producer.flush()  # here, where signals are handled
                         raise
+                    finally:
+                        resume.header_lines = records.header_lines
                     await producer.flush()
             seconds = SYSTEM.monotonic() - began
         if reading.cancelled_caught or everything.cancelled_caught:
@@ -89,18 +130,25 @@ def run(
         error = first_cause(errors)
         if not isinstance(error, ActorprocError):
             raise
-        raise explained(error, account.appended(), file, log, more) from None
+        raise explained(error, tracker.delivered(), resume) from None
     if summary is None:
-        done = account.appended()
-        summary = interrupted(done, file, log, more)
-        if file != "-" or done.doubtful:  # a stream has no end
+        delivered = tracker.delivered()
+        summary = interrupted(delivered, resume)
+        if file != "-" or delivered.doubtful:  # a stream has no end
             raise ActorprocError(summary)
     conclude(summary)
 
 
+async def _check_first(records: InputFormat) -> None:
+    """Raise the error of the first record, if it is bad."""
+    first = await SYSTEM.run_in_thread(records.peek, abandon=True)
+    if first is not None and 0 in first.bad:
+        raise first.bad[0]
+
+
 @asynccontextmanager
-async def _heeding_signals(reading: anyio.CancelScope, everything: anyio.CancelScope) -> AsyncIterator[None]:
-    """The first signal cancels `reading`: what was taken in is still appended. A second one cancels `everything`."""
+async def _stopped_by_signals(reading: anyio.CancelScope, everything: anyio.CancelScope) -> AsyncIterator[None]:
+    """The first signal cancels `reading`; records that were read are still appended. A second one cancels `everything`."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_cancel_on_signals, reading, everything)
         yield
@@ -115,17 +163,17 @@ async def _cancel_on_signals(reading: anyio.CancelScope, everything: anyio.Cance
                 first = SYSTEM.monotonic()
                 reading.cancel()
             elif SYSTEM.monotonic() - first >= SAME_SIGNAL_TIME:
-                end_soon()  # a disk may hang
+                end_soon()  # the disk may hang
                 everything.cancel()
 
 
 class _Input:
-    """A file or pipe to read from, in a thread that can be woken: one that waits for input would keep the process alive."""
+    """A file or pipe that is read in a thread. `wake` ends a read, since a waiting thread would keep the process alive."""
 
     def __init__(self, name: str, descriptor: int) -> None:
         self._name = name
         self._descriptor = descriptor
-        self._woken, self._wake = os.pipe()  # left to the end of the process: the thread may be about to look at it
+        self._woken, self._wake = os.pipe()  # never closed: the thread may still use it
 
     def read1(self, size: int, /) -> bytes:
         ready, _, _ = select.select([self._descriptor, self._woken], [], [])
@@ -135,15 +183,15 @@ class _Input:
             raise ActorprocError(f"cannot read {self._name}: {error.strerror}") from None
 
     def wake(self) -> None:
-        """Nobody waits for what is read from now on."""
+        """End the read that is under way."""
         os.write(self._wake, b"!")
 
 
 @contextmanager
 def _lines(file: str) -> Iterator[tuple[_Input, int | None]]:
-    """The opened file, and its size in bytes if that is known."""
+    """The opened file, and its size in bytes if it is known."""
     path = Path(file)
-    if file == "-" and sys.stdin is None:  # as the process was started
+    if file == "-" and sys.stdin is None:  # it was closed when the process started
         raise UsageError("cannot read -: stdin is closed")
     try:
         opened = sys.stdin.buffer if file == "-" else path.open("rb")
@@ -159,7 +207,7 @@ def _lines(file: str) -> Iterator[tuple[_Input, int | None]]:
 
 @contextmanager
 def _progress(size: int | None) -> Iterator[Callable[[Produced], None]]:
-    """A bar on stderr, if that is a terminal: bytes of those known, events per second."""
+    """A progress bar on stderr, if that is a terminal: bytes, events and events per second."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda _: None
@@ -171,8 +219,7 @@ def _progress(size: int | None) -> Iterator[Callable[[Produced], None]]:
         def show(sent: Produced) -> None:
             seconds = progress.tasks[0].elapsed or 0
             rate = f", {sent.records / seconds:,.0f}/s" if seconds else ""
-            # Line breaks were read too, and are not counted as sent.
-            progress.update(task, completed=sent.bytes + sent.records, events=counted(sent.records, "event") + rate)
+            progress.update(task, completed=sent.bytes, events=counted(sent.records, "event") + rate)
 
         yield show
 
@@ -183,9 +230,9 @@ def _summary(produced: Produced, seconds: float, log: str, key: str | None) -> s
     counts = sorted(produced.partitions.items(), key=lambda item: int(item[0]))
     lines.append("by partition: " + (", ".join(f"{name}: {count:,}" for name, count in counts) or "none"))
     if null := produced.unkeyed - produced.kept:
-        lines.append(f"{null:,} without a key: {key!r} is null")
+        lines.append(f"{null:,} without a key: {key!r} is null or empty")
     if produced.kept:
-        lines.append(f"{counted(produced.kept, 'bad line')} appended without a key, for the handler to judge")
+        lines.append(f"{counted(produced.kept, 'bad line')} appended without a key")
     if produced.skipped:
         lines.append(f"{counted(produced.skipped, 'bad line')} skipped")
     return "\n".join(lines)

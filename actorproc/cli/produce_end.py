@@ -1,23 +1,24 @@
-"""What `actorproc produce` says of bad lines, and where it ends early: what is in the log, and how to go on so that nothing is lost."""
+"""The messages of `actorproc produce` about bad lines, and about an early end: what is in the log, and how to go on."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import typer
 
 from actorproc.cli.terminal import counted
 from actorproc.errors import ActorprocError, UsageError
-from actorproc.log.line_producer import BadLine
-from actorproc.log.resume_point import Appended
+from actorproc.log.input_formats import BadLine
+from actorproc.log.input_producer import Delivered
 
-_WAYS = "give --on-bad-line keep (it goes without a key, for the handler to judge) or skip"
-_TOLD = 10  # bad lines
+_WAYS = "give --on-bad-line keep (the line is appended without a key) or skip"
+_PRINTED = 10  # bad lines
 
 
 class BadLines:
-    """Tells which lines of `file` were bad, on stderr: the first of them, once it is known what became of all."""
+    """Prints the first bad lines of `file` to stderr."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -26,65 +27,81 @@ class BadLines:
 
     def add(self, line: BadLine) -> None:
         self._count += 1
-        if len(self._first) < _TOLD:
+        if len(self._first) < _PRINTED:
             self._first.append(line)
 
     def show(self) -> None:
         for line in self._first:
             typer.echo(f"{self._file}: line {line.number:,}: {line.why}", err=True)
-        if self._count > _TOLD:
-            typer.echo(f"... and {self._count - _TOLD:,} more bad lines", err=True)
+        if self._count > _PRINTED:
+            typer.echo(f"... and {self._count - _PRINTED:,} more bad lines", err=True)
 
 
-def explained(error: ActorprocError, done: Appended, file: str, log: str, more: Sequence[str]) -> ActorprocError:
-    """The error, with what is known. `more`: options given, for the command that goes on."""
+@dataclass
+class Resume:
+    """The command that goes on after an early end. `options`: those of the command that ended."""
+
+    file: str
+    log: str
+    options: Sequence[str]
+    header_lines: int = 0
+
+    @property
+    def input(self) -> str:
+        return "the input" if self.file == "-" else self.file
+
+    def command(self, line: int) -> str:
+        """The command that goes on from `line`; with the header of the file, if it has one."""
+        file, first = shlex.quote(self.file), max(line, self.header_lines + 1)
+        rest = f"tail -n +{first} {file}"
+        if self.header_lines:
+            rest = f"{{ head -n {self.header_lines} {file}; {rest}; }}"
+        return f"{rest} | {shlex.join(['actorproc', 'produce', '--log', self.log, *self.options, '-'])}"
+
+
+def explained(error: ActorprocError, done: Delivered, resume: Resume) -> ActorprocError:
+    """The error, with what is in the log and how to go on."""
+    why, mend, hint = str(error), "Mend the cause", ""
     if isinstance(error, BadLine):
-        why, mend = f"{file}: line {error.number}: {error.why}", f"Mend the line, or {_WAYS}"
-        more = [*more, "--on-bad-line", "keep"]  # so that it does not end at this line again
-    else:
-        why, mend = str(error), "Mend the cause"
+        why, mend, hint = f"{resume.file}: line {error.number}: {error.why}", f"Mend the line, or {_WAYS}", error.hint
+        resume.options = [*resume.options, "--on-bad-line", "keep"]  # so that it does not end at this line again
     kind = UsageError if isinstance(error, UsageError) else ActorprocError
     if done.records or done.doubtful:
-        return kind(f"{why}.\n{_in_the_log(done, file, log)}. {mend}, and {_going_on(done, file, log, more)}")
-    if not isinstance(error, BadLine):
-        return error if isinstance(error, UsageError) else kind(f"{why}.\nNothing was appended")
-    if error.is_json:
+        return kind(f"{why}.\n{_in_the_log(done, resume)}. {mend}, and {_going_on(done, resume)}")
+    if isinstance(error, BadLine):
         return kind(
-            f"{why}.\nNothing was appended. Give the --key that the lines have, or none; or mend the line, or {_WAYS}"
+            f"{why}.\nNothing was appended. {hint and f'{hint}. Or '}{mend[0].lower() if hint else mend[0]}{mend[1:]}"
         )
-    return kind(
-        f"{why}.\nNothing was appended. If no line is JSON, leave out --key: they are appended as they are (in Python, `Producer` "
-        f"takes any key). Else mend the line, or {_WAYS}"
-    )
+    return error if isinstance(error, UsageError) else kind(f"{why}.\nNothing was appended")
 
 
-def interrupted(done: Appended, file: str, log: str, more: Sequence[str]) -> str:
-    """What is known where a signal came."""
-    said = f"interrupted: {_in_the_log(done, file, log)}"
-    return (
-        said if file == "-" and not done.doubtful else f"{said}. To have the rest, {_going_on(done, file, log, more)}"
-    )
+def interrupted(done: Delivered, resume: Resume) -> str:
+    """The message after a signal."""
+    said = f"interrupted: {_in_the_log(done, resume)}"
+    if resume.file == "-" and not done.doubtful:
+        return said
+    return f"{said}. To append the rest, {_going_on(done, resume)}"
 
 
-def _in_the_log(done: Appended, file: str, log: str) -> str:
-    """How much is in the log, and up to which line; no more than is known."""
-    what = "the input" if file == "-" else file
-    there = f"{counted(done.records, 'event')} {'is' if done.records == 1 else 'are'} in {log}"
+def _in_the_log(done: Delivered, resume: Resume) -> str:
+    """Which lines are in the log."""
+    events = f"{counted(done.records, 'event')} {'is' if done.records == 1 else 'are'} in {resume.log}"
     if not done.records and not done.doubtful:
-        return there
+        return events
     if not done.doubtful and not done.beyond:
-        return f"{there}: all of {what} up to line {done.next_line - 1:,}, and nothing after it"
-    doubt = f", and {done.doubtful:,} more may be there or not" if done.doubtful else ""
-    after = f"; {done.beyond:,} of those that are there come after it" if done.beyond else ""
+        return f"{events}: all of {resume.input} up to line {done.next_line - 1:,}, and nothing after it"
+    doubt = f", and {done.doubtful:,} more may be in the log or not" if done.doubtful else ""
+    beyond = f"; {done.beyond:,} of the appended events come after it" if done.beyond else ""
     sure = "may be" if done.doubtful else "is"
-    return f"{there}{doubt}. The first line of {what} that {sure} missing is {done.next_line:,}{after}"
+    return f"{events}{doubt}. The first line of {resume.input} that {sure} missing is {done.next_line:,}{beyond}"
 
 
-def _going_on(done: Appended, file: str, log: str, more: Sequence[str]) -> str:
+def _going_on(done: Delivered, resume: Resume) -> str:
+    """How to append the rest."""
     if not done.records and not done.doubtful:
-        return "give the command again"
-    twice = ", which appends what is there of the lines after it a second time" if done.doubtful or done.beyond else ""
-    if file == "-":
-        return f"go on from line {done.next_line:,}{twice}"
-    again = shlex.join(["actorproc", "produce", "--log", log, *more, "-"])
-    return f"go on from line {done.next_line:,}{twice}: tail -n +{done.next_line} {shlex.quote(file)} | {again}"
+        return "run the command again"
+    twice = ", which appends later lines that are in the log a second time" if done.doubtful or done.beyond else ""
+    if resume.file == "-":
+        header = " (after the header)" if resume.header_lines else ""
+        return f"go on from line {done.next_line:,}{header}{twice}"
+    return f"go on from line {done.next_line:,}{twice}: {resume.command(done.next_line)}"

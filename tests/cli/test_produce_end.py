@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import anyio
+import orjson
 import pytest
 
 from actorproc.cli import produce
@@ -62,6 +63,14 @@ def in_log() -> list[int]:
     return anyio.run(read)
 
 
+def json_in_log() -> list[dict[str, str]]:
+    async def read() -> list[dict[str, str]]:
+        async with open_store("events") as store:
+            return [orjson.loads(value or b"") for values in (await log_contents(store)).values() for value in values]
+
+    return anyio.run(read)
+
+
 def test_a_partition_that_refuses_leaves_a_count_a_line_and_the_command_that_goes_on(run: Run, folder: Path) -> None:
     run(*PRODUCE, "/dev/null")
     (folder / "events" / "partition=1").write_text("in the way")
@@ -71,11 +80,11 @@ def test_a_partition_that_refuses_leaves_a_count_a_line_and_the_command_that_goe
     assert len(there) == 100
     missing = min(set(range(1, 201)) - set(there))
     assert "100 events are in events. The first" in ended.stderr, "what was refused is in no doubt"
-    beyond = f"{100 - missing + 1} of those that are there come after it"
+    beyond = f"{100 - missing + 1} of the appended events come after it"
     assert f"The first line of flights.txt that is missing is {missing}; {beyond}." in ended.stderr
     again = f"tail -n +{missing} flights.txt | actorproc produce --log events -"
     assert ended.stderr.endswith(
-        f"go on from line {missing}, which appends what is there of the lines after it a second time: {again}\n"
+        f"go on from line {missing}, which appends later lines that are in the log a second time: {again}\n"
     )
 
 
@@ -131,18 +140,20 @@ def test_signals_while_the_disk_is_full_leave_what_is_known(folder: Path, times:
     assert f"interrupted: {len(there)} events are in events" in err
     if times == 1:
         assert there == list(range(1, len(there) + 1))
-        assert f"all of flights.txt up to line {len(there)}, and nothing after it. To have the rest, go on from" in err
+        assert (
+            f"all of flights.txt up to line {len(there)}, and nothing after it. To append the rest, go on from" in err
+        )
         assert f"tail -n +{len(there) + 1} flights.txt | actorproc produce --log events --rate 100.0 -" in err
     else:
         missing = min(set(range(1, 201)) - set(there))
-        assert f" more may be there or not. The first line of flights.txt that may be missing is {missing}" in err
+        assert f" more may be in the log or not. The first line of flights.txt that may be missing is {missing}" in err
 
 
 def test_a_signal_while_what_failed_is_waited_for_does_not_keep_it_from_being_told(run: Run, folder: Path) -> None:
     run(*PRODUCE, "/dev/null")
     (folder / "events" / "partition=0").write_text("in the way")
     (folder / "full").touch()
-    soon = "from actorproc.log import line_producer; line_producer._UNCONFIRMED = 0"  # blocks: the failure is seen at the first
+    soon = "from actorproc.log import input_producer; input_producer._IN_FLIGHT = 0"  # blocks: the failure is seen at the first
     command = [sys.executable, "-c", soon + FULL, *PRODUCE, "flights.txt"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -156,6 +167,58 @@ def test_a_signal_while_what_failed_is_waited_for_does_not_keep_it_from_being_to
             process.kill()
     assert process.returncode == 1
     assert "100 events are in events. The first line of flights.txt that is missing is " in err
+
+
+@pytest.mark.parametrize(
+    ("file", "options", "more"),
+    [
+        ("rows.csv", ["--key-column", "n"], ["--key-column", "n"]),
+        ("rows.csv", [], ["--format", "csv"]),
+        ("rows.txt", ["--format", "csv"], ["--format", "csv"]),
+    ],
+)
+def test_csv_goes_on_with_its_header(run: Run, folder: Path, file: str, options: list[str], more: list[str]) -> None:
+    rows = [b'%d,"text\nof %d"\n' % (n, n) for n in range(1, 21)]
+    (folder / file).write_bytes(b"n,text\n" + b"".join(rows[:10]) + b"1,2,3\n" + b"".join(rows[10:]))
+    ended = run(*PRODUCE, *options, file)
+    assert ended.exit_code == 2
+    assert f"{file}: line 22: not a row of this CSV (3 fields, and the header has 2): 1,2,3.\n10 events" in ended.stderr
+    again = ended.stderr.strip().rpartition("from line 22: ")[2]
+    command = shlex.join(["actorproc", "produce", "--log", "events", *more, "--on-bad-line", "keep", "-"])
+    assert again == f"{{ head -n 1 {file}; tail -n +22 {file}; }} | {command}"
+    rest = again.replace("actorproc", shlex.join([sys.executable, "-m", "actorproc"])).replace("keep", "skip")
+    subprocess.run(["bash", "-c", rest], check=True, capture_output=True)
+    assert sorted(row["n"] for row in json_in_log()) == sorted(str(n) for n in range(1, 21))
+
+
+def test_text_lines_go_on_with_their_regex(run: Run, folder: Path) -> None:
+    (folder / "access.log").write_text("a x\n b\nc z\n")
+    ended = run(*PRODUCE, "--key-regex", r"^(\S+)", "access.log")
+    again = ended.stderr.strip().rpartition("from line 2: ")[2]
+    command = r"actorproc produce --log events --key-regex '^(\S+)' --on-bad-line keep -"
+    assert again == f"tail -n +2 access.log | {command}"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--key", "a", "--key-column", "a", "x.csv"], "choose one"),
+        (["--key", "a", "flights.csv"], "--key is for json, and the input is csv: give --key-column, or --format json"),
+        (["--format", "json", "--key-regex", "(a)", "x"], "--key-regex is for text, and the input is json: give --key"),
+    ],
+)
+def test_a_key_option_of_another_format_is_refused(run: Run, options: list[str], says: str) -> None:
+    ended = run(*PRODUCE, *options)
+    assert ended.exit_code == 2
+    assert says in ended.stderr
+
+
+def test_a_csv_file_without_the_key_column_creates_no_log(run: Run, folder: Path) -> None:
+    (folder / "rows.csv").write_text("id,name\n1,a\n")
+    ended = run(*PRODUCE, "--key-column", "nmae", "rows.csv")
+    assert ended.exit_code == 2
+    assert "no column 'nmae'; did you mean name? there are: id, name" in ended.stderr
+    assert not (folder / "events").exists()
 
 
 def test_an_input_that_cannot_be_read_is_an_error_that_tells_what_is_in_the_log(run: Run) -> None:

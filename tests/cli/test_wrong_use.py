@@ -180,7 +180,7 @@ def test_produce_names_the_line_without_the_key(run: Run, folder: Path) -> None:
     command = ["produce", "--log", "events", "--partitions", "2", "--key", "tail", "bad.jsonl"]
     refused(run, *command, says="bad.jsonl: line 3: no field 'tail'")
     (folder / "bad.jsonl").write_bytes(b'{"tail":"a"}\nno json\n')
-    refused(run, *command, says="bad.jsonl: line 2: no JSON")
+    refused(run, *command, says="bad.jsonl: line 2: not JSON")
 
 
 @pytest.mark.parametrize("command", [["produce", "--partitions", "2", "flights.jsonl"], ["trim"], ["readers", "list"]])
@@ -270,7 +270,7 @@ def test_produce_skips_bad_lines_when_told_to(run: Run, folder: Path) -> None:
     assert "3 events appended to events" in result.stdout
     assert "2 bad lines skipped" in result.stdout
     assert "1 without a key" in result.stdout
-    assert result.stderr.splitlines()[0].startswith("bad.jsonl: line 2: no JSON (")
+    assert result.stderr.splitlines()[0].startswith("bad.jsonl: line 2: not JSON (")
     assert result.stderr.splitlines()[1] == "bad.jsonl: line 3: no field 'tail' in {\"x\":1}; there are: x"
 
 

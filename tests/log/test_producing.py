@@ -7,21 +7,23 @@ import io
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 import anyio
 import orjson
 import pytest
 
 from actorproc.errors import StoreRefused, UsageError
-from actorproc.log.line_producer import BLOCK, BadLine, Produced, first_checked, produce_lines
+from actorproc.log.input_formats import BLOCK, BadLine, CsvRows, InputFormat, JsonLines, TextLines
+from actorproc.log.input_producer import DeliveryTracker, InputProducer, Produced
 from actorproc.log.partitioner import partition_of_key
 from actorproc.log.producer import Producer
-from actorproc.log.resume_point import Account
+from actorproc.sources.log import LogSource
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.simulation.clock import VirtualClock
 from actorproc.testing.simulation.loop import run
-from tests.log.reading import log_contents
+from tests.log.reading import batches, log_contents
 
 
 async def test_each_line_is_a_record_as_it_is_in_the_partition_of_its_key(tmp_path: Path) -> None:
@@ -33,10 +35,10 @@ async def test_each_line_is_a_record_as_it_is_in_the_partition_of_its_key(tmp_pa
     steps: list[Produced] = []
     with path.open("rb") as file:
         async with Producer(store, partitions=4) as producer:
-            produced = await produce_lines(producer, file, key="tail", progress=steps.append)
+            produced = await InputProducer(producer, progress=steps.append).run(JsonLines(file, "tail"))
     contents = await log_contents(store)
     assert produced == steps[-1]
-    assert produced[:4] == (20_000, sum(map(len, lines)), 0, 0)
+    assert produced[:4] == (20_000, path.stat().st_size, 0, 0)
     assert produced.partitions == {partition: len(values) for partition, values in contents.items() if values}
     expected: dict[str, list[bytes]] = {"0": [], "1": [], "2": [], "3": []}
     for index, line in enumerate(lines):
@@ -48,15 +50,15 @@ async def test_each_line_is_a_record_as_it_is_in_the_partition_of_its_key(tmp_pa
 async def test_blank_lines_and_line_breaks_are_no_part_of_records(ending: bytes) -> None:
     store = Store(MemoryStore())
     async with Producer(store, partitions=1) as producer:
-        produced = await produce_lines(producer, io.BytesIO(b"\n one\r\n\r\ntwo\n \t\nthree" + ending))
+        produced = await InputProducer(producer).run(TextLines(io.BytesIO(b"\n one\r\n\r\ntwo\n \t\nthree" + ending)))
     assert (await log_contents(store))["0"] == [b" one", b"two", b"three"]
-    assert produced[:3] == (3, 12, 0)
+    assert (produced.records, produced.unkeyed) == (3, 0)
 
 
 async def test_nothing_gives_nothing() -> None:
     store = Store(MemoryStore())
     async with Producer(store, partitions=1) as producer:
-        assert await produce_lines(producer, io.BytesIO(b"")) == (0, 0, 0, 0, 0, {})
+        assert await InputProducer(producer).run(TextLines(io.BytesIO(b""))) == (0, 0, 0, 0, 0, {})
 
 
 async def test_keys_are_text_or_json_and_null_is_none() -> None:
@@ -64,7 +66,7 @@ async def test_keys_are_text_or_json_and_null_is_none() -> None:
     keys = ["text", 5, 2.5, True, {"a": 1}, None]
     lines = b"\n".join(orjson.dumps({"k": key}) for key in keys)
     async with Producer(store, partitions=8) as producer:
-        produced = await produce_lines(producer, io.BytesIO(lines), key="k")
+        produced = await InputProducer(producer).run(JsonLines(io.BytesIO(lines), "k"))
     assert (produced.records, produced.unkeyed) == (6, 1)
     contents = await log_contents(store)
     for key, line in zip([b"text", b"5", b"2.5", b"true", b'{"a":1}'], lines.split(b"\n"), strict=False):
@@ -74,7 +76,7 @@ async def test_keys_are_text_or_json_and_null_is_none() -> None:
 async def test_a_number_beside_what_is_deeper_than_python_reads_is_a_key() -> None:
     async with Producer(Store(MemoryStore()), partitions=8) as producer:
         line = b'{"k": 1e30, "x": %s}' % (b"[" * 1010 + b"]" * 1010)
-        assert (await produce_lines(producer, io.BytesIO(line), key="k")).unkeyed == 0
+        assert (await InputProducer(producer).run(JsonLines(io.BytesIO(line), "k"))).unkeyed == 0
 
 
 async def test_whole_numbers_are_keys_to_the_last_digit() -> None:
@@ -82,7 +84,7 @@ async def test_whole_numbers_are_keys_to_the_last_digit() -> None:
     numbers = [str(10**29 + n).encode() for n in range(20)]
     async with Producer(store, partitions=8) as producer:
         lines = [b'{"k":%s}' % number for number in numbers]
-        assert (await produce_lines(producer, io.BytesIO(b"\n".join(lines)), key="k")).records == 20
+        assert (await InputProducer(producer).run(JsonLines(io.BytesIO(b"\n".join(lines)), "k"))).records == 20
     contents = await log_contents(store)
     for number, line in zip(numbers, lines, strict=False):
         assert line in contents[str(partition_of_key(number, 8))]
@@ -95,21 +97,25 @@ async def test_a_bad_line_is_skipped_or_kept_and_told_or_ends_it_with_its_number
     store = Store(MemoryStore())
     told: list[BadLine] = []
     async with Producer(store, partitions=1) as producer:
-        produced = await produce_lines(producer, io.BytesIO(BAD), key="k", on_bad_line="skip", tell=told.append)
+        produced = await InputProducer(producer, on_bad_line="skip", report=told.append).run(
+            JsonLines(io.BytesIO(BAD), "k")
+        )
     assert produced[:5] == (2, produced.bytes, 0, 0, 3)
     assert (await log_contents(store))["0"] == [b'{"k":"a"}', b'{"k":"b"}']
     assert [line.number for line in told] == [3, 4, 5]
     store = Store(MemoryStore())
     told.clear()
     async with Producer(store, partitions=1) as producer:
-        produced = await produce_lines(producer, io.BytesIO(BAD), key="k", on_bad_line="keep", tell=told.append)
+        produced = await InputProducer(producer, on_bad_line="keep", report=told.append).run(
+            JsonLines(io.BytesIO(BAD), "k")
+        )
     assert produced[:5] == (5, produced.bytes, 3, 3, 0)
     assert (await log_contents(store))["0"] == [line for line in BAD.splitlines() if line]
     assert [line.number for line in told] == [3, 4, 5]
     store = Store(MemoryStore())
-    with pytest.raises(UsageError, match=r"line 3: no JSON .*: not json; the lines before it are in the log"):
+    with pytest.raises(UsageError, match=r"line 3: not JSON .*: not json; the lines before it are in the log"):
         async with Producer(store, partitions=1) as producer:
-            await produce_lines(producer, io.BytesIO(BAD), key="k", on_bad_line="fail")
+            await InputProducer(producer, on_bad_line="fail").run(JsonLines(io.BytesIO(BAD), "k"))
     assert (await log_contents(store))["0"] == [b'{"k":"a"}']
 
 
@@ -123,17 +129,17 @@ async def test_lines_that_were_skipped_are_counted_where_it_says_from_which_to_g
     def by_key(key: bytes | None, value: bytes | None, partitions: int) -> int:
         return int(key == b"b")
 
-    account = Account()
+    tracker = DeliveryTracker()
     with pytest.raises(StoreRefused):
         async with Producer(Store(RefusesB()), partitions=2, partitioner=by_key) as producer:
-            await produce_lines(producer, io.BytesIO(BAD), key="k", on_bad_line="skip", account=account)
-    assert account.appended() == (1, 0, 6, 0), "what was refused is in no doubt"
+            await InputProducer(producer, on_bad_line="skip", tracker=tracker).run(JsonLines(io.BytesIO(BAD), "k"))
+    assert tracker.delivered() == (1, 0, 6, 0), "what was refused is in no doubt"
 
 
 async def test_without_a_key_field_a_line_may_be_anything() -> None:
     store = Store(MemoryStore())
     async with Producer(store, partitions=1) as producer:
-        await produce_lines(producer, io.BytesIO(BAD), on_bad_line="fail")
+        await InputProducer(producer, on_bad_line="fail").run(TextLines(io.BytesIO(BAD)))
     assert len((await log_contents(store))["0"]) == 5
 
 
@@ -145,7 +151,7 @@ async def test_a_line_longer_than_a_block_stays_whole(tmp_path: Path) -> None:
     store = Store(MemoryStore())
     with gzip.open(path, "rb") as packed:
         async with Producer(store, partitions=1) as producer:
-            await produce_lines(producer, packed)
+            await InputProducer(producer).run(TextLines(packed))
     assert (await log_contents(store))["0"] == [b"a", long, b"b"]
 
 
@@ -154,7 +160,7 @@ async def test_a_pipe_is_followed_as_it_comes() -> None:
     store = Store(MemoryStore())
     with os.fdopen(reading, "rb") as lines, os.fdopen(writing, "wb", buffering=0) as pipe:
         async with Producer(store, partitions=1, linger=0) as producer, anyio.create_task_group() as tasks:
-            tasks.start_soon(produce_lines, producer, lines)
+            tasks.start_soon(InputProducer(producer).run, TextLines(lines))
             for number in range(3):
                 pipe.write(b"%d\nhalf" % number)
                 with anyio.fail_after(60):
@@ -183,7 +189,7 @@ def test_a_rate_is_kept() -> None:
 
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(watch)
-                await produce_lines(producer, io.BytesIO(b"x\n" * 5000), rate=50, clock=clock)
+                await InputProducer(producer, rate=50, clock=clock).run(TextLines(io.BytesIO(b"x\n" * 5000)))
             assert clock.monotonic() - began == pytest.approx(100, abs=1)
             assert halfway[0] == pytest.approx(2500, abs=100)
 
@@ -194,13 +200,115 @@ def test_a_rate_is_kept() -> None:
 async def test_a_rate_that_is_none_is_refused(rate: float) -> None:
     async with Producer(Store(MemoryStore()), partitions=1) as producer:
         with pytest.raises(UsageError, match=f"rate = {rate}: more than 0 records per second, and finite"):
-            await produce_lines(producer, io.BytesIO(b"x\n"), rate=rate)
+            await InputProducer(producer, rate=rate).run(TextLines(io.BytesIO(b"x\n")))
 
 
-async def test_a_long_first_line_that_comes_in_small_pieces_is_looked_at_as_a_whole() -> None:
-    class Pieces(io.BytesIO):
-        def read1(self, size: int | None = -1, /) -> bytes:
-            return super().read1(16)
+class Pieces(io.BytesIO):
+    """Gives a few bytes at a time, as a slow pipe does."""
 
-    with pytest.raises(BadLine, match="no field 'k'"):
-        await first_checked(Pieces(b'{"other": "' + b"x" * 20_000 + b'"}\n'), "k")
+    def read1(self, size: int | None = -1, /) -> bytes:
+        return super().read1(7)
+
+
+def test_peek_reads_a_long_first_line_whole_and_keeps_it_for_read() -> None:
+    records = JsonLines(Pieces(b'{"other": "' + b"x" * 20_000 + b'"}\n'), "k")
+    peeked = records.peek()
+    assert peeked is not None
+    assert "no field 'k'" in peeked.bad[0].why
+    assert records.read() is peeked
+    assert records.read() is None
+
+
+async def produced_from(records: InputFormat, **how: Any) -> list[tuple[bytes | None, bytes | None]]:
+    """Key and value of each record in the log."""
+    store = Store(MemoryStore())
+    async with Producer(store, partitions=1) as producer:
+        await InputProducer(producer, **how).run(records)
+    source = LogSource(store)
+    await source.open()
+    return [(record.key, record.value) for batch in await batches(source, "0") for record in batch]
+
+
+async def test_a_regex_takes_the_key_of_a_text_line() -> None:
+    lines = b'10.0.0.1 "GET /"\n\n10.0.0.2 "GET /x"\r\n'
+    assert await produced_from(TextLines(io.BytesIO(lines), r"^(\S+)")) == [
+        (b"10.0.0.1", b'10.0.0.1 "GET /"'),
+        (b"10.0.0.2", b'10.0.0.2 "GET /x"'),
+    ]
+
+
+async def test_a_text_line_that_the_regex_does_not_match_is_bad() -> None:
+    with pytest.raises(BadLine, match="line 2: --key-regex does not match: none"):
+        await produced_from(TextLines(io.BytesIO(b"a=1\nnone\n"), "a=(.)"))
+    kept = await produced_from(TextLines(io.BytesIO(b"a=1\nnone\n"), "a=(.)"), on_bad_line="keep")
+    assert kept == [(b"1", b"a=1"), (None, b"none")]
+
+
+@pytest.mark.parametrize(("regex", "why"), [("(", "missing"), ("a", "has no group")])
+def test_a_regex_without_a_group_is_refused(regex: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        TextLines(io.BytesIO(), regex)
+
+
+CSV = b'\xef\xbb\xbfid,name,note\n1,a,"x, ""y"""\n\n2,,"two\nlines"\r\n3,b,\n'
+ROWS = [
+    (b"a", {"id": "1", "name": "a", "note": 'x, "y"'}),
+    (None, {"id": "2", "name": "", "note": "two\nlines"}),
+    (b"b", {"id": "3", "name": "b", "note": ""}),
+]
+
+
+@pytest.mark.parametrize("reader", [io.BytesIO, Pieces])
+async def test_csv_rows_become_json_objects_with_the_key_of_a_column(reader: type[io.BytesIO]) -> None:
+    found = await produced_from(CsvRows(reader(CSV), "name"))
+    assert [(key, orjson.loads(value or b"")) for key, value in found] == ROWS
+
+
+def test_csv_rows_are_numbered_by_the_lines_in_which_they_begin() -> None:
+    records = CsvRows(io.BytesIO(CSV))
+    block = records.read()
+    assert block is not None
+    assert (list(block.numbers), block.next_line, records.header_lines) == ([2, 4, 6], 7, 1)
+    assert block.size == len(CSV) - len(b"id,name,note\n\xef\xbb\xbf")
+    assert block.keys is None
+    assert records.read() is None
+
+
+async def test_large_csv_is_read_in_blocks() -> None:
+    rows = b"".join(b'%d,"%s"\n' % (n, b"x\n" * 20) for n in range(40_000))
+    records = CsvRows(io.BytesIO(b"n,text\n" + rows), "n")
+    blocks = []
+    while (block := records.read()) is not None:
+        blocks.append(block)
+    assert len(blocks) > 1
+    assert [key for block in blocks for key in block.keys or ()] == [str(n) for n in range(40_000)]
+    assert sum(block.size for block in blocks) == len(rows)
+
+
+async def test_bad_csv_rows_are_kept_as_they_are_or_skipped() -> None:
+    bad = b'a,b\n1,2\n1,2,3\n"x"y,2\n\xff,2\n3,4\n"open,5\n'
+    expected = [b'{"a":"1","b":"2"}', b"1,2,3", b'"x"y,2', b"\xff,2", b'{"a":"3","b":"4"}', b'"open,5']
+    kept = await produced_from(CsvRows(io.BytesIO(bad), "a"), on_bad_line="keep")
+    assert [value for _, value in kept] == expected
+    told: list[BadLine] = []
+    skipped = await produced_from(CsvRows(io.BytesIO(bad), "a"), on_bad_line="skip", report=told.append)
+    assert [value for _, value in skipped] == [expected[0], expected[4]]
+    assert [(error.number, error.why.partition(": ")[0]) for error in told] == [
+        (3, "not a row of this CSV (3 fields, and the header has 2)"),
+        (4, "not a row of this CSV (',' expected after '\"')"),
+        (5, "not a row of this CSV (not UTF-8)"),
+        (7, "not a row of this CSV (unexpected end of data)"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("header", "why"), [(b"a,b\n1,2", "has no column 'nam'"), (b"a,a\n1,2", "names a column twice")]
+)
+def test_a_csv_header_without_the_key_column_is_refused(header: bytes, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        CsvRows(io.BytesIO(header), "nam").peek()
+
+
+@pytest.mark.parametrize("text", [b"", b"\n\n", b"a,b\n", b"a,b"])
+def test_csv_without_rows_gives_no_records(text: bytes) -> None:
+    assert CsvRows(io.BytesIO(text), "a").read() is None
