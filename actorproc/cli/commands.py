@@ -28,7 +28,7 @@ app = typer.Typer()
 @app.command(cls=Command)
 def produce(
     file: Annotated[
-        str, typer.Argument(metavar="FILE|-", help="One record a line; '-' reads stdin as it comes.")
+        str, typer.Argument(metavar="FILE|-", help="Lines or CSV rows, one record each; '-' follows stdin.")
     ],
     log: Annotated[
         str,
