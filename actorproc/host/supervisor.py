@@ -107,7 +107,6 @@ class Supervisor(Actor[Note]):
         self._needs_mending = False  # the group's document
         self._failing_since = 0.0
         self._repeats = LogThrottle()
-        self._told = 0  # dead letters that the log has told of
         self._log = log.bind(processor=common.processor, host=common.host)
         self._own = OwnPartitions(
             common, self.until_end, released=lambda: self.tell(Note.RELEASED), changed=self.nudge, raise_epoch=self._raise_epoch, log=self._log
@@ -182,7 +181,7 @@ class Supervisor(Actor[Note]):
     # Timers
 
     async def _renew(self) -> None:
-        self._tell_of_letters()
+        self._log_dead_letters()
         error = None if self._error is None else _cut(self._error)
         failing, hopeless = self._shown_failing(), sorted(self._own.hopeless())
         await self._group.renew(
@@ -191,15 +190,14 @@ class Supervisor(Actor[Note]):
         self._renewed.set()
         self._renewed = anyio.Event()
 
-    def _tell_of_letters(self) -> None:
-        """One line for all that came since the last one: at most one in a renew interval."""
-        letters = self._own.done().dead_letters
-        if letters > self._told:
-            errors, latest = self._common.news.take()
+    def _log_dead_letters(self, *, at_once: bool = False) -> None:
+        """Log the dead letters of all partitions in one line, at most once a minute."""
+        new = self._common.news.due(self._clock.monotonic(), at_once=at_once)
+        if new is not None:
             self._log.warning(
-                "processor.dead_letters", new=letters - self._told, since_start=letters, errors=errors, latest=latest
-            )
-            self._told = letters
+                "processor.dead_letters", new=new.errors.total(), since_start=self._own.done().dead_letters,
+                errors=new.most_common, example=new.example,
+            )  # fmt: skip
 
     def _shown_failing(self) -> dict[str, str]:
         """Partitions that failed and have not got on since -> why. A few of them, cut: they ride in the heartbeat."""
@@ -364,7 +362,7 @@ class Supervisor(Actor[Note]):
                     await self._hand_over()
         self._own.end_all()
         self._is_leaving = True
-        self._tell_of_letters()
+        self._log_dead_letters(at_once=True)
         with anyio.move_on_after(LEAVING_TIME):
             try:
                 await self._group.leave()

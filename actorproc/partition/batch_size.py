@@ -1,4 +1,4 @@
-"""How large the next batch may be: by how long the handler took for those before."""
+"""Sizes the next batch by how long the handler took for earlier ones."""
 
 from __future__ import annotations
 
@@ -8,44 +8,47 @@ from contextlib import contextmanager
 from actorproc.config.settings import Settings
 from actorproc.runtime.clock import Clock
 
-FIRST_BATCH = 100
-"""Records in the first batch."""
+FIRST_BATCH = 10
+"""Records in the first batch. Few, because a slow handler must get through it within `max_process_time`."""
 
 GROWTH = 4
-"""How many times larger than the last one a batch may be that takes longer than `QUICK`: few records do not tell what many cost."""
+"""Growth from one batch to the next, at most, if the next takes longer than `QUICK`: a few records do not predict many."""
 
 QUICK = 0.5
-"""Seconds of work up to which a batch may be larger than that: up to `FAR` times the last one."""
+"""Seconds of work up to which a batch may be `FAR` times as large as the last one."""
 
 FAR = 100
 
+EXPLORE = 1.25
+"""Growth from one batch to the next until two sizes have shown what a record takes."""
+
 WORK = 5.0
-"""Seconds of work for the handler in a batch, at most, as far as its size decides: commits, a stop or a move of the partition
-wait for it. Less, where `max_handoff_time` or `max_process_time` leave less."""
+"""Seconds of work in a batch, at most: commits, a stop or a move of the partition wait for it. Less, where
+`max_handoff_time` or `max_process_time` leave less."""
 
 SHARED_WORK = 1.0
-"""Seconds of work in a batch of several pieces, at most: more than the pauses that they share by default, and little."""
+"""Seconds of work in a batch of several joined reads, at most."""
 
 
 class Pace:
-    """How long the handler takes, by the batches that it is done with: some time for each, and some for each record.
+    """Estimates seconds per batch and seconds per record from the batches that the handler has finished.
 
-    The time in which it pauses does not count, and records that fail do not count as done.
+    Pauses between attempts do not count, and records that failed do not count as done.
     """
 
     def __init__(self, clock: Clock, settings: Settings) -> None:
         self._clock = clock
-        # A drain waits for the batch at hand, and one that takes too long is given up: neither is to happen by its size.
+        # A drain waits for the current batch, and a batch that takes too long is cancelled: size must not cause either.
         self._work = min(WORK, settings.max_handoff_time / 2, settings.max_process_time / 4)
         self._begun = self._paused = 0.0
-        self._compared: tuple[int, float] | None = None  # an earlier batch: its good records, and seconds
+        self._compared: tuple[int, float] | None = None  # good records and seconds of an earlier batch
         self._each = 0.0  # seconds for a record
         self._once = 0.0  # seconds for a batch
+        self._compared_sizes = False  # the two are known apart
         self.records = FIRST_BATCH
-        """How many the next batch may have."""
+        """Records that the next batch may have."""
 
     def begin(self) -> None:
-        """A batch begins."""
         self._begun, self._paused = self._clock.monotonic(), 0.0
 
     @contextmanager
@@ -57,7 +60,7 @@ class Pace:
             self._paused += self._clock.monotonic() - began
 
     def done(self, size: int, good: int) -> None:
-        """The batch of so many records, good ones among them, is done with."""
+        """The handler is done with a batch of `size` records, of which `good` were processed."""
         seconds = self._clock.monotonic() - self._begun - self._paused
         if good > 0:
             self._learn(good, seconds)
@@ -66,19 +69,23 @@ class Pace:
         each = max(self._each, 1e-9)
         most = self.records * (GROWTH if 2 * size >= self.records else 1)
         quick = min((min(QUICK, self._work) - self._once) / each, FAR * size)
-        self.records = int(max(1, min(most, self._work / each), quick))
+        fitting = self._work / each
+        if not self._compared_sizes and good > 0 and seconds <= self._work:
+            fitting = max(fitting, EXPLORE * size)  # perhaps most of the time is the batch's and not the records'
+        self.records = int(max(1, min(most, fitting), quick))
 
     def _learn(self, good: int, seconds: float) -> None:
         records, before = self._compared or (good, seconds)
-        if not records / 2 < good < records * 2:  # two sizes tell what is each record's
+        if not records / 2 < good < records * 2:  # two sizes show how much of the time each record takes
             self._each = min(max((seconds - before) / (good - records), 0.0), seconds / good)
             self._once = seconds - self._each * good
+            self._compared_sizes = True
             self._compared = good, seconds
             return
         self._each = max(seconds - self._once, 0.0) / good
-        if abs(good - records) <= records / 20:  # or ever smaller batches would never be half of one
+        if abs(good - records) <= records / 8:  # else ever smaller batches would never be half as large
             self._compared = records, seconds
 
     def allows(self, records: int) -> bool:
-        """Whether so many are done at once. Not as long as nothing is known."""
+        """Whether so many records take little time together. False while nothing is known."""
         return self._compared is not None and self._once + self._each * records <= min(SHARED_WORK, self._work)

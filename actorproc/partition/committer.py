@@ -15,7 +15,7 @@ from actorproc.config.settings import Settings
 from actorproc.errors import HandlerError, StoreUnavailable
 from actorproc.output.chain import Commit, OutputChain, encode_commit
 from actorproc.output.checkpoint import Checkpoint, CheckpointKeeper, Totals
-from actorproc.partition.dead_letter_summary import DeadLetterSummary, summed_up
+from actorproc.partition.dead_letter_summary import DeadLetterSummary, summarize
 from actorproc.partition.pending import Pending
 from actorproc.partition.statistics import PartitionStatistics
 from actorproc.records import Batch, Cursor
@@ -230,7 +230,7 @@ class Committer:
         table = pa.concat_tables(pending.tables) if pending.tables else self._schema.empty_table()
         cost = encoding_cost(table) + len(lines)
         body, attached = await self._clock.run_cpu_work(cost, encode_commit, table, commit, lines)
-        summary = await self._clock.run_cpu_work(self._letter_bytes, summed_up, letters)
+        summary = await self._clock.run_cpu_work(self._letter_bytes, summarize, letters)
         await self._chain.create(self._number, commit.put_id, body, attached)
         await self._chain.publish(self._number, lines)
         self._number += 1

@@ -1,4 +1,4 @@
-"""What the log is to tell of dead letters: how many there are of each error since it told last, and the latest of them."""
+"""Counts committed dead letters by error, for one log line a minute per host."""
 
 from __future__ import annotations
 
@@ -8,42 +8,56 @@ from typing import NamedTuple
 
 import orjson
 
-_KINDS = 5  # of errors that are told, the most frequent
-_SHOWN = 300  # characters of the latest error
+LOG_EVERY = 60.0
+"""Seconds from one log line to the next."""
+
+_KINDS = 5  # the most frequent errors, which the log line names
+_SHOWN = 300  # characters of the example
 
 
 class Summary(NamedTuple):
-    """Of some letters: how many of each type of error, and the last of them."""
+    """Letters by error type, and one of them as an example."""
 
     errors: Counter[str]
-    last: str
+    example: str
+
+    @property
+    def most_common(self) -> dict[str, int]:
+        return dict(self.errors.most_common(_KINDS))
 
 
-def summed_up(letters: Sequence[bytes]) -> Summary:
-    """Of letters as `render_letter` made them. CPU-heavy, if they are many."""
+def summarize(letters: Sequence[bytes]) -> Summary:
+    """Summarize letters as `render_letter` made them. CPU-heavy if they are many."""
     errors: Counter[str] = Counter()
-    last = ""
+    example = ""
     for letter in map(orjson.loads, letters):
         error = letter["error"]
         errors[error["type"]] += 1
-        last = f"{letter['partition']}:{letter['sequence']} {error['type']}: {error['message']}"[:_SHOWN]
-    return Summary(errors, last)
+        example = f"{letter['partition']}:{letter['sequence']} {error['type']}: {error['message']}"[:_SHOWN]
+    return Summary(errors, example)
 
 
 class DeadLetterSummary:
-    """Of all partitions of a host."""
+    """The letters of all partitions of a host since the last log line."""
 
     def __init__(self) -> None:
         self._errors: Counter[str] = Counter()
-        self._latest = ""
+        self._example = ""
+        self._logged_at = float("-inf")
 
     def add(self, committed: Summary) -> None:
-        """These letters are in a commit now."""
+        """These letters are committed."""
         self._errors += committed.errors
-        self._latest = committed.last or self._latest
+        self._example = committed.example or self._example
 
-    def take(self) -> tuple[dict[str, int], str]:
-        """Type of error -> how many letters, and the latest of these, of what is new; from then on it is not."""
-        errors = dict(self._errors.most_common(_KINDS))
-        self._errors.clear()
-        return errors, self._latest
+    def due(self, now: float, *, at_once: bool = False) -> Summary | None:
+        """The letters to log now; None: there are none, or the last line was less than a minute ago.
+
+        Args:
+            now: seconds on a clock that never jumps.
+            at_once: the host ends, and there will be no later line.
+        """
+        if not self._errors or (now < self._logged_at + LOG_EVERY and not at_once):
+            return None
+        errors, self._errors, self._logged_at = self._errors, Counter(), now
+        return Summary(errors, self._example)

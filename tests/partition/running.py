@@ -59,10 +59,12 @@ class Commits:
     def __init__(self, slow: int = 0) -> None:
         self.cursor = Cursor("")
         self.saved: list[tuple[list[int], list[int], int]] = []
+        self.results: list[Pending] = []
         self._slow = slow
         self._added: list[tuple[list[int], list[int], int]] = []
 
     def add(self, batch: Batch, upto: int, cursor: Cursor, results: Pending, begun: float) -> None:
+        self.results.append(results)
         self._added.append((column(results, "n"), sorted(results.letters), upto))
 
     async def commit(self) -> None:

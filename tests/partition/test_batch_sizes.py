@@ -66,7 +66,7 @@ def test_a_batch_takes_no_longer_than_what_waits_for_it_has_patience(settings: d
 
 def test_the_first_batches_are_small_and_those_of_a_quick_handler_soon_as_large_as_may_be() -> None:
     sizes = sizes_of_batches(lambda _, size: size * 1e-6)
-    assert sizes[0] == 100
+    assert sizes[0] == 10
     assert max(sizes) == 10_000
     assert len(sizes) < 12
     assert max(sizes_of_batches(lambda _, size: size * 1e-6, max_batch_records=1000)) == 1000

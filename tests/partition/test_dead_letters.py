@@ -31,6 +31,33 @@ async def test_a_handler_may_dead_letter_a_record_itself() -> None:
     assert letters(outcome)[101]["error"] == {"type": "DeadLetter", "message": "not today", "traceback": None}
 
 
+async def test_the_kind_of_a_dead_letter_is_its_error_type() -> None:
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            ctx.dead_letter(batch[0], "no such carrier", kind="UnknownCarrier")
+            ctx.dead_letter(batch[1], "too late")
+            await ctx.commit(batch[0])
+            ctx.dead_letter(batch[2], "no such tail", kind="UnknownTail")
+
+    run = Run(Handler())
+    found = letters(await run(numbers(1, 2, 3))) | letters(run.commits.results[0])
+    assert {sequence: letter["error"]["type"] for sequence, letter in found.items()} == {
+        100: "UnknownCarrier",
+        101: "DeadLetter",
+        102: "UnknownTail",
+    }
+
+
+@pytest.mark.parametrize("wrong", [{"reason": ValueError("no text")}, {"reason": "late", "kind": 7}])
+async def test_reason_and_kind_of_a_dead_letter_must_be_text(wrong: dict[str, Any]) -> None:
+    class Handler(Doubler):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            ctx.dead_letter(batch[0], **wrong)
+
+    (letter,) = letters(await Run(Handler())(numbers(1))).values()
+    assert letter["error"]["type"] == "TypeError"
+
+
 async def test_too_many_dead_letters_stop_the_partition() -> None:
     class Handler(Doubler):
         bad = frozenset(range(50, 100))
