@@ -14,16 +14,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import anyio
 import pyarrow.parquet as pq
 import pytest
+from rich.text import Text
 
 from actorproc.demo import DemoFailed
 from actorproc.demo.check import Letters, SparkAnswer, find_faults
 from actorproc.demo.data import DEPARTURES, CarrierDelay, Truth, events, load_departures, truth
 from actorproc.demo.fleet import Fleet
 from actorproc.demo.folder import DemoFolder
+from actorproc.demo.record import Recorder
 from actorproc.errors import UsageError
 
 DEMO = [sys.executable, "-m", "actorproc", "demo"]
@@ -32,7 +35,7 @@ DEMO = [sys.executable, "-m", "actorproc", "demo"]
 # Data
 
 
-def test_the_year_has_as_many_departures_and_cancellations_as_its_publisher_says() -> None:
+def test_the_year_has_the_published_departures_and_cancellations() -> None:
     told = truth(load_departures())
     assert told.events == DEPARTURES == 336_776
     assert told.never_departed == 8_255
@@ -40,7 +43,7 @@ def test_the_year_has_as_many_departures_and_cancellations_as_its_publisher_says
     assert (len(told.carriers), told.carriers[-5].name) == (16, "United Air Lines Inc.")
 
 
-def test_the_times_in_the_events_give_the_delays_that_the_csv_has_in_a_column_of_its_own() -> None:
+def test_times_of_the_events_give_the_delays_of_the_csv() -> None:
     departures = load_departures()
     delays: dict[str, list[float]] = {}
     never = 0
@@ -103,8 +106,25 @@ def test_a_dataset_that_is_right_has_no_faults() -> None:
         (ANSWER, replace(LETTERS, repeated=2), r"^2 \(partition, sequence\) have more than one dead letter"),
     ],
 )
-def test_each_way_to_be_wrong_is_a_fault_that_is_told(answer: SparkAnswer, letters: Letters, fault: str) -> None:
+def test_each_difference_is_a_fault(answer: SparkAnswer, letters: Letters, fault: str) -> None:
     assert any(re.search(fault, told) for told in find_faults(TRUTH, answer, letters))
+
+
+# Record
+
+
+def test_frames_are_recorded_as_an_animated_svg(tmp_path: Path) -> None:
+    recorder = Recorder()
+    recorder.say(Text("started"), Text("picture 1"))
+    recorder.say(Text("killed host-2"), Text("picture 2"))
+    recorder.show(Text("EQUAL"))
+    recorder.save(tmp_path / "demo.svg")
+    svg = ET.fromstring((tmp_path / "demo.svg").read_text())
+    frames = [frame for frame in svg.iter("{http://www.w3.org/2000/svg}g") if "frame" in frame.get("class", "")]
+    texts = ["".join(frame.itertext()).replace("\xa0", " ") for frame in frames]
+    assert len(texts) == 5, "the last one is shown longer"
+    assert all(text in texts[1] for text in ("started", "killed host-2", "picture 2"))
+    assert "EQUAL" in texts[-1]
 
 
 # Folder, Java
@@ -119,7 +139,7 @@ def test_a_folder_that_is_not_the_demos_own_is_never_emptied(tmp_path: Path) -> 
     assert (folder / "thesis.txt").read_text() == "the only copy"
 
 
-def test_the_demos_own_folder_is_emptied_and_says_how_many_events_were_sent(tmp_path: Path) -> None:
+def test_the_demos_own_folder_is_emptied(tmp_path: Path) -> None:
     places = DemoFolder(tmp_path / "demo-data")
     places.prepare(1_000)
     (places.logs / "old.log").write_text("old")
@@ -127,7 +147,7 @@ def test_the_demos_own_folder_is_emptied_and_says_how_many_events_were_sent(tmp_
     assert (places.events(), list(places.logs.iterdir())) == (2_000, [])
 
 
-def test_without_java_it_says_so_in_one_line_and_touches_nothing(tmp_path: Path) -> None:
+def test_missing_java_is_one_error_line_and_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     environment = {k: v for k, v in os.environ.items() if k != "JAVA_HOME"} | {"PATH": str(tmp_path / "empty")}
     run = subprocess.run(DEMO, check=False, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
@@ -154,7 +174,7 @@ def python(script: str) -> list[str]:
     return [sys.executable, "-c", script]
 
 
-async def test_a_host_that_ends_on_its_own_ends_the_demo_with_its_last_words(tmp_path: Path) -> None:
+async def test_a_host_that_ends_on_its_own_ends_the_demo_with_its_log(tmp_path: Path) -> None:
     told: list[tuple[str, str]] = []
     pids: dict[str, int] = {}
     commands = {
@@ -172,7 +192,7 @@ async def test_a_host_that_ends_on_its_own_ends_the_demo_with_its_last_words(tmp
     assert not any(map(alive, pids.values()))
 
 
-async def test_errors_that_a_host_logs_are_passed_on_and_the_rest_is_only_kept(tmp_path: Path) -> None:
+async def test_only_errors_of_a_host_are_passed_on(tmp_path: Path) -> None:
     told: list[str] = []
     quiet, loud = (
         '{"event":"partition.opened","level":"info"}',
@@ -188,7 +208,10 @@ async def test_errors_that_a_host_logs_are_passed_on_and_the_rest_is_only_kept(t
 
 
 async def test_a_host_that_fails_while_draining_fails_the_demo(tmp_path: Path) -> None:
-    script = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); print('up', flush=True); signal.pause()"
+    script = (
+        "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); "
+        "print('up', flush=True); signal.pause()"
+    )
     log = tmp_path / "a.log"
     with pytest.RaisesGroup(pytest.RaisesExc(DemoFailed, match="a stopped with exit code 7 when asked to drain")):
         async with Fleet({"a": python(script)}, logs=tmp_path, alert=lambda *_: None) as fleet:
@@ -241,7 +264,7 @@ def test_an_interrupted_demo_leaves_no_process_behind(running: subprocess.Popen[
 
 
 @pytest.mark.slow
-async def test_the_hosts_of_a_demo_that_was_killed_end_by_themselves(running: subprocess.Popen[str]) -> None:
+async def test_hosts_of_a_killed_demo_end(running: subprocess.Popen[str]) -> None:
     pids = hosts_of(running)
     running.kill()
     try:
@@ -255,7 +278,7 @@ async def test_the_hosts_of_a_demo_that_was_killed_end_by_themselves(running: su
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_demo_survives_a_kill_agrees_with_the_csv_and_notices_a_damaged_dataset(tmp_path: Path) -> None:
+def test_the_demo_survives_a_kill_and_notices_damage(tmp_path: Path) -> None:
     run = subprocess.run(
         [*DEMO, "--events", "40000"], check=False, cwd=tmp_path, capture_output=True, text=True, timeout=400
     )

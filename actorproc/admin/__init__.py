@@ -1,4 +1,4 @@
-"""Everything an operator does to a processor or a log: status, readers, trim, replay. `cli/` is a thin layer over it."""
+"""The API of operators: status, output, dead letters, readers and trim. `cli/` is a thin layer above it."""
 
 from __future__ import annotations
 

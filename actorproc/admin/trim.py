@@ -72,7 +72,7 @@ class PartitionTrim:
     """Why the other files are kept."""
     going: FilesToGo
     replaced: Sequence[range]
-    """Ranges of originals that are deleted although they are not below `upto`: readers read the compacted file instead."""
+    """Ranges of originals that are deleted although they are not below `upto`: a compacted file replaces them."""
     compacted: Sequence[Entry]
     """Compacted files that are deleted."""
 
@@ -115,8 +115,8 @@ async def plan_trim(dataset: RetainedDataset, settings: Settings, *, older_than:
     """
     if older_than < RETENTION:
         raise UsageError(
-            f"older_than = {older_than:g} s: {RETENTION:g} s (1h) at least. Late writes may land within 15 minutes, and a "
-            "query that listed the files still has to read them"
+            f"older_than = {older_than:g} s: {RETENTION:g} s (1h) at least. Late writes may land within 15 minutes, "
+            "and a query that listed the files still has to read them"
         )
     registry = await read_registry(dataset.store, dataset.readers)
     partitions = await dataset.partitions()

@@ -23,7 +23,10 @@ from actorproc.storage.names import natural
 
 log = get_logger(__name__)
 
-_STAYS = "Left unchanged: files younger than --older-than, files beyond the checkpoint, and files that are large enough or single"
+_STAYS = (
+    "Left unchanged: files younger than --older-than, files beyond the checkpoint, and files that are large enough or "
+    "single"
+)
 
 
 def run(

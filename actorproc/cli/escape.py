@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-# All control characters but tabs and line ends, characters that change the text direction, and the byte order mark, which is
-# invisible.
+# All control characters but tabs and line ends, characters that change the text direction, and the invisible byte order
+# mark.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufeff]|\r(?!\n)")
 
 

@@ -98,7 +98,7 @@ Source = Annotated[
         metavar="URL",
         callback=location,
         envvar="ACTORPROC_SOURCE",
-        help="A log; or the output of another processor, as actorproc+URL/NAME; or MODULE:NAME of a source of your own.",
+        help="A log; or another processor's output, as actorproc+URL/NAME; or a source of your own, as MODULE:NAME.",
     ),
 ]
 SourceLog = Annotated[

@@ -1,6 +1,7 @@
 """Commands with plain help texts that fit the terminal, and usage errors in one line.
 
-Typer carries its own copy of Click or uses the installed one, by version. So errors are told apart by their class's name.
+Typer has its own copy of Click or uses the installed one, by version. So errors are recognized by the names of their
+classes.
 """
 
 from __future__ import annotations

@@ -85,7 +85,8 @@ def find_faults(truth: Truth, spark: SparkAnswer, letters: Letters) -> list[str]
     if spark.rows + letters.count != truth.events:
         sum_ = spark.rows + letters.count
         faults.append(
-            f"{spark.rows:,} rows and {letters.count:,} dead letters are {sum_:,}, but {truth.events:,} events were sent"
+            f"{spark.rows:,} rows and {letters.count:,} dead letters are {sum_:,}, "
+            f"but {truth.events:,} events were sent"
         )
     if letters.count != truth.never_departed:
         faults.append(f"{letters.count:,} dead letters, but {truth.never_departed:,} flights never departed")

@@ -56,7 +56,7 @@ class Truth:
 
 
 def data_file(name: str) -> Path:
-    """A file of the package's data folder. The package itself is not imported: it would bring pandas, to parse all at once.
+    """A file of the package's data folder. The package is not imported: it would load pandas and parse all files.
 
     Raises:
         UsageError: the package is not installed, or has no such file.
@@ -82,7 +82,7 @@ def load_departures(count: int = DEPARTURES) -> pa.Table:
 
 
 def events(departures: pa.Table) -> Iterator[Event]:
-    """The departures as events, in order: who, from where, and two times in ISO 8601; `departed` is null if it never did."""
+    """The departures as events, in order. Times are ISO 8601; `departed` is null if the flight never left."""
     for block in departures.to_batches(max_chunksize=_BLOCK):
         columns = {
             "carrier": block["carrier"],

@@ -1,4 +1,4 @@
-"""Where the processor `Delays` keeps things, and the JSON lines that commands print: what the tests of reading commands share."""
+"""Shared by tests of commands that read: the layout of the processor `Delays`, and the JSON lines of a command."""
 
 from __future__ import annotations
 

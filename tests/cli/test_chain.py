@@ -34,7 +34,8 @@ def test_a_chain_is_served_to_its_end_and_status_shows_its_lag(run: Run, state: 
 
     assert shown(*place) == shown("--name", "Delays", "--container", first)
 
-    own = actorproc("serve", "actorproc.handlers:JsonRows", "--option", rows, *SECOND, "--source", f"{OUTPUT_SCHEME}file://second/late", cwd=tmp_path)  # fmt: skip
+    own_output = ["--source", f"{OUTPUT_SCHEME}file://second/late"]
+    own = actorproc(*serve[:4], *own_output, *SECOND, cwd=tmp_path)
     assert own.returncode == 2
     assert "late would read its own output" in own.stderr
     for given in (source, []):

@@ -1,4 +1,4 @@
-"""`actorproc dead-letters list` and `show`: which letters they show, and what of each."""
+"""`actorproc dead-letters list` and `show`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import pytest
 from tests.cli.conftest import Run
 from tests.cli.reading import lines
 
-# dead letters
-
 
 def test_dead_letters_json_has_the_public_shape(run: Run, place: list[object]) -> None:
     letters = lines(run("dead-letters", "list", *place, "--json").stdout)
     assert len(letters) == 20
     letter = letters[0]
+    assert (letter["id"], letter["kind"]) == (f"{letter['partition']}:{letter['sequence']}", "KeyError")
     assert letter.keys() >= {
         "partition", "sequence", "key", "value", "headers", "timestamp", "error", "attempts", "host", "epoch", "time"
     }  # fmt: skip
@@ -26,7 +25,7 @@ def test_dead_letters_json_has_the_public_shape(run: Run, place: list[object]) -
     assert letter["host"] == "tester"
 
 
-def test_dead_letters_are_filtered_by_partition_error_and_limit(run: Run, place: list[object]) -> None:
+def test_dead_letters_are_filtered_by_partition_kind_and_limit(run: Run, place: list[object]) -> None:
     def found(*options: str) -> list[dict[str, Any]]:
         return lines(run("dead-letters", "list", *place, "--json", *options).stdout)
 
@@ -39,7 +38,7 @@ def test_dead_letters_are_filtered_by_partition_error_and_limit(run: Run, place:
 
 
 @pytest.mark.parametrize("options", [(), ("--kind", "KeyError")])
-def test_a_list_that_a_limit_has_cut_says_so(run: Run, place: list[object], options: tuple[str, ...]) -> None:
+def test_a_list_cut_by_a_limit_says_so(run: Run, place: list[object], options: tuple[str, ...]) -> None:
     more = "there are more: these are the first 19"
     assert more in run("dead-letters", "list", *place, "--limit", "19", *options).stdout
     assert "there are more" not in run("dead-letters", "list", *place, "--limit", "20", *options).stdout
@@ -47,7 +46,7 @@ def test_a_list_that_a_limit_has_cut_says_so(run: Run, place: list[object], opti
 
 def test_a_dead_letter_is_shown_whole(run: Run, place: list[object]) -> None:
     letter = lines(run("dead-letters", "list", *place, "--json").stdout)[3]
-    name = f"{letter['partition']}:{letter['sequence']}"
+    name = letter["id"]
     shown = run("dead-letters", "show", name, *place).stdout
     assert letter["value"] in shown
     assert 'float(flight["delay"])' in shown
@@ -62,13 +61,13 @@ def test_a_dead_letter_is_shown_whole(run: Run, place: list[object]) -> None:
         ("0:" + "1" * 5_000, "write PARTITION:SEQUENCE"),
     ],
 )
-def test_a_dead_letter_that_is_not_there_is_wrong_use(run: Run, place: list[object], name: str, problem: str) -> None:
+def test_an_unknown_dead_letter_is_wrong_use(run: Run, place: list[object], name: str, problem: str) -> None:
     result = run("dead-letters", "show", name, *place)
     assert result.exit_code == 2
     assert problem in result.stderr
 
 
-def test_dead_letters_of_a_type_that_there_is_not_say_which_there_are(run: Run, place: list[object]) -> None:
+def test_an_unknown_kind_lists_the_known_kinds(run: Run, place: list[object]) -> None:
     result = run("dead-letters", "list", *place, "--kind", "KeyErr", "--json")
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == "no dead letter of kind 'KeyErr'; there are: KeyError (20)\n"
@@ -76,18 +75,14 @@ def test_dead_letters_of_a_type_that_there_is_not_say_which_there_are(run: Run, 
     assert run("dead-letters", "list", *place, "--kind", "KeyError", "--json").stderr == ""
 
 
-def test_letters_that_were_replayed_and_those_that_were_not_are_not_asked_for_at_once(
-    run: Run, place: list[object]
-) -> None:
+def test_replayed_and_not_replayed_exclude_each_other(run: Run, place: list[object]) -> None:
     result = run("dead-letters", "list", *place, "--replayed", "--not-replayed")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "--replayed and --not-replayed: choose one" in result.stderr
 
 
 @pytest.mark.parametrize("command", ["list", "replay", "purge"])
-def test_dead_letters_of_a_partition_that_there_is_not_are_refused(
-    run: Run, state: Path, place: list[object], command: str
-) -> None:
+def test_an_unknown_partition_is_refused(run: Run, state: Path, place: list[object], command: str) -> None:
     source = ["--source", state / "events"] if command == "replay" else []
     result = run("dead-letters", command, *place, *source, "--partition", "77")
     assert (result.exit_code, result.stdout) == (2, "")

@@ -98,7 +98,9 @@ def produce(run: Run) -> None:
 
 def test_lines_become_rows_and_dead_letters_that_are_replayed_once_and_purged(run: Run, folder: Path) -> None:
     with (folder / "flights.jsonl").open("rb") as stdin:
-        produced = actorproc("produce", "--log", "events", "--partitions", "4", "--key", "tail", "-", cwd=folder, stdin=stdin)  # fmt: skip
+        produced = actorproc(
+            "produce", "--log", "events", "--partitions", "4", "--key", "tail", "-", cwd=folder, stdin=stdin
+        )
     assert produced.returncode == 0, produced.stderr
     assert "400 events appended to events" in produced.stdout
     done = actorproc(*SERVE, "--until-end", cwd=folder)

@@ -57,7 +57,7 @@ class Writes(io.StringIO):
         return len(text)
 
 
-def test_a_line_is_one_write_so_that_lines_of_several_workers_do_not_mix(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Writes()
     monkeypatch.setattr(sys, "stderr", stream)
     set_up_logging("info")
@@ -75,13 +75,13 @@ def test_a_traceback_is_a_field_of_the_json_line(capsys: pytest.CaptureFixture[s
     assert only_line(capsys)["exception"].endswith("ValueError: poison")
 
 
-def test_what_is_below_the_level_is_not_written(capsys: pytest.CaptureFixture[str]) -> None:
+def test_events_below_the_level_are_not_written(capsys: pytest.CaptureFixture[str]) -> None:
     set_up_logging("warning")
     structlog.get_logger().info("partition.opened")
     assert capsys.readouterr().err == ""
 
 
-def test_warnings_of_libraries_become_events_and_their_chatter_does_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_of_libraries_become_events(capsys: pytest.CaptureFixture[str]) -> None:
     set_up_logging("info")
     set_up_logging("info")
     logging.getLogger("botocore.x").info("chatter")
@@ -104,7 +104,7 @@ def test_a_terminal_gets_a_readable_line_and_the_traceback_as_text(monkeypatch: 
     assert not text.startswith("{")
 
 
-def test_what_an_error_quotes_does_not_act_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_characters_in_an_error_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
     set_up_logging("info")
@@ -118,7 +118,7 @@ def test_what_an_error_quotes_does_not_act_on_the_terminal(monkeypatch: pytest.M
     assert "\x07" not in text
 
 
-def test_what_no_json_writer_takes_is_logged_as_text_and_fails_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+def test_values_that_json_cannot_hold_are_logged_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     class Mute:
         def __str__(self) -> str:
             raise RuntimeError("no text")

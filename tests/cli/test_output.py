@@ -1,4 +1,4 @@
-"""`actorproc output`: which rows it shows, in which order, as JSON and as a table."""
+"""`actorproc output`: its rows and their order, as JSON and as a table."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from actorproc.storage.store import Store
 from actorproc.stores import open_store
 from tests.cli.conftest import QUICK, Run, processed
 from tests.cli.reading import LAYOUT, lines
-
-# output
 
 
 def test_output_json_is_every_row_once_by_partition_and_sequence(run: Run, place: list[object]) -> None:
@@ -47,7 +45,18 @@ def test_output_for_people_is_a_table(run: Run, place: list[object]) -> None:
     assert len([line for line in result.stdout.splitlines() if " N" in line]) == 3
 
 
-def test_a_time_in_the_table_of_the_output_is_the_one_that_json_shows(run: Run, tmp_path: Path) -> None:
+def test_output_shows_the_20_newest_rows_unless_told_otherwise(run: Run, place: list[object]) -> None:
+    def rows(*options: str) -> int:
+        return sum(" N" in line for line in run("output", *place, *options).stdout.splitlines())
+
+    assert (rows(), rows("--limit", "30"), rows("--all")) == (20, 30, 180)
+    assert "the 20 newest rows (--limit N, --all)" in run("output", *place).stderr
+    assert run("output", *place, "--all").stderr == ""
+    assert "--limit and --all: choose one" in run("output", *place, "--all", "--limit", "3").stderr
+    assert len(lines(run("output", *place, "--json").stdout)) == 180
+
+
+def test_a_time_in_the_table_is_the_same_as_in_json(run: Run, tmp_path: Path) -> None:
     async def timed() -> None:
         async with Producer(str(tmp_path / "events"), partitions=1) as producer:
             await producer.send(b'{"at": "2026-01-01T12:03:00.25+01:00", "local": "2026-01-01T11:03:00"}')
@@ -77,7 +86,7 @@ def test_a_column_that_was_added_is_null_in_rows_from_before(run: Run, state: Pa
     assert {row["late"] for row in rows} == {None}
 
 
-def test_tail_is_what_was_committed_last_and_opens_no_other_file(
+def test_a_limit_shows_the_newest_rows_and_opens_no_other_file(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(3):
@@ -107,7 +116,7 @@ def test_tail_is_what_was_committed_last_and_opens_no_other_file(
     assert 0 < len(set(opened)) <= 3
 
 
-def test_rows_below_the_boundary_do_not_belong_to_the_output(run: Run, state: Path, tmp_path: Path) -> None:
+def test_rows_below_the_boundary_are_not_shown(run: Run, state: Path, tmp_path: Path) -> None:
     shutil.copytree(state / "state", tmp_path / "state")
 
     async def raise_boundary() -> None:
@@ -119,7 +128,7 @@ def test_rows_below_the_boundary_do_not_belong_to_the_output(run: Run, state: Pa
     assert {row["_partition"] for row in rows} == {"0", "1", "3"}
 
 
-def test_a_map_by_bytes_or_decimals_is_shown_and_read_by_the_next_processor(run: Run, tmp_path: Path) -> None:
+def test_a_map_by_bytes_or_decimals_is_shown_and_read_again(run: Run, tmp_path: Path) -> None:
     async def chain() -> None:
         async with Producer(str(tmp_path / "events"), partitions=1) as producer:
             await producer.send(b"{}")

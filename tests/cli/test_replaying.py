@@ -1,4 +1,4 @@
-"""`actorproc dead-letters replay` and `purge`: which letters they take, which stay, and what they say of it."""
+"""`actorproc dead-letters replay` and `purge`: the letters they take and those that stay."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_purge_holds_letters_that_share_a_commit_with_others(run: Run, state: 
     )
 
 
-def test_dead_letters_are_replayed_by_name_or_by_their_error(run: Run, state: Path, tmp_path: Path) -> None:
+def test_dead_letters_are_replayed_by_id_or_by_kind(run: Run, state: Path, tmp_path: Path) -> None:
     for part in ("state", "events"):
         shutil.copytree(state / part, tmp_path / part)
     place = ["--name", "Delays", "--container", tmp_path / "state"]

@@ -53,7 +53,9 @@ def unread() -> Iterator[int]:
         os.close(writer)
 
 
-def ended(*arguments: str, stdout: int | None = subprocess.PIPE, stderr: int | None = subprocess.PIPE) -> subprocess.CompletedProcess[str]:  # fmt: skip
+def ended(
+    *arguments: str, stdout: int | None = subprocess.PIPE, stderr: int | None = subprocess.PIPE
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "actorproc", *arguments]
     return subprocess.run(command, stdout=stdout, stderr=stderr, text=True, timeout=120, check=False)
 

@@ -1,4 +1,4 @@
-"""What people see on their terminals: narrow ones cut values and not names, and nothing in a record acts on them."""
+"""Tables on narrow terminals, and text from records that must not act on a terminal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 100, 140])
-def test_a_narrow_terminal_cuts_the_values_of_dead_letters_and_not_what_show_needs(
+def test_a_narrow_terminal_cuts_values_of_dead_letters_but_not_ids(
     run: Run, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
     shutil.copytree(state / "state", tmp_path / "state")
@@ -41,7 +41,7 @@ def test_a_narrow_terminal_cuts_the_values_of_dead_letters_and_not_what_show_nee
     assert [row[4] for row in rows] == [letter["key"] for letter in letters]
 
 
-def test_a_narrow_terminal_cuts_columns_of_the_output_and_not_where_a_row_is(
+def test_a_narrow_terminal_cuts_columns_but_not_the_position_of_a_row(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def wide() -> None:
@@ -60,9 +60,7 @@ def test_a_narrow_terminal_cuts_columns_of_the_output_and_not_where_a_row_is(
     assert row[-1].endswith("…")
 
 
-def test_a_header_with_a_long_name_or_a_line_break_in_it_takes_one_line_and_widens_no_other(
-    run: Run, tmp_path: Path
-) -> None:
+def test_a_header_with_a_long_name_or_line_break_takes_one_line(run: Run, tmp_path: Path) -> None:
     async def prepare() -> None:
         async with Producer(str(tmp_path / "events"), partitions=1) as producer:
             await producer.send(b"none", headers=[("x" * 1000, b"1"), ("a\r\nkey", b"2")])
@@ -90,7 +88,7 @@ class RepeatsWhatItCannotRead(RecordHandler):
         return dict(row)
 
 
-def test_what_a_record_holds_does_not_act_on_the_terminal(run: Run, tmp_path: Path) -> None:
+def test_control_characters_of_a_record_are_escaped(run: Run, tmp_path: Path) -> None:
     acting = "\x1b[2Jgone\x07 \x9b31m\x1b]0;title\x07\u202e"
     shown = "\\x1b[2Jgone\\x07 \\x9b31m\\x1b]0;title\\x07\\u202e"
 

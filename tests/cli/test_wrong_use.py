@@ -392,7 +392,8 @@ async def test_a_missing_bucket_wrong_keys_and_a_dead_endpoint_are_errors(
 
 
 def test_version_and_help_answer_without_the_heavy_parts(folder: Path) -> None:
-    code = "import sys; from actorproc.cli import app; print([m for m in ('pyarrow', 'pydantic', 'aiobotocore') if m in sys.modules])"
+    heavy = ("pyarrow", "pydantic", "aiobotocore")
+    code = f"import sys; from actorproc.cli import app; print([m for m in {heavy} if m in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder)
     assert loaded.stdout.strip() == "[]"
 
