@@ -1,4 +1,5 @@
-"""Memory of one host while it works through a backlog, against half and a tenth of that backlog; folder store, JsonRows.
+"""Memory of one host while it works through a backlog, against half and a tenth of that backlog; folder store,
+JsonRows.
 
 It is bounded by settings, not by what waits in the log.
 """
@@ -94,9 +95,10 @@ def run(events: int = 10_000_000) -> None:
         f"From half the backlog to all of it: {peaks[2] / peaks[1]:.2f} times the memory. What bounds it, per host: "
         f"read_ahead_bytes = {settings.read_ahead_bytes // MIB} MiB and uncommitted_bytes = "
         f"{settings.uncommitted_bytes // MIB} MiB; per partition read_ahead_batches = {settings.read_ahead_batches} "
-        f"of max_batch_records = {settings.max_batch_records:,} or max_batch_bytes = {settings.max_batch_bytes // MIB} MiB, "
-        f"and rows that wait for a commit: commit_bytes = {settings.commit_bytes // MIB} MiB, "
-        f"commit_rows = {settings.commit_rows:,} or commit_interval = {settings.commit_interval:g} s."
+        f"of max_batch_records = {settings.max_batch_records:,} or max_batch_bytes = "
+        f"{settings.max_batch_bytes // MIB} MiB, and rows that wait for a commit: commit_bytes = "
+        f"{settings.commit_bytes // MIB} MiB, commit_rows = {settings.commit_rows:,} or commit_interval = "
+        f"{settings.commit_interval:g} s."
     )
 
 

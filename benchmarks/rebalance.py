@@ -1,8 +1,8 @@
 """A second host joins while all partitions are busy, takes its half, and is stopped again: who waits, and how long.
 
 Two processes, a third that keeps feeding the log; folder store, default timers. The newcomer runs its half within 2 s
-after the rebalance delay; a graceful stop leaves a gap under 1 s; handoffs repeat no record to the handler. How long the
-partitions that stay have no batch meanwhile stands beside how long they have none when nothing moves.
+after the rebalance delay; a graceful stop leaves a gap under 1 s; handoffs repeat no record to the handler. How long
+the partitions that stay have no batch meanwhile stands beside how long they have none when nothing moves.
 """
 
 from __future__ import annotations
@@ -211,8 +211,9 @@ def _print(console: Console, diaries: dict[str, list[Note]], stopped: float, par
         )  # fmt: skip
     console.print(table)
     console.print(
-        f"Between batches is also that records come once a second, and are polled for once. What a move takes is {partitions} "
-        f"commits, claims and first reads at once: mind the load, now {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores."
+        "Between batches is also that records come once a second, and are polled for once. What a move takes is "
+        f"{partitions} commits, claims and first reads at once: mind the load, now {os.getloadavg()[0]:.1f} on "
+        f"{os.cpu_count()} cores."
     )
 
 

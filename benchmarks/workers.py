@@ -112,9 +112,10 @@ def run(events: int = 2_000_000, rounds: int = 3) -> None:
         )  # fmt: skip
     console.print(table)
     console.print(
-        "to start, working: seconds. ratio and events/s: of the time spent working. per CPU s: events per second of CPU that all processes took; "
-        "as long as it stays, more workers on more cores do more. Parquet is read and written in threads, so one worker "
-        "makes some use of a second core; the handler's Python needs a worker per core."
+        "to start, working: seconds. ratio and events/s: of the time spent working. per CPU s: events per second of "
+        "CPU that all processes took; as long as it stays, more workers on more cores do more. Parquet is read and "
+        "written in threads, so one worker makes some use of a second core; the handler's Python needs a worker per "
+        "core."
     )
 
 

@@ -1,9 +1,11 @@
-"""A handler that asks a service about each record, many at once, and lets no record suffer for an outage of the service.
+"""A handler that asks a service about each record, many at once, and lets no record suffer for an outage of the
+service.
 
-    actorproc serve examples.calls_a_service:Shipped --source orders --container state --option url=http://127.0.0.1:8000
+    actorproc serve examples.calls_a_service:Shipped --source orders --container state --option
+    url=http://127.0.0.1:8000
 
-While the service is away its partitions wait, and `actorproc status` says why; a record that the service knows nothing of becomes
-a dead letter. A call may be made twice (after a crash, or where another host goes on): it should not mind.
+While the service is away its partitions wait, and `actorproc status` says why; a record that the service knows nothing
+of becomes a dead letter. A call may be made twice (after a crash, or where another host goes on): it should not mind.
 """
 
 from __future__ import annotations

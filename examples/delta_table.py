@@ -25,8 +25,8 @@ SETTINGS = {
 
 
 def append(rows: DataFrame) -> DataStreamWriter:
-    """Each micro-batch becomes one commit of the table, which names the query (its checkpoint) and the batch. A batch that
-    is run again after a crash finds itself in the table, and adds nothing."""
+    """Each micro-batch becomes one commit of the table, which names the query (its checkpoint) and the batch. A batch
+    that is run again after a crash finds itself in the table, and adds nothing."""
     return rows.writeStream.format("delta").option("path", TABLE).option("mergeSchema", "true")
 
 

@@ -47,9 +47,11 @@ app = FastAPI(lifespan=lifespan)
 
 @app.get("/health")
 async def health(response: Response) -> dict[str, Any]:
-    """A host that cannot go on (another one has taken its name, say) ends, and the server does not: let it be restarted.
+    """A host that cannot go on (another one has taken its name, say) ends, and the server does not: let it be
+    restarted.
 
-    One that cannot look at the group or its source tries again: let what restarts it wait for several failures in a row.
+    One that cannot look at the group or its source tries again: let what restarts it wait for several failures in a
+        row.
     """
     statistics = app.state.processor.statistics()
     error = statistics.supervisor.error if statistics.supervisor else None

@@ -1,4 +1,5 @@
-"""A processor's rows in an Iceberg table, each once. Iceberg's runtime follows Spark's: PySpark 4.1 with the one named here.
+"""A processor's rows in an Iceberg table, each once. Iceberg's runtime follows Spark's: PySpark 4.1 with the one named
+here.
 
 make demo                                    # commits a year of departures under demo-data/
 pip install 'pyspark==4.1.*'
@@ -30,8 +31,8 @@ SETTINGS = {
 
 
 def append(rows: DataFrame) -> DataStreamWriter:
-    """Each micro-batch becomes one snapshot of the table, which names the query (its checkpoint) and the batch. A batch that
-    is run again after a crash finds itself among the snapshots, and adds nothing."""
+    """Each micro-batch becomes one snapshot of the table, which names the query (its checkpoint) and the batch. A batch
+    that is run again after a crash finds itself among the snapshots, and adds nothing."""
     # Iceberg keeps the name `_partition` to itself.
     rows = rows.withColumnRenamed("_partition", "source_partition")
     rows.sparkSession.sql(f"CREATE TABLE IF NOT EXISTS {TABLE} ({rows.schema.toDDL()}) USING iceberg")

@@ -1,11 +1,13 @@
-"""State per key, exact whatever crashes or moves: each payment with its account's total so far, rebuilt from the own output.
+"""State per key, exact whatever crashes or moves: each payment with its account's total so far, rebuilt from the own
+output.
 
     actorproc produce --log payments --partitions 4 --key account FILE.jsonl     # {"account": "a", "cents": 250}
     actorproc serve examples.running_totals:RunningTotals --source payments --container state --option container=state
 
-Records of a key are in one partition, in order, so its handler can know all about the key. Attributes end with the instance;
-what it has committed does not. `opened` comes after the partition was claimed and all of its commits were found, and whoever
-is not the only one to go on from there cannot commit. So what is committed was made of the rows before it, each once.
+Records of a key are in one partition, in order, so its handler can know all about the key. Attributes end with the
+instance; what it has committed does not. `opened` comes after the partition was claimed and all of its commits were
+found, and whoever is not the only one to go on from there cannot commit. So what is committed was made of the rows
+before it, each once.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ class Payment(msgspec.Struct):
     """`account` is the record's key, too: else its payments would be in several partitions."""
 
     account: str
-    # Bounded, so that a total fits its column: a row that does not is given up only after `process`, which has counted it.
+    # Bounded, so that a total fits its column: a row that does not is given up only after `process`, which has counted
+    # it.
     cents: Annotated[int, msgspec.Meta(ge=-(10**12), le=10**12)]
 
 
@@ -53,7 +56,8 @@ class RunningTotals(PartitionHandler):
             try:
                 payment = msgspec.json.decode(record.value or b"", type=Payment)
             except msgspec.DecodeError as error:
-                # At once: a record that is tried again by itself (`ctx.fail`) would come after later ones of its account.
+                # At once: a record that is tried again by itself (`ctx.fail`) would come after later ones of its
+                # account.
                 ctx.dead_letter(record, str(error))
                 continue
             total = totals.get(payment.account, 0) + payment.cents

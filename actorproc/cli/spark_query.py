@@ -38,12 +38,12 @@ from actorproc.storage.store import Store
 log = get_logger(__name__)
 
 _READS_SOMETHING_ELSE = (
-    "the query does not read the output that the function was given: its lag is unknown, and its reader holds back every "
-    "trim until it is removed (actorproc readers remove)"
+    "the query does not read the output that the function was given: its lag is unknown, and its reader holds back "
+    "every trim until it is removed (actorproc readers remove)"
 )
 
 _EXIT_MARGIN = 20.0
-"""Seconds beyond `stop_within` after which an orphan is killed: stopping the query and closing the session take less."""
+"""Seconds beyond `stop_within` until an orphan is killed; stopping the query and closing the session take less."""
 
 _CHECKPOINT_ERROR = re.compile(r"^the checkpoint (?=belongs|holds)")
 

@@ -1,4 +1,4 @@
-"""Offsets of a stream as Spark keeps them in its checkpoint: the number to read next of each partition, and of what."""
+"""Offsets of a stream in Spark's checkpoint: the dataset, and the number to read next of each partition."""
 
 from __future__ import annotations
 
@@ -12,18 +12,24 @@ _VERSION = 1
 
 
 def dataset_title(kind: str, path: str, url: str) -> str:
-    """What a dataset in the store at `url` is called in messages, and in offsets."""
+    """A dataset in the store at `url`, for messages and offsets."""
     return f"{kind} {path} at {url}" if path else f"{kind} at {url}"
 
 
 def stream_identity(kind: str, identity: str | None, of: str) -> str:
-    """What tells a dataset that is read as a stream from another, in offsets: its identity, or where it is."""
+    """Distinguishes datasets in offsets: by their identity, or else by their location."""
     return f"{kind}: {identity or of}"
 
 
 @dataclass(frozen=True)
 class Offset:
-    """`of`: what is read, for people; `identity` tells it from another at the same place. `next`: number by partition."""
+    """An offset.
+
+    Attributes:
+        of: title of the dataset.
+        identity: distinguishes it from another dataset at the same location.
+        next: number to read next, by partition.
+    """
 
     of: str
     identity: str
@@ -34,16 +40,16 @@ class Offset:
 
     @classmethod
     def checked(cls, found: Mapping[str, Any], of: str, identity: str) -> Self:
-        """The offset in a checkpoint of a query that reads `of`, which is `identity`.
+        """Parse the offset in the checkpoint of a query that reads dataset `of` with this `identity`.
 
         Raises:
-            UsageError: the checkpoint belongs to another dataset, or to another version of actorproc; names both.
+            UsageError: the checkpoint belongs to another dataset, or to another version of actorproc.
         """
         try:
             version, known = found["version"], cls(found["of"], found["identity"], dict(found["next"]))
         except (KeyError, TypeError, ValueError):
             raise UsageError(
-                f"the checkpoint holds {str(found)[:200]!r}, which is no offset of actorproc's: "
+                f"the checkpoint holds {str(found)[:200]!r}, which is not an offset of actorproc: "
                 "it belongs to another query. Give this one a checkpointLocation of its own"
             ) from None
         if version != _VERSION:
@@ -51,9 +57,10 @@ class Offset:
                 f"the checkpoint holds an offset of version {version!r}, this actorproc knows {_VERSION}: update it"
             )
         if known.identity != identity:
-            again = f"{of} as it was before it was deleted and made anew" if known.of == of else known.of
+            again = f"{of} as it was before it was deleted and created again" if known.of == of else known.of
             raise UsageError(
-                f"the checkpoint belongs to a query on {again}, and this query reads {of}: their numbers have nothing to do "
-                "with each other. Give this query a checkpointLocation of its own, or the container and name it began with"
+                f"the checkpoint belongs to a query on {again}, and this query reads {of}: their numbers have nothing "
+                "to do with each other. Give this query a checkpointLocation of its own, or the container and name it "
+                "began with"
             )
         return known

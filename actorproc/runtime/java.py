@@ -1,4 +1,4 @@
-"""The Java that Spark runs on: found as Spark finds it, and new enough."""
+"""Finds the Java that Spark would start, and checks its version."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _VERSION = re.compile(r'version "(?:1\.)?(\d+)')  # Java 8 calls itself 1.8
 
 
 def check_java(what: str) -> None:
-    """Check that `what`, which runs Spark, has its Java.
+    """Check that Java is installed for the command `what`, which runs Spark.
 
     Raises:
-        UsageError: there is none, or it is too old; in one line, with how to install one.
+        UsageError: Java is missing or too old; says how to install it.
     """
     java, version = find_java()
     if version is None:
@@ -34,9 +34,9 @@ def check_java(what: str) -> None:
 
 
 def find_java() -> tuple[str, int | None]:
-    """The Java that Spark would start, and its version; or what is wrong, and None.
+    """The path and version of the Java that Spark would start; or the problem, and None.
 
-    Spark's own rule (its script `spark-class`): the one in JAVA_HOME where that is set, else the one on PATH.
+    The rule of Spark's script `spark-class`: the one in JAVA_HOME if that is set, otherwise the one on PATH.
     """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")

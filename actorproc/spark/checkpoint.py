@@ -1,4 +1,4 @@
-"""A query's checkpoint: registered as a reader of the output, so that nothing unread is trimmed; and bound to one target."""
+"""A query's checkpoint: registered as a reader, so that nothing unread is trimmed, and bound to one target."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ class Checkpoint:
                     return
                 if await has_begun(checkpoint):
                     raise UsageError(
-                        f"the checkpoint {self.url} belongs to a query that writes to {bound}: {target} would miss all rows "
-                        "that it has already written. Give the new target a new checkpoint, and it gets all rows; or "
-                        f"delete {TARGET_KEY} in the checkpoint, and it gets new rows only"
+                        f"the checkpoint {self.url} belongs to a query that writes to {bound}: {target} would miss "
+                        "all rows that it has already written. Give the new target a new checkpoint, and it gets all "
+                        f"rows; or delete {TARGET_KEY} in the checkpoint, and it gets new rows only"
                     )
             await checkpoint.put(TARGET_KEY, QueryTarget(target=target).to_json())
 
@@ -116,8 +116,8 @@ class Checkpoint:
     async def _check_native(self, reader: Reader) -> None:
         if await self._ask(reader, reads_through_data_source):
             raise UsageError(
-                f"the checkpoint {self.url} belongs to a query that reads through the data source, and --native reads with "
-                "Spark's own file stream: leave --native out, or give it a new checkpoint"
+                f"the checkpoint {self.url} belongs to a query that reads through the data source, and --native reads "
+                "with Spark's own file stream: leave --native out, or give it a new checkpoint"
             )
         log.warning("spark.not_registered", why="the position of Spark's own file stream is unknown: trim with care")
 

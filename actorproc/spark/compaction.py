@@ -1,7 +1,7 @@
 """`compact`: Spark rewrites small committed files into larger ones, some at a time, and switches readers to them.
 
-Readers do not see a file that a task writes. The driver switches them to it, group by group, in the order of the commits.
-So the job can be killed anywhere and run again. Protocol: docs/protocol.md.
+Readers do not see a file that a task writes. The driver switches them to it, group by group, in the order of the
+commits. So the job can be killed anywhere and run again. Protocol: docs/protocol.md.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def compact(
 ) -> Compaction:
     """Rewrite the small files of processor `name` into files of about `target_size` bytes.
 
-    The readers of actorproc see each row exactly once at every moment. The originals stay until `actorproc trim` deletes
-    them. A killed compaction can be run again, and two at once do no harm.
+    The readers of actorproc see each row exactly once at every moment. The originals stay until `actorproc trim`
+    deletes them. A killed compaction can be run again, and two at once do no harm.
 
     Args:
         spark: a session; or a function that makes one, called only if there is something to do.
@@ -148,7 +148,7 @@ class _RewriteTask:
     schema: pa.Schema
 
     def __call__(self, groups: Sequence[FileGroup], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Rewrite the groups whose indices arrive. A bad file is reported rather than raised: a retry would not help."""
+        """Rewrite the groups whose indices arrive. A bad file is reported, not raised: a retry cannot help."""
         with open_blocking(self.url, self.settings, retry=True) as blocking:
             for index in (value.as_py() for batch in batches for value in batch.column(0)):
                 try:

@@ -1,7 +1,8 @@
 """`format("actorproc")`: the Python data source, for batches and streams, reading and writing.
 
-Spark starts a Python process beside its driver for each of these calls, and one for the life of each stream. The readers
-and writers are pickled from there to the tasks, with the settings. So credentials reach the executors, but no plan.
+Spark starts a Python process beside its driver for each of these calls, and one for the life of each stream. The
+readers and writers are pickled from there to the tasks, with the settings. So credentials reach the executors, but no
+plan.
 """
 
 from __future__ import annotations

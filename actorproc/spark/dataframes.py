@@ -56,8 +56,8 @@ def read_output(
         container: URL.
         columns: only these, in this order.
         partitions: only these.
-        start_sequence: only rows from this `_sequence` on; one number, or numbers by partition. Trimmed rows are missing
-            without an error.
+        start_sequence: only rows from this `_sequence` on; one number, or numbers by partition. Trimmed rows are
+            missing without an error.
         native: True: read with Spark's own Parquet reader. False: read through the data source, which needs no JARs.
             None: use Spark's own reader if it reaches the store (`file://`, or `s3://` with the `s3a` JARs).
         settings: how to reach the store; default: environment and `actorproc.toml`.
@@ -178,7 +178,7 @@ class _Selection:
         return ProcessorLayout(self.name).output.rstrip("/")
 
     def look(self, settings: Settings, *, files: bool) -> tuple[pa.Schema, str, Mapping[str, Sequence[str]] | None]:
-        """The schema of all columns, the absolute URL, and if `files`: what Spark's own reader must read, see `_files`."""
+        """The schema of all columns, the absolute URL, and if `files`: the result of `_files`."""
         output = Output(self.name)
         with open_blocking(self.container, settings) as blocking:
             store = blocking.store
@@ -214,8 +214,8 @@ class _Selection:
     def load(self, spark: SparkSession, reader: Any, settings: Settings, schema: pa.Schema, url: str) -> DataFrame:
         """Read through the data source.
 
-        It gets the schema, which it would otherwise look up again, and the absolute URL, since Spark's processes may have
-        other working directories.
+        It gets the schema, which it would otherwise look up again, and the absolute URL, since Spark's processes may
+        have other working directories.
         """
         wanted = schema if self.columns is None else pa.schema([schema.field(column) for column in self.columns])
         reader = self._configure(spark, reader, settings_as_options(settings)).option("tasks", parallelism(spark))
@@ -287,6 +287,6 @@ def _register(spark: SparkSession) -> None:
 
 def _unreachable(url: str) -> UsageError:
     return UsageError(
-        f"Spark's own reader cannot read {url}: for s3:// it needs the s3a JARs (see docs/spark.md), and it does not know "
-        "other stores. Leave native out to read through the data source"
+        f"Spark's own reader cannot read {url}: for s3:// it needs the s3a JARs (see docs/spark.md), and it does not "
+        "know other stores. Leave native out to read through the data source"
     )

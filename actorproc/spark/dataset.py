@@ -127,9 +127,9 @@ class Dataset(ABC):
         existing = "nothing from it on exists" if found is None else f"the first that can be read is {found}"
         kind = SourceError if found is None else RecordsLost  # a store with nothing left may be away, and come back
         return kind(
-            f"partition {partition} of {self.title(store.url)}: number {first} is to be read next, but {existing}: {why}. "
-            "The numbers in between are lost to this reader. Use a new checkpointLocation, which begins with the first "
-            "that exists; or restore the files"
+            f"partition {partition} of {self.title(store.url)}: number {first} is to be read next, but {existing}: "
+            f"{why}. The numbers in between are lost to this reader. Use a new checkpointLocation, which begins with "
+            "the first that exists; or restore the files"
         )
 
 

@@ -46,8 +46,8 @@ LETTER_SCHEMA = pa.schema(
 class DeadLetters(Dataset):
     """Published dead letters. Numbers are commits; commits without dead letters are left out.
 
-    A commit's letters are published before the next commit is made. So after a number was seen, a new listing shows every
-    lower number that will ever exist.
+    A commit's letters are published before the next commit is made. So after a number was seen, a new listing shows
+    every lower number that will ever exist.
     """
 
     kind = "dead letters"

@@ -30,7 +30,7 @@ _STREAM_PREFIX = re.compile(r"^(?:\[STREAM_FAILED\] )?Query \[id = \S+, runId = 
 _MOST_FRAMES = 3  # of the user's traceback
 _MOST_CHARACTERS = 2_000  # of a message
 _JAVA = re.compile(r"An error occurred while calling .*\n: [\w.$]+: (.*)")
-# Refusals for which PySpark has no exception: an unknown format (SQLSTATE 42), a path that is a file or of no known store.
+# Refusals for which PySpark has no exception: an unknown format (SQLSTATE 42), or an unusable path.
 _REFUSED = re.compile(
     r"SQLSTATE: (42|0A)|\.fs\.(FileAlreadyExists|ParentNotDirectory|UnsupportedFileSystem)Exception[:)] "
 )
@@ -39,7 +39,7 @@ _REFUSED = re.compile(
 def translate_error(error: BaseException, context: str) -> ActorprocError:
     """The error as one of ours.
 
-    - An actorproc error raised in one of Spark's processes: UsageError or RecordsLost stay so, others become QueryFailed.
+    - An actorproc error raised in one of Spark's processes: UsageError and RecordsLost stay, others become QueryFailed.
     - An exception of the user's function, or Spark's refusal of the query: HandlerDefinitionError.
     - Everything else: QueryFailed. A retry may help.
     """
@@ -91,7 +91,7 @@ def needs_active_session(error: BaseException | None) -> bool:
 
 
 def shorten(text: str) -> str:
-    """The message without Spark's plans and Java's stack. A Python traceback is cut to the error and the user's frames."""
+    """The message without Spark's plans and Java's stack. Of a Python traceback only the user's frames stay."""
     text = _STREAM_PREFIX.sub("", text.strip())
     _, found, trace = text.rpartition(_TRACEBACK)
     if not found:

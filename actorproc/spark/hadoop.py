@@ -74,7 +74,7 @@ def check_outside(option: str, url: str, container: str, name: str, settings: Se
 
 
 def s3a_options(url: str, settings: Settings) -> dict[str, str]:
-    """Hadoop options for an `s3a://` URL: endpoint, keys and path style from `settings`. Options not set are left out."""
+    """Hadoop options for an `s3a://` URL: endpoint, keys and path style, as far as they are set."""
     if not url.startswith("s3a://"):
         return {}
     path_style = settings.s3_path_style if settings.s3_path_style is not None else settings.s3_endpoint is not None

@@ -34,7 +34,7 @@ LOG_SCHEMA = pa.schema(
         ("headers", pa.list_(pa.field("element", _HEADER))),
     ]
 )
-"""`topic` is the last part of the log's URL; `offset` the record's sequence; `timestampType` 0, which is Kafka's CreateTime."""
+"""`topic` is the last part of the log's URL; `offset` the record's sequence; `timestampType` 0 (CreateTime)."""
 
 
 class Log(Dataset):

@@ -1,8 +1,8 @@
 """Writes a DataFrame's rows to a built-in log, each row once per job or micro-batch.
 
-Tasks stage their rows, sorted by partition of the log; readers do not see staged objects. The driver decides which staged
-objects make up the batch, and appends them: see `actorproc.log.transactions`. So a task that runs twice, or a job that
-fails before its commit, leaves nothing in the log.
+Tasks stage their rows, sorted by partition of the log; readers do not see staged objects. The driver decides which
+staged objects make up the batch, and appends them: see `actorproc.log.transactions`. So a task that runs twice, or a
+job that fails before its commit, leaves nothing in the log.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ from actorproc.spark.schema import check_record_columns, to_records
 from actorproc.storage.names import log_staged
 from actorproc.storage.store import Store
 
-_HOW_TO_CREATE = 'create it by writing with .option("logPartitions", 8), or with: actorproc produce --log {url} --partitions 8 FILE.jsonl'
+_HOW_TO_CREATE = (
+    'create it by writing with .option("logPartitions", 8), or with: '
+    "actorproc produce --log {url} --partitions 8 FILE.jsonl"
+)
 STAGE_BYTES = 32 * 2**20
 """A task stages its rows whenever it holds so many bytes."""
 
@@ -57,8 +60,8 @@ class _LogWriter(QuickAck):
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise UsageError(
-                f'the log {options.url} cannot be overwritten: write with mode("append"), or outputMode("append") for a '
-                "stream"
+                f'the log {options.url} cannot be overwritten: write with mode("append"), '
+                'or outputMode("append") for a stream'
             )
         check_record_columns(schema)
         self._options = options
@@ -151,8 +154,8 @@ class BatchWriter(_LogWriter, DataSourceArrowWriter):
 class StreamWriter(_LogWriter, DataSourceStreamArrowWriter):
     """`df.writeStream`: appends once per micro-batch of the query, which its checkpoint identifies.
 
-    Spark makes one for each micro-batch. Only the first micro-batch creates the log. If a later one finds no log, a folder
-    or bucket is away; rows in a new log there would reach no reader.
+    Spark makes one for each micro-batch. Only the first micro-batch creates the log. If a later one finds no log, a
+    folder or bucket is away; rows in a new log there would reach no reader.
     """
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
@@ -169,10 +172,10 @@ class StreamWriter(_LogWriter, DataSourceStreamArrowWriter):
     def _check_found(self, batch: int) -> None:
         if not self._found and batch > 0:
             raise SourceError(
-                f"the log {self._options.url} is gone: micro-batch {batch} is not the first of this query. Is the right "
-                "folder or bucket mounted? Once it is back, the query continues where it stopped. (If this query wrote "
-                f"elsewhere before, create the log: actorproc produce --log {self._options.url} --partitions "
-                f"{self._partitions} /dev/null)"
+                f"the log {self._options.url} is gone: micro-batch {batch} is not the first of this query. Is the "
+                "right folder or bucket mounted? Once it is back, the query continues where it stopped. (If this "
+                f"query wrote elsewhere before, create the log: actorproc produce --log {self._options.url} "
+                f"--partitions {self._partitions} /dev/null)"
             )
 
     @called_by_spark

@@ -1,4 +1,5 @@
-"""Plans reading on Spark's driver: where a query starts, how far a micro-batch goes, and which task reads which files."""
+"""Plans reading on Spark's driver: where a query starts, how far a micro-batch goes, and which task reads which
+files."""
 
 from __future__ import annotations
 
@@ -117,8 +118,9 @@ async def latest_numbers(
     dataset, partitions = options.dataset, options.select(await options.dataset.partitions(store))
     if not partitions and any(start.values()):
         raise SourceError(
-            f"{dataset.title(store.url)} is gone: it has no partitions, and this query has read from {', '.join(start)}. "
-            "Is the right folder or bucket mounted? Once it is back, the query continues where it stopped"
+            f"{dataset.title(store.url)} is gone: it has no partitions, and this query has read from "
+            f"{', '.join(start)}. Is the right folder or bucket mounted? Once it is back, the query continues where "
+            "it stopped"
         )
     limited = limited and bool(options.max_rows or options.max_files)
     fresh = await _new_files(options, store, partitions, start, limited=limited, target=target)

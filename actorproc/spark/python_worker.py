@@ -1,4 +1,5 @@
-"""Adapts our data source to Spark's Python worker processes: short errors, no needless garbage collection, quick ACKs."""
+"""Adapts our data source to Spark's Python worker processes: short errors, no needless garbage collection, quick
+ACKs."""
 
 from __future__ import annotations
 

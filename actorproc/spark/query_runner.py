@@ -27,8 +27,8 @@ _POLL_EVERY = 0.5  # seconds
 _POLL_STOPPING_EVERY = 0.1  # seconds, while the end of a micro-batch is awaited
 
 _STOP_TIMEOUT = 5.0
-"""Seconds that Spark has to stop a query. By itself it waits for a running `foreachBatch` without a limit: nothing interrupts
-Python code."""
+"""Seconds that Spark has to stop a query. By itself it waits for a running `foreachBatch` without a limit: nothing
+interrupts Python code."""
 
 _RUNS_AGAIN = "the next start repeats its micro-batch, if there was one"
 

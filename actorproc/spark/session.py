@@ -122,7 +122,8 @@ class ConnectSession(Session):
         self._url = url
 
     def reopen(self) -> SparkSession:
-        """A new session: the old one may have died with its server. If not, it is stopped, or the server would keep it."""
+        """A new session: the old one may have died with its server. If not, it is stopped, or the server would keep
+        it."""
         self.close()
         self._current = None
         return self.open()

@@ -64,9 +64,9 @@ def _read(
         found = ahead.take(number) or blocking.call(dataset.fetch, blocking.store, partition, number)
         if found is None:
             raise SourceError(
-                f"{dataset.key(partition, number)} in {blocking.store.url} was deleted before it was read. A batch query: "
-                "call read_output (or load) again, since a DataFrame keeps the list of files that it began with. "
-                "A stream: output is trimmed faster than this query reads it"
+                f"{dataset.key(partition, number)} in {blocking.store.url} was deleted before it was read. A batch "
+                "query: call read_output (or load) again, since a DataFrame keeps the list of files that it began "
+                "with. A stream: output is trimmed faster than this query reads it"
             )
         key, body = found
         batches, following = dataset.decode(partition, number, span.stop, key, body, schema.names)

@@ -1,4 +1,5 @@
-"""A log, a host and a stream into a table, each in a process of its own: what the figures from end to end are taken of."""
+"""A log, a host and a stream into a table, each in a process of its own: what the figures from end to end are taken
+of."""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ class Chain:
 
     @contextmanager
     def stream(self, spark: Any, interval: float) -> Iterator[Any]:
-        """The query: at each trigger what is new, as Parquet files in a folder that bears the number of the micro-batch.
+        """The query: at each trigger what is new, as Parquet files in a folder that bears the number of the
+        micro-batch.
 
         Args:
             interval: of the trigger, in seconds.

@@ -1,8 +1,9 @@
-"""Seconds from an event's sending until it is in the table, at 10,000 events a second: `produce --rate`, a host, a stream.
+"""Seconds from an event's sending until it is in the table, at 10,000 events a second: `produce --rate`, a host, a
+stream.
 
-All on this machine. The clock starts as the producer takes the event in hand, and stops when the micro-batch that holds it
-has been written. An event waits for its commit (half of `commit_interval` on average, and the producer's linger), then
-for the next trigger (half of the interval, or for the micro-batch before it to end), then for its own micro-batch.
+All on this machine. The clock starts as the producer takes the event in hand, and stops when the micro-batch that holds
+it has been written. An event waits for its commit (half of `commit_interval` on average, and the producer's linger),
+then for the next trigger (half of the interval, or for the micro-batch before it to end), then for its own micro-batch.
 Each round runs all cases, each with a log, a host and a stream of its own.
 """
 

@@ -1,1 +1,2 @@
-"""Chaos: real host and producer processes on a real store, killed, paused and stopped at random, then every record counted."""
+"""Chaos: real host and producer processes on a real store, killed, paused and stopped at random, then every record
+counted."""

@@ -1,4 +1,5 @@
-"""`python -m tests.chaos`: chaos by hand and by the suite. Exit code 0: everything held; 1: something did not, and where."""
+"""`python -m tests.chaos`: chaos by hand and by the suite. Exit code 0: everything held; 1: something did not, and
+where."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What runs in the Spark driver's process: a stream of the output into the table, until it is stopped or has read all."""
+"""What runs in the Spark driver's process: a stream of the output into the table, until it is stopped or has read
+all."""
 
 from __future__ import annotations
 

@@ -41,7 +41,8 @@ CATCH_UP = 600.0
 """Seconds in which the last driver must read what is left."""
 
 ENOUGH = 2
-"""Blows on drivers that had written something, without which a run proves little: a slow machine starts one in a minute."""
+"""Blows on drivers that had written something, without which a run proves little: a slow machine starts one in a
+minute."""
 
 SPARKS_OWN = (
     "Python worker failed to connect back",  # the machine was so busy that it took more than ten seconds to start

@@ -15,7 +15,8 @@ from types import TracebackType
 from typing import Any, Self
 
 STOP_PATIENCE = 90.0
-"""Seconds in which a process that was asked to stop must have ended. A busy disk alone can hold up a flush for forty."""
+"""Seconds in which a process that was asked to stop must have ended. A busy disk alone can hold up a flush for
+forty."""
 
 LAST_LINES = 12
 
@@ -135,7 +136,8 @@ class Fleet:
         for child in self.children:
             if child.state is State.STOPPING and now - child.asked_at > STOP_PATIENCE:
                 self.faults.append(
-                    f"{child.name} did not stop within {STOP_PATIENCE:g} s; the end of {child.output}:{_tail(child.text)}"
+                    f"{child.name} did not stop within {STOP_PATIENCE:g} s; the end of "
+                    f"{child.output}:{_tail(child.text)}"
                 )
                 child.kill()
         return ended

@@ -15,7 +15,8 @@ STORM = 200
 
 @dataclass
 class Journal:
-    """`events`: count by event, of all but debug; `moves`: count of leases that changed hands, by how; `bugs`: tracebacks."""
+    """`events`: count by event, of all but debug; `moves`: count of leases that changed hands, by how; `bugs`:
+    tracebacks."""
 
     events: Counter[str] = field(default_factory=Counter)
     moves: Counter[str] = field(default_factory=Counter)

@@ -1,4 +1,5 @@
-"""All objects of a log and of a container as they lie in the store, read behind the product's back where that can be."""
+"""All objects of a log and of a container as they lie in the store, read behind the product's back where that can
+be."""
 
 from __future__ import annotations
 

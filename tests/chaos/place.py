@@ -1,4 +1,5 @@
-"""Where a run keeps its log, its container and what the processes say: a folder, or a bucket of a server that it starts."""
+"""Where a run keeps its log, its container and what the processes say: a folder, or a bucket of a server that it
+starts."""
 
 from __future__ import annotations
 
@@ -46,8 +47,8 @@ S3_TIMERS: dict[str, Any] = TIMERS | {
 """Where a request takes longer, and the server shares the machine with all hosts."""
 
 STUBBORN = 8
-"""How many times as long as the others a stubborn host trusts its lease, and goes without looking at the group: as if its
-clock ran wrong, and nobody could tell it. After a pause it works on, and only the conditional writes stop it."""
+"""How many times as long as the others a stubborn host trusts its lease, and goes without looking at the group: as if
+its clock ran wrong, and nobody could tell it. After a pause it works on, and only the conditional writes stop it."""
 
 
 @dataclass(frozen=True)

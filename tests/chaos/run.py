@@ -1,4 +1,5 @@
-"""A whole run: hosts and producers in the storm, then calm until everything is processed, a stop in order, the check."""
+"""A whole run: hosts and producers in the storm, then calm until everything is processed, a stop in order, the
+check."""
 
 from __future__ import annotations
 

@@ -27,7 +27,8 @@ PRODUCER_TROUBLE = {"kill": 3, "pause": 1, "stop": 1}
 
 
 class Storm:
-    """Strikes at random moments. Processes that are gone are started again after a while, under the same name or a new one.
+    """Strikes at random moments. Processes that are gone are started again after a while, under the same name or a new
+    one.
 
     Args:
         hosts, producers: slots of the fleet.

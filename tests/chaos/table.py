@@ -1,4 +1,5 @@
-"""The table that a stream of the output fills: a folder for each micro-batch; and the check of it against the output."""
+"""The table that a stream of the output fills: a folder for each micro-batch; and the check of it against the
+output."""
 
 from __future__ import annotations
 

@@ -26,7 +26,8 @@ class Sent(NamedTuple):
 
 @dataclass
 class Acks:
-    """What a producer was told: number -> (partition, sequence). `count`: of records sent, if it ended in good order."""
+    """What a producer was told: number -> (partition, sequence). `count`: of records sent, if it ended in good
+    order."""
 
     places: dict[int, tuple[str, int]] = field(default_factory=dict)
     count: int | None = None

@@ -24,7 +24,8 @@ _KNOWN = ("hosts/", "group.json", "schema.json", "source.json", "checkpoints/", 
 
 @dataclass
 class Verdict:
-    """What was found in a container. `stood_still`: longest time for which a record waited while nothing was committed."""
+    """What was found in a container. `stood_still`: longest time for which a record waited while nothing was
+    committed."""
 
     faults: list[str] = field(default_factory=list)
     seen: Counter[str] = field(default_factory=Counter)

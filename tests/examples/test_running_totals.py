@@ -1,4 +1,5 @@
-"""The example of state per key: its totals are exact however often hosts are cut off, and it does not begin without its rows."""
+"""The example of state per key: its totals are exact however often hosts are cut off, and it does not begin without its
+rows."""
 
 from __future__ import annotations
 

@@ -395,7 +395,7 @@ async def test_an_upstream_that_was_deleted_and_made_anew_is_refused(store: Stor
     for entry in (await store.list("numbers/")).entries:
         await store.delete(entry.key)
     await Fleet(store).commit(p0=30)
-    with pytest.raises(UsageError, match="numbers is deleted and made anew"):
+    with pytest.raises(UsageError, match="numbers is deleted and created again"):
         await run_to_the_end(Twice, "numbers", store)
 
 

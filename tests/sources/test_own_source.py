@@ -143,7 +143,7 @@ async def test_an_identity_of_ones_own_guards_the_name() -> None:
     await run(Named(), store)
     another = Named()
     another.identity = "orders-2027"
-    with pytest.raises(UsageError, match="deleted and made anew"):
+    with pytest.raises(UsageError, match="deleted and created again"):
         await run(another, store)
 
 

@@ -91,7 +91,8 @@ class Fleet:
         self._settings = {**QUICK, **(settings or {})}
 
     async def commit(self, handler: type[Numbers] = Numbers, /, **counts: int) -> None:
-        """Append so many records to each partition, and process all there is: a file for each ten, and one for the rest.
+        """Append so many records to each partition, and process all there is: a file for each ten, and one for the
+        rest.
 
         `p0=30` stands for partition "0".
         """

@@ -1,4 +1,5 @@
-"""Departures through the demo's handler: what the examples read, and their result computed from the CSV's own columns."""
+"""Departures through the demo's handler: what the examples read, and their result computed from the CSV's own
+columns."""
 
 from __future__ import annotations
 

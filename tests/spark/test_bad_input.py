@@ -67,7 +67,8 @@ async def test_a_file_with_another_type_than_the_schema_is_named_with_its_column
 
 
 class Outages:
-    """A server that can be away. It is reached through a proxy, which has a thread of its own, as tests wait for Spark."""
+    """A server that can be away. It is reached through a proxy, which has a thread of its own, as tests wait for
+    Spark."""
 
     def __init__(self, proxy: Proxy, front: S3Server) -> None:
         self.server = front

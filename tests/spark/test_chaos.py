@@ -1,4 +1,5 @@
-"""Exactly once through both halves: hosts and Spark's driver killed at random, short; and proof that the check can fail.
+"""Exactly once through both halves: hosts and Spark's driver killed at random, short; and proof that the check can
+fail.
 
 Longer: `make chaos ARGS="--spark source"`.
 """

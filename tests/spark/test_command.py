@@ -1,4 +1,5 @@
-"""`actorproc spark` and `serve --spark` as processes: on this machine, a cluster, a server; ended, stopped and killed."""
+"""`actorproc spark` and `serve --spark` as processes: on this machine, a cluster, a server; ended, stopped and
+killed."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ async def test_a_running_stream_notices_that_its_output_was_deleted_and_made_ane
         shutil.rmtree(tmp_path / "numbers")
         await Fleet(url).commit(p0=50)
         time.sleep(0.002)
-        with pytest.raises(UsageError, match="as it was before it was deleted and made anew"):
+        with pytest.raises(UsageError, match="as it was before it was deleted and created again"):
             await asyncio.to_thread(stream.latest_offset, at, limited=False)
 
 

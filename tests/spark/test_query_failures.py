@@ -55,17 +55,19 @@ class JavaError(Py4JJavaError):  # type: ignore[misc]
 
 
 DAEMON = JavaError(
-    "An error occurred while calling o48.load.\n: org.apache.spark.SparkException: EOFException in pyspark.daemon\n\tat o"
+    "An error occurred while calling o48.load.\n: org.apache.spark.SparkException: EOFException in "
+    "pyspark.daemon\n\tat o"
 )
 
 
 NO_FORMAT = JavaError(
-    "An error occurred while calling o114.start.\n: org.apache.spark.SparkClassNotFoundException: [DATA_SOURCE_NOT_FOUND] "
-    "Failed to find the data source: delta. Make sure it is there. SQLSTATE: 42K02\n\tat org.apache"
+    "An error occurred while calling o114.start.\n: org.apache.spark.SparkClassNotFoundException: "
+    "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: delta. Make sure it is there. SQLSTATE: 42K02\n\tat "
+    "org.apache"
 )
 FILE = JavaError(
-    "An error occurred while calling o135.start.\n: org.apache.hadoop.fs.FileAlreadyExistsException: Destination exists and is "
-    "not a directory: /c\n\tat org.apache"
+    "An error occurred while calling o135.start.\n: org.apache.hadoop.fs.FileAlreadyExistsException: Destination "
+    "exists and is not a directory: /c\n\tat org.apache"
 )
 
 

@@ -28,9 +28,9 @@ class Everything(Numbers):
     """Every kind of column."""
 
     output_schema = (
-        "b boolean, i8 byte, i16 short, i32 int, i64 long NOT NULL, f32 float, f64 double, s string, raw binary, day date, "
-        "at timestamp, local timestamp_ntz, amount decimal(20,3), list array<struct<a: int NOT NULL, b: string>>, "
-        "map map<string, int>, `dotted.name` struct<`inner.name`: timestamp>"
+        "b boolean, i8 byte, i16 short, i32 int, i64 long NOT NULL, f32 float, f64 double, s string, raw binary, day "
+        "date, at timestamp, local timestamp_ntz, amount decimal(20,3), list array<struct<a: int NOT NULL, b: "
+        "string>>, map map<string, int>, `dotted.name` struct<`inner.name`: timestamp>"
     )
 
     async def process(self, batch: Batch, ctx: PartitionContext) -> None:

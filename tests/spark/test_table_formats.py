@@ -1,4 +1,5 @@
-"""The examples that write tables, each with the newest PySpark that the format's package knows: killed, and run again."""
+"""The examples that write tables, each with the newest PySpark that the format's package knows: killed, and run
+again."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ _PATIENCE = 240.0  # seconds, for a Spark that starts on a busy machine
 
 @dataclass(frozen=True)
 class Format:
-    """`where`: the example's variable for its place. `versions`: the files below it that make its commits visible, the first
-    `empty` of them without rows."""
+    """`where`: the example's variable for its place. `versions`: the files below it that make its commits visible, the
+    first `empty` of them without rows."""
 
     pyspark: str
     module: str
@@ -80,7 +81,8 @@ class Driver:
         return (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
 
     def evidence(self) -> str:
-        """What is there of the table and of the checkpoint, and what the last run said of its batches: to tell who lost what."""
+        """What is there of the table and of the checkpoint, and what the last run said of its batches: to tell who lost
+        what."""
         notes = sorted([*self._checkpoint.glob("offsets/*"), *self._checkpoint.glob("commits/*")])
         lines = [f"{path.relative_to(self._checkpoint)}: {path.read_text()}" for path in notes]
         lines += [f"{path.name}: {path.read_text()[-2000:]}" for path in sorted(self._table.glob(self._kind.versions))]

@@ -25,7 +25,8 @@ def files(log: Path) -> int:
 
 
 def killed(process: subprocess.Popen[bytes], log: Path, random: Random) -> bool:
-    """Kill it and its Java in the middle of an append, two micro-batches on or so; false if it came to its end first."""
+    """Kill it and its Java in the middle of an append, two micro-batches on or so; false if it came to its end
+    first."""
     enough = files(log) + random.randint(9, 20)  # eight files make a micro-batch
     while files(log) < enough:
         if process.poll() is not None:
