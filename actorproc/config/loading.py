@@ -14,7 +14,7 @@ PREFIX = "ACTORPROC_"
 
 
 def read_config(config: str | Path | None) -> dict[str, Any]:
-    """The content of a TOML file. Without `config` it is `actorproc.toml` of the working directory, or {} if there is none.
+    """The content of a TOML file. Default: `actorproc.toml` of the working directory, or {} if it does not exist.
 
     Raises:
         SettingsError: the file cannot be read, or `options` in it is not a table.

@@ -58,7 +58,7 @@ class Settings(BaseModel):
     nudge_host: str | None = Field(
         None,
         description="Address at which other hosts reach this host with a UDP datagram that makes it look at the group "
-        "at once. Detected on S3. For a folder the default is 127.0.0.1; set it if hosts on several machines share one.",
+        "at once. Detected on S3. For a folder the default is 127.0.0.1; set it if several machines share the folder.",
     )
     partition_refresh_interval: Seconds = Field(300, description="How often the source is asked for new partitions.")
 
@@ -102,14 +102,14 @@ class Settings(BaseModel):
     )
     dead_letter_window: Count = Field(
         1_000,
-        description="Number of latest records over which the share of dead letters is taken; at least 100 while the host "
-        "has seen fewer.",
+        description="Number of latest records over which the share of dead letters is taken; at least 100 while the "
+        "host has seen fewer.",
     )
     max_process_time: Seconds = Field(
         300,
-        description="A handler without progress for this long is stuck: it is reported, cancelled and restarted. A plain "
-        "`def` cannot be cancelled; it is restarted when its thread ends. `opened` has the same limit. Batches are sized "
-        "to take at most a quarter of it.",
+        description="A handler without progress for this long is stuck: it is reported, cancelled and restarted. A "
+        "plain `def` cannot be cancelled; it is restarted when its thread ends. `opened` has the same limit. Batches "
+        "are sized to take at most a quarter of it.",
     )
     restart_backoff: Seconds = Field(
         0.5, description="Wait before a failed partition or Spark query restarts. Doubles each time, with jitter."
@@ -151,8 +151,8 @@ class Settings(BaseModel):
     # Store
     store_timeout: Seconds = Field(
         15,
-        description="Deadline of one request, plus a second for each MiB transferred. A write that has begun in a folder is "
-        "waited for. Also the deadline for a source to list its partitions.",
+        description="Deadline of one request, plus a second for each MiB transferred. A write that has begun in a folder "
+        "is waited for. Also the deadline for a source to list its partitions.",
     )
     store_patience: Seconds = Field(60, description="How long a request is retried before it fails.")
     store_concurrency: Count = Field(64, description="Concurrent requests, per host and store.")

@@ -23,8 +23,8 @@ OBJECT_ERRORS = frozenset(
 
 _SECRET = re.compile(r"(?i)secret|pass|pwd|token|credential|private|api_?key|access_?key|dsn")
 _ELSEWHERE = (
-    ". (Source, container and name are given on the command line; a handler's options with --option NAME=VALUE, or below "
-    "[options] in the file)"
+    ". (Source, container and name are given on the command line; a handler's options with --option NAME=VALUE, or "
+    "below [options] in the file)"
 )
 
 

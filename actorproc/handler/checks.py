@@ -35,7 +35,7 @@ def checked_handler(handler: object) -> type[PartitionHandler]:
             raise HandlerDefinitionError(f"{name}.{method} must be a @classmethod with the arguments (cls, options)")
     if not _accepts(handler, 0):
         raise HandlerDefinitionError(
-            f"{name}.__init__ needs arguments, but each partition makes an instance without any: take what it needs from "
+            f"{name}.__init__ needs arguments, but each partition makes an instance without any: take them from "
             "ctx.options or ctx.shared, in opened(self, ctx)"
         )
     options: object = handler.Options

@@ -1,4 +1,4 @@
-"""Fitting Arrow columns to an output schema: lossless casts only, and which rows do not fit."""
+"""Casts Arrow columns to the types of an output schema without loss, and finds the rows that do not fit."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def name_of(column: object) -> str:
 
 
 def can_cast(source: pa.DataType, target: pa.DataType) -> bool:
-    """Can columns of type `source` become `target` with nothing lost, unless single values stand against it?"""
+    """Whether columns of type `source` can be cast to `target` without loss. Single values may still not fit."""
     if source == target or pt.is_null(source):
         return True
     if pt.is_dictionary(source):
@@ -87,13 +87,13 @@ def can_cast(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def cast_columns(table: pa.Table, schema: pa.Schema) -> tuple[pa.Table, dict[int, Unfit]]:
-    """The rows that fit, as `schema` says.
+    """Cast the columns to the types of `schema`.
 
     Args:
-        table: columns as in `schema`, in that order, of types that Arrow can cast to its types.
+        table: columns as in `schema`, in the same order, of types that `can_cast` allows.
 
     Returns:
-        The rows that fit, in order, and why each other row does not, by its index in `table`.
+        The rows that fit, in order, and the reason for each other row, by its index in `table`.
     """
     columns: list[pa.ChunkedArray] = []
     unfit: dict[int, Unfit] = {}
@@ -107,7 +107,7 @@ def cast_columns(table: pa.Table, schema: pa.Schema) -> tuple[pa.Table, dict[int
     keep = np.ones(table.num_rows, dtype=bool)
     keep[list(unfit)] = False
     rest = np.flatnonzero(keep)
-    # Among those there may be more: where single values cannot be cast, nulls were not looked for.
+    # These rows may have misfits, too: nulls were not checked in columns with values that cannot be cast.
     fitting, more = cast_columns(table.filter(pa.array(keep)), schema)
     return fitting, unfit | {int(rest[index]): why for index, why in more.items()}
 
@@ -115,12 +115,12 @@ def cast_columns(table: pa.Table, schema: pa.Schema) -> tuple[pa.Table, dict[int
 def _shown_at(column: pa.ChunkedArray, index: int) -> str:
     try:
         return short_repr(column[index].as_py())
-    except (ValueError, OverflowError):  # nanoseconds, or a year, that Python's datetime has not
+    except (ValueError, OverflowError):  # a datetime of Python has no nanoseconds, and no such year
         return " ".join(column.slice(index, 1).combine_chunks().to_string().split())[:SHOWN]
 
 
 def _fit(column: pa.ChunkedArray, field: pa.Field) -> tuple[pa.ChunkedArray, dict[int, str]]:
-    """The column as the field's type, or why single values are against it, by index."""
+    """The column as the field's type, or the reasons why single values do not fit, by index."""
     try:
         fitted = cast(column, field.type)
     except pa.ArrowInvalid:
@@ -130,7 +130,7 @@ def _fit(column: pa.ChunkedArray, field: pa.Field) -> tuple[pa.ChunkedArray, dic
 
 
 def _search(column: pa.ChunkedArray, kind: pa.DataType, start: int = 0) -> dict[int, str]:
-    """Values that cannot be cast, and why, by index: halves until they stand alone."""
+    """Values that cannot be cast, and the reasons, by index. Halves the column until such a value is alone."""
     try:
         cast(column, kind)
     except pa.ArrowInvalid as error:
@@ -142,8 +142,9 @@ def _search(column: pa.ChunkedArray, kind: pa.DataType, start: int = 0) -> dict[
 
 
 def cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """The column as `kind`, checked: nothing rounded (but to the precision of a float), no null where a struct has none,
-    no time outside the years 1 to 9999, all text in UTF-8.
+    """The column as `kind`. Nothing is rounded except to the precision of a float.
+
+    Times must be in the years 1 to 9999, text in UTF-8, and NOT NULL fields of structs without nulls.
 
     Raises:
         pa.ArrowInvalid: a value does not fit.
@@ -154,7 +155,7 @@ def cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 
 def needs_checks(kind: pa.DataType) -> bool:
-    """Are there values of this type that an output cannot have? (Times outside all years, null in a NOT NULL field.)"""
+    """Whether values of this type may not fit: a time outside the years 1 to 9999, null in a NOT NULL field."""
     if pt.is_struct(kind):
         return any(not field.nullable or needs_checks(field.type) for field in kind)
     if pt.is_map(kind):
@@ -163,7 +164,7 @@ def needs_checks(kind: pa.DataType) -> bool:
 
 
 def _has_text(kind: pa.DataType) -> bool:
-    """Arrow takes any bytes for text, unless it made the text itself."""
+    """Whether the type contains text, which Arrow does not check for UTF-8 unless it made it."""
     if pt.is_struct(kind):
         return any(_has_text(field.type) for field in kind)
     if pt.is_map(kind):
@@ -184,8 +185,8 @@ def check_text(array: pa.StringArray) -> None:
 
 
 def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Nested types part by part. Arrow's own cast also casts what a null or a slice hides, finding fault with it; and it
-    takes no notice of nulls that an array was made with in spite of its type."""
+    """Cast nested types part by part. Arrow's own cast also casts, and refuses, values that a null or a slice hides, and
+    it ignores nulls in fields that are NOT NULL."""
     if pt.is_null(array.type):
         return nulls(len(array), kind)
     if pt.is_dictionary(array.type):
@@ -215,8 +216,8 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _wide(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Decimals where a larger scale is no harm: Arrow's cast multiplies modulo 2 to the 128 and looks at the precision after that,
-    when some of what is too large has become what fits."""
+    """Decimals in a wider type. Arrow's cast multiplies modulo 2^128 before it checks the precision, so some numbers that
+    are too large would fit afterwards."""
     if not pt.is_decimal256(array.type):
         return array.cast(pa.decimal256(76, kind.scale))
     digits = kind.precision - kind.scale
@@ -240,14 +241,14 @@ def _cast_struct(array: pa.StructArray, kind: pa.StructType) -> pa.StructArray:
 
 
 def nulls(count: int, kind: pa.DataType) -> pa.Array:
-    """As `pa.nulls`, whose nulls are null all through: Parquet takes no such struct whose type has a NOT NULL field."""
+    """Nulls that Parquet accepts: in those of `pa.nulls` the NOT NULL fields of a struct are null, too."""
     if not pt.is_nested(kind):
         return pa.nulls(count, kind)
     return pa.array([None], kind).take(pa.array(np.zeros(count, np.int64)))
 
 
 def _filled(array: pa.Array) -> pa.Array:
-    """With something in place of each null: within a null, where nobody looks, Parquet takes none in a NOT NULL field either."""
+    """With a value in place of each null: Parquet refuses a null in a NOT NULL field even inside of a null struct."""
     if not array.null_count:
         return array
     places = pc.if_else(array.is_null(), len(array), pa.array(range(len(array)), pa.int64()))
@@ -255,7 +256,7 @@ def _filled(array: pa.Array) -> pa.Array:
 
 
 def _something(kind: pa.DataType) -> object:
-    """A value of that type."""
+    """Any value of the type."""
     if pt.is_struct(kind):
         return {field.name: _something(field.type) for field in kind}
     if pt.is_map(kind) or pt.is_list(kind):
@@ -264,8 +265,10 @@ def _something(kind: pa.DataType) -> object:
 
 
 def _entries(maps: pa.MapArray) -> tuple[pa.Int32Array, pa.Int64Array]:
-    """Where each map starts among its and the others' entries, and where the last one ends; and where these are among all that
-    the array holds: those of a null, or beyond a slice, are nobody's."""
+    """Offsets of the maps in a dense list of their entries, and the indexes of these entries in the array.
+
+    The array may also hold entries of nulls, and entries outside of its slice.
+    """
     starts = maps.offsets.to_numpy()
     lengths = np.where(maps.is_valid().to_numpy(zero_copy_only=False), np.diff(starts), 0)
     ends = np.cumsum(lengths, dtype=np.int64)
@@ -274,7 +277,7 @@ def _entries(maps: pa.MapArray) -> tuple[pa.Int32Array, pa.Int64Array]:
 
 
 def _offsets(lists: pa.Array) -> pa.Int32Array:
-    """Where each list starts among the elements that `flatten` gives, and where the last one ends."""
+    """Offsets of the lists in the elements that `flatten` returns."""
     lengths = pc.fill_null(pc.list_value_length(lists), 0)
     ends = pc.cumulative_sum(lengths.cast(pa.int32()))
     return pa.concat_arrays([pa.array([0], pa.int32()), ends])

@@ -1,8 +1,8 @@
-"""Fitting Python values to Arrow types, strictly: what would lose something or be a guess is refused, with the reason.
+"""Coerces Python values to Arrow types without loss or guesses.
 
-Two ways that agree. `converts_natively` tells at the speed of C whether a whole column is of types that Arrow converts rightly by
-itself; where it is not, `value_coercer` looks at each value. Arrow alone would turn 1.5 into 1, a datetime into its date, an
-int into a date, and drop the fields that a struct does not have.
+`converts_natively` tests at the speed of C whether Arrow converts all values of a column correctly by itself. Otherwise
+`value_coercer` converts value by value. Arrow alone would turn 1.5 into 1, a datetime into its date and an int into a date,
+and would drop fields that a struct does not have.
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ _NONE = type(None)
 
 
 def unknown_name(name: object, known: Sequence[str], what: str) -> str:
-    """Message for a column or field that is not there, with the one that may be meant."""
+    """Message about an unknown column or field, with the known one that may be meant."""
     near = get_close_matches(name, known, 1) if isinstance(name, str) else []
     hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"there is no {what} {short_repr(name)}; {hint}there are: {', '.join(known) or 'none, as output_schema is not declared'}"
+    listed = ", ".join(known) or "none, as output_schema is not declared"
+    return f"there is no {what} {short_repr(name)}; {hint}there are: {listed}"
 
 
 # Whole columns
 
 
 def converts_natively(kind: pa.DataType) -> Plain:
-    """A test whether all values of a list are of types that `pyarrow.array(values, kind)` converts, or refuses, rightly."""
+    """A test whether `pyarrow.array(values, kind)` converts, or refuses, all values of a list correctly."""
     if pt.is_timestamp(kind):
         return _plain_timestamps(aware=kind.tz is not None)
     if pt.is_float32(kind):
@@ -64,7 +65,7 @@ def converts_natively(kind: pa.DataType) -> Plain:
 
 def _plain_strings(values: Sequence[object]) -> bool:
     try:
-        "".join(values)  # type: ignore[arg-type]  # text all of it: a quarter of the time that a look at each type takes
+        "".join(values)  # type: ignore[arg-type]  # only text: takes a quarter of the time of testing each type
     except TypeError:
         return frozenset({str, _NONE}).issuperset(map(type, values))
     return True
@@ -81,7 +82,7 @@ def _plain_types(kind: pa.DataType) -> frozenset[type]:
         return frozenset({bytes, _NONE})
     if pt.is_date(kind):
         return frozenset({date, _NONE})
-    raise TypeError(f"no output type: {kind}")  # parse_schema lets none through
+    raise TypeError(f"no output type: {kind}")  # `parse_schema` allows no other types
 
 
 def _plain_timestamps(*, aware: bool) -> Plain:
@@ -98,7 +99,7 @@ def _plain_timestamps(*, aware: bool) -> Plain:
 
 
 def _is_sound(zone: tzinfo | None) -> bool:
-    """Whether Arrow takes it for what it is: of other zones it drops fractions of a second, and takes those without an offset for UTC."""
+    """Whether Arrow converts times of this zone exactly. Of others it drops seconds, or takes them for UTC."""
     return isinstance(zone, ZoneInfo) or (isinstance(zone, timezone) and not zone.utcoffset(None).microseconds)
 
 
@@ -116,12 +117,12 @@ def _plain_decimals(kind: pa.DataType) -> Plain:
     def test(values: Sequence[Any]) -> bool:
         if not types.issuperset(map(type, values)):
             return False
-        # Arrow 26 looks powers of ten up in a table without a look at its end: 1e-9999999 ends the process, and 1e-104 may
-        # become anything. Within these bounds, and with the 38 digits that it takes at most, it stays inside.
+        # Arrow 26 looks up powers of ten in a table without checking its bounds: 1e-9999999 ends the process, and
+        # 1e-104 becomes garbage. Within these limits, and with at most 38 digits, it stays inside of the table.
         leading = [value.adjusted() for value in values if type(value) is Decimal]
         if leading and not (lowest <= min(leading) and max(leading) <= highest):
             return False
-        # And it makes zero of a number with more than 38 digits to drop, instead of refusing it.
+        # Arrow also turns a number with more than 38 digits to drop into zero instead of refusing it.
         nonzero = pc.sum(pc.not_equal(pa.array(values, kind), pa.scalar(0, kind)), min_count=0).as_py()
         return bool(nonzero == sum(map(operator.truth, values)))
 
@@ -171,7 +172,7 @@ def _plain_lists(kind: pa.ListType) -> Plain:
 
 
 def value_coercer(kind: pa.DataType, *, required: bool = False) -> Coerce:
-    """A function from a value to one that `converts_natively` accepts and Arrow converts without loss; it raises ValueError with the reason."""
+    """A function that makes a value Arrow converts without loss. It raises ValueError with the reason if there is none."""
     name = type_ddl(kind)
     convert = _conversion(kind, name)
 
@@ -214,7 +215,7 @@ def _boolean(value: Any) -> bool:
 
 
 def _is_int(value: object) -> bool:
-    """NumPy has its durations among the integers."""
+    """NumPy counts durations as integers."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64)
 
 
@@ -223,9 +224,7 @@ def _integer(name: str, bits: int) -> Coerce:
 
     def convert(value: Any) -> int:
         if isinstance(value, Decimal):
-            if (
-                value.is_finite() and value and value.adjusted() > bits
-            ):  # an int of it might take minutes, and hold everything up
+            if value.is_finite() and value and value.adjusted() > bits:  # int() of it could take minutes
                 raise ValueError(f"{short_repr(value)} is out of range for {name} ({low} to {high})")
             whole = value.is_finite() and value == value.to_integral_value()
         elif isinstance(value, float | np.floating):
@@ -249,7 +248,7 @@ def _floating(name: str, *, single: bool) -> Coerce:
             raise _no(value, name, "a float or an int")
         if exact and abs(int(value)) > (2**24 if single else 2**53):
             raise ValueError(
-                f"{short_repr(value)} is an int that {name} cannot hold exactly; convert it with float() if it may be rounded"
+                f"{short_repr(value)} is an int that {name} cannot hold exactly; use float() if it may be rounded"
             )
         number = float(value)
         with np.errstate(over="ignore"):
@@ -266,7 +265,7 @@ def _string(value: Any) -> str:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"{short_repr(value)} is no text: {error.reason}") from None
+        raise ValueError(f"{short_repr(value)} is not valid text: {error.reason}") from None
     return str.__str__(value)
 
 
@@ -315,7 +314,7 @@ def _decimal(name: str, precision: int, scale: int) -> Coerce:
             )
         number = value if isinstance(value, Decimal) else Decimal(int(value))
         if not number.is_finite():
-            raise ValueError(f"{number} is not finite, as every {name} is")
+            raise ValueError(f"{number} is not finite")
         try:
             with localcontext(prec=precision):
                 fitted = number.quantize(unit)
@@ -374,17 +373,17 @@ def _list(kind: pa.ListType) -> Coerce:
 
 
 class _Within(ValueError):
-    """A part of a value does not fit; `place` tells which."""
+    """A part of a value does not fit. `path` leads to the part."""
 
-    def __init__(self, place: str, why: str) -> None:
-        super().__init__(f"{place}: {why}".lstrip())
-        self.place, self.why = place, why
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path}: {why}".lstrip())
+        self.path, self.why = path, why
 
 
-def _at(place: str, coerce: Coerce, value: Any) -> Any:
+def _at(path: str, coerce: Coerce, value: Any) -> Any:
     try:
         return coerce(value)
     except _Within as error:
-        raise _Within(place + error.place, error.why) from None
+        raise _Within(path + error.path, error.why) from None
     except ValueError as error:
-        raise _Within(place, str(error)) from None
+        raise _Within(path, str(error)) from None

@@ -1,4 +1,4 @@
-"""Spark's DDL for columns ("carrier string, minutes double NOT NULL"), read into Arrow types and written back.
+"""Parses Spark's DDL for columns ("carrier string, minutes double NOT NULL") into Arrow types, and writes it.
 
 Grammar: `colTypeList` of Spark's SqlBaseParser.g4, https://spark.apache.org/docs/latest/sql-ref-datatypes.html
 """
@@ -43,7 +43,7 @@ _TYPES = {
 }
 _DECIMALS = ("decimal", "dec", "numeric")
 _NESTED = ("array", "map", "struct")
-_INSTEAD = {  # of types that Spark has, and an output has not
+_INSTEAD = {  # of Spark's types that an output cannot have
     "char": "string",
     "character": "string",
     "varchar": "string",
@@ -88,23 +88,22 @@ def parse_ddl(ddl: str) -> list[pa.Field]:
     """The columns of a DDL string.
 
     Raises:
-        SchemaError: it does not parse; names the position (from 1; of many lines the one, and where in it), the word there and
-            what is allowed.
+        SchemaError: the DDL does not parse. Names the line and position (from 1), the word there and what is allowed.
     """
     return _Parser(ddl).columns()
 
 
 def to_ddl(fields: list[pa.Field], *, exact: bool = False) -> str:
-    """The columns as DDL, which `parse_ddl` reads back to the same.
+    """The columns as DDL that `parse_ddl` parses to the same columns.
 
     Args:
-        exact: so that Spark does, too, whatever its session says of `timestamp` and of names that are keywords.
+        exact: Spark parses it to the same columns, too, whatever its session settings for `timestamp` and keywords.
     """
     return ", ".join(_column_ddl(field, " ", exact) for field in fields)
 
 
 def type_ddl(kind: pa.DataType, *, exact: bool = False) -> str:
-    """An Arrow type in Spark's words; in Arrow's own where Spark has none. `exact`: as for `to_ddl`."""
+    """An Arrow type as DDL, or in Arrow's notation if Spark does not have it. `exact`: see `to_ddl`."""
     if kind in _NAMES:
         return "timestamp_ltz" if exact and kind == _UTC else _NAMES[kind]
     if pa.types.is_decimal(kind):
@@ -149,7 +148,7 @@ class _Parser:
         while at < len(self._ddl):
             match = _TOKEN.match(self._ddl, at)
             if match is None:
-                raise self._wrong(at, f"{self._ddl[at]!r} cannot stand here; other names go in `backquotes`")
+                raise self._wrong(at, f"{self._ddl[at]!r} is not allowed here; other names go in `backquotes`")
             if match.lastgroup != "space":
                 tokens.append(_Token(str(match.lastgroup), match[0], at))
             at = match.end()
@@ -274,13 +273,13 @@ class _Parser:
 
     def _unexpected(self, expected: str, token: _Token | None = None) -> SchemaError:
         token = token or self._tokens[self._next]
-        found = "the schema ends" if token.kind == "end" else f"{token.text!r} stands"
+        found = "the schema ends" if token.kind == "end" else f"found {token.text!r}"
         return self._wrong(token.at, f"{found} where {expected} is expected")
 
     def _wrong(self, at: int, why: str) -> SchemaError:
         if "\n" not in self._ddl:
             return SchemaError(f"output schema {self._ddl!r}, position {at + 1}: {why}")
-        at = min(at, len(self._ddl.rstrip()))  # the end is where something stands
+        at = min(at, len(self._ddl.rstrip()))  # the end of the last word
         number, begins = self._ddl.count("\n", 0, at), self._ddl.rfind("\n", 0, at) + 1
         line = self._ddl[begins:].partition("\n")[0]
         position = at - begins - (len(line) - len(line.lstrip())) + 1

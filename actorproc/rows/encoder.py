@@ -1,4 +1,4 @@
-"""Output rows as Arrow, by the handler's schema: fast where everything fits, and exact about the rows that do not."""
+"""Encodes the rows that a handler emits as Arrow, by the handler's schema, and names the rows that do not fit."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ class _Column:
         self._plain = converts_natively(field.type)
         self._coerce = value_coercer(field.type, required=self._required)
         self.is_fast = True
-        """Whether the latest values were encoded without a look at each."""
+        """Whether the latest values were encoded without coercing each one."""
 
     def encode(self, values: Sequence[Any]) -> tuple[pa.Array, dict[int, str]]:
-        """The values as an array, with null for those that do not fit, and why these do not, by index."""
+        """The values as an array with null for those that do not fit, and the reasons for these by index."""
         try:
             array = self._at_once(values)
             self.is_fast = array is not None and not (self._required and array.null_count)
             if self.is_fast:
                 return array, {}
         except (pa.ArrowException, ArithmeticError, TypeError, ValueError):
-            self.is_fast = False  # a value is against it: which one, is found below
+            self.is_fast = False  # a value does not fit; it is found below
         fitting, unfit = [], {}
         for index, value in enumerate(values):
             try:
@@ -57,14 +57,14 @@ class _Column:
         return self._array(fitting), unfit
 
     def _at_once(self, values: Sequence[Any]) -> pa.Array | None:
-        """The array, if all values are of types that Arrow converts rightly by itself, or else raises."""
-        # Arrow is told the type: where it has to infer one from values that nobody has looked at, some kill the process.
+        """The array, if Arrow converts all values correctly by itself, or refuses them."""
+        # Never without the type: when Arrow has to infer one, some values end the process.
         return self._array(values) if self._plain(values) else None
 
     def _array(self, values: Sequence[Any]) -> pa.Array:
         array = self._in_one(pa.array(values, self._kind))
         if self._checked:
-            cast(pa.chunked_array([array]), self._kind)  # only for its checks
+            cast(pa.chunked_array([array]), self._kind)  # only checks
         return array
 
     def _in_one(self, array: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -74,14 +74,14 @@ class _Column:
 
 
 class RowEncoder:
-    """Makes output rows of what a handler emits.
+    """Encodes emitted rows.
 
     Args:
-        schema: the declared columns (see `parse_schema`); `_sequence` may stand at their end.
+        schema: the declared columns (see `parse_schema`); `_sequence` may be the last one.
 
     Attributes:
-        schema: of the rows that it makes: the declared columns, then `_sequence` (int64, NOT NULL).
-        width: how many columns are declared.
+        schema: of the encoded rows: the declared columns, then `_sequence` (int64, NOT NULL).
+        width: number of declared columns.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -95,21 +95,21 @@ class RowEncoder:
 
     @property
     def is_fast(self) -> bool:
-        """Whether the latest rows were encoded without a look at each value, which takes many times as long."""
+        """Whether the latest rows were encoded without coercing each value, which takes many times as long."""
         return all(column.is_fast for column in self._columns)
 
     def encode(self, rows: Sequence[Row], sequences: Sequence[int]) -> tuple[pa.RecordBatch, dict[int, RowMismatch]]:
-        """The rows that fit, by `_sequence` (those of one record as they were given), and why others do not.
+        """The rows that fit, ordered by `_sequence`, and the reasons why others do not.
 
-        A column that a dict lacks is null; one that the schema does not have is refused, as it may be a typo. Nothing is
-        rounded, cut or guessed: a float with a fraction is no int, a str no number, a datetime without a zone no instant.
+        Rows of one record keep their order. A missing column is null; an unknown column is refused, since it may be a typo.
+        Nothing is rounded, cut or guessed: 1.5 does not fit an int, "1" a number, or a datetime without a zone a timestamp.
 
         Args:
             sequences: of the record that each row came from.
 
         Returns:
-            The batch (columns as in `schema`), and the first misfit of each record that has one, by sequence. Such a
-            record's other rows are in the batch: whoever fails the record drops them.
+            The batch (columns as in `schema`), and by sequence the first misfit of each record that has one. The other rows
+            of such a record are in the batch; the caller drops them.
         """
         values = self.columns(rows)
         if values is not None:
@@ -123,14 +123,14 @@ class RowEncoder:
     def encode_columns(
         self, values: Sequence[Sequence[Any]], sequences: Sequence[int] | npt.NDArray[np.int64]
     ) -> tuple[pa.RecordBatch, dict[int, RowMismatch]]:
-        """The same for the values of each declared column, as `columns` gave them."""
+        """Like `encode`, for the values of each declared column, from `columns`."""
         batch, unfit = self._encode(values, sequences)
         return batch, _firsts(unfit, sequences)
 
     def _encode(
         self, values: Sequence[Sequence[Any]], sequences: Sequence[int] | npt.NDArray[np.int64]
     ) -> tuple[pa.RecordBatch, dict[int, RowMismatch]]:
-        """The same, with misfits by index."""
+        """Like `encode_columns`, with misfits by index."""
         columns = []
         unfit: dict[int, RowMismatch] = {}
         for column, its_values in zip(self._columns, values, strict=True):
@@ -146,13 +146,13 @@ class RowEncoder:
         return in_order(batch), unfit
 
     def encode_table(self, table: pa.Table) -> tuple[pa.Table, dict[int, RowMismatch]]:
-        """The rows of a table that fit, by `_sequence`, and why others do not, by sequence.
+        """The rows of a table that fit, ordered by `_sequence`, and the reasons why others do not, by sequence.
 
-        Columns may come in any order and in types that become the schema's without loss; missing ones are null.
+        Columns may have any order, and types that can be cast to the schema's without loss. Missing columns are null.
 
         Raises:
-            HandlerError, HandlerMisuse: the table as a whole does not fit: `_sequence` or a NOT NULL column is missing, or a column is
-                unknown, given twice, or of another type.
+            HandlerError, HandlerMisuse: `_sequence` or a NOT NULL column is missing, or a column is unknown, duplicate or of
+                another type.
         """
         table = self._arranged(table)
         fitting, unfit = cast_columns(table, self.schema)
@@ -168,7 +168,7 @@ class RowEncoder:
     # Rows
 
     def columns(self, rows: Sequence[Row]) -> list[Sequence[Any]] | None:
-        """The values of each declared column; None if a row is of another shape than the first, or has unknown columns."""
+        """Values of each declared column. None if rows have different shapes, or unknown columns."""
         if not rows:
             return [[] for _ in self._columns]
         kind = type(rows[0])
@@ -183,7 +183,7 @@ class RowEncoder:
             return None
         try:
             by_name = dict(zip(names, zip(*rows, strict=True), strict=True))
-        except ValueError:  # a row has more values than another, or all have more or fewer than there are names
+        except ValueError:  # rows of different lengths, or not one value for each name
             return None
         return [by_name.get(column.name) or [None] * len(rows) for column in self._columns]
 
@@ -196,18 +196,19 @@ class RowEncoder:
             except KeyError:
                 whole = False
                 values.append([row.get(column.name) for row in rows])
-        # Rows that all have every column, and as many keys together as columns, have no other key.
+        # Rows that have every column, and as many keys in total as columns, have no unknown key.
         return values if whole or self._names.issuperset(chain.from_iterable(rows)) else None
 
     def _misshapen(self, rows: Sequence[object]) -> dict[int, RowMismatch]:
-        """Rows that are none, or have columns that the schema has not, by index."""
+        """Values that are not rows, and rows with unknown columns, by index."""
         misfits = {}
         declared = self._declared.names
         for index, row in enumerate(rows):
             if not self._is_row(row):
-                why = f"a row is a dict of column to value, or a tuple in their order, not {short_repr(row)} ({type(row).__name__})"
+                given = f"{short_repr(row)} ({type(row).__name__})"
+                why = f"a row is a dict of column to value, or a tuple in the order of the columns, not {given}"
                 if row is None:
-                    why += ". Of a record that failed ctx.map gives None: leave that out"
+                    why += ". ctx.map returns None for a record that failed: skip it"
                 misfits[index] = RowMismatch("", why)
             elif not self._columns:
                 misfits[index] = RowMismatch("", "a row was emitted, but the handler declares no output_schema")
@@ -229,19 +230,19 @@ class RowEncoder:
 
     def _as_dict(self, row: Row) -> dict[str, Any]:
         if isinstance(row, tuple):
-            names = getattr(row, "_fields", self._declared.names)  # a NamedTuple says which is which
+            names = getattr(row, "_fields", self._declared.names)  # a NamedTuple names its values
             return dict(zip(names, row, strict=True))
         return dict(row) if isinstance(row, Mapping) else fields_of(row) or {}
 
     # Tables
 
     def _arranged(self, table: pa.Table) -> pa.Table:
-        """The table with the schema's columns, in their order, each of a type that can become the schema's."""
+        """The table with the schema's columns in their order, each of a type that can be cast to the schema's."""
         names = table.column_names
         if SEQUENCE.name not in names:
             raise HandlerMisuse(
-                f"emit_arrow: the table has no column {SEQUENCE.name}; keep the one that batch.to_arrow() gave, so that each "
-                f"row is known to belong to a record. It has: {', '.join(names)}"
+                f"emit_arrow: the table has no column {SEQUENCE.name}; keep the one of batch.to_arrow(), which "
+                f"assigns each row to a record. It has: {', '.join(names)}"
             )
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise HandlerError(f"emit_arrow: the table has {', '.join(map(repr, twice))} more than once")
@@ -270,5 +271,5 @@ class RowEncoder:
 def _firsts(
     unfit: Mapping[int, RowMismatch], sequences: Sequence[int] | npt.NDArray[np.int64]
 ) -> dict[int, RowMismatch]:
-    """Misfits by the sequence of their record, of which the first counts, in place of by index."""
+    """The first misfit of each record, by sequence, from misfits by index."""
     return {int(sequences[index]): unfit[index] for index in sorted(unfit, reverse=True)}

@@ -1,7 +1,7 @@
-"""Values as JSON: binary in base64, a decimal as text, a duration in seconds, times in ISO 8601; NaN and infinity as null.
+"""Writes Arrow values as JSON.
 
-A map is an object by its keys' text. Where its keys are no single values, or two have one text, it is an array of
-`{"key": ..., "value": ...}`.
+Binary is base64, a decimal text, a duration seconds, a time ISO 8601; NaN and infinity are null. A map is an object. A map
+whose keys are nested, or have the same text, is an array of `{"key": ..., "value": ...}`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def plain_rows(rows: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def _items(column: pa.Array) -> list[Any]:
-    """The values of a column; what Arrow writes faster than Python does as text already."""
+    """The values of a column; timestamps as text, which Arrow writes faster than Python."""
     if pt.is_timestamp(column.type):
         return pc.utf8_replace_slice(column.cast(pa.string()), 10, 11, "T").to_pylist()  # type: ignore[no-any-return]
     return _values(column)
@@ -55,7 +55,7 @@ def _values(column: pa.Array) -> list[Any]:
 
 
 def _form(kind: pa.DataType) -> Form | None:
-    """Makes what `to_json` takes of a value as Arrow gives it, in which maps are lists of pairs. None: it is that already."""
+    """A function from `to_pylist` values, where maps are lists of pairs, to values for `to_json`. None: no change."""
     make = _of_map(kind) if pt.is_map(kind) else _of_struct(kind) if pt.is_struct(kind) else _of_list(kind)
     return make and (lambda value: None if value is None else make(value))
 
@@ -84,8 +84,8 @@ def _of_map(kind: pa.MapType) -> Form:
 
 
 def _key(key: Any) -> Any:
-    """The key of an object: each with a text of its own."""
-    if type(key) is float and not math.isfinite(key):  # else all three are null
+    """The key of an object. Keys must differ in their text."""
+    if type(key) is float and not math.isfinite(key):  # JSON would have null for each
         return "NaN" if math.isnan(key) else "Infinity" if key > 0 else "-Infinity"
     return _plain(key) if type(key) in _FORMS else key
 

@@ -1,4 +1,4 @@
-"""Output schemas: what a handler may declare, as Arrow types that Spark reads, and which changes may follow."""
+"""Output schemas: which columns a handler may declare, and how a schema may change."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from actorproc.records import SEQUENCE
 from actorproc.rows.ddl import COMMENT, parse_ddl, to_ddl, type_ddl
 
 RESERVED = ("_sequence", "_partition")
-"""No column may start so: actorproc and its readers add such columns themselves."""
+"""Prefixes that columns cannot have: actorproc and its readers add such columns."""
 
 PARTITION_COLUMN = "partition"
-"""Spark makes this column from the folder name `partition=<p>`, and drops one of the same name from the file without a word."""
+"""Spark takes this column from the folder name `partition=<p>`, and ignores one of that name in the file."""
 
 _KEPT = frozenset(
     {
@@ -41,11 +41,11 @@ def parse_schema(declared: str | pa.Schema | None) -> pa.Schema:
     """The columns that a handler declares, as Spark maps them to Arrow; None and "" declare no columns.
 
     Args:
-        declared: Spark DDL ("carrier string, minutes double NOT NULL"), or a pyarrow schema, whose types are replaced by
-            those that Spark reads (no large strings, dictionaries, unsigned integers; timestamps in microseconds).
+        declared: Spark DDL ("carrier string, minutes double NOT NULL"), or a pyarrow schema. Types that Spark does not
+            read are replaced (large strings, dictionaries, unsigned integers, timestamps not in microseconds).
 
     Raises:
-        SchemaError: it does not parse, or a column cannot be stored; names the column (or position) and what is allowed.
+        SchemaError: it does not parse, or a column cannot be stored. Names the column or position and what is allowed.
     """
     if declared is None:
         fields = []
@@ -63,7 +63,7 @@ def parse_schema(declared: str | pa.Schema | None) -> pa.Schema:
             raise SchemaError(f"column {field.name!r}: names that start with {' or '.join(RESERVED)} are reserved")
         if name == PARTITION_COLUMN:
             raise SchemaError(
-                f"column {field.name!r}: readers get a column 'partition' from the output's folders; choose another name"
+                f"column {field.name!r}: readers get 'partition' from the output's folders; choose another name"
             )
     _check_names(fields, "")
     return pa.schema(fields)
@@ -75,15 +75,15 @@ def schema_to_ddl(schema: pa.Schema, *, exact: bool = False) -> str:
 
 
 def output_schema(schema: pa.Schema) -> pa.Schema:
-    """What the files of the output hold: the declared columns, and `_sequence` after them."""
+    """The schema of output files: the declared columns, then `_sequence`."""
     return schema.append(SEQUENCE)
 
 
 def check_change(old: pa.Schema, new: pa.Schema) -> None:
-    """May `new` follow `old` in one dataset? Only nullable columns may come in; comments may change.
+    """Check that `new` may follow `old` in one dataset. Only nullable columns may be added; comments may change.
 
     Raises:
-        SchemaError: no; names each column, its old and new type, and the ways out.
+        SchemaError: names each column, its old and new type, and the alternatives.
     """
     wrong = [f"column {field.name!r}, {_describe(field)}, is gone" for field in old if field.name not in new.names]
     wrong += [
@@ -103,7 +103,7 @@ def check_change(old: pa.Schema, new: pa.Schema) -> None:
     if wrong:
         raise SchemaError(
             f"output_schema does not go with the stored output: {'; '.join(wrong)}. Ways out: leave stored columns as "
-            "they are and add nullable ones under new names; or run under a new processor name, which starts a new output"
+            "they are and add nullable ones under new names; or use a new processor name, which starts a new output"
         )
 
 
@@ -127,7 +127,7 @@ def _check_names(fields: Iterable[pa.Field], within: str) -> None:
 
 
 def _children(kind: pa.DataType, path: str) -> list[tuple[list[pa.Field], str]]:
-    """Every struct right below a type: its fields, and their path."""
+    """The nearest structs in a type: fields and path of each."""
     if pt.is_struct(kind):
         return [(list(kind), path + ".")]
     inner = [kind.key_type, kind.item_type] if pt.is_map(kind) else [kind.value_type] if pt.is_list(kind) else []
@@ -141,7 +141,7 @@ def _normal_field(field: pa.Field, path: str) -> pa.Field:
 
 
 def _normal(kind: pa.DataType, path: str) -> pa.DataType:
-    """The type that Spark reads in place of `kind`."""
+    """The type that replaces `kind`, so that Spark can read it."""
     if kind in _KEPT:
         return kind
     if kind in _REPLACED:

@@ -166,7 +166,7 @@ async def test_a_row_that_does_not_fit_is_its_records_failure() -> None:
     assert messages[1].startswith("there is no column 'm'")
     assert messages[2] == "process_record returned 5 (int); return a dict or tuple, several in a list, or None"
     assert messages[3] == "process_record returned 'n' (str); return a dict or tuple, several in a list, or None"
-    assert messages[4] == "a row is a dict of column to value, or a tuple in their order, not 'n' (str)"
+    assert messages[4] == "a row is a dict of column to value, or a tuple in the order of the columns, not 'n' (str)"
 
 
 async def test_a_generator_that_fails_midway_leaves_no_row() -> None:

@@ -93,7 +93,7 @@ async def test_a_row_that_is_none_says_where_it_may_come_from() -> None:
             ctx.emit(batch[0], None)  # type: ignore[arg-type]
 
     outcome = await Run(Emits())(numbers(1))
-    assert "Of a record that failed ctx.map gives None: leave that out" in letters(outcome)[100]["error"]["message"]
+    assert "ctx.map returns None for a record that failed: skip it" in letters(outcome)[100]["error"]["message"]
 
 
 async def test_a_row_for_a_record_in_a_gap_of_the_batch_is_refused() -> None:

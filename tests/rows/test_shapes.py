@@ -178,7 +178,7 @@ def test_an_unknown_column_is_seen_beside_all_known_ones_and_in_place_of_one() -
 def test_a_row_that_is_no_mapping_is_refused_and_a_mapping_that_is_no_dict_is_taken() -> None:
     stored, misfits = encode("n int", {"n": 1}, "n", ["n"], None, OrderedDict(n=5), MappingProxyType({"n": 6}))
     assert stored == [{"n": 1}, {"n": 5}, {"n": 6}]
-    assert misfits[101] == "a row is a dict of column to value, or a tuple in their order, not 'n' (str)"
+    assert misfits[101] == "a row is a dict of column to value, or a tuple in the order of the columns, not 'n' (str)"
     assert list(misfits) == [103, 102, 101]
 
 

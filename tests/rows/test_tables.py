@@ -166,7 +166,7 @@ def test_single_values_of_a_table_that_do_not_fit_are_their_records_failures(
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        (pa.table({"a": [1]}), r"no column _sequence; keep the one that batch.to_arrow\(\) gave.* It has: a"),
+        (pa.table({"a": [1]}), r"no column _sequence; keep the one of batch.to_arrow\(\).* It has: a"),
         (pa.table({"a": [1], "_sequence": ["x"]}), r"column '_sequence' is string"),
         (pa.table({"a": [1], "_sequence": [1.0]}), r"_sequence must be int64 without nulls"),
         (pa.table({"a": [1], "_sequence": pa.array([None], pa.int64())}), r"_sequence must be int64 without nulls"),
