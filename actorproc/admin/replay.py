@@ -22,7 +22,7 @@ from actorproc.errors import RESTORE, CorruptObject, UsageError, located
 from actorproc.log.metadata import LogMetadata, open_log
 from actorproc.log.staged_files import StagedFile, encode_staged
 from actorproc.log.transactions import Transactions
-from actorproc.output.dead_letters import HISTORY, decoded, letter_files, no_letters, read_letters
+from actorproc.output.dead_letters import HISTORY, corrupt_letters, decoded, letter_files, read_letters
 from actorproc.output.source_identity import check_source
 from actorproc.records import Batch
 from actorproc.storage.document import Document, SharedDocument
@@ -230,7 +230,7 @@ class Replay:
             keys, values, headers, timestamps = zip(*map(self._record, letters), strict=True)
             return Batch.of("", values, range(len(letters)), keys=keys, headers=headers, timestamps=timestamps).data
         except (ValueError, TypeError, KeyError, AttributeError, pa.ArrowException) as error:
-            raise no_letters(key, error) from None
+            raise corrupt_letters(key, error) from None
 
     def _record(self, letter: Letter) -> tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], datetime]:
         """Key, value, headers and timestamp."""

@@ -159,7 +159,7 @@ class OutputChain:
             )
 
     def check_not_below(self, boundary: int, number: int) -> None:
-        """Check that a checkpoint with `number`, read after the boundary, has passed it, as trims stay below checkpoints.
+        """Check that a checkpoint that was read after the boundary has passed it, because trims stay below checkpoints.
 
         Raises:
             CorruptObject: the checkpoint was deleted, or an older one restored.
@@ -167,8 +167,8 @@ class OutputChain:
         if number < boundary:
             raise CorruptObject(
                 self._layout.checkpoint(self._partition),
-                f"goes on at commit {number}, and commits below {boundary} were trimmed or compacted: the checkpoint was "
-                "deleted, or an older one restored. Restore the newest, or start under another processor name",
+                f"goes on at commit {number}, and commits below {boundary} were trimmed or compacted: the checkpoint "
+                "was deleted, or an older one restored. Restore the newest, or start under another processor name",
             )
 
     async def begun(self) -> bool:
@@ -182,8 +182,8 @@ class OutputChain:
             return None
         return CorruptObject(
             self._layout.output_file(self._partition, number),
-            f"is missing, although {later} exists and the checkpoint has not passed it: the file was deleted, or an older "
-            "checkpoint restored. Restore them, or start under another processor name",
+            f"is missing, although {later} exists and the checkpoint has not passed it: the file was deleted, or an "
+            "older checkpoint restored. Restore them, or start under another processor name",
         )
 
     async def _first_from(self, number: int) -> str | None:
@@ -194,8 +194,8 @@ class OutputChain:
         """Decide commit `number`.
 
         Args:
-            large_letters: dead letters that are too large for the footer. They are put first, under a key that only this
-                commit names. If the commit fails, the trim of this number deletes them.
+            large_letters: dead letters that are too large for the footer. They are put first, under a key that only
+                this commit names. If the commit fails, the trim of this number deletes them.
 
         Raises:
             Fenced: another owner has decided it; nothing of ours is in the chain.
@@ -214,7 +214,7 @@ class OutputChain:
         """Copy the dead letters of commit `number` to their own file. Repeating it does nothing.
 
         Raises:
-            Fenced: the commit is below the boundary: it was trimmed or compacted while this worker slept, and may be void.
+            Fenced: the commit is below the boundary, so it was trimmed or compacted while this worker slept.
         """
         if not letters:
             return
@@ -259,7 +259,7 @@ async def read_cursor(store: Store, layout: ProcessorLayout, partition: str) -> 
 
 
 async def large_letters(store: Store, layout: ProcessorLayout, partition: str) -> list[tuple[int, str]]:
-    """Number and key of dead letters that are too large for a footer. Their own commit may have lost its number to another."""
+    """Number and key of dead letters that are too large for a footer. Another commit may have taken that number."""
     folder = layout.large_letters_dir(partition)
     keys = [entry.key for entry in (await store.list(folder)).entries]
     numbers = ((number_before_id(folder, key, ".zst"), key) for key in keys)

@@ -41,10 +41,10 @@ class Checkpoint(Document, frozen=True):
     totals: Totals = Totals()
     host: str = ""
     time: float = 0.0
-    """When the cursor or number last changed: seconds since 1970 by the host's clock, but never before a commit that the
-    checkpoint has passed. 0 for a new partition."""
+    """When the cursor or number last changed: seconds since 1970 by the host's clock, but never before a commit that
+    the checkpoint has passed. 0 for a new partition."""
     ahead: bool = False
-    """At most once: `cursor` is the end of a batch that the handler is about to get. Its results are not committed yet."""
+    """At most once: `cursor` is the end of a batch that the handler is about to get. Its results are not committed."""
 
 
 class CheckpointKeeper:

@@ -1,4 +1,4 @@
-"""A compacted file: the rows of consecutive commits, in order, and a footer that tells which rows are whose."""
+"""Compacted files: the rows of consecutive commits in order, and a footer with the row count of each commit."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from actorproc.storage.parquet import Footer, footer_from, growing_columns, open
 
 _COMPACTED = "actorproc.compacted"
 
-_GROUP_BYTES = 64 * 2**20  # of rows as Arrow, after which they are written: a row group, and what the writer holds
+_GROUP_BYTES = 64 * 2**20  # of rows in Arrow memory: the size of a row group, and what the writer buffers
 _GROUP_ROWS = 2**20
 
 
 class RowRange(NamedTuple):
-    """The rows from `skip` up to `stop` of a file; `next`: the number of the commit after those that they belong to."""
+    """Rows `skip` to `stop` (exclusive) of a file. `next`: the number after the commits that they belong to."""
 
     skip: int
     stop: int
@@ -40,32 +40,32 @@ class CompactedCommits:
     put_id: str
     first: int
     rows: np.ndarray
-    """Whole numbers."""
+    """Row counts, as int64."""
     times: np.ndarray
-    """When each was made, as it said itself: seconds since 1970."""
+    """Times of the commits: seconds since 1970 by their hosts' clocks."""
     last: Cursor
-    """Up to which the last one of them went."""
+    """End of the last commit."""
     totals: Totals
-    """Of the partition, the last one included."""
+    """Of the partition, with the last commit."""
 
     @property
     def next(self) -> int:
-        """The number after the last commit in it."""
+        """The number after the last commit."""
         return self.first + len(self.rows)
 
     def rows_before(self, number: int) -> int:
-        """How many of its rows belong to commits below `number`."""
+        """Number of rows of the commits below `number`."""
         return int(self.rows[: max(0, number - self.first)].sum())
 
     def part(self, key: str, number: int, stop: int) -> RowRange:
-        """See `part_of`."""
+        """See `rows_of_commits`."""
         if not self.first <= number < self.next:
             raise CorruptObject(key, f"holds the commits {self.first} to {self.next - 1}, and not {number}")
         stop = min(stop, self.next)
         return RowRange(self.rows_before(number), self.rows_before(stop), stop)
 
     def metadata(self) -> dict[str, str]:
-        """Its entry in the footer."""
+        """The entry in the Parquet footer."""
         times = np.round(self.times * 1e6).astype(np.int64)
         footer = _StoredFooter(
             self.first, len(self.rows), _packed(self.rows), _packed(times), self.last, self.totals, put_id=self.put_id
@@ -74,7 +74,7 @@ class CompactedCommits:
 
     @classmethod
     def from_metadata(cls, key: str, metadata: Mapping[str, str]) -> Self:
-        """Raises CorruptObject if this is no footer of a compacted file."""
+        """Raises CorruptObject if this is not the footer of a compacted file."""
         stored = _StoredFooter.from_json(key, metadata.get(_COMPACTED, ""))
         return cls(
             put_id=stored.put_id,
@@ -107,11 +107,11 @@ def _unpacked(packed: bytes, count: int) -> np.ndarray:
     return np.cumsum(np.frombuffer(body, np.int64))
 
 
-def part_of(key: str, footer: Footer, number: int, stop: int) -> RowRange:
-    """Which rows of an output file, compacted or not, belong to commits from `number` on and before `stop`.
+def rows_of_commits(key: str, footer: Footer, number: int, stop: int) -> RowRange:
+    """The rows of the commits from `number` up to `stop` (exclusive) in an output file, compacted or not.
 
     Raises:
-        CorruptObject: it is no such file, or commit `number` is not in it.
+        CorruptObject: the file is corrupt, or does not hold commit `number`.
     """
     if _COMPACTED not in footer.metadata:
         return RowRange(0, footer.rows, number + 1)
@@ -121,8 +121,10 @@ def part_of(key: str, footer: Footer, number: int, stop: int) -> RowRange:
 def batches_of(
     file: pq.ParquetFile, skip: int, stop: int, rows: int, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows from `skip` up to `stop` in batches of at most `rows`, none of which has rows of two row groups: these bound what a
-    batch takes, however little it takes in the file. Row groups without any of the rows are not read."""
+    """Rows `skip` to `stop` in batches of at most `rows`. Row groups without any of these rows are not read.
+
+    A batch never spans two row groups, because their size bounds the memory that a batch takes.
+    """
     begin, groups, first = 0, [], None
     for group in range(file.num_row_groups):
         end = begin + file.metadata.row_group(group).num_rows
@@ -140,10 +142,10 @@ def batches_of(
 
 
 class FileMerger:
-    """Writes consecutive output files, compacted or not, into one. It holds that file, and one row group.
+    """Merges consecutive output files, compacted or not, into one. Holds that file and one row group in memory.
 
     Args:
-        schema: of the whole dataset now, `_sequence` included: columns that a file is too old for are null.
+        schema: current schema of the dataset, with `_sequence`. Columns that a file does not have are null.
         first: number of the first commit.
     """
 
@@ -161,10 +163,10 @@ class FileMerger:
         self._totals = Totals()
 
     def add(self, key: str, body: bytes, *, compacted: bool) -> None:
-        """The next file. CPU-heavy.
+        """Append the next file. CPU-heavy.
 
         Raises:
-            CorruptObject: it is not what was written there, or does not follow upon the one before.
+            CorruptObject: it is corrupt, or does not follow the file before.
         """
         try:
             file = open_parquet(body)
@@ -184,13 +186,15 @@ class FileMerger:
             follows = not self._rows or commit.totals.rows - commit.rows == self._totals.rows
             rows, times, last, totals = [commit.rows], [commit.time], commit.next, commit.totals
         if not follows or sum(rows) != footer.rows:
-            raise CorruptObject(key, "does not follow upon the file before it, or has not the rows that it says")
+            raise CorruptObject(
+                key, "does not follow the file before it, or has another number of rows than its footer says"
+            )
         self._rows += rows
         self._times += times
         self._last, self._totals = last, totals
 
     def finish(self) -> tuple[bytes, CompactedCommits]:
-        """The file, and what it says of itself."""
+        """The merged file, and its footer."""
         self._write()
         rows, times = np.array(self._rows, np.int64), np.array(self._times)
         contents = CompactedCommits(self._put_id, self._first, rows, times, self._last, self._totals)
@@ -225,7 +229,7 @@ class FileMerger:
             self._opened(table).write_table(table, row_group_size=table.num_rows)
 
     def _opened(self, table: pa.Table) -> pq.ParquetWriter:
-        """Made with the first rows, which tell what columns are like."""
+        """The writer, created with the first rows, from which encodings are chosen."""
         if self._writer is None:
             self._writer = open_writer(self._sink, self._schema, growing_columns(table))
         return self._writer

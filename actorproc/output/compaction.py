@@ -1,7 +1,7 @@
-"""Compaction: which files to rewrite into one, how readers are switched to it in one step, and what may go afterwards.
+"""Compaction: plan which files to merge, merge them, switch readers to the merged file, delete unused ones.
 
-Protocol: docs/protocol.md; as a model: tests/protocol/compaction_model.py. Whatever is killed, paused or run twice here
-leaves files that nobody is told of, never rows that are there twice or not at all.
+Protocol: docs/protocol.md. Model: tests/protocol/compaction_model.py. A job that is killed, paused or run twice leaves
+unused files, but never repeats or loses a row.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ from actorproc.storage.listing import DataFile
 from actorproc.storage.names import ProcessorLayout, number_before_id, number_of
 from actorproc.storage.store import Store
 
-_FETCHED_BYTES = 32 * 2**20  # of originals, fetched at once
+_FETCHED_BYTES = 32 * 2**20  # of originals, fetched concurrently
 _FETCHED_FILES = 64
-_LISTED = 8  # partitions, at once: a busy one that was never compacted has half a million files a month, 500 bytes each
+_LISTED = 8  # partitions listed at a time: a busy one makes half a million files a month, 500 bytes each in memory
 
 
 class FileGroup(NamedTuple):
-    """Files of a partition, one after the other, that become one. The originals, of which there may be millions, are listed
-    again when it is their turn."""
+    """Consecutive files of a partition that are merged into one. Originals, of which there may be millions, are listed again
+    before they are merged."""
 
     partition: str
     compacted: tuple[DataFile, ...]
     originals: range
     """Their numbers, after the compacted files."""
     size: int
-    """Bytes of all, before."""
+    """Bytes of all files."""
     time: float
-    """When the newest commit in it was made."""
+    """When its newest commit was created."""
 
     @classmethod
     def of(cls, partition: str, files: Sequence[DataFile]) -> FileGroup:
-        """Of neighbours, the compacted ones first."""
+        """The group of neighbours, compacted files first."""
         compacted, end = tuple(file for file in files if file.compacted), files[-1].next
         numbers = range(next((file.number for file in files if not file.compacted), end), end)
         return cls(partition, compacted, numbers, sum(file.size for file in files), max(file.time for file in files))
 
     @property
     def files(self) -> int:
-        """How many."""
+        """Number of files."""
         return len(self.compacted) + len(self.originals)
 
     @property
@@ -66,25 +66,25 @@ class FileGroup(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
-    """What to do to a partition, and the boundary on which that was built."""
+    """The groups to merge in a partition, and the boundary on which the plan rests."""
 
     partition: str
     boundary: Boundary
     groups: tuple[FileGroup, ...]
     files: int
-    """How many there are, with those that are left alone."""
+    """Number of all files of the partition."""
     size: int
-    """Of all of them, in bytes."""
+    """Bytes of all files of the partition."""
     lost: SourceError | None = None
-    """A file is missing: what comes before it can be compacted, and nothing that comes after it."""
+    """A file is missing: only the files before it can be compacted."""
 
 
 async def plan(
     store: Store, layout: ProcessorLayout, partitions: Sequence[str], *, target_size: int, older_than: float
 ) -> list[CompactionPlan]:
-    """What to rewrite of each partition. Nothing that a worker may still walk over, nor what is younger than `older_than`.
+    """Plan each partition. Leaves files that a worker may walk over, and files younger than `older_than` seconds.
 
-    Holds the listings of `_LISTED` partitions.
+    Holds the listings of `_LISTED` partitions in memory.
     """
     before = await store_now(store, layout) - older_than
     where = OutputFiles(layout)
@@ -115,8 +115,9 @@ def _settled(
     checkpoint: int,
     before: float,
 ) -> tuple[list[DataFile], SourceError | None]:
-    """The files whose commits stay as they are: no worker and no reader of the newest commit walks over them any more, and
-    they were made `before` that time. If one is missing among them: those before it, and an error that says so."""
+    """The files that no worker or reader of the newest commit walks over any more, created `before` that time.
+
+    If one of them is missing: the files before it, and an error."""
     boundary = listed.boundary
     expected = boundary.lowest
     found: list[DataFile] = []
@@ -126,22 +127,22 @@ def _settled(
             break
         if file.number != expected:
             return found, SourceError(
-                f"{layout.output_file(partition, expected)} in {store.url} is missing, although {file.key} is there: it was "
-                "deleted by hand. Restore it, or trim the output up to there"
+                f"{layout.output_file(partition, expected)} in {store.url} is missing, although {file.key} exists: it "
+                "was deleted by hand. Restore it, or trim the output up to there"
             )
         expected = file.next
         holder = boundary.range_of(file.number)
-        if holder is None or holder.first == file.number:  # else trimmed in part: it stays as it is
+        if holder is None or holder.first == file.number:  # else trimmed in part
             found.append(file)
     return found, None
 
 
 def grouped(files: Sequence[DataFile], target_size: int) -> list[list[DataFile]]:
-    """Which files to make one of: neighbours that have up to `target_size` bytes together.
+    """Group neighbours of up to `target_size` bytes together.
 
-    Nothing is added to files of at least half of that, nor to a compacted one that is larger than all that would join it:
-    so no row is rewritten more often than sizes double. Originals stay only at the end: below the first number that is
-    read from `output/`, all are read from compacted files. So one may become a file by itself.
+    Files of at least half of that size are not extended, nor is a compacted file that is larger than its new neighbours
+    together. So a row is rewritten only as often as sizes double. Originals stay only at the end, because below the first
+    number that is read from `output/`, all files are compacted. So a single original may be rewritten alone.
     """
     groups: list[list[DataFile]] = []
     room = 0
@@ -158,22 +159,22 @@ def grouped(files: Sequence[DataFile], target_size: int) -> list[list[DataFile]]
 
 
 def _worthwhile(group: list[DataFile]) -> list[DataFile]:
-    """Without the compacted files at its beginning that are not worth rewriting for the rest."""
+    """The group without leading compacted files that are larger than the rest."""
     while group and group[0].compacted and group[0].size > sum(file.size for file in group[1:]):
         group = group[1:]
     return group
 
 
 async def merge(store: Store, layout: ProcessorLayout, group: FileGroup, schema: pa.Schema) -> CompactedRange | None:
-    """Write the rows of a group into one new file, of which nobody is told yet. None: somebody else was at the files.
+    """Write the rows of a group into one new file that no reader uses yet. None if the files have changed.
 
-    Holds that file, and some `_FETCHED_BYTES` of the others. Run twice it makes two files.
+    Holds that file and some `_FETCHED_BYTES` of the others in memory.
 
     Args:
-        schema: the dataset's, `_sequence` included.
+        schema: of the dataset, with `_sequence`.
 
     Raises:
-        CorruptObject: a file is not what was written there, or readers are led to one that is missing.
+        CorruptObject: a file is corrupt, or one that readers use is missing.
     """
     if (found := await _files(store, layout, group)) is None:
         return None
@@ -184,7 +185,7 @@ async def merge(store: Store, layout: ProcessorLayout, group: FileGroup, schema:
         for file in files:
             stored = fetched[file]
             if stored is None and file.compacted and await _is_led_to(store, layout, group, file):
-                why = "is missing where readers are led to it: it was deleted by hand. Restore it, or trim the output up to there"
+                why = "is missing, although readers use it: it was deleted by hand. Restore it, or trim the output up to it"
                 raise CorruptObject(file.key, why, store.url)
             if stored is None or (file.tag and stored.tag != file.tag):
                 return None
@@ -198,7 +199,7 @@ async def merge(store: Store, layout: ProcessorLayout, group: FileGroup, schema:
 
 
 async def _files(store: Store, layout: ProcessorLayout, group: FileGroup) -> list[DataFile] | None:
-    """The files of a group; None: they are not those that it was made of."""
+    """The files of a group; None if they have changed since it was planned."""
     numbers = group.originals
     listed = await originals(store, layout, group.partition, numbers.start, len(numbers)) if numbers else []
     found = [*group.compacted, *listed]
@@ -208,13 +209,13 @@ async def _files(store: Store, layout: ProcessorLayout, group: FileGroup) -> lis
 
 
 async def _is_led_to(store: Store, layout: ProcessorLayout, group: FileGroup, file: DataFile) -> bool:
-    """Whether readers take it for what it begins with."""
+    """Whether the boundary refers to the file."""
     holder = (await read_boundary(store, layout.boundary(group.partition))).range_of(file.number)
     return key_of(layout, group.partition, file.number, holder) == file.key
 
 
 def _portions(files: Sequence[DataFile]) -> Iterator[list[DataFile]]:
-    """What to fetch at once."""
+    """Split the files into portions that are fetched together."""
     portion: list[DataFile] = []
     for file in files:
         if (portion and sum(f.size for f in portion) + file.size > _FETCHED_BYTES) or len(portion) == _FETCHED_FILES:
@@ -228,9 +229,10 @@ def _portions(files: Sequence[DataFile]) -> Iterator[list[DataFile]]:
 async def switch(
     store: Store, layout: ProcessorLayout, planned: CompactionPlan, done: Sequence[tuple[FileGroup, CompactedRange]]
 ) -> list[CompactedRange]:
-    """Tell readers in one step to take these ranges from their compacted files; which of them they are told.
+    """Switch readers to the merged files in one step.
 
-    None of the others, if the partition was trimmed, compacted or swept by somebody else since it was planned.
+    Returns:
+        The ranges that were switched: not those that were trimmed, compacted or swept by others since they were planned.
     """
     now = await store_now(store, layout)
     fresh = [(group, replace(made, since=now)) for group, made in done]
@@ -247,7 +249,7 @@ async def switch(
 
 
 def _fits(layout: ProcessorLayout, found: Boundary, group: FileGroup) -> bool:
-    """Whether what the group was made of is what the boundary leads to."""
+    """Whether the boundary still refers to the files of the group."""
     inside = [
         layout.compacted_file(group.partition, r.first, r.put_id)
         for r in found.ranges
@@ -261,7 +263,7 @@ def _fits(layout: ProcessorLayout, found: Boundary, group: FileGroup) -> bool:
 
 
 async def sweep(store: Store, layout: ProcessorLayout, partition: str, keep: float) -> list[Entry]:
-    """Delete compacted files that readers are not led to: replaced, or left by a job that died, `keep` seconds ago or more."""
+    """Delete compacted files that have been unused for `keep` seconds: replaced, or left by a job that died."""
     folder = layout.compacted_dir(partition)
     listing = await store.list(folder)
     gone: list[Entry] = []
@@ -271,7 +273,7 @@ async def sweep(store: Store, layout: ProcessorLayout, partition: str, keep: flo
         gone[:] = [
             entry
             for entry in listing.entries
-            if number_before_id(folder, entry.key) is not None  # what is not ours is nobody's to delete
+            if number_before_id(folder, entry.key) is not None  # not a foreign object
             and entry.key not in named
             and listing.now - max(entry.modified, _since(found, entry)) >= keep
         ]

@@ -20,7 +20,7 @@ from actorproc.storage.names import ProcessorLayout, number_of
 from actorproc.storage.store import Store
 
 HISTORY = "actorproc.dead_letter."
-"""Headers that a replayed record has on top of its own start so: processor, partition, sequence, error, attempts, time."""
+"""Prefix of the headers that a replay adds to a record: processor, partition, sequence, error, attempts, time."""
 
 
 class _Header(msgspec.Struct):
@@ -51,7 +51,7 @@ class _Letter(msgspec.Struct):
 
 
 TRACEBACK_LIMIT = 16 * 2**10
-"""Characters of a traceback that are kept: its end, where the user's code stands."""
+"""Characters of a traceback that are stored: its end, with the user's code."""
 
 
 def render_letter(
@@ -100,19 +100,19 @@ def render_letter(
 
 
 def was_dead(record: Record) -> bool:
-    """Whether it was a dead letter before, and comes from a replay."""
+    """Whether the record comes from a replay."""
     return any(name.startswith(HISTORY) for name, _ in record.headers)
 
 
 def decoded(text: str | None, encoding: str | None) -> bytes | None:
-    """The bytes that a letter shows as `text`."""
+    """The bytes that a letter stores as `text`."""
     if text is None:
         return None
     return base64.b64decode(text) if encoding == "base64" else text.encode()
 
 
 def _text(content: bytes | None) -> tuple[str | None, str | None]:
-    """The content as text and None, or in base64 and that word."""
+    """The content as text, with None; or in base64, with the word "base64"."""
     if content is None:
         return None, None
     try:
@@ -127,7 +127,7 @@ def _header(name: str, content: bytes) -> dict[str, Any]:
 
 
 async def letter_files(store: Store, layout: ProcessorLayout, partition: str | None = None) -> list[str]:
-    """Keys of the published dead-letter files, by partition and number, without those that were purged."""
+    """Keys of the published dead-letter files by partition and number, without purged ones."""
     prefix = layout.dead_letters if partition is None else layout.dead_letter_dir(partition)
     entries = (await store.list(prefix)).entries
     return [entry.key for entry in entries if entry.size and layout.is_dead_letter_file(entry.key)]
@@ -137,14 +137,14 @@ async def read_letters(store: Store, key: str) -> list[dict[str, Any]]:
     """The dead letters in one file.
 
     Raises:
-        CorruptObject: it is not what was written there.
+        CorruptObject: it is corrupt.
     """
     with located(store.url):
         stored = await store.get(key)
         try:
             letters = [_checked(line) for line in stored.body.splitlines()] if stored else []
         except ValueError as error:
-            raise no_letters(key, error) from None
+            raise corrupt_letters(key, error) from None
         return letters
 
 
@@ -155,12 +155,12 @@ def _checked(line: bytes) -> dict[str, Any]:
     return letter
 
 
-def no_letters(key: str, error: Exception) -> CorruptObject:
-    """For a file that is not what was published."""
+def corrupt_letters(key: str, error: Exception) -> CorruptObject:
+    """The error for a corrupt file of dead letters."""
     return CorruptObject(
         key,
-        f"is not a valid file of dead letters ({error}); {RESTORE}, or put an empty object in its place, as a purge does: "
-        "its letters are forgotten then",
+        f"is not a valid file of dead letters ({error}); {RESTORE}, or put an empty object in its place, as a "
+        "purge does: its letters are forgotten then",
     )
 
 
@@ -174,9 +174,9 @@ async def dead_letters(
 
 
 async def purge(store: Store, key: str, *, below: int) -> bool:
-    """Forget the dead letters of one file; false if its commit is not below number `below`, the checkpoint's, yet.
+    """Delete the dead letters of one file; False if its commit is not below the checkpoint's number, `below`.
 
-    An empty object stays under the name: a worker that slept could publish the letters again into a gap.
+    An empty object replaces the file, so that a worker that slept cannot publish the letters again.
     """
     if number_of(key) >= below:
         return False

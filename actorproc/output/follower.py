@@ -1,4 +1,4 @@
-"""A partition's committed files, one after the other, as those see them who follow: where they are, and where they end."""
+"""Follows the committed files of one partition, original and compacted ones, from commit to commit."""
 
 from __future__ import annotations
 
@@ -19,16 +19,19 @@ from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.parquet import footer_of, read_footer
 from actorproc.storage.store import Store
 
-_SMALL = 2**20  # bytes: originals up to that, nearly all, come with the answer that they are there
+_SMALL = 2**20  # bytes: nearly all originals are smaller, and arrive with the first request
 
 _CHECK_AGAIN = 300.0
-"""Seconds for which a partition is believed to end where there was no file. Files go an hour after the boundary says so."""
+"""Seconds between two checks whether a missing file is the end. Files are deleted an hour after the boundary passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedFile:
-    """A file with the rows of some commits. `before`: rows of the partition before its first; `next`: the number of the
-    commit after them. `counts` and `times`: of each commit, its rows, and when its host made it, in seconds since 1970."""
+    """A fetched file with the rows of some commits.
+
+    `before`: rows of the partition before this file. `next`: the number after its commits. `counts` and `times`: the row
+    count and time of each commit, in seconds since 1970 by its host's clock.
+    """
 
     key: str
     body: bytes
@@ -39,13 +42,13 @@ class CommittedFile:
 
     @property
     def end(self) -> int:
-        """Rows of the partition up to its last."""
+        """Rows of the partition up to the end of this file."""
         return self.before + int(self.counts.sum())
 
 
 @dataclass(frozen=True, slots=True)
 class ChainPosition:
-    """Between two rows of a partition: the `number` of the commit to read next, and how many rows come before it."""
+    """A position between two commits: the `number` of the next one, and the number of rows before it."""
 
     number: int
     rows: int
@@ -55,11 +58,11 @@ class ChainFollower:
     """Reads the committed files of one partition, originals and compacted ones.
 
     Args:
-        lowest: number below which a trim was decided, done or not: who comes late must not begin in what is about to go.
+        lowest: number below which a trim is decided, even if it is not finished.
 
-    Raises (everywhere):
-        CorruptObject: a file is not what was written there.
-        SourceError: files that were to be read were trimmed, or deleted.
+    Raises (every method):
+        CorruptObject: a file is corrupt.
+        SourceError: the files to read were trimmed or deleted.
     """
 
     def __init__(self, store: Store, layout: ProcessorLayout, partition: str, lowest: int = 0) -> None:
@@ -72,9 +75,13 @@ class ChainFollower:
         self._checked_at = -math.inf
 
     async def file(self, number: int, make_room: Callable[[int], Awaitable[None]]) -> CommittedFile | None:
-        """The file that has commit `number`; None: the partition ends there. `make_room`: for so many bytes, before they are
-        fetched. Beside the one that asks for the file this takes a request if it is there, two if it is a large original; and
-        if it is not, two every five minutes.
+        """Fetch the file that holds commit `number`; None if the partition ends there.
+
+        It takes two requests, three for a large original. At the end of the partition it takes one, and two more every
+        five minutes.
+
+        Args:
+            make_room: waits for memory for so many bytes, before they are fetched.
         """
         while True:
             self._check_kept(number)
@@ -88,7 +95,7 @@ class ChainFollower:
                         continue
                     await self._check_end(number)
                 return None
-            await self._look()  # only now: what was read before counts if it still counts
+            await self._look()  # after the read: the file counts if the boundary still refers to it
             self._check_kept(number)
             if self._boundary.range_of(number) != holder:
                 continue
@@ -104,7 +111,7 @@ class ChainFollower:
             return CommittedFile(key, stored.body, number + 1, commit.totals.rows - commit.rows, counts, times)
 
     async def first(self) -> ChainPosition:
-        """Where the partition begins: after what was trimmed."""
+        """The first commit that was not trimmed."""
         await self._look()
         return await self._before(self._first)
 
@@ -113,13 +120,12 @@ class ChainFollower:
         return max(self._lowest, self._boundary.lowest)
 
     async def end(self) -> ChainPosition:
-        """Where the partition ends now."""
+        """The current end of the partition."""
         tip = await self._chain.tip()
         return ChainPosition(tip.number, tip.totals.rows) if tip else ChainPosition(0, 0)
 
     async def at(self, time: float) -> ChainPosition:
-        """Before the first commit that was made at `time` (seconds since 1970) or later, to the microsecond, as its records
-        say it; the end if there is none."""
+        """The first commit at or after `time`, in seconds since 1970 with microseconds; the end if there is none."""
         low, end = (await self.first()).number, await self.end()
         high = end.number
         while low < high:
@@ -140,7 +146,7 @@ class ChainFollower:
             if stored is None or stored.size <= _SMALL:
                 return stored
             size = stored.size
-            del stored  # nothing is held while waiting for room
+            del stored  # hold nothing while waiting for memory
             await make_room(size)
         return await self._store.get(key, size=size)
 
@@ -180,7 +186,7 @@ class ChainFollower:
             raise self._lost(number, lowest, f"output below {lowest} was trimmed")
 
     async def _check_end(self, number: int) -> None:
-        """See that where there is no file `number` the partition ends."""
+        """Check that no file exists beyond the missing `number`."""
         later = await numbered_files(self._store, self._layout.output_dir(self._partition), number, 1)
         if later and later[0].number > number and await self._chain.read(number) is None:
             raise self._lost(number, later[0].number, "the files before it were deleted by hand")
@@ -190,6 +196,6 @@ class ChainFollower:
         there = "" if found is None else f"the first that can be read is {found}: "
         return SourceError(
             f"partition {self._partition} of {self._layout.processor} in {self._store.url} has lost output from commit "
-            f"{number} on, which was to be read next ({there}{why}). Restore the files, or start anew under another "
+            f"{number} on, which was to be read next ({there}{why}). Restore the files, or start under another "
             "processor name"
         )

@@ -1,8 +1,7 @@
-"""Where the rows of each commit are: in originals or in compacted files. Readers that list an output ask here
-(`following`, which goes from commit to commit, lists nothing).
+"""Lists the files of an output, original and compacted ones, for readers that plan first and read later.
 
-A reader plans by lists that it has from here, and reads later. What it then finds missing, or changed (`tag`), was
-compacted or trimmed meanwhile: `fetch` looks again.
+A listed file that is missing or has another tag when it is read was compacted or trimmed meanwhile: `fetch` finds the
+file that holds the commit now. (`follower`, which reads commit by commit, needs no listing.)
 """
 
 from __future__ import annotations
@@ -19,51 +18,51 @@ from actorproc.storage.store import Store
 
 
 class PartitionFiles(NamedTuple):
-    """Files of a partition, and the boundary by which just these count."""
+    """The files of a partition that count by this boundary."""
 
     files: list[DataFile]
     boundary: Boundary
 
 
 class OutputFiles:
-    """The files of one processor's output. Remembers the boundaries, to read each again only when it has changed."""
+    """The files of one processor's output. Caches the boundaries, and reads one again only if it has changed."""
 
     def __init__(self, layout: ProcessorLayout) -> None:
         self._layout = layout
         self.boundaries = Boundaries(layout.boundaries)
         self.known: Mapping[str, Boundary] | None = None
-        """Boundaries as they were when this last looked; None: it has not."""
+        """Boundaries of the last `look`; None before the first."""
 
     def __getstate__(self) -> dict[str, object]:
         return {
             "_layout": self._layout,
             "boundaries": Boundaries(self._layout.boundaries),
             "known": None,
-        }  # what tasks need
+        }  # all that a Spark task needs
 
     async def look(self, store: Store) -> Mapping[str, Boundary]:
-        """By partition; one of which nothing was trimmed or compacted is not among them."""
+        """The boundary of each partition that was ever trimmed or compacted."""
         self.known = await self.boundaries.read(store)
         return self.known
 
     async def files(
         self, store: Store, starts: Mapping[str, int], limit: int | None = None
     ) -> dict[str, list[DataFile]]:
-        """The files of each partition in `starts` from that number on, or from the lowest there is; at most `limit` of each.
+        """The files of each partition in `starts` from that number on, at most `limit` of each.
 
-        An original that is made meanwhile may be missing although a later one is listed.
+        An original that is created meanwhile may be missing although a later one is listed.
         """
         return {partition: found.files for partition, found in (await self.listed(store, starts, limit)).items()}
 
     async def listed(
         self, store: Store, starts: Mapping[str, int], limit: int | None = None
     ) -> dict[str, PartitionFiles]:
-        """`files`, each with its boundary. (`known` may be newer: it is read until the listings of all partitions fit.)"""
+        """`files`, with the boundary of each partition. `known` may be newer than these boundaries."""
         known = await self.look(store) if self.known is None else self.known
         found: dict[str, PartitionFiles] = {}
         while stale := {partition: first for partition, first in starts.items() if partition not in found}:
             originals = await gather(list(stale), partial(self._originals, store, starts, known, limit))
-            # Read after the listing: from its `originals` on nothing can have been deleted when it was listed.
+            # Read after the listing: files from its `originals` on were not deleted when they were listed.
             now = await self.look(store)
             for partition, entries in originals.items():
                 boundary = now.get(partition, NOTHING_TRIMMED)
@@ -94,14 +93,14 @@ class OutputFiles:
         ]
 
     async def fetch(self, store: Store, partition: str, number: int) -> tuple[str, bytes] | None:
-        """Key and body of the file that holds commit `number` now; None: it was trimmed, or never made."""
+        """Key and body of the file that holds commit `number` now; None if it was trimmed, or never existed."""
         place = self._layout.boundary(partition)
         boundary = await read_boundary(store, place)
         while number >= boundary.lowest:
             holder = boundary.range_of(number)
             key = key_of(self._layout, partition, number, holder)
             stored = await store.get(key, size=holder.size if holder else 0)
-            # As above: what was read counts if the boundary says so afterwards, too.
+            # The file counts if the boundary still refers to it after the read.
             now = await read_boundary(store, place)
             if now.range_of(number) == holder and number >= now.lowest:
                 return None if stored is None else (key, stored.body)
@@ -112,7 +111,7 @@ class OutputFiles:
 async def originals(
     store: Store, layout: ProcessorLayout, partition: str, first: int, limit: int | None = None
 ) -> list[DataFile]:
-    """The originals that there are from number `first` on, at most `limit`."""
+    """The originals from number `first` on, at most `limit`."""
     return [
         DataFile(number, number + 1, entry.key, entry.size, entry.modified, entry.tag)
         for number, entry in await numbered_files(store, layout.output_dir(partition), first, limit)
@@ -120,7 +119,7 @@ async def originals(
 
 
 def key_of(layout: ProcessorLayout, partition: str, number: int, holder: CompactedRange | None) -> str:
-    """Key of the file with commit `number`: compacted, if a range holds it, else the original."""
+    """Key of the file that holds commit `number`: the compacted one if a range holds it, else the original."""
     if holder is None:
         return layout.output_file(partition, number)
     return layout.compacted_file(partition, holder.first, holder.put_id)

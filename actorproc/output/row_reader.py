@@ -1,4 +1,4 @@
-"""Reads the committed rows of a processor for people: by partition and sequence, or the newest."""
+"""Reads the committed rows of a processor without Spark: all by partition and sequence, or the newest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from actorproc.errors import CorruptObject
-from actorproc.output.compacted_file import RowRange, batches_of, part_of
+from actorproc.output.compacted_file import RowRange, batches_of, rows_of_commits
 from actorproc.output.output_files import OutputFiles
 from actorproc.storage.listing import DataFile, documents
 from actorproc.storage.names import ProcessorLayout
@@ -18,11 +18,11 @@ from actorproc.storage.parquet import footer_from, open_parquet, read_footer
 from actorproc.storage.store import Store
 
 _ROWS = 10_000
-"""Rows in a batch, at most."""
+"""Maximal rows of a batch."""
 
 
 class FileSlice(NamedTuple):
-    """An output file, and how many of the rows that are wanted from it to pass over. `where`: to look again."""
+    """The rows of an output file after the first `skip`. `where` finds the file again if it was compacted meanwhile."""
 
     partition: str
     file: DataFile
@@ -35,7 +35,7 @@ class FileSlice(NamedTuple):
 
 
 async def all_slices(store: Store, layout: ProcessorLayout, partitions: Sequence[str]) -> AsyncIterator[FileSlice]:
-    """Every file, by partition and number."""
+    """All files, by partition and number."""
     where = OutputFiles(layout)
     for partition in partitions:
         for file in (await where.files(store, {partition: 0}))[partition]:
@@ -43,15 +43,15 @@ async def all_slices(store: Store, layout: ProcessorLayout, partitions: Sequence
 
 
 async def newest_slices(store: Store, layout: ProcessorLayout, partitions: Sequence[str], rows: int) -> list[FileSlice]:
-    """The files with the `rows` rows that were committed last, by partition and number.
+    """The files with the last `rows` committed rows, by partition and number.
 
-    What was committed last is told by the store's own times; of the files that are not needed only the name is read.
+    Files are ordered by the store's own times. Files that are not needed are listed, but not read.
     """
     where = OutputFiles(layout)
     listed = await where.files(store, dict.fromkeys(partitions, 0))
     candidates = []
     for rank, partition in enumerate(partitions):
-        # A store's clock may step back; within a partition the numbers know better.
+        # A store's clock may step back, but within a partition times follow the numbers.
         times = accumulate((file.time for file in listed[partition]), max)
         candidates += [(time, rank, file) for time, file in zip(times, listed[partition], strict=True)]
     pieces: list[FileSlice] = []
@@ -61,7 +61,7 @@ async def newest_slices(store: Store, layout: ProcessorLayout, partitions: Seque
         footer = await read_footer(store, file.key)
         if footer is None or not footer.rows:
             continue
-        part = part_of(file.key, footer, file.number, file.next)
+        part = rows_of_commits(file.key, footer, file.number, file.next)
         there = part.stop - part.skip
         pieces.append(FileSlice(partitions[rank], file, where, max(0, there - rows)))
         rows -= there
@@ -70,14 +70,14 @@ async def newest_slices(store: Store, layout: ProcessorLayout, partitions: Seque
 
 
 async def read_rows(store: Store, piece: FileSlice) -> AsyncIterator[pa.RecordBatch]:
-    """The rows of a file, `_sequence` included, in batches that are small whatever its size.
+    """The rows of a file, with `_sequence`, in small batches.
 
     Raises:
-        CorruptObject: it is not what was written there.
+        CorruptObject: the file is corrupt.
     """
     number, key, body = piece.file.number, piece.file.key, await _body(store, piece.file)
     while number < piece.file.next:
-        if body is None:  # it was deleted a moment ago, or holds less than the piece
+        if body is None:  # deleted meanwhile, or it holds fewer commits than the slice
             found = await piece.where.fetch(store, piece.partition, number)
             if found is None:
                 return  # trimmed
@@ -90,13 +90,13 @@ async def read_rows(store: Store, piece: FileSlice) -> AsyncIterator[pa.RecordBa
 
 
 async def _body(store: Store, file: DataFile) -> bytes | None:
-    """The file as it was listed, or None."""
+    """The content of the file as it was listed; None if it has changed."""
     stored = await store.get(file.key, size=file.size)
     return None if stored is None or (file.tag and stored.tag != file.tag) else stored.body
 
 
 async def partitions_with_state(store: Store, layout: ProcessorLayout) -> list[str]:
-    """Names of the partitions that were ever opened: those that can have output."""
+    """Names of the partitions that were ever opened."""
     return list(await documents(store, layout.checkpoints))
 
 
@@ -110,7 +110,7 @@ def _opened(key: str, body: bytes, number: int, stop: int) -> _Opened:
         file = open_parquet(body)
     except (pa.ArrowException, OSError) as error:
         raise CorruptObject.unreadable(key, error) from None
-    return _Opened(file, part_of(key, footer_from(key, file.metadata), number, stop))
+    return _Opened(file, rows_of_commits(key, footer_from(key, file.metadata), number, stop))
 
 
 def _batches(key: str, opened: _Opened, skip: int) -> Iterator[pa.RecordBatch]:

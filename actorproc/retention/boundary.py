@@ -18,8 +18,8 @@ from actorproc.storage.listing import documents
 from actorproc.storage.store import Store
 
 RETENTION = 3600.0
-"""Minimal age of trimmed files, in seconds. S3 refuses requests 15 minutes after they were signed, readers of a log search
-up to 32 minutes for files that a lost hint hid, and a reader that has just listed files still has to read them."""
+"""Minimal age of trimmed files, in seconds. S3 refuses requests 15 minutes after they were signed, readers of a log
+search up to 32 minutes for files that a lost hint hid, and a reader that has just listed files still has to read them."""
 
 
 class CompactedRange(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class Boundary(Document, frozen=True):
     ranges: tuple[CompactedRange, ...] = ()
     """Compacted ranges in order, without gaps, from `lowest` or below it up to `originals`."""
     sweeps: int = 0
-    """How often compacted files that no range names were deleted. A file that was written before a sweep may be gone."""
+    """How often unused compacted files were deleted. A file that was written before a sweep may be deleted."""
 
     @property
     def originals(self) -> int:

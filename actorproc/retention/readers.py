@@ -155,7 +155,7 @@ async def register(
         The registry. A reader without a position may begin at its `lowest` numbers.
 
     Raises:
-        UsageError: the reader's next data was trimmed; another reader has its name; or another query has its checkpoint.
+        UsageError: the reader's next data was trimmed, or its name or checkpoint belongs to another reader.
     """
 
     def change(found: Registry | None) -> Registry:
@@ -165,7 +165,8 @@ async def register(
         if known is not None:
             if not known.is_same(wanted):
                 raise UsageError(
-                    f"there is a reader {reader.name!r} already ({known}): give this one another name, or remove that one first"
+                    f"there is a reader {reader.name!r} already ({known}): give this one another name, or remove that one "
+                    "first"
                 )
             _refuse_if_anothers(wanted, known)
             wanted = replace(
@@ -214,7 +215,7 @@ async def decide(store: Store, key: str, seen: Registry, lowest: Mapping[str, in
 
 
 def _free_name(registry: Registry, reader: Reader) -> str:
-    """The name under which the reader is known, else a free one. Under two names, the unused one would retain everything."""
+    """The name under which the reader is known, else a free one. An unused second name would retain everything."""
     for name, other in registry.readers.items():
         if reader.kind != "position" and other.is_same(reader):
             return name
@@ -225,8 +226,8 @@ def _free_name(registry: Registry, reader: Reader) -> str:
 def _refuse_if_anothers(reader: Reader, known: Reader) -> None:
     if reader.query and known.query and reader.query != known.query:
         raise UsageError(
-            f"the checkpoint {known.url} belongs to {known.query}: {reader.query} would continue there, without the rows "
-            "before. Give it a checkpoint of its own; or, if it is the same query under a new name, "
+            f"the checkpoint {known.url} belongs to {known.query}: {reader.query} would continue there, without the "
+            "rows before. Give it a checkpoint of its own; or, if it is the same query under a new name, "
             f"`actorproc readers remove {known.name} ...` and start it again"
         )
 

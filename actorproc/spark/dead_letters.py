@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from actorproc.output.dead_letters import decoded, no_letters
+from actorproc.output.dead_letters import corrupt_letters, decoded
 from actorproc.output.row_reader import partitions_with_state
 from actorproc.output.source_identity import dataset_identity
 from actorproc.records import RECORD_SCHEMA
@@ -96,7 +96,7 @@ class DeadLetters(Dataset):
             letters = [_decoded(orjson.loads(line)) for line in body.splitlines()]
             table = pa.RecordBatch.from_pylist(letters, schema)
         except (ValueError, TypeError, KeyError, pa.ArrowException) as error:
-            raise no_letters(key, error) from None
+            raise corrupt_letters(key, error) from None
         yield FileRows(dict(zip(schema.names, table.columns, strict=True)), table.column("sequence"))
 
 

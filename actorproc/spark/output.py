@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from actorproc.errors import CorruptObject, UsageError
 from actorproc.group.locations import missing_processor
 from actorproc.output.chain import Commit, OutputChain
-from actorproc.output.compacted_file import CompactedCommits, RowRange, batches_of, part_of
+from actorproc.output.compacted_file import CompactedCommits, RowRange, batches_of, rows_of_commits
 from actorproc.output.output_files import OutputFiles
 from actorproc.output.row_reader import partitions_with_state
 from actorproc.output.schema import read_schema
@@ -195,7 +195,7 @@ class Output(Dataset):
             stored = [name for name in file.schema_arrow.names if name in columns or name == SEQUENCE.name]
         except (pa.ArrowException, OSError) as error:
             raise CorruptObject.unreadable(key, error) from None
-        part = part_of(key, footer_from(key, file.metadata), number, stop)
+        part = rows_of_commits(key, footer_from(key, file.metadata), number, stop)
         return self._rows(partition, key, file, part, stored, with_partition=PARTITION.name in columns), part.next
 
     def _rows(

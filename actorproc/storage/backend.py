@@ -1,4 +1,4 @@
-"""The backend contract: six requests over flat keys. `actorproc.storage.store.Store` adds deadlines and retries once."""
+"""The backend contract: six requests over flat keys. `actorproc.storage.store.Store` adds deadlines and retries."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ class Backend(ABC):
     async def list_page(
         self, prefix: str, after: str = "", limit: int | None = None, page: str | None = None
     ) -> tuple[Listing, str | None]:
-        """One page of `list`, and the argument `page` for the next one; None after the last. Backends that list in pages
-        override this, because each page is a request with its own deadline."""
+        """One page of `list`, and the argument `page` for the next one; None after the last. Backends that list in
+        pages override this, because each page is a request with its own deadline."""
         return await self.list(prefix, after, limit), None
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Stored JSON documents: typed, with a format number, and changed by compare-and-swap where they have several writers."""
+"""Stored JSON documents: typed, with a format number, and changed by compare-and-swap if they have several writers."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class SharedDocument(Generic[D]):
         return self.current
 
     async def swap(self, successor: D) -> D:
-        """Write `successor` in place of `current`; create the document if `current` is None. Returns it with its put-id.
+        """Replace `current` by `successor`, or create the document if `current` is None. Returns it with its put-id.
 
         Raises:
             Conflict: another writer was first; its document is attached as `stored`. `current` stays as it was, so

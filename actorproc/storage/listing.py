@@ -1,4 +1,4 @@
-"""Listings of our own objects. Foreign ones (`.DS_Store`, folder markers on S3, Hadoop's checksums, copies) are ignored."""
+"""Listings of our own objects. Foreign ones (`.DS_Store`, folder markers on S3, Hadoop checksums) are ignored."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class DataFile(NamedTuple):
 async def numbered_files(
     store: Store, folder: str, first: int = 0, limit: int | None = None, suffix: str = ".parquet"
 ) -> list[NumberedEntry]:
-    """The numbered files of a folder from number `first` on, in order. If fewer than `limit` come, there are no more."""
+    """The numbered files of a folder from number `first` on, in order. Fewer than `limit` means that it has no more."""
     after, page = folder + numbered(first - 1, suffix) if first > 0 else "", limit
     found: list[NumberedEntry] = []
     while True:

@@ -15,14 +15,15 @@ DIGITS = 20  # of a number in a key: any 64-bit number, and keys sort as numbers
 
 
 def checked_name(kind: str, value: str) -> str:
-    """`value`, if it can stand in a key as it is.
+    """`value`, if keys may contain it.
 
     Raises:
-        UsageError: it cannot; names the kind, the value and what is allowed.
+        UsageError: they may not. Names the kind, the value and the allowed characters.
     """
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         raise UsageError(
-            f"{kind} {value!r} is not usable: 1 to 128 letters, digits, '.', '_' or '-', and the first a letter or digit"
+            f"{kind} {value!r} is not usable: 1 to 128 letters, digits, '.', '_' or '-', and the first a letter or "
+            "digit"
         )
     return value
 
@@ -32,12 +33,12 @@ def numbered(number: int, suffix: str) -> str:
 
 
 def number_of(key: str) -> int:
-    """The number in a key that is known to be numbered: the digits that its last part begins with."""
+    """The number in a key that is known to be numbered."""
     return int(key.rpartition("/")[2].partition(".")[0].partition("-")[0])
 
 
 def number_in(folder: str, key: str, suffix: str = ".parquet") -> int | None:
-    """The number of a file listed in `folder`; None: it is not named as we do, so not ours."""
+    """The number of a file listed in `folder`; None for a foreign object."""
     digits = key.removeprefix(folder).removesuffix(suffix)
     if not digits.isdecimal():
         return None
@@ -46,7 +47,7 @@ def number_in(folder: str, key: str, suffix: str = ".parquet") -> int | None:
 
 
 def number_before_id(folder: str, key: str, suffix: str = ".parquet") -> int | None:
-    """Likewise of a file that has an id of its own after its number."""
+    """The number of a file with a put-id after its number; None for a foreign object."""
     number, dash, put_id = key.removeprefix(folder).removesuffix(suffix).partition("-")
     ours = key.startswith(folder) and key.endswith(suffix) and dash and put_id and "/" not in put_id
     return number_in("", number, "") if ours else None
@@ -61,7 +62,7 @@ def partition_dir(partition: str) -> str:
 
 
 def partition_of(key: str) -> str:
-    """The partition whose folder stands in `key`. Raises ValueError when there is none."""
+    """The partition whose folder is in `key`. Raises ValueError if there is none."""
     for part in key.split("/"):
         if part.startswith("partition="):
             return unquote(part.removeprefix("partition="))
@@ -69,17 +70,17 @@ def partition_of(key: str) -> str:
 
 
 def partition_key(prefix: str, partition: str) -> str:
-    """Of the document of a partition, below `prefix`."""
+    """The key of a partition's document below `prefix`."""
     return f"{prefix}{quote(partition, safe='')}.json"
 
 
 def document_partition(key: str) -> str:
-    """The partition whose document `key` is, which is known to be one."""
+    """The partition of a key that is known to be a document."""
     return unquote(key.rpartition("/")[2].removesuffix(".json"))
 
 
 def partition_in(prefix: str, key: str) -> str | None:
-    """The partition whose document is listed below `prefix`; None: it is not named as we do, so not ours."""
+    """The partition of a document listed below `prefix`; None for a foreign object."""
     partition = document_partition(key)
     return partition if key == partition_key(prefix, partition) else None
 

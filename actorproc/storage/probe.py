@@ -1,4 +1,4 @@
-"""Proof, by doing, that a store keeps what safety rests on. Some services answer 200 and ignore the conditions."""
+"""Tests that a store keeps the properties on which safety rests. Some services ignore conditions and answer 200."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from actorproc.runtime.tasks import gather
 from actorproc.storage.probe_checks import CHECKS, Bench, Broken, Check
 from actorproc.storage.store import Store
 
-_LEFTOVER = 86400.0  # seconds after which nobody probes there any more: it was killed
-_SWEPT = 1_000  # keys at once: one request
+_LEFTOVER = 86400.0  # seconds after which a probe was certainly killed
+_SWEPT = 1_000  # leftover keys deleted by one start
 
 
 class Property(NamedTuple):
-    """What was found out about one property. `done`: what was tried; `found`: what came of it; `meaning`: of a failure."""
+    """The result for one property. `done`: the test; `found`: its result; `meaning`: the consequence of a failure."""
 
     name: str
     held: bool
@@ -27,14 +27,11 @@ class Property(NamedTuple):
 
 
 async def probe(store: Store, prefix: str) -> list[Property]:
-    """Try every property on keys of our own under `prefix` (ends with '/'), which are removed afterwards.
-
-    Takes a second or so: the properties are tried at the same time. Always in the same order.
+    """Test all properties concurrently on own keys below `prefix` (ends with '/'), which are deleted afterwards.
 
     Raises:
-        StoreUnavailable: nothing was found broken, but the store did not answer often enough within
-            `store.limits.patience` to tell.
-        PlaceRefused: likewise, but the store does not allow a request.
+        StoreUnavailable: no property was found broken, but the store did not answer within `store.limits.patience`.
+        PlaceRefused: no property was found broken, but the store denied a request.
     """
     bench = Bench(store, f"{prefix}{store.clock.nonce()}/")
     results: dict[int, Property | StoreError] = {}
@@ -61,17 +58,18 @@ async def probe(store: Store, prefix: str) -> list[Property]:
 
 
 def _told(check: Check, result: Property | StoreError) -> Property:
-    """Beside a broken property, one that could not be tried is no longer news."""
+    """The property; reported as not held if it could not be tested, beside another one that is broken."""
     if isinstance(result, Property):
         return result
     return Property(check.name, False, check.done, f"it could not be tried: {result}", check.meaning)
 
 
 async def ensure_safe(store: Store, prefix: str) -> None:
-    """Refuse a store that does not keep a property. `prefix` is for probes alone: what was left there a day ago goes.
+    """Refuse a store that does not keep a property. Objects below `prefix` that are older than a day are deleted.
 
     Raises:
-        StoreUnsafe: names the property, what was tried, what came of it and what it would lead to. Else as `probe`.
+        StoreUnsafe: names the property, the test, its result and the consequence.
+        StoreUnavailable, PlaceRefused: as `probe`.
     """
     for name, held, done, found, meaning in await probe(store, prefix):
         if not held:
@@ -86,7 +84,7 @@ async def ensure_safe(store: Store, prefix: str) -> None:
 
 
 async def _try(check: Check, bench: Bench) -> Property:
-    """Run a check, on fresh keys again where the store was unavailable: a lost reply proves nothing, nor does a doubled write."""
+    """Run a check, and repeat it on fresh keys while the store is unavailable: a lost reply proves nothing."""
     clock, limits = bench.store.clock, bench.store.limits
     give_up = clock.monotonic() + limits.patience
     attempt = 0

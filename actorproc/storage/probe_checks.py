@@ -1,4 +1,4 @@
-"""The properties of a store that safety rests on, and how each is tried."""
+"""The properties of a store on which safety rests, and a test for each."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ RACERS = 8
 
 
 class Broken(Exception):
-    """The property did not hold; the text says what came back."""
+    """The property does not hold; the text says what the store answered."""
 
 
 class Bench:
-    """Fresh keys, and the backend's own requests, once each and with a deadline.
+    """Fresh keys, and single requests to the backend, each with a deadline.
 
-    `Store` would heal what is to be seen here, and send a write again whose reply was lost: then the first one may land
-    between two later steps, and make a store that keeps everything look like one that does not.
+    `Store` would hide faults, and repeat a write whose reply was lost. The first attempt might then be applied between
+    two later steps, and make a correct store look broken.
     """
 
     def __init__(self, store: Store, prefix: str) -> None:
@@ -40,7 +40,7 @@ class Bench:
         return self.adopt(f"{self.prefix}{next(self._numbers):03d}")
 
     def adopt(self, key: str) -> str:
-        """`key`, to be removed in the end."""
+        """`key`, which is deleted in the end."""
         self._keys.append(key)
         return key
 
@@ -57,7 +57,7 @@ class Bench:
         return await self._once("put_if_match", self.store.backend.put_if_match(key, body, tag))
 
     async def accepted(self, key: str, body: bytes, write: Awaitable[str]) -> str:
-        """The tag of a conditional write of `body` that nobody else is in the way of."""
+        """The tag of a conditional write of `body` without a competitor."""
         try:
             return await write
         except ConditionFailed:
@@ -67,9 +67,9 @@ class Bench:
             raise Broken(f"the write was refused although nobody else had written; {_shown(stored)} is there") from None
 
     def sent_twice(self) -> StoreUnavailable:
-        """Our own write was in the way, as a proxy makes it that repeats a request: it proves nothing."""
+        """A proxy repeated our write, and the copy was refused: this proves nothing."""
         return StoreUnavailable(
-            f"{self.store.url}: a write was refused, and is there all the same: something on the way sends requests twice"
+            f"{self.store.url}: a write was refused although it was applied: something on the way sends requests twice"
         )
 
     async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:

@@ -47,8 +47,8 @@ class Store:
     """A backend with deadlines, retries, request counts and conditional writes whose outcome is known.
 
     After a lost reply, a 412 may be the answer to one's own write. So a doubtful write is settled by reading the object
-    back and comparing bodies. Bodies of conditional writes must therefore be unique (carry a put-id), unless it does not
-    matter which of two equal bodies is stored.
+    back and comparing bodies. Bodies of conditional writes must therefore be unique (carry a put-id), unless it does
+    not matter which of two equal bodies is stored.
     """
 
     def __init__(self, backend: Backend, *, limits: StoreLimits | None = None, clock: Clock = SYSTEM) -> None:
@@ -64,7 +64,7 @@ class Store:
         return self.backend.url
 
     def lane(self) -> Store:
-        """The same store over connections of its own, for requests that must not wait behind those of the partitions."""
+        """The same store over connections of its own, for requests that must not wait behind those of partitions."""
         return self._beside(self.backend.lane(), replace(self.limits, concurrency=LANE))
 
     def fleeting(self) -> Store:
@@ -98,8 +98,8 @@ class Store:
         """See `Backend.get`; retried while the store is unavailable.
 
         Args:
-            size: of the object, if known. If an object does not arrive in time, its size is requested and the deadline of
-                the next attempt extended; a known size saves that.
+            size: of the object, if known. If an object does not arrive in time, its size is requested and the deadline
+                of the next attempt extended; a known size saves that.
         """
 
         async def measure() -> int:
@@ -193,7 +193,7 @@ class Store:
         size: int = 0,
         measure: Callable[[], Awaitable[int]] | None = None,
     ) -> T:
-        """Send until it is answered. `measure`: returns the object's size, after an attempt that took too long for `size`."""
+        """Send until it is answered. `measure`: returns the object's size, for an attempt that took too long."""
         began = self.clock.monotonic()
         attempt = 0
         while True:

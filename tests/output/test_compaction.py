@@ -331,7 +331,7 @@ async def test_a_compacted_file_that_readers_are_led_to_and_that_is_gone_is_name
     group = next(found.groups[0] for found in await planned(store) if found.partition == "0")
     assert group.compacted
     await store.delete(group.compacted[0].key)
-    with pytest.raises(CorruptObject, match=f"{group.compacted[0].key}: is missing .* Restore it"):
+    with pytest.raises(CorruptObject, match=f"{group.compacted[0].key}: is missing, .* Restore it"):
         await maybe_merged(store, group)
 
 
