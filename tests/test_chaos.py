@@ -178,7 +178,7 @@ def test_the_check_finds(run: Path, tamper: Callable[[Path], None], told: str) -
     assert any(told in fault for fault in found), found
 
 
-def test_a_silent_loss_is_told_from_a_record_that_may_be_dropped() -> None:
+def test_a_silent_loss_differs_from_a_record_that_may_be_dropped() -> None:
     names = [("p1", number) for number in range(400)]
     log = {"0": [Sent(*name, 0.0) for name in names]}
     checkpoint = orjson.dumps({"number": 0, "cursor": ["400", 399]})
@@ -187,7 +187,7 @@ def test_a_silent_loss_is_told_from_a_record_that_may_be_dropped() -> None:
     assert 0 < len(lost) < len(names)
 
 
-def test_a_producer_that_left_in_order_must_have_been_told_of_every_record() -> None:
+def test_a_stopped_producer_has_an_answer_for_every_record() -> None:
     acks = Acks({0: ("0", 0)}, count=2)
     assert check_log({"0": [Sent("p1", 0, 0.0), Sent("p1", 1, 0.0)]}, {"p1": acks}) == [
         "p1 ended in good order with 1 unacknowledged: [1]"

@@ -1,4 +1,4 @@
-"""The Spark of the benchmarks: as `actorproc spark` starts it, on all cores of this process, three gigabytes, quiet."""
+"""The Spark session of the benchmarks: that of `actorproc spark`, on this process's cores, with 3 GB, quiet."""
 
 from __future__ import annotations
 

@@ -1,2 +1,1 @@
-"""Chaos: real host and producer processes on a real store, killed, paused and stopped at random, then every record
-counted."""
+"""Chaos: real hosts and producers on a real store, killed, paused and stopped at random; every record is counted."""

@@ -1,5 +1,4 @@
-"""`python -m tests.chaos`: chaos by hand and by the suite. Exit code 0: everything held; 1: something did not, and
-where."""
+"""`python -m tests.chaos`: runs chaos by hand and for the suite. Exit code 0: all checks passed; 1: one failed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What runs in the Spark driver's process: a stream of the output into the table, until it is stopped or has read
-all."""
+"""The Spark driver's process: streams the output into the table until it is stopped or has read everything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Spark half of a run: one driver after the other, struck at random and at the moments that hurt most."""
+"""The Spark half of a run: starts one driver after another, and kills it at random and at the worst moments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Host and producer processes: started, signalled, watched, and none left behind; one that ends unasked is a fault."""
+"""Host and producer processes: starts, signals, watches and stops them. An unexpected exit is a fault."""
 
 from __future__ import annotations
 

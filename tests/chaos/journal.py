@@ -1,4 +1,4 @@
-"""What the processes logged: how often what happened, and everything that looks like a bug."""
+"""The logs of the processes: counts of events, and everything that looks like a bug."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""All objects of a log and of a container as they lie in the store, read behind the product's back where that can
-be."""
+"""All objects of a log and of a container, read directly from the store where possible."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Where a run keeps its log, its container and what the processes say: a folder, or a bucket of a server that it
-starts."""
+"""Locations of a run's log, container and process output: a folder, or a bucket of a server that it starts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A whole run: hosts and producers in the storm, then calm until everything is processed, a stop in order, the
-check."""
+"""A whole run: the storm, calm until every record is processed, an orderly stop, the checks."""
 
 from __future__ import annotations
 

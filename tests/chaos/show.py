@@ -1,4 +1,4 @@
-"""What a run shows: a live picture on a terminal, plain lines otherwise, and the report at the end."""
+"""A run's display: a live picture on a terminal, plain lines otherwise, and the final report."""
 
 from __future__ import annotations
 

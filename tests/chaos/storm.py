@@ -1,4 +1,4 @@
-"""The trouble: which process is killed, paused, stopped, doubled or started when, drawn from a seed."""
+"""The faults: which process is killed, paused, stopped, duplicated or started, and when; drawn from a seed."""
 
 from __future__ import annotations
 

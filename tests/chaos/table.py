@@ -1,5 +1,4 @@
-"""The table that a stream of the output fills: a folder for each micro-batch; and the check of it against the
-output."""
+"""The table that a stream fills, one folder per micro-batch, and its comparison with the output."""
 
 from __future__ import annotations
 

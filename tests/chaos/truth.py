@@ -1,4 +1,4 @@
-"""What went in: every record of the log, held against what its producers sent and were told."""
+"""The input: every record of the log, compared with the records and acknowledgements of its producers."""
 
 from __future__ import annotations
 

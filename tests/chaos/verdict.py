@@ -1,4 +1,4 @@
-"""What came out: each commit chain without gap or overlap, and every record of the log ended exactly once."""
+"""The output: commit chains without gaps or overlaps, and exactly one result for every record of the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way back: what Spark writes into a log is read by hosts of a second processor, which are killed, too."""
+"""The way back: hosts of a second processor, killed as well, read the log that Spark writes."""
 
 from __future__ import annotations
 

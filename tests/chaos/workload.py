@@ -1,4 +1,4 @@
-"""The records of a chaos run, the handler that ends each in its own way, and which end a record may have had."""
+"""The records of a chaos run, the handler with a result for each, and the results that a record may have."""
 
 from __future__ import annotations
 

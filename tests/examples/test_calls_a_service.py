@@ -1,4 +1,4 @@
-"""The example that asks a service: an outage of it costs no record, and what it does not know is a dead letter."""
+"""The example that calls a service: an outage loses no record, and unknown keys become dead letters."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def with_service(answer: httpx.MockTransport) -> type[Shipped]:
 
 
 @pytest.mark.parametrize("trouble", [503, 429, httpx.ConnectError("refused"), httpx.ReadTimeout("too slow")])
-async def test_an_outage_costs_no_record_and_who_is_not_known_is_a_dead_letter(trouble: int | Exception) -> None:
+async def test_an_outage_loses_no_record_and_unknown_keys_are_dead_letters(trouble: int | Exception) -> None:
     asked = 0
 
     async def answer(request: httpx.Request) -> httpx.Response:

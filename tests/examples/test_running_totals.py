@@ -1,5 +1,4 @@
-"""The example of state per key: its totals are exact however often hosts are cut off, and it does not begin without its
-rows."""
+"""The example of state per key: totals stay exact through crashes, and it does not start without its rows."""
 
 from __future__ import annotations
 
@@ -95,7 +94,7 @@ def host(
     )  # fmt: skip
 
 
-async def test_each_total_is_exact_and_there_once_though_hosts_are_cut_off_partitions_move_and_batches_fail(
+async def test_totals_are_exact_despite_crashes_moves_and_failures(
     tmp_path: Path,
 ) -> None:
     sent, chance, over = payments(3_000), random.Random(3), anyio.Event()
@@ -128,7 +127,7 @@ async def test_each_total_is_exact_and_there_once_though_hosts_are_cut_off_parti
     assert committed(tmp_path / "state") == expected(sent)
 
 
-async def test_a_commit_of_the_former_owner_that_lands_while_the_next_one_opens_counts_once(tmp_path: Path) -> None:
+async def test_a_late_commit_of_the_former_owner_counts_once(tmp_path: Path) -> None:
     source, sent = MemorySource(1), [("a", 1), ("a", 2), ("a", 3), ("a", 4)]
     openings: list[int] = []
 
@@ -153,7 +152,7 @@ async def test_a_commit_of_the_former_owner_that_lands_while_the_next_one_opens_
     assert committed(tmp_path / "state") == expected(sent)
 
 
-async def test_what_is_no_payment_is_a_dead_letter_that_no_total_counts(tmp_path: Path) -> None:
+async def test_an_invalid_payment_is_a_dead_letter_and_not_counted(tmp_path: Path) -> None:
     source = MemorySource(1)
     for values in (["2", '"3"', "10000000000000000000", "4"], ["null", "5"]):
         source.append("0", [b'{"account": "a", "cents": %s}' % value.encode() for value in values])
@@ -165,9 +164,7 @@ async def test_what_is_no_payment_is_a_dead_letter_that_no_total_counts(tmp_path
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-async def test_a_partition_that_has_lost_rows_does_not_begin_with_totals_that_are_too_low(
-    tmp_path: Path, lost: int
-) -> None:
+async def test_a_partition_with_lost_rows_does_not_start(tmp_path: Path, lost: int) -> None:
     source = MemorySource(1)
     for _ in range(3):
         source.append("0", [b'{"account": "a", "cents": 1}'])
@@ -180,7 +177,7 @@ async def test_a_partition_that_has_lost_rows_does_not_begin_with_totals_that_ar
     assert len(rows_below(tmp_path / "state")) == 2
 
 
-async def test_a_container_that_is_not_the_processors_own_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+async def test_a_foreign_container_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
     source = MemorySource(1)
     source.append("0", [b'{"account": "a", "cents": 1}'])
     elsewhere = host("a", tmp_path, source=source, container=tmp_path / "elsewhere")

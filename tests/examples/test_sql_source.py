@@ -1,4 +1,4 @@
-"""The example of a source of one's own, run as its reader would run it."""
+"""The example of a custom source."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_a_table_is_processed_once_and_goes_on_where_it_stopped(tmp_path: 
     assert await rows_after_a_run(database, state) == expected
 
 
-async def test_it_keeps_what_is_asked_of_a_source_and_has_no_times(tmp_path: Path) -> None:
+async def test_the_source_keeps_the_contract_and_has_no_times(tmp_path: Path) -> None:
     database = tmp_path / "shop.db"
     insert(database, *"abcdefg")
 
@@ -55,7 +55,7 @@ async def test_it_keeps_what_is_asked_of_a_source_and_has_no_times(tmp_path: Pat
     assert "table events has no time to start at" in refused
 
 
-async def test_another_database_under_the_same_name_is_refused_before_a_row_of_it_is_passed_over(
+async def test_another_database_under_the_same_name_is_refused(
     tmp_path: Path,
 ) -> None:
     for name in ("a.db", "b.db"):

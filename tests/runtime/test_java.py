@@ -34,7 +34,7 @@ def test_the_version_of_java_is_read_as_each_release_writes_it(
         check_java("the demo")
 
 
-def test_a_java_home_without_java_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_java_home_without_java_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(UsageError, match=rf"JAVA_HOME={tmp_path} does not start one: install"):
         check_java("the demo")

@@ -1,5 +1,4 @@
-"""A standalone Spark cluster on this machine, of PySpark's own classes, and a Spark Connect server; on free loopback
-ports.
+"""A standalone Spark cluster and a Spark Connect server on this machine, on free loopback ports.
 
 with cluster(folder) as master:
     session = new_session(master)      # or: actorproc spark ... --master MASTER

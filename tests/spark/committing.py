@@ -1,4 +1,4 @@
-"""Real processors that commit what tests then read: small files, dead letters, partitions that appear later."""
+"""Real processors that commit output for the tests: small files, dead letters, new partitions."""
 
 from __future__ import annotations
 

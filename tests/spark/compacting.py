@@ -1,4 +1,4 @@
-"""python -m tests.spark.compacting CONTAINER     compacts the processor `numbers` over and over, in small files, until it is killed"""
+"""Compacts the processor `numbers` in small files until it is killed: python -m tests.spark.compacting CONTAINER"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environments with other versions of PySpark than the suite's own, made once per machine, outside the repository."""
+"""Environments with other versions of PySpark, made once per machine, outside the repository."""
 
 from __future__ import annotations
 

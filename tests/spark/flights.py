@@ -1,5 +1,4 @@
-"""Departures through the demo's handler: what the examples read, and their result computed from the CSV's own
-columns."""
+"""Departures through the demo's handler, and the expected results computed from the CSV."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A stream from one log into another, as a program that can be killed: python -m tests.spark.log_sink SOURCE LOG
-CHECKPOINT"""
+"""A stream between logs that can be killed: python -m tests.spark.log_sink SOURCE LOG CHECKPOINT"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong around a query is told by name, and costs no row once it is mended."""
+"""Errors around a query name the cause, and lose no row once the cause is removed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.stores.proxy import Proxy, Request, proxied
 LAYOUT = ProcessorLayout("numbers")
 
 
-async def test_a_stream_of_what_is_not_there_is_refused_before_it_starts(spark: SparkSession, tmp_path: Path) -> None:
+async def test_a_stream_of_a_missing_dataset_is_refused_before_it_starts(spark: SparkSession, tmp_path: Path) -> None:
     await Fleet(str(tmp_path)).commit(p0=5)
     with pytest.raises(UsageError, match=r"no processor 'nmbers' at file://.*there are: numbers"):
         stream_output(spark, str(tmp_path), "nmbers")
@@ -51,7 +51,7 @@ async def test_a_stream_of_what_is_not_there_is_refused_before_it_starts(spark: 
 
 
 @pytest.mark.parametrize("native", [True, False])
-async def test_a_file_with_another_type_than_the_schema_is_named_with_its_column(
+async def test_a_file_with_a_wrong_type_is_named_with_its_column(
     spark: SparkSession, tmp_path: Path, native: bool
 ) -> None:
     await Fleet(str(tmp_path)).commit(p0=30)
@@ -112,7 +112,7 @@ async def test_a_task_that_starts_while_the_store_is_away_waits_for_it(s3_server
 
 
 @minio_is_long
-async def test_a_store_that_stays_away_ends_the_stream_by_name_and_nothing_is_lost_when_it_is_back(
+async def test_a_stream_survives_an_unavailable_store_without_loss(
     spark: SparkSession, s3_server: S3Server, tmp_path: Path
 ) -> None:
     url = await s3_server.new_url()
@@ -137,9 +137,7 @@ async def test_a_store_that_stays_away_ends_the_stream_by_name_and_nothing_is_lo
         query.stop()
 
 
-async def test_a_folder_that_is_away_ends_the_stream_by_name_and_nothing_is_lost_when_it_is_back(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+async def test_a_stream_survives_a_missing_folder_without_loss(spark: SparkSession, tmp_path: Path) -> None:
     folder, away = tmp_path / "state", tmp_path / "away"
     fleet, sink = Fleet(str(folder)), Sink(tmp_path / "out")
 

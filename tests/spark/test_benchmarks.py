@@ -1,4 +1,4 @@
-"""What `make bench-spark` measures is output as processors commit it."""
+"""`make bench-spark` measures output as processors commit it."""
 
 from __future__ import annotations
 

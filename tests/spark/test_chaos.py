@@ -66,6 +66,6 @@ def in_table(*sequences: int) -> list[dict[str, Any]]:
         ([*in_table(1, 2), {**in_table(4)[0], "_partition": "1"}], "lacks 1 rows of 3 and has 1 too many"),
     ],
 )
-def test_a_table_that_is_not_the_output_is_told(table: list[dict[str, Any]], told: str | None) -> None:
+def test_a_table_that_differs_from_the_output_is_reported(table: list[dict[str, Any]], told: str | None) -> None:
     found = check_table(table, {"0": rows(1, 2, 4)})
     assert found == [] if told is None else told in found[0]

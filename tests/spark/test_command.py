@@ -1,5 +1,4 @@
-"""`actorproc spark` and `serve --spark` as processes: on this machine, a cluster, a server; ended, stopped and
-killed."""
+"""`actorproc spark` and `serve --spark` as processes: on one machine, a cluster and a server; stopped and killed."""
 
 from __future__ import annotations
 
@@ -105,7 +104,7 @@ def java_of(pid: int) -> int:
     return java
 
 
-async def test_a_query_is_stopped_goes_on_loses_its_java_and_reaches_the_end(tmp_path: Path) -> None:
+async def test_a_query_survives_a_stop_and_the_death_of_java(tmp_path: Path) -> None:
     fleet, log = Fleet("state"), tmp_path / "log"
     await fleet.commit(p0=100)
     (tmp_path / "pause").write_text("3")
@@ -141,7 +140,7 @@ async def test_a_query_is_stopped_goes_on_loses_its_java_and_reaches_the_end(tmp
     assert Sink(tmp_path / "out").rows() == fleet.expected()
 
 
-async def test_on_a_cluster_tasks_find_the_users_modules_and_the_python_of_the_driver(tmp_path: Path) -> None:
+async def test_cluster_tasks_find_the_users_modules_and_python(tmp_path: Path) -> None:
     fleet = Fleet("state")
     await fleet.commit(p0=40, p1=30)
     with cluster(tmp_path / "cluster") as master:
@@ -154,7 +153,7 @@ async def test_on_a_cluster_tasks_find_the_users_modules_and_the_python_of_the_d
 
 
 @pytest.mark.parametrize("native", [False, True], ids=["data source", "native"])
-async def test_with_output_and_checkpoint_on_s3_it_fetches_its_jars_and_goes_on_after_a_kill(
+async def test_a_query_on_s3_continues_after_a_kill(
     s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native: bool
 ) -> None:
     for name, value in s3_server.settings.items():
@@ -175,7 +174,7 @@ async def test_with_output_and_checkpoint_on_s3_it_fetches_its_jars_and_goes_on_
     assert sink.rows() == fleet.expected()
 
 
-async def test_on_a_spark_connect_server_that_is_started_again_it_goes_on(tmp_path: Path) -> None:
+async def test_a_query_continues_on_a_restarted_connect_server(tmp_path: Path) -> None:
     pytest.importorskip("grpc", reason="Spark Connect: install the extra 'connect'")
     fleet, log, sink = Fleet("state"), tmp_path / "log", Sink(tmp_path / "out")
     await fleet.commit(p0=40)
@@ -210,7 +209,7 @@ def numbers(folder: Path) -> list[int]:
     return sorted(n for _, _, n in Sink(folder / "out").rows())
 
 
-def test_serve_runs_the_query_beside_its_hosts_starts_it_again_and_ends_it_with_them(tmp_path: Path) -> None:
+def test_serve_restarts_its_query_and_stops_it(tmp_path: Path) -> None:
     log = tmp_path / "log"
     produce(0, 100)
     with started(serve("--workers", "2"), log) as process:
@@ -233,7 +232,7 @@ def test_serve_runs_the_query_beside_its_hosts_starts_it_again_and_ends_it_with_
         wait_for(lambda: all(map(gone, pids)), "nothing is left")
 
 
-def test_serve_until_the_end_runs_the_query_to_its_end_too(tmp_path: Path) -> None:
+def test_serve_until_end_finishes_the_query(tmp_path: Path) -> None:
     produce(0, 50)
     done = ended(serve("--until-end"))
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Compaction with a real Spark, on a folder and on S3: what it leaves, and who reads meanwhile."""
+"""Compaction with a real Spark, on a folder and on S3, with concurrent readers."""
 
 from __future__ import annotations
 
@@ -54,9 +54,7 @@ async def test_both_readers_find_the_same_rows_in_compacted_files(spark: SparkSe
         }
 
 
-async def test_rows_that_were_trimmed_show_in_no_reader_though_they_are_in_a_compacted_file(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+async def test_trimmed_rows_of_a_compacted_file_are_not_read(spark: SparkSession, tmp_path: Path) -> None:
     fleet = Fleet(str(tmp_path))
     await fleet.commit(p0=50, p1=20)
     compact(spark, str(tmp_path), "numbers", older_than=0)
@@ -124,7 +122,7 @@ async def test_on_s3_without_a_jar_and_run_again(spark: SparkSession, s3_server:
     assert rows(read_output(spark, url, "numbers", settings=fleet.settings)) == fleet.expected()
 
 
-async def test_what_cannot_be_done_is_said(spark: SparkSession, tmp_path: Path) -> None:
+async def test_a_compaction_that_is_refused_says_why(spark: SparkSession, tmp_path: Path) -> None:
     container = str(tmp_path)
     fleet = Fleet(container)
     await fleet.commit(p0=30, p1=30)
@@ -152,7 +150,7 @@ def pairs(files: Sequence[DataFile], target_size: int) -> list[list[DataFile]]:
     return [list(files[at : at + 2]) for at in range(0, len(files) - 1, 2)]
 
 
-async def test_damaged_and_missing_files_hold_up_nothing_but_what_follows_upon_them(
+async def test_bad_files_only_stop_the_compaction_of_files_after_them(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("actorproc.output.compaction.grouped", pairs)
@@ -181,7 +179,7 @@ async def test_damaged_and_missing_files_hold_up_nothing_but_what_follows_upon_t
         compact(spark, str(tmp_path), "numbers", older_than=0)
 
 
-async def test_what_follows_upon_a_damaged_file_that_was_compacted_before_is_compacted(
+async def test_files_after_a_corrupt_compacted_file_are_compacted(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("actorproc.output.compaction.grouped", pairs)

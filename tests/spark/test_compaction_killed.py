@@ -1,4 +1,4 @@
-"""A compaction whose driver and tasks are killed again and again. Alone in its file: it has Javas of its own."""
+"""A compaction whose driver and tasks are killed again and again. Alone in its file: it starts its own Java."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tests.spark.conftest import ROOT
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-async def test_output_log_and_dead_letters_are_read_and_logs_written_through_spark_connect(tmp_path: Path) -> None:
+async def test_spark_connect_reads_all_datasets_and_writes_logs(tmp_path: Path) -> None:
     pytest.importorskip("grpc", reason="Spark Connect: install the extra 'connect'")
     fleet = Fleet(str(tmp_path / "state"))
     await fleet.commit(p0=40, p1=30)

@@ -1,4 +1,4 @@
-"""The data source by itself: what it says of wrong use. Without Spark."""
+"""The data source by itself: decoding and errors. Without Spark."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def lines(error: BaseException) -> list[str]:
     return "".join(traceback.format_exception(type(error), error, error.__traceback__.tb_next)).splitlines()
 
 
-async def test_of_a_log_only_the_columns_that_are_asked_for_are_decoded(tmp_path: Path) -> None:
+async def test_only_the_requested_columns_of_a_log_are_decoded(tmp_path: Path) -> None:
     async with Producer(str(tmp_path), partitions=1) as producer:
         await producer.send_many([bytes([n]) * 100 for n in range(100)], keys=[b"k"] * 100)
     (path,) = (tmp_path / log_dir("0")).glob("*.parquet")
@@ -54,14 +54,14 @@ async def test_of_a_log_only_the_columns_that_are_asked_for_are_decoded(tmp_path
         read(value=BinaryType())
 
 
-async def test_of_dead_letters_arrow_is_made_of_the_columns_that_are_asked_for(tmp_path: Path) -> None:
+async def test_only_the_requested_columns_of_dead_letters_become_arrow(tmp_path: Path) -> None:
     await Fleet(str(tmp_path)).commit(p0=10)
     (path,) = (tmp_path / LAYOUT.dead_letter_dir("0")).glob("*.jsonl")
     rows, _ = DeadLetters("numbers").decode("0", 0, 1, path.name, path.read_bytes(), ["host"])
     assert [list(found.columns) for found in rows] == [["sequence", "host"]]
 
 
-async def test_wrong_use_is_told_in_four_lines_and_not_with_the_way_through_our_code(tmp_path: Path) -> None:
+async def test_a_usage_error_has_four_lines_without_our_frames(tmp_path: Path) -> None:
     await Fleet(str(tmp_path)).commit(p0=5)
     options = {"path": str(tmp_path), "name": "nmbers"}
     with pytest.raises(UsageError) as never_ran:
@@ -75,7 +75,7 @@ async def test_wrong_use_is_told_in_four_lines_and_not_with_the_way_through_our_
         assert lines(raised.value)[-1].startswith("actorproc.errors.UsageError: ")
 
 
-def test_a_process_of_sparks_need_not_look_for_garbage_among_what_it_has_imported() -> None:
+def test_imports_are_exempt_from_garbage_collection() -> None:
     lines = ("import gc", "from actorproc.spark.data_source import ActorprocSource as S", "S({})", "gc.collect()")
     script = "; ".join((*lines, "print(len(gc.get_objects()), gc.get_freeze_count())"))
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""How a query's progress is shown on a terminal. Without Spark."""
+"""The display of a query's progress on a terminal."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, sink: str) -> str:
     return terminal.getvalue()
 
 
-def test_a_terminal_has_a_table_whatever_the_function_writes_to_but_the_console(
+def test_a_terminal_shows_a_table_unless_the_sink_is_the_console(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert "rows per second" in shown(monkeypatch, "ForeachBatchSink")
@@ -55,7 +55,7 @@ def test_a_terminal_has_a_table_whatever_the_function_writes_to_but_the_console(
     )
 
 
-def test_rows_that_spark_dropped_as_late_are_counted() -> None:
+def test_late_rows_are_counted() -> None:
     report = {
         "batchId": 3, "batchDuration": 1000, "durationMs": {"addBatch": 900}, "sink": {"description": "Parquet"},
         "sources": [{"numInputRows": 50, "startOffset": None, "endOffset": None}],
@@ -67,7 +67,7 @@ def test_rows_that_spark_dropped_as_late_are_counted() -> None:
     assert summary("app:late", totals, 0, 1.0).endswith("; behind the watermark, Spark dropped 64 late rows")
 
 
-async def test_spark_calls_its_console_as_we_know_it(spark: SparkSession, tmp_path: Path) -> None:
+async def test_sparks_console_sink_has_the_expected_name(spark: SparkSession, tmp_path: Path) -> None:
     fleet = Fleet(str(tmp_path / "state"))
     await fleet.commit(p0=10)
 

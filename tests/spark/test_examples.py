@@ -1,4 +1,4 @@
-"""The examples on real departures, against what the CSV's own columns say."""
+"""The examples on real departures, compared with the CSV's own columns."""
 
 from __future__ import annotations
 
@@ -45,9 +45,7 @@ class Table:
 
 
 @pytest.mark.slow
-async def test_each_hour_of_an_airport_is_told_once_and_right_when_its_watermark_has_passed(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+async def test_each_closed_hour_of_an_airport_is_emitted_once(spark: SparkSession, tmp_path: Path) -> None:
     departures = load_departures()[:8_000]
     flights, table = Flights(str(tmp_path / "state")), Table(spark, tmp_path / "state", delays_by_airport)
 
@@ -62,9 +60,7 @@ async def test_each_hour_of_an_airport_is_told_once_and_right_when_its_watermark
     assert Counter(Window(*row) for row in table.run()) == Counter(closed(departures))
 
 
-async def test_each_flight_comes_once_with_the_weather_of_its_airport_and_hour(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+async def test_each_flight_is_joined_with_its_weather_once(spark: SparkSession, tmp_path: Path) -> None:
     departures = load_departures()[215_500:217_000]
     flights, table = Flights(str(tmp_path / "state")), Table(spark, tmp_path / "state", flights_with_weather)
     await flights.commit(departures)

@@ -1,4 +1,4 @@
-"""A stream whose driver is killed goes on from its checkpoint. Alone in its file: it has a Java of its own."""
+"""A stream whose driver is killed continues from its checkpoint. Alone in its file: it starts its own Java."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.spark.sink import Sink
 
 
 @pytest.mark.long
-async def test_a_driver_killed_in_the_middle_of_a_batch_loses_and_repeats_nothing(
+async def test_a_driver_killed_within_a_batch_loses_and_repeats_nothing(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     container, checkpoint, out = str(tmp_path / "state"), tmp_path / "checkpoint", tmp_path / "out"

@@ -1,4 +1,4 @@
-"""How many tasks a cluster gets to do right after the session has begun."""
+"""The number of tasks right after a session on a cluster has started."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ print(parallelism(session))
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_a_cluster_that_has_only_just_been_asked_counts_with_all_cores_it_gives(tmp_path: Path) -> None:
+def test_a_new_cluster_counts_all_its_cores(tmp_path: Path) -> None:
     with cluster(tmp_path, workers=2, cores=2) as master:
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM, master], cwd=ROOT, capture_output=True, text=True, check=False, timeout=300

@@ -1,4 +1,4 @@
-"""What a stream asks the store for, and what it hands to tasks; without Spark."""
+"""The requests of a stream to the store, and the parts of its tasks. Without Spark."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def numbers(spans: list[Span]) -> dict[str, list[int]]:
     return {span.partition: [file.number for file in span.files] for span in spans}
 
 
-async def test_a_running_stream_notices_that_its_output_was_deleted_and_made_anew(tmp_path: Path) -> None:
+async def test_a_running_stream_notices_output_that_was_created_again(tmp_path: Path) -> None:
     url = str(tmp_path)
     await Fleet(url).commit(p0=30)
     with closing(StreamPlanner(asked(path=url, poll_interval="1ms"), output_schema(parse_schema("n long")))) as stream:
@@ -96,9 +96,7 @@ async def test_a_running_stream_notices_that_its_output_was_deleted_and_made_ane
             await asyncio.to_thread(stream.latest_offset, at, limited=False)
 
 
-async def test_a_trigger_lists_only_what_comes_after_the_last_offset(
-    store: Store, backend: Watched, fleet: Fleet
-) -> None:
+async def test_a_trigger_lists_only_files_after_the_last_offset(store: Store, backend: Watched, fleet: Fleet) -> None:
     backend.listed.clear()
     end, _ = await latest_numbers(asked(), store, {"0": 4, "1": 3}, limited=True, target=None)
     assert end == {"0": 5, "1": 3}
@@ -114,7 +112,7 @@ async def test_a_partition_that_appears_later_is_read_from_its_first_file(store:
     assert numbers(await plan_micro_batch(asked(), store, start, end))["2"] == [0, 1]
 
 
-async def test_a_limit_of_files_is_kept_and_no_partition_is_left_behind(store: Store, fleet: Fleet) -> None:
+async def test_max_files_takes_files_of_all_partitions(store: Store, fleet: Fleet) -> None:
     request, at = asked(maxFilesPerTrigger="3"), {"0": 0, "1": 0}
     sizes = []
     while True:
@@ -127,16 +125,14 @@ async def test_a_limit_of_files_is_kept_and_no_partition_is_left_behind(store: S
     assert sizes == [3, 3, 2]
 
 
-async def test_a_limit_of_rows_is_kept_to_the_file(store: Store, fleet: Fleet) -> None:
+async def test_max_rows_applies_to_whole_files(store: Store, fleet: Fleet) -> None:
     request = asked(maxRowsPerTrigger="40")
     end, seen = await latest_numbers(request, store, {}, limited=True, target=None)
     assert sum(end.values()) == 4  # files of nine rows each
     assert seen == {"0": 5, "1": 3}
 
 
-async def test_rows_are_counted_with_one_request_for_each_partition_with_news_if_all_fits(
-    store: Store, fleet: Fleet
-) -> None:
+async def test_counting_rows_takes_one_request_per_partition_if_all_fit(store: Store, fleet: Fleet) -> None:
     request, at = asked(maxRowsPerTrigger="1000"), {"0": 1, "1": 0, "2": 0}
     for p0, p1, first in ((40, 40, True), (10, 0, False), (30, 20, False)):
         await fleet.commit(p0=p0, p1=p1, p2=0)
@@ -159,7 +155,7 @@ async def test_rows_are_counted_in_few_steps_if_not_all_fits(store: Store, fleet
 
 
 @pytest.mark.parametrize("sizes", [[1] * 500, [1] * 499 + [10**6], [10**6] + [1] * 499, [2**n for n in range(60)]])
-async def test_the_greatest_number_within_a_limit_is_found_whatever_the_sizes(sizes: list[int]) -> None:
+async def test_the_greatest_number_within_a_limit_is_found(sizes: list[int]) -> None:
     asked: list[int] = []
 
     async def cost(count: int) -> int:
@@ -192,9 +188,7 @@ async def test_a_file_that_a_listing_passes_over_is_read_all_the_same(
     assert [span.files[0][0] for span in spans] == [0, 0]
 
 
-async def test_trimmed_output_that_was_not_read_is_an_error_that_names_partition_and_numbers(
-    store: Store, fleet: Fleet
-) -> None:
+async def test_unread_trimmed_output_is_an_error_with_partition_and_numbers(store: Store, fleet: Fleet) -> None:
     await store.put(LAYOUT.boundary("0"), b'{"version": 1, "lowest": 3}')
     with pytest.raises(SourceError, match=r"partition 0 of output numbers.*number 2.*can be read is 3.*trimmed"):
         await plan_micro_batch(asked(), store, {"0": 2, "1": 0}, {"0": 5, "1": 3})
@@ -220,7 +214,7 @@ async def test_a_start_sequence_skips_the_files_before_it(store: Store, fleet: F
     assert await initial_numbers(asked(startSequence='{"1": 10}'), store) == {"0": 0, "1": 1}
 
 
-async def test_a_start_sequence_beyond_the_end_skips_all_files_that_are_there(store: Store, fleet: Fleet) -> None:
+async def test_a_start_sequence_beyond_the_end_skips_all_existing_files(store: Store, fleet: Fleet) -> None:
     request = asked(startSequence='{"0": 1000}')
     assert await initial_numbers(request, store) == {"0": 5, "1": 0}
     assert numbers(await plan_batch(request, store)) == {"1": [0, 1, 2]}
@@ -246,7 +240,7 @@ class Nested(Numbers):
         return super().row(n) | {"sure": n, "legs": [{"a": None, "b": n}], "m": None}
 
 
-async def test_a_column_that_may_be_null_is_refused_as_not_null_and_so_is_what_is_in_it(tmp_path: Path) -> None:
+async def test_nullable_columns_and_parts_are_refused_as_not_null(tmp_path: Path) -> None:
     await Fleet(str(tmp_path)).commit(Nested, p0=5)
 
     def look(columns: str, **options: str) -> None:
@@ -276,9 +270,7 @@ async def test_a_column_that_may_be_null_is_refused_as_not_null_and_so_is_what_i
 
 
 @pytest.mark.parametrize("kind", ["output", "log", "dead-letters"])
-async def test_columns_are_read_as_not_null_where_that_is_so_and_as_nullable_everywhere(
-    kind: str, tmp_path: Path
-) -> None:
+async def test_columns_without_nulls_can_be_read_as_not_null_or_nullable(kind: str, tmp_path: Path) -> None:
     if kind == "log":
         async with Producer(str(tmp_path), partitions=1) as producer:
             await producer.send(b"1", headers=[("a", b"b")])
@@ -314,7 +306,7 @@ async def test_so_many_files_of_dead_letters_are_taken_at_a_time(store: Store, f
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 3, 8, 100])
-def test_files_are_dealt_out_once_each_in_parts_of_about_the_same_size(tasks: int) -> None:
+def test_files_are_split_into_tasks_of_similar_size(tasks: int) -> None:
     spans = [
         Span(
             str(p),
@@ -336,7 +328,7 @@ def test_files_are_dealt_out_once_each_in_parts_of_about_the_same_size(tasks: in
     assert max(weights) <= sum(weights) / tasks + 2 * (64 * 2**10 + 101_000)
 
 
-def test_a_file_that_lies_across_the_border_between_two_tasks_goes_where_most_of_it_lies() -> None:
+def test_a_file_across_two_tasks_goes_to_the_one_with_most_of_it() -> None:
     sizes = {"a": 1_877_000, "b": 1_877_000, "c": 1_877_100, "d": 1_877_000}  # the border lies in the first bytes of c
     spans = [
         Span(p, [DataFile(0, 9, "", large, 0.0), DataFile(9, 10, "", 211_000, 0.0)], 10) for p, large in sizes.items()
@@ -368,12 +360,12 @@ def test_a_file_that_lies_across_the_border_between_two_tasks_goes_where_most_of
         ({"store_timeout": "soon"}, "store_timeout"),
     ],
 )
-def test_a_wrong_option_is_refused_with_what_is_allowed(options: dict[str, str], problem: str) -> None:
+def test_a_wrong_option_is_refused_with_the_allowed_values(options: dict[str, str], problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         asked(**options)
 
 
-def test_settings_that_ride_along_are_all_there_is_whatever_the_environment_of_sparks_process_says(
+def test_complete_settings_ignore_the_environment_of_sparks_process(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     settings = Settings.load(store_patience="60s", s3_access_key="mine", s3_secret_key="too")
@@ -388,16 +380,14 @@ def test_settings_that_ride_along_are_all_there_is_whatever_the_environment_of_s
     assert explicit_settings_as_options(Settings(poll_interval=2)) == {"poll_interval": "2.0"}
 
 
-def test_a_place_is_told_to_tasks_in_full_and_names_in_a_list_as_they_are(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_tasks_get_absolute_urls_and_partition_names_as_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     assert asked(path="state").url == f"file://{tmp_path}/state"
     assert asked(partitions='[" a", "b"]').partitions == frozenset({" a", "b"})
     assert asked(partitions=" a, b").partitions == frozenset({"a", "b"})
 
 
-async def test_a_batch_finds_dead_letters_that_were_published_while_they_were_listed(
+async def test_a_batch_finds_dead_letters_published_during_the_listing(
     store: Store, backend: Watched, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def passes_over_once(prefix: str, after: str = "", limit: int | None = None) -> Listing:

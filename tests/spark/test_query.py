@@ -1,4 +1,4 @@
-"""A function over a processor's output, run by Spark: what it may return, how it fails, goes on and stops."""
+"""A function over the output with a real Spark: results, failures, restarts and stops."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ from tests.spark.sink import Sink
 
 
 @needs_limits
-async def test_a_function_returns_a_dataframe_a_writer_or_a_query_that_it_started(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+async def test_a_function_may_return_a_dataframe_a_writer_or_a_query(spark: SparkSession, tmp_path: Path) -> None:
     fleet, sink = Fleet(str(tmp_path / "state")), Sink(tmp_path / "out")
     await fleet.commit(p0=30, p1=10)
     table = tmp_path / "table"
@@ -59,7 +57,7 @@ async def test_a_function_returns_a_dataframe_a_writer_or_a_query_that_it_starte
     assert spark.table("numbers_seen").count() == 36
 
 
-async def test_a_query_with_a_checkpoint_of_its_own_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+async def test_a_query_with_another_checkpoint_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     fleet = Fleet(str(tmp_path / "state"))
     await fleet.commit(p0=10)
 
@@ -72,9 +70,7 @@ async def test_a_query_with_a_checkpoint_of_its_own_is_refused(spark: SparkSessi
 
 
 @needs_limits
-async def test_a_query_that_fails_goes_on_from_its_checkpoint_and_repeats_nothing(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+async def test_a_failed_query_continues_from_its_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     fleet = Fleet(str(tmp_path / "state"))
     await fleet.commit(p0=40)
     failing = iter([False, True, True, False, True])
@@ -92,7 +88,7 @@ async def test_a_query_that_fails_goes_on_from_its_checkpoint_and_repeats_nothin
 
 
 @needs_limits
-async def test_a_container_that_is_away_for_a_while_is_waited_for(spark: SparkSession, tmp_path: Path) -> None:
+async def test_a_query_survives_a_missing_container(spark: SparkSession, tmp_path: Path) -> None:
     fleet, sink = Fleet(str(tmp_path / "state")), Sink(tmp_path / "out")
     await fleet.commit(p0=20)
     runs = Runs(
@@ -115,9 +111,7 @@ async def test_a_container_that_is_away_for_a_while_is_waited_for(spark: SparkSe
             runs.runner.stop()
 
 
-async def test_a_query_that_only_fails_is_given_up_with_the_line_that_failed(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+async def test_a_query_that_keeps_failing_is_given_up(spark: SparkSession, tmp_path: Path) -> None:
     fleet = Fleet(str(tmp_path / "state"))
     await fleet.commit(p0=10)
 
@@ -135,7 +129,7 @@ async def test_a_query_that_only_fails_is_given_up_with_the_line_that_failed(
 
 
 @needs_limits
-async def test_a_stop_lets_the_micro_batch_end_and_begins_no_other(spark: SparkSession, tmp_path: Path) -> None:
+async def test_a_stop_finishes_the_micro_batch_and_starts_no_other(spark: SparkSession, tmp_path: Path) -> None:
     fleet, begun, go_on = Fleet(str(tmp_path / "state")), threading.Event(), threading.Event()
     await fleet.commit(p0=40)
 
@@ -161,7 +155,7 @@ async def test_a_stop_lets_the_micro_batch_end_and_begins_no_other(spark: SparkS
     assert sink.rows() == fleet.expected()
 
 
-async def test_a_micro_batch_that_does_not_end_is_cut_off(spark: SparkSession, tmp_path: Path) -> None:
+async def test_a_stop_interrupts_a_micro_batch_that_takes_too_long(spark: SparkSession, tmp_path: Path) -> None:
     fleet, begun = Fleet(str(tmp_path / "state")), threading.Event()
     ends: list[str] = []
     await fleet.commit(p0=10)
@@ -197,7 +191,7 @@ async def test_a_micro_batch_that_does_not_end_is_cut_off(spark: SparkSession, t
         (lambda rows: rows.groupBy("n").count().writeStream.format("noop"), "Invalid streaming output mode: append"),
     ],
 )
-async def test_what_is_wrong_with_the_function_is_told_at_once(
+async def test_a_wrong_function_is_refused_without_a_retry(
     spark: SparkSession, tmp_path: Path, function: Any, says: str
 ) -> None:
     fleet = Fleet(str(tmp_path / "state"))
@@ -214,12 +208,12 @@ async def test_what_is_wrong_with_the_function_is_told_at_once(
         (lambda rows, table: None, "takes table; after the rows it may take: spark, checkpoint, trigger"),
     ],
 )
-def test_a_function_that_takes_something_else_is_refused(function: Any, says: str) -> None:
+def test_a_function_with_wrong_parameters_is_refused(function: Any, says: str) -> None:
     with pytest.raises(HandlerDefinitionError, match=says):
         Query("app:function", function, lambda spark: spark.range(0), "file:///c", {}, To())
 
 
-async def test_a_checkpoint_of_another_processor_is_wrong_use_that_is_not_tried_again(
+async def test_a_checkpoint_of_another_processor_is_refused_without_a_retry(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     one, other = Fleet(str(tmp_path / "one")), Fleet(str(tmp_path / "other"))
@@ -234,7 +228,7 @@ async def test_a_checkpoint_of_another_processor_is_wrong_use_that_is_not_tried_
     assert runs.runner.restarts == 0
 
 
-async def test_the_lag_counts_rows_that_are_committed_and_not_processed(tmp_path: Path) -> None:
+async def test_the_lag_counts_committed_rows_that_are_not_processed(tmp_path: Path) -> None:
     fleet = Fleet(str(tmp_path / "state"))
     await fleet.commit(p0=30, p1=10)
     output = Output("numbers")

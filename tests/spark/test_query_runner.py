@@ -1,4 +1,4 @@
-"""How a query is followed, started again and stopped, whatever Spark and the store do meanwhile. Without Spark."""
+"""Watching, restarting and stopping a query. Without Spark."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def attended(start: Callable[[bool], Any], limits: RunLimits | None = None) -> T
     return told
 
 
-def test_each_micro_batch_is_told_once_however_many_are_done_between_two_looks() -> None:
+def test_each_micro_batch_is_reported_once() -> None:
     reports = [
         report(5, 1, ran=True), report(6, 11, ran=False), report(6, 12, ran=True), report(7, 13, ran=True),
         report(8, 23, ran=False), report(8, 24, ran=True), report(9, 34, ran=False), report(9, 35, ran=True),
@@ -113,19 +113,19 @@ def failed() -> Query:
     return Query([], [0], StreamingQueryException("actorproc.errors.StoreUnavailable: http://minio: no answer"))
 
 
-def test_a_store_that_is_away_when_a_query_is_started_again_is_one_more_failure() -> None:
+def test_an_unavailable_store_at_a_restart_is_one_more_failure() -> None:
     last = Query([report(5, 1, ran=True)], [1])
     assert attended(starting(failed(), AWAY, AWAY, last), RunLimits(failures=4)) == [(5, True)]
     with pytest.raises(QueryFailed, match=r"^given up: 3 failures in a row, the last one: http://minio: no answer"):
         attended(starting(failed(), AWAY, AWAY, last), RunLimits(failures=3))
 
 
-def test_a_store_that_is_away_at_the_first_start_ends_it_at_once() -> None:
+def test_an_unavailable_store_at_the_first_start_is_final() -> None:
     with pytest.raises(StoreUnavailable):
         attended(starting(AWAY, failed()))
 
 
-def test_a_stop_does_not_wait_for_a_function_that_nothing_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_does_not_wait_for_a_blocked_function(monkeypatch: pytest.MonkeyPatch) -> None:
     returns, stopped_by = threading.Event(), []
 
     def stop() -> None:
@@ -157,7 +157,7 @@ def test_a_stop_does_not_wait_for_a_function_that_nothing_interrupts(monkeypatch
     assert said == ["spark.batch_cut_off", "spark.cut_off"]
 
 
-def test_what_ends_in_time_is_told_with_its_error() -> None:
+def test_finished_within_returns_in_time_or_raises() -> None:
     def fail() -> None:
         raise OSError("gone")
 

@@ -1,4 +1,4 @@
-"""What Spark sends to a task is acknowledged at once: it sends what the task is to read only then."""
+"""Unpickling a reader or writer in a task sends the pending TCP ACKs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def default_timeout(seconds: float) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kind", ["reader", "streamReader", "writer", "streamWriter"])
-async def test_a_task_that_got_its_reader_or_writer_owes_no_ack(tmp_path: Path, kind: str) -> None:
+async def test_unpickling_a_reader_or_writer_sends_pending_acks(tmp_path: Path, kind: str) -> None:
     async with Producer(str(tmp_path), partitions=1):
         pass
     options = {"path": str(tmp_path)} | ({} if kind.endswith("riter") else {"kind": "log"})

@@ -54,7 +54,7 @@ def rows(frame: DataFrame) -> Rows:
     return set(found)
 
 
-async def test_both_readers_give_what_was_committed_with_the_same_types(spark: SparkSession, tmp_path: Path) -> None:
+async def test_both_readers_return_the_same_rows_and_types(spark: SparkSession, tmp_path: Path) -> None:
     container = str(tmp_path / "state of 100% things")
     stream = Stream()
     stream.add("Zürich/1", 25)
@@ -69,9 +69,7 @@ async def test_both_readers_give_what_was_committed_with_the_same_types(spark: S
     assert expected[1].s is None
 
 
-async def test_what_a_session_says_of_timestamps_and_keywords_changes_no_column(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+async def test_session_options_do_not_change_columns(spark: SparkSession, tmp_path: Path) -> None:
     class Odd(PartitionHandler):
         output_schema = "order timestamp, plain struct<select: timestamp>"
 
@@ -103,9 +101,7 @@ async def test_what_a_session_says_of_timestamps_and_keywords_changes_no_column(
             spark.conf.unset(name)
 
 
-async def test_both_readers_pass_over_a_file_below_the_boundary_wherever_it_came_from(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+async def test_both_readers_skip_files_below_the_boundary(spark: SparkSession, tmp_path: Path) -> None:
     fleet = Fleet(str(tmp_path))
     await fleet.commit(p0=30, p1=30)
     layout = ProcessorLayout("numbers")
@@ -117,9 +113,7 @@ async def test_both_readers_pass_over_a_file_below_the_boundary_wherever_it_came
 
 
 @pytest.mark.parametrize("native", [True, False])
-async def test_columns_partitions_and_a_start_narrow_what_is_read(
-    spark: SparkSession, tmp_path: Path, native: bool
-) -> None:
+async def test_columns_partitions_and_a_start_limit_the_rows(spark: SparkSession, tmp_path: Path, native: bool) -> None:
     fleet = Fleet(str(tmp_path))
     await fleet.commit(p0=30, p1=30)
     await fleet.commit(Grown, p1=10)  # a column is added
@@ -136,9 +130,7 @@ async def test_columns_partitions_and_a_start_narrow_what_is_read(
     assert sorted(row.n for row in read(start_sequence=35).collect()) == [35, 36, 38, 39]
 
 
-async def test_the_data_source_works_without_our_functions_in_no_more_tasks_than_asked_for(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+async def test_the_data_source_alone_respects_the_tasks_option(spark: SparkSession, tmp_path: Path) -> None:
     fleet = Fleet(str(tmp_path))
     await fleet.commit(p0=60, p1=60, p2=60)
     reader = spark.read.format("actorproc").option("name", "numbers").option("tasks", "2")
@@ -200,7 +192,7 @@ async def test_output_on_s3_is_read_without_a_jar_and_no_secret_shows(
         read_output(spark, url, "numbers", settings=fleet.settings, native=True)
 
 
-async def test_what_is_not_there_is_said_by_name(spark: SparkSession, tmp_path: Path) -> None:
+async def test_missing_processors_columns_and_partitions_are_named(spark: SparkSession, tmp_path: Path) -> None:
     await Fleet(str(tmp_path)).commit(p0=5)
     container = str(tmp_path)
     with pytest.raises(errors.UsageError, match=r"no processor 'nmbers' at file://.*there are: numbers"):
@@ -241,7 +233,7 @@ class ConnectSession:
     read = readStream = Reader()  # noqa: N815
 
 
-async def test_a_wrong_argument_is_told_by_name_whichever_way_is_read(spark: SparkSession, tmp_path: Path) -> None:
+async def test_both_readers_refuse_a_wrong_argument(spark: SparkSession, tmp_path: Path) -> None:
     await Fleet(str(tmp_path)).commit(p0=5)
     names = "a list of names, at least one, each once"
     numbers = "a whole number, 0 or more, or such numbers by partition"

@@ -1,4 +1,4 @@
-"""Spark's own `s3a` on real S3 servers, with the small set of jars: reading, streams, and their checkpoints on S3."""
+"""Spark's own `s3a` on real S3 servers with the small set of JARs: reading, streams and checkpoints."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ from tests.spark.sink import Sink
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-async def test_spark_itself_reads_output_on_s3_and_keeps_its_checkpoints_there(
-    s3_server: S3Server, tmp_path: Path
-) -> None:
+async def test_spark_reads_output_and_keeps_checkpoints_on_s3(s3_server: S3Server, tmp_path: Path) -> None:
     url = await s3_server.new_url()
     checkpoints = (await s3_server.new_url()).replace("s3://", "s3a://")
     command = [

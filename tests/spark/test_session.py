@@ -1,4 +1,4 @@
-"""What Spark is told: of the machine, of S3, of places; and what it says, told in short. Without Spark."""
+"""Sessions, their options, URLs, and Spark's errors translated. Without Spark."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def options(master: str = "local[3,4]", **how: object) -> dict[str, str]:
     return session_options(master, app="test", **how)  # type: ignore[arg-type]
 
 
-def test_a_machine_of_its_own_gets_as_many_shuffle_partitions_as_cores_and_stays_on_loopback() -> None:
+def test_a_local_session_has_one_shuffle_partition_per_core() -> None:
     told = options()
     assert told["spark.sql.shuffle.partitions"] == "3"
     assert told["spark.driver.host"] == "127.0.0.1"
@@ -44,7 +44,7 @@ def test_a_machine_of_its_own_gets_as_many_shuffle_partitions_as_cores_and_stays
         ("spark://a:7077,b:7077", "spark://a:7077,b:7077"), ("k8s://https://host:443", "k8s://https://host:443"),
     ],
 )  # fmt: skip
-def test_a_task_on_this_machine_is_tried_again_unless_the_user_says_how_often(given: str, told: str) -> None:
+def test_a_local_task_gets_four_tries_by_default(given: str, told: str) -> None:
     assert options(given)["spark.master"] == told
 
 
@@ -61,7 +61,7 @@ def test_a_task_on_this_machine_is_tried_again_unless_the_user_says_how_often(gi
         ("local", {}, "[JAVA_GATEWAY_EXITED]", "printed above$"),
     ],
 )
-def test_why_spark_did_not_start_is_said_in_a_line(place: str, told: dict[str, str], raised: str, says: str) -> None:
+def test_a_failed_start_is_explained_in_one_line(place: str, told: dict[str, str], raised: str, says: str) -> None:
     class Dead(Session):
         def _start(self) -> Any:
             raise PySparkException(raised)
@@ -70,7 +70,7 @@ def test_why_spark_did_not_start_is_said_in_a_line(place: str, told: dict[str, s
         Dead(place, told).open()
 
 
-def test_executors_of_a_cluster_find_actorproc_and_the_users_modules_where_this_process_does() -> None:
+def test_executors_get_the_python_path_of_the_driver() -> None:
     told = options("spark://10.0.0.7:7077")
     assert (
         told["spark.executorEnv.PYTHONPATH"].split(os.pathsep)[:2] == list(dict.fromkeys([os.getcwd(), str(ROOT)]))[:2]
@@ -80,19 +80,19 @@ def test_executors_of_a_cluster_find_actorproc_and_the_users_modules_where_this_
     assert options("spark://127.0.0.1:7077")["spark.driver.host"] == "127.0.0.1"
 
 
-def test_arrow_leaves_out_its_checks_of_bounds_wherever_rows_arrive() -> None:
+def test_arrow_does_not_check_bounds_on_driver_and_executors() -> None:
     flag = "-Darrow.enable_unsafe_memory_access=true"
     assert flag in options()["spark.driver.extraJavaOptions"].split()
     assert flag in options("spark://10.0.0.7:7077")["spark.executor.extraJavaOptions"].split()
 
 
-def test_what_the_user_says_wins() -> None:
+def test_conf_overrides_our_options() -> None:
     assert (
         options(conf={"spark.sql.session.timeZone": "Europe/Berlin"})["spark.sql.session.timeZone"] == "Europe/Berlin"
     )
 
 
-def test_a_place_on_s3_brings_the_jars_and_the_keys_and_the_keys_are_not_shown() -> None:
+def test_s3_brings_jars_and_keys_and_keys_are_redacted() -> None:
     told = options(urls=["s3a://bucket/checkpoint"], packages=["io.delta:delta:1"], settings=S3)
     packages = told["spark.jars.packages"].split(",")
     assert packages[0] == "io.delta:delta:1"
@@ -128,7 +128,7 @@ def test_a_place_on_s3_brings_the_jars_and_the_keys_and_the_keys_are_not_shown()
         ("abfss://c@account.dfs.core.windows.net/c", "abfss://c@account.dfs.core.windows.net/c"),
     ],
 )
-def test_places_are_given_to_spark_as_it_spells_them(given: str, as_spark_has_it: str) -> None:
+def test_urls_are_given_to_spark_in_its_spelling(given: str, as_spark_has_it: str) -> None:
     assert spark_url(given, S3) == as_spark_has_it
 
 
@@ -148,7 +148,7 @@ def test_a_relative_path_is_below_the_working_directory(tmp_path: Path, monkeypa
         ("/data", "file:///data/state"),
     ],
 )
-def test_a_checkpoint_inside_what_the_processor_keeps_is_refused(url: str, container: str) -> None:
+def test_a_checkpoint_inside_the_processors_folder_is_refused(url: str, container: str) -> None:
     with pytest.raises(
         UsageError,
         match=r"--checkpoint '.*' overlaps the folder of processor Delays at .*Choose a location outside it",
@@ -156,14 +156,14 @@ def test_a_checkpoint_inside_what_the_processor_keeps_is_refused(url: str, conta
         check_outside("--checkpoint", url, container, "Delays", S3)
 
 
-def test_a_link_to_what_the_processor_keeps_is_that_place(tmp_path: Path) -> None:
+def test_a_link_into_the_processors_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "state")
     with pytest.raises(UsageError, match="overlaps the folder of processor Delays"):
         check_outside("--checkpoint", f"{tmp_path}/link/Delays/c", f"file://{tmp_path}/state", "Delays", S3)
 
 
 @pytest.mark.parametrize("url", ["/data/state/Delays2", "/data/spark/Delays", "/data/state/spark", "s3://data/state"])
-def test_a_checkpoint_beside_it_is_not(url: str) -> None:
+def test_a_checkpoint_beside_the_processors_folder_is_accepted(url: str) -> None:
     check_outside("--checkpoint", url, "file:///data/state", "Delays", S3)
 
 
@@ -181,7 +181,7 @@ Identifier: [id = 0c6b, runId = 2a23]
 """
 
 
-def test_of_a_python_traceback_the_error_and_the_users_own_lines_are_left() -> None:
+def test_a_python_traceback_is_cut_to_the_users_frames() -> None:
     assert shorten(PYTHON.format(error="ValueError: boom at 15000")) == (
         'ValueError: boom at 15000\n  File "/home/me/app.py", line 17, in boom\n'
         '    if n == 15000: raise ValueError("boom at 15000")\n                   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^'
@@ -189,7 +189,7 @@ def test_of_a_python_traceback_the_error_and_the_users_own_lines_are_left() -> N
 
 
 @pytest.mark.parametrize("folder", ["/home/me/actorproc/examples", "/home/me/pyspark", "/srv/python/app"])
-def test_the_users_own_lines_are_left_whatever_their_folder_is_called(folder: str) -> None:
+def test_the_users_frames_stay_whatever_their_folder_is_called(folder: str) -> None:
     trace = PYTHON.replace("/home/me", folder).format(error="ValueError: boom")
     assert f'File "{folder}/app.py", line 17, in boom' in shorten(trace)
 
@@ -204,13 +204,13 @@ def test_the_users_own_lines_are_left_whatever_their_folder_is_called(folder: st
         "/opt/spark/python/pyspark/worker.py",
     ],
 )
-def test_lines_of_spark_and_of_ours_are_not(file: str) -> None:
+def test_frames_of_spark_and_actorproc_are_removed(file: str) -> None:
     assert file not in shorten(
         PYTHON.replace("/venv/site-packages/pyspark/worker.py", file).format(error="ValueError: x")
     )
 
 
-def test_of_a_java_error_its_first_line_is_left() -> None:
+def test_a_java_error_is_cut_to_its_first_line() -> None:
     text = "[STREAM_FAILED] Query [id = a, runId = b] terminated with exception: Job aborted: no space SQLSTATE: XXKST\n=== x"
     assert shorten(text) == "Job aborted: no space"
 
@@ -229,14 +229,14 @@ def test_of_a_java_error_its_first_line_is_left() -> None:
         ("ValueError: boom", QueryFailed, "^app:f: ValueError: boom"),
     ],
 )
-def test_what_actorproc_said_in_a_process_of_sparks_is_said_again(raised: str, kind: type, says: str) -> None:
+def test_our_errors_in_sparks_processes_are_raised_again(raised: str, kind: type, says: str) -> None:
     from pyspark.errors import StreamingQueryException
 
     with pytest.raises(kind, match=says):
         raise translate_error(StreamingQueryException(message=PYTHON.format(error=raised)), "app:f")
 
 
-def test_an_error_of_the_functions_own_is_told_with_its_place() -> None:
+def test_an_error_of_the_function_names_its_line() -> None:
     try:
         raise KeyError("nope")
     except KeyError as error:
@@ -246,7 +246,7 @@ def test_an_error_of_the_functions_own_is_told_with_its_place() -> None:
 
 
 @pytest.mark.parametrize("kind", ["SQL", "DataFrame"])
-def test_what_spark_refuses_is_not_logged_by_pyspark_as_well(kind: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_pyspark_does_not_log_a_refused_query(kind: str, capfd: pytest.CaptureFixture[str]) -> None:
     class Opened(Session):
         def _start(self) -> Any:
             return None
@@ -261,7 +261,7 @@ def test_what_spark_refuses_is_not_logged_by_pyspark_as_well(kind: str, capfd: p
     assert capfd.readouterr().err == ""
 
 
-def test_what_py4j_logs_when_java_has_ended_is_not_shown_beside_the_error() -> None:
+def test_py4j_does_not_log_that_java_has_exited() -> None:
     def record(path: str) -> logging.LogRecord:
         return logging.LogRecord("root", logging.ERROR, path, 1, "Exception while sending command.", None, None)
 
@@ -292,7 +292,7 @@ class Remote(ConnectSession):
         return SimpleNamespace(client=SimpleNamespace(set_retry_policies=self.asked.append), stop=stop)
 
 
-def test_a_server_that_never_answers_is_given_up_and_said_to_be_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connect_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("grpc", reason="Spark Connect: install the extra 'connect'")
     said: list[str] = []
     monkeypatch.setattr(actorproc.spark.session, "log", SimpleNamespace(info=lambda event, **_: said.append(event)))
@@ -314,14 +314,14 @@ def test_a_malformed_connect_url_is_a_usage_error_without_the_token(url: str) ->
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_a_query_that_fails_on_a_server_leaves_no_session_there(gone: bool) -> None:
+def test_reopening_stops_the_old_session_on_the_server(gone: bool) -> None:
     remote = Remote(gone=gone)
     first = remote.open()
     assert remote.reopen() is not first
     assert remote.asked == ["start 0", [], "stop 0", "start 3"], "asked to end once, before there is another"
 
 
-def test_a_server_that_does_not_answer_keeps_nobody_from_a_new_session(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unresponsive_server_does_not_block_a_new_session(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = threading.Event()
     monkeypatch.setattr(actorproc.spark.session, "_CLOSE_TIMEOUT", 0.01)
     remote = Remote()

@@ -31,9 +31,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @needs_limits
-async def test_available_now_reads_within_its_limits_and_goes_on_where_it_ended(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+async def test_available_now_respects_limits_and_continues(spark: SparkSession, tmp_path: Path) -> None:
     fleet, sink, checkpoint = Fleet(str(tmp_path / "state")), Sink(tmp_path / "out"), tmp_path / "checkpoint"
     await fleet.commit(p0=40, p1=10)
 
@@ -50,9 +48,7 @@ async def test_available_now_reads_within_its_limits_and_goes_on_where_it_ended(
     assert sink.rows() == fleet.expected()
 
 
-async def test_available_now_goes_to_the_end_also_after_a_crash_in_a_micro_batch(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+async def test_available_now_reads_to_the_end_after_a_crash(spark: SparkSession, tmp_path: Path) -> None:
     fleet, sink, checkpoint = Fleet(str(tmp_path / "state")), Sink(tmp_path / "out"), tmp_path / "checkpoint"
     await fleet.commit(p0=20)
     frame = stream_output(spark, str(fleet.container), "numbers")
@@ -66,9 +62,7 @@ async def test_available_now_goes_to_the_end_also_after_a_crash_in_a_micro_batch
 
 
 @pytest.mark.skipif(LIMITS, reason="this PySpark has limits")
-async def test_limits_are_refused_where_spark_has_none_and_all_there_is_is_read_without(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+async def test_limits_are_refused_before_pyspark_4_2(spark: SparkSession, tmp_path: Path) -> None:
     fleet, sink, checkpoint = Fleet(str(tmp_path / "state")), Sink(tmp_path / "out"), tmp_path / "checkpoint"
     await fleet.commit(p0=40, p1=10)
     limited = stream_output(spark, str(fleet.container), "numbers", max_files=2)
@@ -81,7 +75,7 @@ async def test_limits_are_refused_where_spark_has_none_and_all_there_is_is_read_
 
 
 @minio_is_long
-async def test_a_stream_on_s3_that_is_stopped_and_started_again_reads_each_row_once(
+async def test_a_restarted_stream_on_s3_reads_each_row_once(
     spark: SparkSession, s3_server: S3Server, tmp_path: Path
 ) -> None:
     fleet = Fleet(await s3_server.new_url(), s3_server.settings)
@@ -115,9 +109,7 @@ async def test_sparks_own_file_stream_reads_the_same(spark: SparkSession, tmp_pa
         stream_output(spark, str(fleet.container), "numbers", native=True, max_rows=5)
 
 
-async def test_a_checkpoint_whose_files_are_gone_or_that_is_anothers_is_refused(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+async def test_a_checkpoint_with_lost_files_or_of_another_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     fleet, checkpoint = Fleet(str(tmp_path / "state")), tmp_path / "checkpoint"
     sink = Sink(tmp_path / "out")
     await fleet.commit(p0=20)

@@ -107,9 +107,7 @@ class Driver:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", FORMATS)
-async def test_a_table_has_each_row_once_although_the_driver_is_killed_right_after_a_commit(
-    kind: Format, tmp_path: Path
-) -> None:
+async def test_a_table_has_each_row_once_after_a_kill_at_a_commit(kind: Format, tmp_path: Path) -> None:
     python = environment(kind.pyspark)
     departures, flights = load_departures(), Flights(str(tmp_path / "state"))
     driver = Driver(kind, python, flights.container, tmp_path)

@@ -1,4 +1,4 @@
-"""Real Spark queries as registered readers: what they have not finished stays, and they go on after a trim."""
+"""Real Spark queries as registered readers: unread files stay, and queries continue after a trim."""
 
 from __future__ import annotations
 
@@ -37,9 +37,7 @@ async def trim_now(kept: RetainedDataset) -> Trim:
 
 
 @needs_limits
-async def test_a_query_that_fails_in_a_micro_batch_finds_all_of_it_after_a_trim(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+async def test_a_failed_micro_batch_is_complete_after_a_trim(spark: SparkSession, tmp_path: Path) -> None:
     fleet, state, checkpoint = Fleet(str(tmp_path / "state")), tmp_path / "state", tmp_path / "checkpoint"
     failing = True
 
@@ -72,7 +70,7 @@ async def test_a_query_that_fails_in_a_micro_batch_finds_all_of_it_after_a_trim(
 
 
 @pytest.mark.long
-async def test_a_query_on_a_log_holds_what_it_has_not_read(spark: SparkSession, tmp_path: Path) -> None:
+async def test_a_query_on_a_log_holds_back_unread_records(spark: SparkSession, tmp_path: Path) -> None:
     log, sink = tmp_path / "events", Sink(tmp_path / "out")
     checkpoint = tmp_path / "checkpoint"
 

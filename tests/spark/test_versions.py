@@ -1,4 +1,4 @@
-"""The tests of this folder, run with the oldest PySpark that is supported. The suite itself runs the newest."""
+"""The tests of this folder with the oldest supported PySpark. The suite itself runs the newest."""
 
 from __future__ import annotations
 

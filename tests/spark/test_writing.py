@@ -1,4 +1,4 @@
-"""DataFrames into a log with a real Spark, as batch and stream: each row once, whatever tasks and drivers do twice."""
+"""DataFrames into a log with a real Spark, batch and stream: each row once, although tasks and drivers repeat."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ async def test_a_job_that_fails_appends_nothing_and_leaves_nothing(spark: SparkS
     assert await staged(url) == []
 
 
-async def test_a_job_with_a_transaction_appends_once_however_often_it_runs(spark: SparkSession, tmp_path: Path) -> None:
+async def test_a_job_with_a_transaction_appends_once(spark: SparkSession, tmp_path: Path) -> None:
     url = str(tmp_path / "events")
     for _ in range(2):
         save(numbers(spark, 20, 1), url, logPartitions="2", transaction="daily", batch="3")
@@ -176,7 +176,7 @@ async def test_a_micro_batch_that_is_run_again_repeats_nothing(spark: SparkSessi
     assert await values(url) == Counter(dict.fromkeys(range(150), 2))
 
 
-async def test_a_later_micro_batch_makes_no_new_log_where_the_old_one_is_gone(tmp_path: Path) -> None:
+async def test_a_later_micro_batch_does_not_create_a_missing_log(tmp_path: Path) -> None:
     url = str(tmp_path / "mount" / "events")
 
     def writer() -> StreamWriter:
@@ -197,7 +197,7 @@ async def test_a_later_micro_batch_makes_no_new_log_where_the_old_one_is_gone(tm
     assert await values(url) == Counter(range(3))
 
 
-async def test_a_micro_batch_that_was_begun_is_finished_though_no_row_is_found_again(tmp_path: Path) -> None:
+async def test_a_begun_micro_batch_is_finished_without_rows(tmp_path: Path) -> None:
     url = str(tmp_path / "events")
     async with open_store(url) as store:
         await create_log(store, 2)
@@ -283,7 +283,7 @@ def test_a_header_without_a_name_is_refused(headers: list[Any]) -> None:
         ({"store_timeout": "soon"}, "store_timeout"),
     ],
 )
-def test_a_wrong_option_is_refused_with_what_is_allowed(options: dict[str, str], problem: str) -> None:
+def test_a_wrong_option_is_refused_with_the_allowed_values(options: dict[str, str], problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         parse_write_options({"path": "events", **options}, stream=False)
 
@@ -294,14 +294,12 @@ def test_a_stream_has_no_transaction_but_its_own() -> None:
         parse_write_options({"path": "events", "transaction": "t"}, stream=True)
 
 
-def test_a_stream_may_have_a_name_of_its_own_which_spark_hands_on_as_an_option() -> None:
+def test_a_stream_may_have_a_query_name() -> None:
     given = {"path": "events", "checkpointLocation": "here", "queryName": "alerts"}
     assert parse_write_options(given, stream=True).url == f"file://{Path.cwd()}/events"
 
 
-async def test_a_log_that_is_missing_or_otherwise_or_to_be_overwritten_is_refused(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+async def test_a_missing_or_different_log_and_overwriting_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     url = str(tmp_path / "events")
     with pytest.raises(
         PySparkException, match=r'there is no log at file://.*/events: create it .*\.option\("logPartitions", 8\)'
@@ -316,9 +314,7 @@ async def test_a_log_that_is_missing_or_otherwise_or_to_be_overwritten_is_refuse
     assert await values(url) == Counter([0])
 
 
-async def test_a_function_over_output_writes_to_a_log_from_whatever_thread_it_is_started(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+async def test_a_function_writes_to_a_log_from_any_thread(spark: SparkSession, tmp_path: Path) -> None:
     fleet, url = Fleet(str(tmp_path / "state")), str(tmp_path / "events")
     await fleet.commit(p0=30, p1=10)
     sink = Sink("actorproc", url, options={"logPartitions": "2"})

@@ -1,4 +1,4 @@
-"""A stream into a log whose driver is killed while it appends. Alone in its file: each run has a Java of its own."""
+"""A stream into a log whose driver is killed while it appends. Alone in its file: it starts its own Java."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def killed(process: subprocess.Popen[bytes], log: Path, random: Random) -> bool:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-async def test_a_driver_killed_again_and_again_while_it_appends_repeats_and_loses_nothing(tmp_path: Path) -> None:
+async def test_a_driver_killed_while_appending_loses_and_repeats_nothing(tmp_path: Path) -> None:
     source, log, checkpoint = (tmp_path / name for name in ("source", "log", "checkpoint"))
     expected: Counter[int] = Counter(range(BATCHES * RECORDS))
     for batch in range(BATCHES):
