@@ -1,4 +1,4 @@
-"""What a newcomer is told to type, as written: in an empty folder, by a shell."""
+"""The commands of README and pages, run by a shell in an empty folder."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def commands(page: str, heading: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_newcomer_who_types_what_the_readme_says_sees_what_it_promises(tmp_path: Path) -> None:
+def test_the_commands_of_the_readme_show_what_it_promises(tmp_path: Path) -> None:
     shell = Shell(tmp_path)
     (shell.folder / "app.py").write_text(re.findall(r"```python\n(# app\.py\n.*?)```", README, re.DOTALL)[0])
     first, service = commands(README, "Try a handler of your own")
@@ -85,7 +85,7 @@ def test_the_tutorial_works_as_written(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(1500)
-def test_a_newcomer_gets_from_nothing_to_a_windowed_table_with_the_commands_of_the_page_on_spark(
+def test_the_commands_of_the_spark_page_make_a_windowed_table(
     tmp_path: Path,
 ) -> None:
     pytest.importorskip("pyspark.sql", reason="pyspark is not installed")

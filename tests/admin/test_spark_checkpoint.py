@@ -1,4 +1,4 @@
-"""Spark's own checkpoint, as it lies in a folder: which position counts, and what is refused."""
+"""Positions of Spark queries, read from their checkpoints in a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trimming the output: what goes, what stays, and that nobody is hurt however it is interrupted."""
+"""Trimming an output: what is deleted, what is held, and interruptions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def hold(kept: RetainedDataset, name: str, **positions: int) -> None:
     )
 
 
-async def test_without_readers_all_goes_that_is_old_but_the_newest_file(
+async def test_without_readers_all_old_files_but_the_newest_go(
     place: Place, fleet: Fleet, kept: RetainedOutput
 ) -> None:
     await fleet.commit(p0=50, p1=10)
@@ -94,7 +94,7 @@ async def test_the_slowest_reader_holds_and_is_named(place: Place, fleet: Fleet,
     assert await place.numbers(OUTPUT) == [4]
 
 
-async def test_a_reader_that_cannot_be_asked_or_has_not_begun_holds_everything(
+async def test_a_reader_without_a_known_position_holds_everything(
     place: Place, fleet: Fleet, kept: RetainedOutput, tmp_path: Path
 ) -> None:
     await fleet.commit(p0=50, p1=50)
@@ -114,7 +114,7 @@ async def test_a_reader_that_cannot_be_asked_or_has_not_begun_holds_everything(
     assert trimmed.files == 0
 
 
-async def test_a_reader_that_comes_too_late_is_refused_by_partition_and_number(
+async def test_a_late_reader_is_refused_with_partition_and_number(
     place: Place, fleet: Fleet, kept: RetainedOutput
 ) -> None:
     await fleet.commit(p0=50)
@@ -182,7 +182,7 @@ class Dying(MemoryStore):
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before it", "after it"])
-async def test_killed_at_any_change_nothing_is_lost_and_the_next_trim_completes_it(after: bool) -> None:
+async def test_a_trim_killed_at_any_change_is_completed_by_the_next(after: bool) -> None:
     steps = 0
     while True:
         clock = Later()
@@ -219,7 +219,7 @@ async def test_two_trims_at_once_do_no_harm(place: Place, fleet: Fleet, kept: Re
     assert await place.numbers(OUTPUT) == [3, 4]
 
 
-async def test_what_lands_late_below_the_boundary_is_void_and_swept_by_the_next_trim(
+async def test_a_late_file_below_the_boundary_is_void_and_swept(
     place: Place, fleet: Fleet, kept: RetainedOutput
 ) -> None:
     await fleet.commit(p0=50)
@@ -235,9 +235,7 @@ async def test_what_lands_late_below_the_boundary_is_void_and_swept_by_the_next_
     assert await place.numbers(OUTPUT) == [4]
 
 
-async def test_dead_letters_beside_a_commit_go_with_it_and_published_ones_stay(
-    place: Place, kept: RetainedOutput
-) -> None:
+async def test_large_letters_go_with_their_commit_and_published_ones_stay(place: Place, kept: RetainedOutput) -> None:
     fleet = Fleet(place.store, {"dead_letter_limit": 1.0})
     fleet.stream.add("0", 1)
     fleet.stream.append("0", [os.urandom(5 * 2**20).hex().encode()])  # no number, and too large for a footer
@@ -251,9 +249,7 @@ async def test_dead_letters_beside_a_commit_go_with_it_and_published_ones_stay(
     assert 1 in [letter["sequence"] async for letter in dead_letters(place.store, LAYOUT)]
 
 
-async def test_letters_beside_a_commit_that_was_never_made_go_when_its_number_goes(
-    place: Place, kept: RetainedOutput
-) -> None:
+async def test_large_letters_without_a_commit_go_with_their_number(place: Place, kept: RetainedOutput) -> None:
     """A host died between the two, or another was faster; or it wakes up now, and puts them below the boundary."""
     fleet = Fleet(place.store)
     await fleet.commit(p0=40)
@@ -313,7 +309,7 @@ class AllOld(RetainedOutput):
         return 10**9
 
 
-async def test_a_plan_lists_much_at_once_and_keeps_nothing_of_it() -> None:
+async def test_a_plan_lists_large_pages_in_constant_memory() -> None:
     count = 60_000
     store = Store(Many(count))
     tracemalloc.start()
@@ -327,7 +323,7 @@ async def test_a_plan_lists_much_at_once_and_keeps_nothing_of_it() -> None:
     assert peak < 200 * count, f"{peak / count:.0f} bytes a file"
 
 
-async def test_what_was_planned_goes_file_by_file_and_each_is_told_of() -> None:
+async def test_each_deleted_file_is_reported() -> None:
     backend = Many(2500)
     deleted: list[int] = []
     planned = await trim(
@@ -337,7 +333,7 @@ async def test_what_was_planned_goes_file_by_file_and_each_is_told_of() -> None:
     assert (planned.files, backend.gone) == (2499, 2499)
 
 
-async def test_a_processor_goes_on_while_it_is_trimmed_and_a_new_reader_follows_it(
+async def test_a_processor_and_its_reader_continue_during_trims(
     place: Place, fleet: Fleet, kept: RetainedOutput
 ) -> None:
     """Commit, read, trim, over and over: the reader gets each row once, and what it has read goes."""

@@ -1,4 +1,4 @@
-"""Trimming an output that was compacted: originals go behind the switch, compacted files behind the readers."""
+"""Trimming a compacted output: originals, compacted files and their readers."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ async def left(place: Place) -> tuple[list[int], list[int]]:
     return await place.numbers(LAYOUT.output_dir("0")), await place.numbers(LAYOUT.compacted_dir("0"))
 
 
-async def test_originals_go_an_hour_after_the_switch_and_compacted_files_when_readers_have_passed_them(
-    place: Place, fleet: Fleet, kept: RetainedOutput
-) -> None:
+async def test_originals_go_an_hour_after_compaction(place: Place, fleet: Fleet, kept: RetainedOutput) -> None:
     await fleet.commit(p0=50)
     await hold(kept, 2)
     place.wait(2 * HOUR)
@@ -64,7 +62,7 @@ async def test_originals_go_an_hour_after_the_switch_and_compacted_files_when_re
     assert (await trim(kept, SETTINGS)).files == 0
 
 
-async def test_old_rows_that_nobody_holds_go_at_once_though_compacted_a_moment_ago(
+async def test_old_rows_without_a_reader_go_right_after_compaction(
     place: Place, fleet: Fleet, kept: RetainedOutput
 ) -> None:
     await fleet.commit(p0=50)
@@ -75,7 +73,7 @@ async def test_old_rows_that_nobody_holds_go_at_once_though_compacted_a_moment_a
     assert await left(place) == ([4], [])
 
 
-async def test_rows_stay_as_long_as_they_are_young_wherever_they_are(
+async def test_young_rows_stay_in_originals_and_compacted_files(
     place: Place, fleet: Fleet, kept: RetainedOutput
 ) -> None:
     await fleet.commit(p0=30)

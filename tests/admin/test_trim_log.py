@@ -1,4 +1,4 @@
-"""Trimming a log: its processors hold it, and producers, processors and replays go on after it."""
+"""Trimming a log: processors hold it; producers, processors and replays continue."""
 
 from __future__ import annotations
 
@@ -125,9 +125,7 @@ async def test_a_reader_in_the_midst_of_a_file_keeps_it(place: Place, kept_log: 
     assert await place.numbers(LOG) == [10, 20]
 
 
-async def test_a_log_that_may_only_be_read_is_processed_with_a_warning(
-    container: Store, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_read_only_log_is_processed_with_a_warning(container: Store, caplog: pytest.LogCaptureFixture) -> None:
     class ReadOnly(MemoryStore):
         async def put_if_absent(self, key: str, body: bytes) -> str:
             if key == READERS:
@@ -162,9 +160,7 @@ async def test_a_late_file_below_the_boundary_is_nobodys(place: Place, kept_log:
     assert await place.numbers(LOG) == [20]
 
 
-async def test_a_processor_that_registers_late_begins_nowhere_below_what_is_decided_though_nothing_is_deleted_yet(
-    place: Place, container: Store
-) -> None:
+async def test_a_late_processor_begins_at_the_decided_boundary(place: Place, container: Store) -> None:
     await produce(place.store, 10, 10, 10)
     assert await decide(place.store, READERS, await read_registry(place.store, READERS), {"0": 20})
     source = LogSource(place.store, settings=SETTINGS)
@@ -175,7 +171,7 @@ async def test_a_processor_that_registers_late_begins_nowhere_below_what_is_deci
     assert len(await values(source, "0", "20")) == 10
 
 
-async def test_a_time_is_found_although_a_file_in_between_was_trimmed(place: Place, kept_log: RetainedLog) -> None:
+async def test_a_start_time_is_found_although_a_file_was_trimmed(place: Place, kept_log: RetainedLog) -> None:
     """A producer that lost a race says in its file that it knows of nothing before: the files in between speak for
     themselves, if they are there."""
     async with Producer(place.store, partitions=1, clock=place.clock) as slow:
@@ -196,7 +192,7 @@ async def test_a_time_is_found_although_a_file_in_between_was_trimmed(place: Pla
     assert await source.start("0", START + timedelta(seconds=23)) == "22+1"
 
 
-async def test_an_append_that_slept_while_its_place_was_trimmed_says_so_and_the_next_one_finds_the_end() -> None:
+async def test_an_append_that_slept_through_a_trim_fails() -> None:
     clock = Later()
     truth = MemoryStore(clock=clock)
     asleep = False
@@ -259,9 +255,7 @@ async def test_an_unfinished_replay_below_the_boundary_is_refused(place: Place, 
             await replay.file(letters)
 
 
-async def test_a_replay_whose_segment_was_trimmed_is_refused_beside_a_void_segment(
-    place: Place, kept_log: RetainedLog, container: Store
-) -> None:
+async def test_a_replay_of_a_trimmed_segment_is_refused(place: Place, kept_log: RetainedLog, container: Store) -> None:
     await produce(place.store, 10)
     slept = await place.store.get(log_file("0", 0))
     assert slept is not None

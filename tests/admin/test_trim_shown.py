@@ -1,4 +1,4 @@
-"""What `actorproc trim` tells of what goes."""
+"""The summary of `actorproc trim`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from tests.output.test_compaction import compact
 from tests.spark.committing import Fleet
 
 
-async def test_the_numbers_are_the_lowest_and_the_highest_whichever_of_the_files_are_compacted(
-    place: Place, fleet: Fleet, kept: RetainedOutput
-) -> None:
+async def test_numbers_cover_originals_and_compacted_files(place: Place, fleet: Fleet, kept: RetainedOutput) -> None:
     await fleet.commit(p0=50)
     place.wait(2 * HOUR)
     await compact(place.store)

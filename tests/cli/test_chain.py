@@ -1,4 +1,4 @@
-"""A second processor over the first one's output, with the commands that people type."""
+"""A second processor over the output of the first, by commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.cli.conftest import QUICK_OPTIONS, Run, actorproc
 SECOND = ["--name", "late", "--container", "second"]
 
 
-def test_a_chain_is_served_to_its_end_and_status_shows_its_lag(run: Run, state: Path, tmp_path: Path) -> None:
+def test_a_second_processor_reads_the_output_of_the_first(run: Run, state: Path, tmp_path: Path) -> None:
     first = copytree(state, tmp_path / "first") / "state"  # a processor that reads it registers there
     source = ["--source", f"{OUTPUT_SCHEME}file://{first}/Delays"]
     rows = "output_schema=tail string NOT NULL, delay double"

@@ -1,4 +1,4 @@
-"""Files that are damaged or hold what they should not: commands name the file and what to do about it."""
+"""Corrupt files: commands name the file and a remedy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def damaged(run: Run, *arguments: object) -> str:
     return str(said)
 
 
-def test_damage_is_said_with_the_place_and_a_remedy_on_one_line(run: Run, state: Path, tmp_path: Path) -> None:
+def test_a_corrupt_file_is_one_error_line_with_a_remedy(run: Run, state: Path, tmp_path: Path) -> None:
     place, source = tmp_path / "state", tmp_path / "events"
     shutil.copytree(state / "state", place)
     shutil.copytree(state / "events", source)
@@ -73,7 +73,7 @@ def test_damage_is_said_with_the_place_and_a_remedy_on_one_line(run: Run, state:
         (["time"], "soon", ["status"]),
     ],
 )
-def test_a_checkpoint_with_a_value_of_a_wrong_type_is_named(
+def test_a_checkpoint_with_a_wrong_type_is_named(
     run: Run, state: Path, tmp_path: Path, path: list[str], value: object, commands: list[str]
 ) -> None:
     shutil.copytree(state / "state", tmp_path / "state")
@@ -99,7 +99,7 @@ def test_a_checkpoint_with_a_value_of_a_wrong_type_is_named(
         (["headers"], [{}], "missing required field `key` - at `$.headers[0]`"),
     ],
 )
-def test_a_dead_letter_with_a_value_of_a_wrong_type_is_named(
+def test_a_dead_letter_with_a_wrong_type_is_named(
     run: Run, state: Path, tmp_path: Path, path: list[str], value: object, says: str
 ) -> None:
     place = tmp_path / "state"
@@ -137,9 +137,7 @@ def test_a_damaged_output_file_is_named(run: Run, state: Path, tmp_path: Path) -
     assert "Traceback" not in result.output
 
 
-async def test_a_file_with_text_that_is_none_is_named_here_and_by_who_reads_it_as_a_source(
-    run: Run, state: Path, tmp_path: Path
-) -> None:
+async def test_an_output_file_with_invalid_text_is_named(run: Run, state: Path, tmp_path: Path) -> None:
     shutil.copytree(state / "state", tmp_path / "state")
     key = LAYOUT.output_file("0", 0)
     path = tmp_path / "state" / key
@@ -158,9 +156,7 @@ async def test_a_file_with_text_that_is_none_is_named_here_and_by_who_reads_it_a
 
 
 @pytest.mark.parametrize("column", range(3))
-def test_a_byte_that_was_changed_in_an_output_file_is_noticed(
-    run: Run, state: Path, tmp_path: Path, column: int
-) -> None:
+def test_a_changed_byte_in_an_output_file_is_noticed(run: Run, state: Path, tmp_path: Path, column: int) -> None:
     shutil.copytree(state / "state", tmp_path / "state")
     key = LAYOUT.output_file("0", 0)
     body = bytearray((tmp_path / "state" / key).read_bytes())

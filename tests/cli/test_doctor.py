@@ -1,4 +1,4 @@
-"""`actorproc doctor`: it proves a store or says what is wrong with it, and leaves nothing there."""
+"""`actorproc doctor`: it checks a store, and leaves nothing there."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ def test_doctor_proves_a_folder_and_leaves_nothing_in_it(run: Run, tmp_path: Pat
     assert files == []
 
 
-def test_doctor_tells_no_s3_endpoint_of_a_folder_and_no_sign_of_a_zero(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_of_a_folder_has_no_endpoint(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACTORPROC_S3_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr(doctor, "round", lambda *_: -0.0, raising=False)
     assert orjson.loads(run("doctor", tmp_path, "--json").stdout)["endpoint"] is None
@@ -50,7 +48,7 @@ def test_doctor_fails_a_store_that_ignores_conditions(
     assert "NOT safe to use: create if absent" in result.stdout
 
 
-def test_doctor_tells_of_a_store_that_refuses_every_match_and_leaves_nothing_in_it(
+def test_doctor_reports_a_store_that_refuses_every_match(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from actorproc.errors import ConditionFailed
@@ -71,9 +69,7 @@ def test_doctor_tells_of_a_store_that_refuses_every_match_and_leaves_nothing_in_
     assert files == []
 
 
-def test_doctor_leaves_nothing_in_a_store_that_fails_while_it_is_measured(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_leaves_nothing_in_a_failing_store(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from actorproc.errors import StoreRefused
     from actorproc.stores.folder import FolderStore
 

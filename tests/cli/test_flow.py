@@ -1,4 +1,4 @@
-"""Whole flows with real processes: from lines to rows and dead letters, through workers that are killed."""
+"""Whole flows with real processes: from lines to rows and dead letters, through killed workers."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def produce(run: Run) -> None:
     assert result.exit_code == 0, result.output
 
 
-def test_lines_become_rows_and_dead_letters_that_are_replayed_once_and_purged(run: Run, folder: Path) -> None:
+def test_lines_become_rows_and_dead_letters_that_are_replayed_once(run: Run, folder: Path) -> None:
     with (folder / "flights.jsonl").open("rb") as stdin:
         produced = actorproc(
             "produce", "--log", "events", "--partitions", "4", "--key", "tail", "-", cwd=folder, stdin=stdin
@@ -169,7 +169,7 @@ def test_a_reader_that_leaves_ends_output_quietly(run: Run, folder: Path) -> Non
     assert len(piped.stdout.splitlines()) == 1
 
 
-def test_a_worker_killed_is_started_again_and_every_row_comes_once(run: Run) -> None:
+def test_a_killed_worker_is_restarted_and_every_row_comes_once(run: Run) -> None:
     produce(run)
     with served("--host", "w", "--workers", 2) as (process, log):
         started = wait_for(lambda: event(log, "partition.opened", host="w-0"), "w-0 runs partitions")
@@ -213,7 +213,7 @@ def test_workers_do_not_outlive_a_killed_parent(run: Run) -> None:
         assert len(event(log, "processor.stopped")) == 2, "they left in good order"
 
 
-def test_a_worker_that_finds_wrong_use_stops_all_instead_of_starting_again(run: Run, folder: Path) -> None:
+def test_wrong_use_in_a_worker_stops_all_workers(run: Run, folder: Path) -> None:
     produce(run)
     assert actorproc(*SERVE, "--until-end", cwd=folder).returncode == 0
     (folder / "flights_app.py").write_text(APP.replace("tail string, delay double", "tail string, delay string"))
@@ -289,7 +289,7 @@ def test_a_second_signal_ends_the_process_whatever_its_handler_does(run: Run, fo
 
 @pytest.mark.long
 @pytest.mark.parametrize("handler", [SWALLOWS, HANGS], ids=["swallows its cancellation", "blocks the event loop"])
-def test_one_signal_ends_the_process_too_once_it_has_had_its_time(run: Run, folder: Path, handler: str) -> None:
+def test_one_signal_ends_the_process_after_its_time(run: Run, folder: Path, handler: str) -> None:
     (folder / "flights_app.py").write_text(handler)
     produce(run)
     with served("--set", "max_handoff_time=1s") as (process, log):
@@ -365,7 +365,7 @@ class Slow(PartitionHandler):
 """
 
 
-def test_a_signal_that_another_thread_takes_wakes_a_host_that_waits_for_nothing_else(run: Run, folder: Path) -> None:
+def test_a_signal_in_another_thread_wakes_the_host(run: Run, folder: Path) -> None:
     (folder / "flights_app.py").write_text(HEARS_ASIDE)
     produce(run)
     command = [sys.executable, "-m", "actorproc", "serve", "flights_app:Slow", *SERVE[2:]]
@@ -393,7 +393,7 @@ class Stopping(Delays):
 """
 
 
-def test_until_end_that_cannot_get_there_is_a_failure_also_with_workers_and_says_why(run: Run, folder: Path) -> None:
+def test_until_end_fails_with_reasons_if_it_cannot_finish(run: Run, folder: Path) -> None:
     (folder / "flights_app.py").write_text(APP + STOPS)
     produce(run)
     serve = ["--log-level", "error", "serve", "flights_app:Stopping", *SERVE[2:], "--until-end"]
@@ -422,7 +422,7 @@ class Delays(PartitionHandler):
 """
 
 
-def test_until_end_is_no_success_if_the_handler_ends_its_worker_with_0(run: Run, folder: Path) -> None:
+def test_until_end_fails_if_a_handler_exits_with_0(run: Run, folder: Path) -> None:
     (folder / "flights_app.py").write_text(EXITS)
     produce(run)
     ended = actorproc("--log-level", "error", *SERVE, "--until-end", "--workers", 1, cwd=folder)
@@ -441,7 +441,7 @@ class Delays(PartitionHandler):
 """
 
 
-def test_until_end_is_no_success_if_something_beside_the_handler_exits_with_0(run: Run, folder: Path) -> None:
+def test_until_end_fails_if_a_task_exits_with_0(run: Run, folder: Path) -> None:
     (folder / "flights_app.py").write_text(EXITS_ASIDE)
     produce(run)
     ended = actorproc("--log-level", "error", *SERVE, "--until-end", cwd=folder)
@@ -460,7 +460,7 @@ def test_until_end_that_a_signal_stops_before_is_no_success(run: Run, folder: Pa
             assert "have not reached the end they had at the start" in log.read_text()
 
 
-def test_the_end_of_serve_sums_up_and_names_the_command_that_shows_the_dead_letters(run: Run, folder: Path) -> None:
+def test_serve_ends_with_a_summary_and_the_dead_letters_command(run: Run, folder: Path) -> None:
     produce(run)
     ended = actorproc(*SERVE, "--until-end", "--host", "h", cwd=folder)
     summary, hint = ended.stdout.splitlines()
@@ -475,7 +475,7 @@ def test_the_end_of_serve_sums_up_and_names_the_command_that_shows_the_dead_lett
     assert len(again.stdout.splitlines()) == 1
 
 
-def test_a_thread_that_hangs_does_not_keep_an_aborted_host_alive(run: Run, folder: Path) -> None:
+def test_a_hanging_thread_does_not_keep_an_aborted_host_alive(run: Run, folder: Path) -> None:
     (folder / "flights_app.py").write_text(HANGS.replace("async def", "def"))
     produce(run)
     with served() as (process, log):
@@ -524,7 +524,7 @@ def test_a_second_signal_aborts_workers_that_hang(run: Run, folder: Path) -> Non
         wait_for(lambda: all(map(gone, pids)), "no worker is left", seconds=5)
 
 
-def test_produce_follows_a_pipe_and_an_interrupt_leaves_what_came_in_the_log(run: Run, folder: Path) -> None:
+def test_produce_follows_a_pipe_until_an_interrupt(run: Run, folder: Path) -> None:
     command = [sys.executable, "-m", "actorproc", "produce", "--log", "events", "--partitions", "2", "-"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
@@ -540,7 +540,7 @@ def test_produce_follows_a_pipe_and_an_interrupt_leaves_what_came_in_the_log(run
     assert out.decode() == "interrupted: 2 events are in events: all of the input up to line 2, and nothing after it\n"
 
 
-def test_a_file_whose_production_is_interrupted_is_an_error_that_tells_how_much_is_there(folder: Path) -> None:
+def test_interrupting_produce_of_a_file_reports_its_progress(folder: Path) -> None:
     command = [sys.executable, "-m", "actorproc", "produce", "--log", "events", "--partitions", "2"]
     with subprocess.Popen([*command, "--rate", "20", "flights.jsonl"], stderr=subprocess.PIPE) as process:
         try:

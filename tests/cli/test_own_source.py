@@ -1,4 +1,4 @@
-"""`--source MODULE:NAME`: a source of one's own, from the command line."""
+"""`--source MODULE:NAME`: a source of the user's, from the command line."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_function_that_makes_a_source_is_one(app: Path, run: Run) -> None:
     ]
 
 
-def test_a_run_until_the_end_of_which_nothing_but_dead_letters_came_ends_with_a_warning(app: Path, run: Run) -> None:
+def test_a_run_with_only_dead_letters_ends_with_a_warning(app: Path, run: Run) -> None:
     place = ["--source", "own_source_app:three", "--container", "state", "--until-end"]
     lost = run("serve", "own_source_app:Lost", *place)
     assert lost.exit_code == 0, lost.output
@@ -135,7 +135,7 @@ def test_a_run_until_the_end_of_which_nothing_but_dead_letters_came_ends_with_a_
         ("own_source_app:Endless", "end() of the source Endless failed: OSError: no end (in Endless.end, ", 1),
     ],
 )
-def test_what_is_no_source_or_fails_is_said_without_a_traceback(
+def test_an_unusable_source_is_an_error_without_a_traceback(
     app: Path, run: Run, source: str, message: str, code: int
 ) -> None:
     result = serve(run, source)
@@ -144,7 +144,7 @@ def test_what_is_no_source_or_fails_is_said_without_a_traceback(
     assert "Traceback" not in result.output
 
 
-def test_status_refuses_a_source_that_is_not_the_processors_and_says_what_fails(app: Path, run: Run) -> None:
+def test_status_refuses_another_source(app: Path, run: Run) -> None:
     place = ["status", "--name", "Lengths", "--container", "state"]
     assert serve(run, "own_source_app:three").exit_code == 0
     assert run(*place, "--source", "own_source_app:three").exit_code == 0

@@ -1,4 +1,4 @@
-"""Commands that are given the wrong place: the message says what is there instead."""
+"""Commands with a wrong URL: the error says what was found there."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_status_refuses_another_log_than_the_one_that_is_processed(
     assert f"file://{tmp_path}/other is not file://{state}/events" in result.stderr
 
 
-def test_a_processor_that_never_ran_there_is_named_with_those_that_did(run: Run, state: Path) -> None:
+def test_an_unknown_processor_lists_the_known_ones(run: Run, state: Path) -> None:
     result = run("status", "--name", "Delay", "--container", state / "state")
     assert result.exit_code == 2
     assert "no processor 'Delay'" in result.stderr
@@ -33,7 +33,7 @@ def test_a_processor_that_never_ran_there_is_named_with_those_that_did(run: Run,
     assert "Traceback" not in result.output
 
 
-def test_a_log_or_the_folder_of_a_processor_is_no_container_and_the_message_says_so(run: Run, state: Path) -> None:
+def test_a_log_or_a_processor_folder_is_refused_as_a_container(run: Run, state: Path) -> None:
     result = run("status", "--name", "Delays", "--container", state / "events")
     assert result.exit_code == 2
     assert "that is a log. Give it as the source" in result.stderr
@@ -42,9 +42,7 @@ def test_a_log_or_the_folder_of_a_processor_is_no_container_and_the_message_says
     assert f"its container is file://{state}/state" in result.stderr
 
 
-def test_a_container_or_the_folder_of_a_processor_is_no_source_and_the_message_says_so(
-    run: Run, state: Path, place: list[object]
-) -> None:
+def test_a_container_or_a_processor_folder_is_refused_as_a_source(run: Run, state: Path, place: list[object]) -> None:
     for source, what in ((state / "state", "is a container, in which processors live (Delays), and no log"),
                          (state / "state" / "Delays", "is the folder of a processor, and no log")):  # fmt: skip
         result = run("status", *place, "--source", source)
@@ -53,7 +51,7 @@ def test_a_container_or_the_folder_of_a_processor_is_no_source_and_the_message_s
 
 
 @pytest.mark.parametrize("below", ["output", "output/partition=0", "dead-letters/mine"])
-def test_a_place_inside_what_a_processor_keeps_is_no_log_and_the_message_says_where_its_output_is(
+def test_a_folder_inside_a_processor_folder_is_refused_as_a_log(
     run: Run, state: Path, place: list[object], tmp_path: Path, below: str
 ) -> None:
     folder = state / "state" / "Delays"
@@ -78,7 +76,7 @@ def test_a_place_inside_what_a_processor_keeps_is_no_log_and_the_message_says_wh
         assert f"for a processor's output --name Delays --container file://{state}/state" in result.stderr
 
 
-def test_a_group_document_of_somebody_else_above_a_log_is_no_processor(run: Run, tmp_path: Path) -> None:
+def test_a_foreign_group_document_above_a_log_is_ignored(run: Run, tmp_path: Path) -> None:
     (tmp_path / "group.json").write_text('{"members": ["me"]}')
     (tmp_path / "flights.jsonl").write_bytes(b"{}\n")
     assert run("produce", "--log", tmp_path / "a/b", "--partitions", "1", tmp_path / "flights.jsonl").exit_code == 0

@@ -1,4 +1,4 @@
-"""`actorproc readers` and `actorproc trim`, as people use them."""
+"""`actorproc readers` and `actorproc trim`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def files(place: Path) -> set[str]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs GNU touch")
-def test_a_trim_can_be_tried_at_once_on_a_copy_that_the_page_on_keeping_makes_older(tmp_path: Path) -> None:
+def test_the_page_on_retention_tries_a_trim_on_an_older_copy(tmp_path: Path) -> None:
     shell = Shell(tmp_path)
     for _ in range(2):
         anyio.run(processed, shell.folder)
@@ -62,7 +62,7 @@ def test_a_reader_needs_exactly_one_position(run: Run, of: list[str]) -> None:
     assert "the reader's position: give one of --spark URL" in run("readers", "add", "export", *of).stderr
 
 
-def test_a_number_of_more_digits_than_python_reads_is_wrong_use(run: Run, of: list[str]) -> None:
+def test_a_number_with_too_many_digits_is_wrong_use(run: Run, of: list[str]) -> None:
     result = run("readers", "add", "export", "--at", "1" * 5_000, *of)
     assert (result.exit_code, result.stdout) == (2, "")
     assert "write a number, or PARTITION=NUMBER" in result.stderr
@@ -160,7 +160,7 @@ def test_a_reader_whose_processor_is_missing_is_reported(run: Run, place: Path) 
     assert "If it is gone: readers remove" in shown.stderr
 
 
-def test_a_processor_that_has_never_run_is_added_with_a_warning(run: Run, place: Path) -> None:
+def test_an_unknown_processor_is_added_with_a_warning(run: Run, place: Path) -> None:
     log = ["--log", str(place / "events")]
     added = run("readers", "add", "copy", "--processor", str(place / "state/Dely"), *log)
     assert added.exit_code == 0
@@ -190,7 +190,7 @@ def test_a_reader_with_an_unreadable_position_is_named(run: Run, place: Path, of
     assert "its position cannot be read, so nothing is trimmed" in run("readers", "list", *of).stdout
 
 
-def test_a_torn_newest_file_of_one_partition_does_not_hide_the_others(run: Run, place: Path, of: list[str]) -> None:
+def test_a_corrupt_partition_does_not_hide_the_others(run: Run, place: Path, of: list[str]) -> None:
     torn = max((place / "events/partition=1").glob("*.parquet"))
     torn.write_bytes(torn.read_bytes()[:-20])
     document = orjson.loads(run("readers", "list", "--json", "--log", place / "events").stdout)

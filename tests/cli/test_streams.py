@@ -73,14 +73,14 @@ def test_a_run_whose_log_nobody_reads_does_all_its_work(workers: list[str]) -> N
     assert sum(map(int, re.findall(r"(\d+) records handled", done.stdout))) == 40
 
 
-def test_a_production_that_fails_and_whose_errors_nobody_reads_exits_with_1(folder: Path) -> None:
+def test_produce_fails_with_1_if_nobody_reads_stderr(folder: Path) -> None:
     (folder / "events" / "partition=0").rename(folder / "away")
     (folder / "events" / "partition=0").write_text("in the way")
     with unread() as stderr:
         assert ended("produce", "--log", "events", "flights.jsonl", stderr=stderr).returncode == 1
 
 
-def test_a_host_whose_log_nobody_reads_any_more_stops_when_it_is_told() -> None:
+def test_a_host_with_an_unread_log_stops_on_a_signal() -> None:
     command = [sys.executable, "-m", "actorproc", *SERVE, "flights_app:Delays"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
@@ -94,7 +94,7 @@ def test_a_host_whose_log_nobody_reads_any_more_stops_when_it_is_told() -> None:
         process.wait()
 
 
-def test_a_run_that_failed_says_so_although_nobody_reads_its_summary() -> None:
+def test_a_failed_run_exits_with_1_although_nobody_reads_stdout() -> None:
     with unread() as stdout:
         failed = ended(*SERVE, "flights_app:Stops", "--until-end", stdout=stdout)
     assert failed.returncode == 1
@@ -102,7 +102,7 @@ def test_a_run_that_failed_says_so_although_nobody_reads_its_summary() -> None:
     assert "on_error said stop" in told
 
 
-def test_workers_that_did_all_are_done_although_nobody_reads_their_summaries() -> None:
+def test_finished_workers_exit_with_0_although_nobody_reads_stdout() -> None:
     with unread() as stdout:
         assert ended(*SERVE, "flights_app:Delays", "--until-end", "--workers", "2", stdout=stdout).returncode == 0
 
@@ -118,7 +118,7 @@ def test_a_reader_that_has_seen_enough_is_no_failure(command: str) -> None:
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_what_was_not_all_done_exits_with_1_although_nobody_reads_what_is_left(
+def test_partial_work_exits_with_1_although_nobody_reads_stdout(
     unbuffered: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert ended(*SERVE, "flights_app:GivesUp", "--until-end").returncode == 0

@@ -57,7 +57,7 @@ def test_serve_refuses_what_is_no_handler(run: Run, handler: str, says: str) -> 
     refused(run, "serve", handler, *HERE, says=says)
 
 
-def test_an_error_in_the_users_module_shows_the_end_of_its_own_traceback(run: Run, folder: Path) -> None:
+def test_an_error_in_the_users_module_shows_its_traceback(run: Run, folder: Path) -> None:
     (folder / "broken_app.py").write_text("import nothing_like_it\n")
     result = run("serve", "broken_app:Delays", *HERE)
     assert result.exit_code == 2
@@ -67,7 +67,7 @@ def test_an_error_in_the_users_module_shows_the_end_of_its_own_traceback(run: Ru
     assert "loading.py" not in result.stderr
 
 
-def test_a_handler_that_is_wrong_as_it_is_defined_is_named_by_its_line(run: Run, folder: Path) -> None:
+def test_a_wrong_handler_definition_is_named_by_its_line(run: Run, folder: Path) -> None:
     (folder / "eager_app.py").write_text(
         "from actorproc.handlers import RecordHandler\n\nclass Eager(RecordHandler):\n    concurrency = 8\n"
         "    def process_record(self, record, ctx): ...\n"
@@ -119,7 +119,7 @@ def test_a_module_that_hides_the_users_is_named(run: Run, folder: Path) -> None:
     refused(run, "serve", "calendar:Delays", *HERE, says=f"calendar.py, which hides {folder}/calendar.py")
 
 
-def test_an_error_in_shared_is_a_message_that_names_handler_and_place(run: Run, folder: Path) -> None:
+def test_an_error_in_shared_names_handler_and_line(run: Run, folder: Path) -> None:
     run("produce", "--log", "events", "--partitions", "2", "flights.jsonl")
     shared = (
         "class Sharing(Delays):\n    @classmethod\n    def shared(cls, options):\n        raise OSError('no pool')\n"
@@ -130,7 +130,7 @@ def test_an_error_in_shared_is_a_message_that_names_handler_and_place(run: Run, 
 
 
 @pytest.mark.parametrize("failing", ["def __init__(self)", "async def opened(self, ctx)"])
-def test_an_error_in_init_or_opened_names_handler_phase_and_place(run: Run, folder: Path, failing: str) -> None:
+def test_an_error_in_init_or_opened_names_method_and_line(run: Run, folder: Path, failing: str) -> None:
     run("produce", "--log", "events", "--partitions", "1", "flights.jsonl")
     (folder / "failing_app.py").write_text(
         f"{APP}class Failing(Delays):\n    {failing}:\n        raise OSError('no')\n"
@@ -166,7 +166,7 @@ def test_a_malformed_command_line_is_one_error_line(run: Run, arguments: list[st
         (["status", "--name", "x", "--container", "state", "--source", ""], "--source"),
     ],
 )
-def test_an_empty_place_is_refused_by_the_name_of_its_option(run: Run, arguments: list[str], option: str) -> None:
+def test_an_empty_url_is_refused_with_its_option(run: Run, arguments: list[str], option: str) -> None:
     result = run(*arguments, env={"COLUMNS": "200"})
     assert result.exit_code == 2
     assert f"error: {option}: it is empty; give a folder or a URL" in result.stderr
@@ -194,7 +194,7 @@ def test_a_processors_output_is_refused_as_a_log(run: Run, folder: Path, command
 
 
 @pytest.mark.parametrize("command", [["trim"], ["readers", "list"], ["readers", "remove", "x"]])
-def test_a_command_that_makes_no_log_does_not_propose_to_make_one(run: Run, command: list[str]) -> None:
+def test_readers_and_trim_do_not_propose_to_create_a_log(run: Run, command: list[str]) -> None:
     result = run(*command, "--log", "evnets")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "there is no log at file://" in result.stderr
@@ -218,7 +218,7 @@ def test_produce_shows_a_byte_order_mark(run: Run, folder: Path) -> None:
     assert "\ufeff" not in result.stderr
 
 
-def test_produce_of_plain_text_by_key_says_that_it_goes_without(run: Run, folder: Path) -> None:
+def test_produce_of_plain_text_with_a_key_suggests_no_key(run: Run, folder: Path) -> None:
     (folder / "access.log").write_text('127.0.0.1 - - "GET /"\n')
     result = run("produce", "--log", "events", "--partitions", "1", "--key", "ip", "access.log")
     assert (result.exit_code, result.stdout) == (2, "")
@@ -227,7 +227,7 @@ def test_produce_of_plain_text_by_key_says_that_it_goes_without(run: Run, folder
 
 
 @pytest.mark.parametrize("piped", [False, True])
-def test_produce_makes_no_log_if_the_first_line_lacks_the_key(folder: Path, piped: bool) -> None:
+def test_produce_creates_no_log_for_a_wrong_key(folder: Path, piped: bool) -> None:
     lines = '\n  \n{"id":1,"customer":"a"}\n{"id":2,"customer":"b"}'
     (folder / "orders.jsonl").write_text(lines)
     given: dict[str, Any] = {"input": lines} if piped else {}
@@ -319,7 +319,7 @@ def test_produce_refuses_what_cannot_be_meant(run: Run, arguments: list[str], sa
         ["doctor", "memory://x"],
     ],
 )
-def test_a_place_in_memory_is_refused_by_every_command(run: Run, arguments: list[str]) -> None:
+def test_a_url_in_memory_is_refused_by_every_command(run: Run, arguments: list[str]) -> None:
     result = run(*arguments, env={"COLUMNS": "300"})
     assert result.exit_code == 2
     assert re.search(r"memory://x\S* exists in one process only, for tests in Python; give a folder", result.stderr)
@@ -348,7 +348,7 @@ def test_a_file_is_no_place_for_objects(run: Run) -> None:
 # damage and stores
 
 
-def test_a_corrupt_log_file_is_named_and_nothing_beyond_it_is_processed(run: Run, folder: Path) -> None:
+def test_a_corrupt_log_file_is_named_and_stops_its_partition(run: Run, folder: Path) -> None:
     run("produce", "--log", "events", "--partitions", "1", "flights.jsonl")
     (folder / "events" / log_file("0", 0)).write_bytes(b"PAR1" + bytes(100) + b"PAR1")
     served = actorproc("serve", "flights_app:Delays", *HERE, "--until-end", cwd=folder)
@@ -358,9 +358,7 @@ def test_a_corrupt_log_file_is_named_and_nothing_beyond_it_is_processed(run: Run
 
 
 @pytest.mark.servers
-async def test_a_missing_bucket_wrong_keys_and_a_dead_endpoint_are_errors(
-    seaweedfs: S3Server, run: Run, folder: Path
-) -> None:
+async def test_an_unusable_bucket_is_an_error_without_a_traceback(seaweedfs: S3Server, run: Run, folder: Path) -> None:
     url = await seaweedfs.new_url()
     good = [part for name, value in seaweedfs.settings.items() for part in ("--set", f"{name}={value}")]
 
@@ -404,7 +402,7 @@ def test_debug_shows_the_traceback_and_keeps_the_exit_code(run: Run) -> None:
     assert "Traceback" in result.stderr
 
 
-def test_a_root_option_behind_a_command_is_refused_with_its_place(run: Run) -> None:
+def test_a_root_option_behind_a_command_is_refused(run: Run) -> None:
     refused(
         run,
         "status",
