@@ -45,14 +45,14 @@ def make_lines(path: Path, events: int) -> None:
 
 
 async def produced(lines: Path, out: Path, key: str | None) -> None:
-    """What the command line does, but for its progress bar."""
+    """The work of the command line, without its progress bar."""
     async with Producer(str(out), partitions=PARTITIONS) as producer:
         with lines.open("rb") as file:
             await InputProducer(producer).run(JsonLines(file, key))
 
 
 def bare(lines: Path, out: Path, key: str) -> None:
-    """Keys, partitions, eight files: what one would write by hand."""
+    """Keys, partitions, eight files: a hand-written loop."""
     keys: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
     values: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
     with lines.open("rb") as file:

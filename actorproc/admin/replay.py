@@ -1,8 +1,9 @@
-"""Replays dead letters: appends them to the log that they came from, each once, however often a replay is killed and run again.
+"""Replays dead letters: appends them to the log that they came from, each once.
 
-A replay of a dead-letter file is a transaction of the log. Its document, below `replays/`, first records which letters are
-replayed now. Then they are staged and committed as a batch of the transaction, and the document marks them as done. Whoever
-finds an unfinished part, after a crash or beside another replay, commits the same batch again, which appends nothing twice.
+A replay of a dead-letter file is a transaction of the log. Its document, below `replays/`, first records which letters
+are replayed now. Then they are staged and committed as a batch of the transaction, and the document marks them as done.
+A replay that finds an unfinished part, after a crash or beside another replay, commits the same batch again, which
+appends nothing twice.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def _sequences(parts: Sequence[ReplayPart], letters: Sequence[Letter]) -> set[in
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Numbers of letters of one dead-letter file: appended by this replay, and asked for but appended by an earlier one."""
+    """Counts of letters of one file: appended by this replay, and asked for but appended by an earlier one."""
 
     appended: int
     before: int
@@ -207,8 +208,8 @@ class Replay:
             )
         if not state.transaction:
             raise UsageError(
-                f"{state_key}: an older actorproc began a replay of these letters and did not finish it. Run this command once "
-                "more with that version, and then with this one"
+                f"{state_key}: an older actorproc began a replay of these letters and did not finish it. Run this command "
+                "once more with that version, and then with this one"
             )
         replayed = state.of_last_part(letters)
         if not replayed:

@@ -1,4 +1,4 @@
-"""Appends the batches of a producer to one partition, each once, although replies get lost and other producers append."""
+"""Appends batches to one partition, each once, although replies get lost and other producers append."""
 
 from __future__ import annotations
 
@@ -119,8 +119,10 @@ class Appender:
         return await self._clock.run_cpu_work(encoding_cost(table), encode_segment, table, footer, self._compression)
 
     async def _check_not_trimmed(self, base: int) -> None:
-        """After a long sleep: if the log was trimmed beyond `base` meanwhile, the segment there is void. Ours may have been
-        created in time and read, so the outcome is unknown."""
+        """Raise if the log was trimmed beyond `base` during a long sleep.
+
+        The segment there is void then. Ours may have been created in time and read, so the outcome is unknown.
+        """
         if self._since(self._looked_at) <= _SURE:
             return
         try:

@@ -1,4 +1,4 @@
-"""Records on their way into a log: a batch for one partition, and what their sender can await."""
+"""Batches of a producer, and the deliveries by which its caller awaits the records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HEADERS = RECORD_SCHEMA.field("headers").type
 
 
 _FEW = 32
-"""Records that are kept one by one: as columns they would take some thousand bytes more, whatever is in them."""
+"""Fewer records than this are kept one by one, because Arrow columns take some thousand bytes more."""
 
 _PIECE_WEIGHT = 5_000
 
@@ -30,14 +30,14 @@ def weight_of(piece: pa.RecordBatch) -> int:
 
 
 class DeliveryReport(NamedTuple):
-    """Where a record is in the log."""
+    """The position of a record in the log."""
 
     partition: str
     sequence: int
 
 
 class ProducerBatch:
-    """Records for one partition, appended together. `weight`: bytes of the producer's memory that they count for."""
+    """Records for one partition that are appended together. `weight`: bytes of the buffer that they take."""
 
     __slots__ = ("_base", "_columns", "_error", "_pieces", "born", "done", "partition", "ripe", "rows", "weight")
 
@@ -46,7 +46,7 @@ class ProducerBatch:
         self.born = born
         self.rows = self.weight = 0
         self.ripe = anyio.Event()
-        """Set when it should be sent; nothing is added any more."""
+        """Set when the batch should be sent. No record is added any more."""
         self.done = anyio.Event()
         self._pieces: list[pa.RecordBatch | _Columns] = []
         self._columns: _Columns | None = None  # the last piece, while records are added one by one
@@ -72,7 +72,7 @@ class ProducerBatch:
         return Delivery(self, self.rows - 1)
 
     def add_columns(self, data: pa.RecordBatch, weight: int) -> int:
-        """Add many; `weight` by `weight_of`. Returns the index of the first of them within the batch."""
+        """Add many records; `weight` by `weight_of`. Returns the index of the first one within the batch."""
         first = self.rows
         if data.num_rows < _FEW:
             one_by_one = [
@@ -89,7 +89,7 @@ class ProducerBatch:
 
     @property
     def cost(self) -> int:
-        """Bytes in one piece of which `table` would take about as long."""
+        """The cost of `table`, as bytes of one contiguous piece that would take as long."""
         return self.weight + 512 * len(self._pieces)
 
     def table(self) -> pa.Table:
@@ -98,21 +98,21 @@ class ProducerBatch:
         return pa.Table.from_batches(pieces, RECORD_SCHEMA)
 
     def settle(self, base: int) -> None:
-        """They are in the log, the first at sequence `base`."""
+        """The batch is in the log, its first record at sequence `base`."""
         self._base = base
-        self._let_go()
+        self._finish()
 
     def fail(self, error: Exception) -> None:
-        """They could not be appended, or nobody knows."""
+        """The append failed, or its outcome is unknown."""
         self._error = error
-        self._let_go()
+        self._finish()
 
-    def _let_go(self) -> None:
-        self._pieces, self._columns = [], None  # who holds a Delivery need not hold the records
+    def _finish(self) -> None:
+        self._pieces, self._columns = [], None  # a Delivery that is kept must not keep the records
         self.done.set()
 
     async def base(self) -> int:
-        """Wait until they are in the log; the sequence of the first. Raises what the append raised."""
+        """Wait until the batch is in the log. Returns the sequence of its first record, or raises the error of the append."""
         await self.done.wait()
         if self._error is not None:
             raise self._error.with_traceback(None)
@@ -124,14 +124,14 @@ class ProducerBatch:
 
 
 class _Columns:
-    """Records that came one by one."""
+    """Records that were added one by one."""
 
     __slots__ = ("headers", "keys", "times", "values")
 
     def __init__(self) -> None:
         self.keys: list[bytes | None] = []
         self.values: list[bytes | None] = []
-        self.headers: list[list[dict[str, Any]] | None] = []  # up to the last record that has any
+        self.headers: list[list[dict[str, Any]] | None] = []  # up to the last record with headers
         self.times: list[int] = []
 
     def to_arrow(self) -> pa.RecordBatch:
@@ -149,11 +149,11 @@ class _Columns:
 
 
 class Delivery:
-    """A record that was sent. Await it for its `DeliveryReport`: then it is durable. It may be awaited never or often.
+    """A record that was sent. Awaiting it returns a `DeliveryReport` once the record is durable.
 
     Raises (when awaited):
-        StoreUnavailable: not confirmed within the delivery timeout; the record may be in the log or not.
-        StoreRefused: the store said no.
+        StoreUnavailable: not confirmed within the delivery timeout. The record may be in the log.
+        StoreRefused: the store refused; the record is not in the log.
     """
 
     __slots__ = ("_batch", "_index")
@@ -170,12 +170,12 @@ class Delivery:
 
     @property
     def done(self) -> bool:
-        """Whether awaiting would return or raise at once."""
+        """Whether awaiting returns or raises at once."""
         return self._batch.done.is_set()
 
 
 class Deliveries:
-    """Records that were sent together. Await it for one `DeliveryReport` each, in their order; raises as `Delivery` does."""
+    """Records that were sent together. Awaiting them returns a `DeliveryReport` for each, or raises as `Delivery` does."""
 
     __slots__ = ("_count", "_parts")
 
@@ -184,7 +184,7 @@ class Deliveries:
         self._parts: list[tuple[ProducerBatch, int, npt.NDArray[np.int64]]] = []
 
     def add(self, batch: ProducerBatch, first: int, indices: npt.NDArray[np.int64]) -> None:
-        """The records at `indices` of the input went into `batch`, one after the other from `first` on."""
+        """The records at `indices` of the input are in `batch`, one after the other from index `first` on."""
         self._parts.append((batch, first, indices))
         self._count += len(indices)
 
@@ -192,7 +192,7 @@ class Deliveries:
         return self._count
 
     def counts(self) -> dict[str, int]:
-        """How many of them go to which partition."""
+        """Number of records by partition."""
         counts: dict[str, int] = {}
         for batch, _, indices in self._parts:
             counts[batch.partition] = counts.get(batch.partition, 0) + len(indices)
@@ -211,15 +211,15 @@ class Deliveries:
         return [DeliveryReport(*pair) for pair in zip(partitions.tolist(), sequences.tolist(), strict=True)]
 
     def known(self) -> npt.NDArray[np.int64]:
-        """Indices of those that are in the log for sure by now, in no order."""
+        """Indices of the records that are confirmed by now, in no order."""
         parts = [indices for batch, _, indices in self._parts if batch.done.is_set() and batch.error is None]
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     def refused(self) -> int:
-        """How many are not in the log for sure, and will not be."""
+        """Number of records that the store refused. They are not in the log."""
         return sum(len(indices) for batch, _, indices in self._parts if isinstance(batch.error, StoreRefused))
 
     async def confirmed(self) -> None:
-        """Wait until all are durable, without asking where each one is."""
+        """Wait until all records are durable. Cheaper than awaiting their reports."""
         for batch, _, _ in self._parts:
             await batch.base()

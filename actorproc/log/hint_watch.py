@@ -43,8 +43,8 @@ class _Waiter:
 class HintWatch:
     """Wakes the readers of one log. However many of them wait, one polls for all.
 
-    Any of the waiting readers polls, and another one takes over when it leaves. So there is no task to start and stop, and
-    no request while nobody waits.
+    Any of the waiting readers polls, and another one takes over when it leaves. So there is no task to start and stop,
+    and no request while nobody waits.
     """
 
     def __init__(self, store: Store, clock: Clock, poll_interval: float) -> None:

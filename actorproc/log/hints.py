@@ -1,11 +1,11 @@
 """Hints: each producer says where it has appended, so an idle log costs its readers one LIST per host and poll.
 
-A hint is a small document below `heads/`. It is `open` from before the producer's first append after a pause until
-the hint names everything that was appended. If it stays open and no longer changes, the producer may have died between an
-append and the hint. Readers then look for new segments themselves, at the ages `SWEEP_AGES`, so no record is stranded.
+A hint is a small document below `heads/`. It is `open` from before the producer's first append after a pause until it
+names everything that was appended. If it stays open and no longer changes, the producer may have died between an append
+and the hint. Readers then look for new segments themselves, at the ages `SWEEP_AGES`, so no record is stranded.
 
-The hint of a busy producer never ages. So after an append whose outcome is unknown, the producer writes a second hint that
-it then leaves alone: open, so that readers look.
+The hint of a busy producer never ages. So after an append whose outcome is unknown, the producer writes a second hint
+that it then leaves alone: open, so that readers look.
 """
 
 from __future__ import annotations
@@ -36,8 +36,11 @@ IDLE_AFTER = 10.0
 """Seconds without an append after which a hint becomes idle. Less than the first of `SWEEP_AGES`."""
 
 SWEEP_AGES = [30.0 * 2**k for k in range(7)]
-"""Ages of an open hint, in seconds, at which readers look for segments. A write can land up to 20 minutes after its producer
-sent it (S3 refuses requests that were signed earlier); the last look is after 32 minutes."""
+"""Ages of an open hint, in seconds, at which readers look for segments.
+
+A write can land up to 20 minutes after its producer sent it (S3 refuses requests that were signed earlier); the last
+look is after 32 minutes.
+"""
 
 FORGET_AFTER = 86_400.0
 """Age in seconds at which a hint that was not closed is deleted, by the next producer that starts."""
@@ -94,7 +97,7 @@ class HintWriter:
     @classmethod
     @asynccontextmanager
     async def running(cls, log: Store) -> AsyncIterator[Self]:
-        """A writer that writes hints as long as the block runs. After an error its hint stays open, so that readers look."""
+        """Write hints as long as the block runs. After an error the hint stays open, so that readers look."""
         writer = cls(log, log.clock)
         await writer.read_others()
         try:
@@ -195,8 +198,10 @@ class HintWriter:
             log.warning("log.hint_failed", producer=self.producer, error=str(error))
 
     async def _leave_doubts(self) -> None:
-        """Write the second hint, which stays open and ages. One write covers all partitions, because readers look for longer
-        than a write can be under way."""
+        """Write the second hint, which stays open and ages.
+
+        One write covers all partitions, because readers look for longer than a write can be in flight.
+        """
         covered, self._doubts_tried_at = set(self._unsettled), self._clock.monotonic()
         try:
             await self._put(self._doubts, "open", {})

@@ -1,4 +1,4 @@
-"""Formats that can be produced from: JSON lines, plain text lines and CSV. Each reads blocks of records with their keys."""
+"""Input formats: JSON lines, plain text lines and CSV. Each reads blocks of records with their keys."""
 
 from __future__ import annotations
 

@@ -15,12 +15,14 @@ _PAGE = 100  # keys per listing; one or a few are expected
 
 
 class LogEnd(NamedTuple):
-    """The end of a partition: the `base` of its next segment, the greatest timestamp (`running`) below it, and the base of its
-    `newest` segment."""
+    """The end of a partition."""
 
     base: int
+    """Of the next segment."""
     running: int
+    """The greatest timestamp below `base`, in microseconds since 1970."""
     newest: int
+    """Base of the newest segment."""
 
 
 async def first_base(store: Store, partition: str, at: int = 0) -> int | None:

@@ -1,4 +1,4 @@
-"""Which partition a record goes to. By key with Kafka's murmur2, so a key lands where Kafka's own producers put it."""
+"""Chooses the partition of a record. By key with Kafka's murmur2, so keys go where Kafka's own producers put them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
 
-# Bytes of a key. Hashes are kept of 65,536 short ones and of 512 that are longer: 64 and 32 MiB at most. Those longer still are
-# hashed one by one, the others many of a length at once, which takes nine times their bytes.
+# Bytes of a key. Hashes of 65,536 short keys (64 MiB) and of 512 long ones (32 MiB) are cached. Still longer keys are hashed
+# one by one; the others many of one length at once, which takes nine times their bytes of memory.
 _SHORT, _LONG = 1024, 64 * 2**10
 _BYTES = 4 * 2**20  # hashed at once
 
@@ -33,7 +33,7 @@ class Router:
     """Chooses partitions for one producer.
 
     Args:
-        partitions: how many there are.
+        partitions: partition count.
         partitioner: for records without a key, 'sticky' or 'round-robin'; or a callable that decides for all.
     """
 
@@ -46,11 +46,11 @@ class Router:
         self._sticky_over: anyio.Event | None = None
 
     def stick(self, index: int, until: anyio.Event) -> None:
-        """A record without a key went to `index`; let others follow it there until the batch leaves."""
+        """Send records without a key to partition `index` until the event is set."""
         self._sticky, self._sticky_over = index, until
 
     def choose(self, key: bytes | None, value: bytes | None) -> int:
-        """Index of the partition for a record. Raises UsageError if the partitioner says none."""
+        """Index of the partition for a record. Raises UsageError if a callable returns an invalid one."""
         if callable(self._partitioner):
             return self._checked(self._partitioner(key, value, self._count))
         if key is not None:
@@ -83,7 +83,7 @@ class Router:
 
     def _checked(self, index: int) -> int:
         if isinstance(index, int) and 0 <= index < self._count:
-            return int(index)  # of True or an enum's member a name would be made that no partition has
+            return int(index)  # str() of True or an enum member is not the name of a partition
         raise UsageError(f"the partitioner said {index!r}: an int from 0 to {self._count - 1}")
 
 
@@ -123,7 +123,7 @@ def partitions_of_keys(keys: pa.BinaryArray, partitions: int) -> npt.NDArray[np.
 
 
 def murmur2_many(keys: pa.BinaryArray) -> npt.NDArray[np.uint32]:
-    """`murmur2` of each key: keys of one length are hashed together, word by word."""
+    """`murmur2` of each key. Keys of one length are hashed together, word by word."""
     _, offsets_buffer, data_buffer = keys.buffers()
     hashes = np.empty(len(keys), np.uint32)
     if not len(keys):

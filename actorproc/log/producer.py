@@ -45,34 +45,34 @@ from actorproc.runtime.user_code import INTERRUPTIONS
 from actorproc.storage.store import Store
 from actorproc.stores import given_store
 
-_FEW = 64  # records taken at once in send_many at first, as nobody knows how large they are
-_MANY = 16_384  # and at most
-_BREATH = 500  # records after which send lets others have the event loop
+_FEW = 64  # records that send_many encodes first, because their size is unknown
+_MANY = 16_384  # records that send_many encodes at once, at most
+_YIELD_EVERY = 500  # records after which send yields to the event loop
 
 log = get_logger(__name__)
 
 
 class Producer:
-    """Appends to a log. `async with Producer(url) as producer`: on return everything sent is in the log.
+    """Appends to a log. When the block of `async with Producer(url) as producer` ends, all sent records are in the log.
 
-    A retried append never repeats a record: the same bytes are offered to the same place until the store has decided.
-    Within a partition records keep the order in which one task sent them. Any number of producers may share a log.
+    A retried append never repeats a record. Within a partition records keep the order in which one task sent them. Any
+    number of producers may share a log.
 
     Args:
-        log: URL of a store, or a path, or an opened store.
-        partitions: how many the log has. Creates the log if there is none; left out, the log must exist.
-        partitioner: where records without a key go: 'sticky' (one partition per batch, the default) or 'round-robin';
-            records with a key go where Kafka's murmur2 says. Or a callable that decides for all.
-        linger: seconds that a record waits for company. Each batch costs a PUT.
-        batch_bytes: bytes of records at which a batch is sent without waiting longer; more than 1 GiB is taken for that.
-        buffer_bytes: bytes of records that wait or are under way at once; `send` waits while they are more.
-        compression: a Parquet codec: 'zstd', 'lz4', 'snappy', 'gzip' or 'none'; of files with more than 4 KiB of records.
-        delivery_timeout: seconds from the end of their batch's `linger` after which records fail that are not confirmed,
-            whatever they waited for. Their fate is unknown then. A batch that waits takes records for a tenth of that time.
+        log: URL or path of a log, or an open store.
+        partitions: partition count. The log is created if there is none. Without it, the log must exist.
+        partitioner: for records without a key: 'sticky' (one partition per batch, the default) or 'round-robin'. Records
+            with a key go to the partition of Kafka's murmur2 hash. A callable decides for all records.
+        linger: seconds that a batch waits for more records. Each batch costs a PUT.
+        batch_bytes: bytes of records at which a batch is sent at once; at most 1 GiB.
+        buffer_bytes: bytes of records that wait or are in flight; `send` waits while there are more.
+        compression: a Parquet codec: 'zstd', 'lz4', 'snappy', 'gzip' or 'none'. Up to 4 KiB are not compressed.
+        delivery_timeout: seconds after the end of its `linger` at which a batch fails that is not confirmed. The outcome
+            is unknown then. While it waits behind another batch it accepts records for a tenth of that time.
         settings: of the store; default: from the environment and `actorproc.toml`.
 
     Raises:
-        UsageError: one of these is wrong, or (on entering) the log is missing or has another number of partitions.
+        UsageError: an argument is wrong; or, when the block begins, the log is missing or has another partition count.
     """
 
     def __init__(
@@ -103,19 +103,19 @@ class Producer:
         self._partitioner = partitioner
         self._clock = clock
         self._count = 0
-        self._router = Router(1, partitioner, clock.random)  # until the number of partitions is known
-        self._unbroken = 0  # records taken in since others had the event loop
-        self._together = _FEW  # records that send_many takes at once, if they are as small as the latest
-        self._heads = HintWriter(self._store, clock)
+        self._router = Router(1, partitioner, clock.random)  # until the partition count is known
+        self._unbroken = 0  # records since the last yield to the event loop
+        self._together = _FEW  # records that send_many encodes at once, judging by the latest ones
+        self._hints = HintWriter(self._store, clock)
         self._outbox = Sender(
-            self._store, self._heads, buffer_bytes=most, linger=seconds, timeout=timeout, compression=compression, clock=clock
+            self._store, self._hints, buffer_bytes=most, linger=seconds, timeout=timeout, compression=compression, clock=clock
         )  # fmt: skip
         self._stack = AsyncExitStack()
         self._tasks: anyio.abc.TaskGroup | None = None
 
     @property
     def partitions(self) -> int:
-        """How many partitions the log has. Known once the producer is open."""
+        """Partition count of the log. Known once the producer is open."""
         return self._count
 
     def statistics(self) -> ProducerStatistics:
@@ -131,16 +131,16 @@ class Producer:
                 else open_log(self._store, create=HOW_TO_CREATE)
             )
             self._count = (await opening).partitions
-            await self._heads.read_others()
+            await self._hints.read_others()
             self._router = Router(self._count, self._partitioner, self._clock.random)
             await self._clock.run_in_thread(warm_up)
             self._tasks = await stack.enter_async_context(anyio.create_task_group())
-            self._tasks.start_soon(self._heads.run)
+            self._tasks.start_soon(self._hints.run)
             self._stack = stack.pop_all()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        """Send what waits; after a cancellation nothing more is sent, and the fate of what was under way is unknown."""
+        """Flush. After a cancellation nothing more is sent, and the outcome of batches in flight is unknown."""
         tasks, self._tasks = self._opened(), None
         cancelled = error if isinstance(error, INTERRUPTIONS) else None
         try:
@@ -156,9 +156,9 @@ class Producer:
         except ActorprocError as failure:
             if error is None:
                 raise
-            log.warning("producer.not_all_sent", error=str(failure))  # beside the caller's own error
+            log.warning("producer.not_all_sent", error=str(failure))  # the error of the block is raised
         finally:
-            await self._heads.close()
+            await self._hints.close()
 
     async def send(
         self,
@@ -168,18 +168,19 @@ class Producer:
         headers: Headers | None = None,
         timestamp: datetime | None = None,
     ) -> Delivery:
-        """Send a record. Returns once it is taken in, which takes time only while the buffer is full.
+        """Send a record. Returns when it is in the buffer; waits only while the buffer is full.
 
         Args:
-            value: bytes as they are; text as UTF-8; a dict or list as JSON, in which NaN and infinity are null; None is a tombstone.
+            value: bytes as they are; text as UTF-8; a dict or list as JSON, in which NaN and infinity are null; None
+                is a tombstone.
             key: bytes as they are; text as UTF-8; an int as its digits. Records of one key keep their order.
             timestamp: aware; default: now.
 
         Returns:
-            Await it for (partition, sequence), if you want to know when the record is durable, and where.
+            An awaitable for (partition, sequence), which returns when the record is durable.
 
         Raises:
-            UsageError: one of these cannot be sent.
+            UsageError: an argument cannot be sent.
         """
         tasks = self._opened()
         body = value if type(value) is bytes and len(value) <= VALUE_LIMIT else value_bytes(value)
@@ -188,10 +189,12 @@ class Producer:
         time = int(self._clock.wall() * 1e6) if timestamp is None else microseconds(timestamp)
         weight = RECORD_WEIGHT + len(body or b"") + len(key or b"") + (headers_weight(listed) if listed else 0)
         self._unbroken += 1
-        if self._unbroken >= _BREATH:  # before it is taken in: who is cancelled here has sent nothing
+        if (
+            self._unbroken >= _YIELD_EVERY
+        ):  # before the record is buffered: a send that is cancelled here has sent nothing
             self._unbroken = 0
             await anyio.lowlevel.checkpoint()
-        index = self._router.choose(key, body)  # may raise: the caller's own code
+        index = self._router.choose(key, body)  # may raise: a callable partitioner is user code
         await self._make_room(weight, tasks)
         batch = self._outbox.open_batch(index, tasks)
         if key is None:
@@ -210,16 +213,16 @@ class Producer:
         timestamps: Sequence[datetime] | pa.Array | datetime | None = None,
         into: Deliveries | None = None,
     ) -> Deliveries:
-        """Send many records at once, several times as fast as one by one. Arguments as for `send`, a sequence each.
+        """Send many records, several times as fast as one by one. Arguments as for `send`, each a sequence.
 
         Args:
-            into: new ones, to be filled and returned: they tell what was taken in also where this raises or is cancelled.
+            into: new ones, which are filled and returned. They cover the sent records also if this call fails.
 
         Returns:
-            Await it for a list of (partition, sequence), or its `confirmed()`.
+            An awaitable for a list of (partition, sequence). Its `confirmed()` only waits, and is cheaper.
 
         Raises:
-            UsageError: one of these cannot be sent. Records before it may have been, also where this is cancelled.
+            UsageError: an argument cannot be sent. Records before it may have been sent, also after a cancellation.
         """
         tasks = self._opened()
         for name, column in (("keys", keys), ("headers", headers), ("timestamps", timestamps)):
@@ -245,17 +248,17 @@ class Producer:
                 continue
             await self._distribute(data, start, deliveries, tasks)
             start += data.num_rows
-            # About a batch at a time, however large the records are; by and by, since the next may be larger than these.
+            # About a batch at a time. Growing step by step, because the next records may be larger.
             rows = max(1, min(_MANY, rows * 4, math.ceil(data.num_rows * self._batch_bytes / max(1, data.nbytes))))
             self._together = max(rows, _FEW)
         return deliveries
 
     async def flush(self) -> None:
-        """Send all that waits, and return when it is in the log.
+        """Send all records, and return when they are in the log.
 
         Raises:
-            StoreError: some of those, or of those since the last flush, could not be appended, or nobody knows; the first such
-                error. (Where several tasks flush, only the first hears of what failed before: await each `Delivery`.)
+            StoreError: the first error of these records, or of records since the last flush. If several tasks flush, only
+                the first one gets errors from before; await each `Delivery` to get them all.
         """
         await self._outbox.flush()
 
@@ -273,16 +276,16 @@ class Producer:
     async def _distribute(
         self, data: pa.RecordBatch, start: int, deliveries: Deliveries, tasks: anyio.abc.TaskGroup
     ) -> None:
-        """Give each partition its records, in their order. `start`: index of the first in the caller's sequence."""
+        """Add records to the batches of their partitions, in order. `start`: index of the first in the caller's sequence."""
         chosen = self._router.choose_many(data)
-        # Stable, and a radix sort for 16 bits, which is many times as fast.
+        # Stable. For 16 bits NumPy has a radix sort, which is many times as fast.
         order = np.argsort(chosen.astype(np.uint16) if self._count <= 2**16 else chosen, kind="stable")
         counts = np.bincount(chosen)
         at = 0
         for index in np.flatnonzero(counts).tolist():
             own = order[at : at + int(counts[index])]
             at += len(own)
-            # A copy, not a slice of all: a batch that waits long must not hold what others have sent meanwhile.
+            # A copy: a slice would keep the records of all partitions in memory while this batch waits.
             share = data.take(pa.array(own))
             step = max(1, len(own) * self._batch_bytes // max(1, share.nbytes))
             for first in range(0, len(own), step):

@@ -1,8 +1,8 @@
 """A segment: one Parquet file of a partition of the log. Encodes it, and decodes it in row groups.
 
-A partition is a chain of segments. A segment is named by its base, the sequence of its first record; the base of the next
-one is that plus the number of rows. The producer that creates a base decides what it holds, so producers need no broker to
-agree on an order. Sequences are dense, but only this package may rely on that.
+A partition is a chain of segments. A segment is named by its base, the sequence of its first record; the base of the
+next one is that plus the number of rows. The producer that creates a base decides what it holds, so producers need no
+broker to agree on an order. Sequences are dense, but only this package may rely on that.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class SegmentFooter(Document, frozen=True):
     """Our own part of a segment's Parquet footer. Timestamps are in microseconds since 1970.
 
     `running` is the greatest timestamp of this segment and of all segments below base `covers`. A producer that lost
-    the race for a base creates the same bytes at the next one. So `covers` may be lower than the segment's own base, and
-    readers take the segments in between into account.
+    the race for a base creates the same bytes at the next one. So `covers` may be lower than the segment's own base,
+    and readers take the segments in between into account.
     """
 
     producer: str
@@ -144,7 +144,7 @@ class Segment:
             first = last
 
     def columns(self, names: Sequence[str]) -> Generator[tuple[list[pa.Array], pa.Int64Array], None, None]:
-        """The columns `names` of `RECORD_SCHEMA` and the sequences of all records, a row group at a time. CPU-heavy, too."""
+        """The columns `names` of `RECORD_SCHEMA` and the sequences, a row group at a time. CPU-heavy, too."""
         schema = pa.schema([RECORD_SCHEMA.field(name) for name in names])
         first = 0
         for group in range(self._file.num_row_groups):

@@ -1,4 +1,4 @@
-"""What a producer has taken in, on its way into the log: batches by partition, each once, in bounded memory."""
+"""Sends the batches of a producer: one after the other in each partition, within a bounded buffer."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from actorproc.runtime.error_text import describe_error
 from actorproc.runtime.logger import get_logger
 from actorproc.storage.store import Store
 
-_HEAD_RETRY = 1.0  # seconds
+_HINT_RETRY = 1.0  # seconds
 
-_STAYS_OPEN = 0.1  # share of its time for which a batch that waits takes more records, whose own time began later
+_STAYS_OPEN = 0.1  # share of the timeout during which a waiting batch accepts more records
 
 log = get_logger(__name__)
 
@@ -33,35 +33,35 @@ class ProducerStatistics(NamedTuple):
     """Confirmed by the store."""
     files: int
     failed: int
-    """Records whose append failed, or whose fate is unknown."""
+    """Records whose append failed, or whose outcome is unknown."""
     waiting_bytes: int
-    """Sent and not settled yet; keys, values, headers and overhead."""
+    """Bytes of the buffer in use: keys, values, headers and overhead of records that are not settled."""
 
 
 @dataclass(slots=True)
 class _PartitionQueue:
-    """A partition, as the producer sees it. `running`: a task takes care of the queue."""
+    """The batches of one partition. `running`: a task sends them."""
 
     appender: Appender
     queue: deque[ProducerBatch] = field(default_factory=deque)
-    """Oldest first. The first stays until it is settled, ripe once it is under way."""
+    """Oldest first. The batch in flight is the first, and ripe; it stays until it is settled."""
     running: bool = False
 
 
 class Sender:
-    """Batches of each partition, sent one after the other.
+    """Sends batches, one after the other in each partition.
 
     Args:
-        heads: told before the first append after a pause, and of what was appended.
-        buffer_bytes: bytes of records that wait or are under way at once.
-        linger: seconds that a batch waits for more, unless it is ripe.
-        timeout: seconds from the end of their `linger` after which records fail that are not confirmed.
+        hints: opened before the first append after a pause; names the appended segments.
+        buffer_bytes: bytes of records that wait or are in flight.
+        linger: seconds that a batch waits for more records, unless it is ripe.
+        timeout: seconds after the end of `linger` at which a batch fails that is not confirmed.
     """
 
     def __init__(
         self,
         store: Store,
-        heads: HintWriter,
+        hints: HintWriter,
         *,
         buffer_bytes: int,
         linger: float,
@@ -70,7 +70,7 @@ class Sender:
         clock: Clock,
     ) -> None:
         self._store = store
-        self._heads = heads
+        self._hints = hints
         self._budget = ByteBudget(buffer_bytes)
         self._linger = linger
         self._timeout = timeout
@@ -85,25 +85,25 @@ class Sender:
         return ProducerStatistics(self._records, self._files, self._failed, self._budget.used)
 
     async def make_room(self, weight: int) -> None:
-        """Wait until so many bytes more may be taken in. They are given back when the batch they went into is settled."""
+        """Wait for buffer space of `weight` bytes. It is released when the batch that uses it is settled."""
         if self._budget.used + weight > self._budget.size:
-            for lane in self._lanes.values():  # waiting for company is over, but for those behind one that is under way
+            for lane in self._lanes.values():  # end the linger of batches that are not behind another one
                 if lane.queue:
                     lane.queue[0].ripe.set()
         await self._budget.take(weight)
 
     def give_back(self, weight: int) -> None:
-        """Nothing was taken in for it."""
+        """Release buffer space that no batch uses."""
         self._budget.give_back(weight)
 
     def open_batch(self, index: int, tasks: anyio.abc.TaskGroup) -> ProducerBatch:
-        """The batch of a partition to which records can be added; `tasks`: in which it is sent."""
+        """The batch of a partition to which records can be added. `tasks`: the group in which it is sent."""
         lane = self._lanes.get(index)
         if lane is None:
             partition = str(index)
-            hint = self._heads.newest.get(partition, 0)
+            hint = self._hints.newest.get(partition, 0)
             appender = Appender(
-                self._store, partition, self._heads.producer, compression=self._compression, hint=hint, clock=self._clock
+                self._store, partition, self._hints.producer, compression=self._compression, hint=hint, clock=self._clock
             )  # fmt: skip
             lane = self._lanes[index] = _PartitionQueue(appender)
         now = self._clock.monotonic()
@@ -120,11 +120,10 @@ class Sender:
         return batch
 
     async def flush(self) -> None:
-        """Send all that waits, and return when all of it is settled.
+        """Send all batches, and return when they are settled.
 
         Raises:
-            StoreError: some of those, or of those since the last flush, could not be appended, or nobody knows; the first such
-                error.
+            StoreError: the first error of these batches, or of batches since the last flush.
         """
         waiting = list(self._pending)
         for batch in waiting:
@@ -137,11 +136,11 @@ class Sender:
             raise failure.with_traceback(None)
 
     async def _run(self, lane: _PartitionQueue) -> None:
-        """Send the batches of a partition, one after the other, until there are none."""
+        """Send the batches of a partition until there are none."""
         try:
             while lane.queue:
                 batch = lane.queue[0]
-                if not self._budget.crowded:  # else somebody waits for room, perhaps for this one's
+                if not self._budget.crowded:  # else a send waits for space, perhaps for that of this batch
                     with anyio.move_on_after(max(0.0, batch.born + self._linger - self._clock.monotonic())):
                         await batch.ripe.wait()
                 batch.ripe.set()
@@ -160,12 +159,12 @@ class Sender:
         error: Exception = StoreUnavailable("the producer was cancelled: the record may be in the log or not")
         try:
             table = await self._clock.run_cpu_work(batch.cost, batch.table)
-            await self._open_head(batch, give_up)
+            await self._open_hint(batch, give_up)
             try:
                 base = await lane.appender.append(table, give_up)
             finally:
-                self._heads.end(batch.partition, base)
-        except Exception as failure:  # noqa: BLE001 - what is wrong with one batch is no reason to end the others
+                self._hints.end(batch.partition, base)
+        except Exception as failure:  # noqa: BLE001 - an error in one batch must not end the others
             error = failure
             if not isinstance(failure, ActorprocError):
                 error = StoreError(
@@ -182,17 +181,17 @@ class Sender:
                 batch.settle(base)
                 self._forget(batch)
 
-    async def _open_head(self, batch: ProducerBatch, give_up: float) -> None:
-        why = "those before them took as long"
+    async def _open_hint(self, batch: ProducerBatch, give_up: float) -> None:
+        why = "earlier batches took that long"
         while (left := give_up - self._clock.monotonic()) > 0:
             try:
                 with anyio.fail_after(left):
-                    return await self._heads.begin()
+                    return await self._hints.begin()
             except TimeoutError:
                 why = f"{self._store.url}: no answer"
             except StoreUnavailable as error:
                 why = str(error)
-                await self._clock.sleep(_HEAD_RETRY)
+                await self._clock.sleep(_HINT_RETRY)
         raise StoreUnavailable(
             f"{batch.rows} records for partition {batch.partition} were not sent within {self._timeout:g} s: {why}"
         )

@@ -1,4 +1,4 @@
-"""What a producer takes as value, key, headers and timestamp, and how it is encoded; one by one and as columns."""
+"""Encodes values, keys, headers and timestamps of a producer, one by one and as columns."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _SIZED = frozenset({bytes, str, type(None)})
 _PLAIN = frozenset({pa.binary(), pa.large_binary(), pa.string(), pa.large_string(), pa.null()})
 
 VALUE_LIMIT = 512 * 2**20
-"""Bytes that a value may have; so may a key, and all headers of a record together."""
+"""Maximum bytes of a value, of a key, and of all headers of a record together."""
 
 COLUMNS_LIMIT = 2**30
-"""Bytes that records may have together: with the largest record on top of them no column has more than Arrow's 2 GiB."""
+"""Maximum bytes of a batch. With the largest record on top, no column exceeds Arrow's 2 GiB."""
 
 RECORD_WEIGHT = 200
-"""Bytes that a record counts for besides key and value, and each header likewise: the Python objects in which it waits."""
+"""Bytes of Python objects that a buffered record takes besides key and value. Each header takes as many."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -38,10 +38,10 @@ _LATEST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 
 
 def value_bytes(value: object) -> bytes | None:
-    """A value as it is sent: bytes as they are, text as UTF-8, a dict or list as JSON, None as None (a tombstone).
+    """Encode a value: bytes as they are, text as UTF-8, a dict or list as JSON, None as None (a tombstone).
 
     Raises:
-        UsageError: anything else; a number or a date has no one obvious form.
+        UsageError: another type. A number or a date has no single obvious form.
     """
     match value:
         case None | bytes():
@@ -64,10 +64,10 @@ def value_bytes(value: object) -> bytes | None:
 
 
 def key_bytes(key: object) -> bytes | None:
-    """A key as it is sent: bytes as they are, text as UTF-8, an int as its decimal digits, None as None.
+    """Encode a key: bytes as they are, text as UTF-8, an int as its decimal digits, None as None.
 
     Raises:
-        UsageError: anything else.
+        UsageError: another type.
     """
     if key is None or isinstance(key, bytes):
         return _bounded("key", key)
@@ -79,10 +79,10 @@ def key_bytes(key: object) -> bytes | None:
 
 
 def header_list(headers: Headers) -> list[dict[str, Any]]:
-    """Headers as the column has them."""
+    """Headers in the form of their column."""
     try:
         given = headers.items() if isinstance(headers, Mapping) else headers
-        pairs = [() if isinstance(pair, str) else pair for pair in given]  # a text of two characters is no pair of them
+        pairs = [() if isinstance(pair, str) else pair for pair in given]  # a string of two characters is not a pair
         listed = [{"key": name, "value": value} for name, value in pairs]
     except (TypeError, ValueError):
         raise UsageError(f"headers {_shown(headers)}: pairs of a name and a value, or a mapping") from None
@@ -101,12 +101,12 @@ def header_list(headers: Headers) -> list[dict[str, Any]]:
 
 
 def headers_weight(listed: list[dict[str, Any]]) -> int:
-    """Bytes that the headers of a record count for."""
+    """Bytes of the buffer that the headers of a record take."""
     return sum(RECORD_WEIGHT + len(header["key"]) + len(header["value"] or b"") for header in listed)
 
 
 def microseconds(timestamp: datetime) -> int:
-    """Since 1970. Raises UsageError for a datetime without a time zone, or one that in UTC no datetime can hold."""
+    """Microseconds since 1970. Raises UsageError for a datetime without time zone, or outside of the years 1 to 9999 UTC."""
     if not isinstance(timestamp, datetime) or timestamp.tzinfo is None:
         raise UsageError(f"timestamp {_shown(timestamp)}: an aware datetime, such as datetime.now(UTC)")
     time = (timestamp - _EPOCH) // _MICROSECOND
@@ -121,7 +121,7 @@ def columns(
     headers: Sequence[Headers | None] | None,
     timestamps: Sequence[datetime] | pa.Array | datetime,
 ) -> pa.RecordBatch | None:
-    """Records as columns; None: they are too many for a batch."""
+    """Records as columns, or None if they are too large for a batch."""
     count = len(values)
     try:
         made = [
@@ -139,7 +139,7 @@ def columns(
 
 
 def known_within(limit: int, values: Sequence[Value] | pa.Array, keys: Sequence[Key] | pa.Array) -> bool:
-    """Whether they have at most `limit` bytes together, about. False where it takes encoding them to tell."""
+    """Whether the records have at most about `limit` bytes. False if they must be encoded to know."""
     return _size(values) + _size(keys) <= limit
 
 
@@ -152,14 +152,14 @@ def _size(column: Sequence[Any] | pa.Array) -> float:
 
 
 def binary_column(given: Sequence[Any] | pa.Array, encode: Callable[[Any], bytes | None]) -> pa.BinaryArray:
-    """Values or keys as a column. `encode` is asked only where there is anything but bytes, text and None."""
+    """Values or keys as a column. `encode` is called only for types other than bytes, text and None."""
     try:
         column = given.cast(pa.binary()) if isinstance(given, pa.Array) else binary_array(given)
     except (pa.ArrowException, UnicodeEncodeError):
         return pa.array(map(encode, given.to_pylist() if isinstance(given, pa.Array) else given), pa.binary())
     if column.nbytes > VALUE_LIMIT:
         for index in np.flatnonzero(pc.greater(pc.binary_length(column), VALUE_LIMIT).fill_null(False)).tolist():
-            encode(column[index].as_py())  # which says what is wrong with it
+            encode(column[index].as_py())  # raises
     return column
 
 
@@ -172,7 +172,7 @@ def header_column(given: Sequence[Headers | None] | None, count: int) -> pa.List
 
 
 def time_column(given: Sequence[datetime] | pa.Array | datetime, count: int) -> pa.TimestampArray:
-    """Timestamps of `count` records as a column; one datetime is for all of them."""
+    """Timestamps of `count` records as a column. A single datetime counts for all of them."""
     kind = RECORD_SCHEMA.field("timestamp").type
     if isinstance(given, datetime):
         return pa.array(np.full(count, microseconds(given)), kind)

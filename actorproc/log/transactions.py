@@ -1,12 +1,12 @@
-"""Transactions: appends staged records to the log as a whole, each once, however often drivers are killed and run again.
+"""Transactions: append staged records to the log, all of them and each once, although drivers are killed.
 
-A transaction has a name, and batches that count up. One document decides what a batch consists of, and where the first
-segment of each partition is tried, before anything is appended. Every driver that goes on from there finishes exactly that,
-whatever it has staged itself.
+A transaction has a name, and batches that count up. One document decides what a batch consists of, and where the
+first segment of each partition is tried, before anything is appended. Every driver that goes on from there finishes
+exactly that, whatever it has staged itself.
 
-A base is left only after a valid segment of another producer was found there, and the document moves on by compare-and-swap
-before anything is sent to the next base. So all lower bases are settled, and each segment is appended once. See
-docs/protocol.md.
+A base is left only after a valid segment of another producer was found there, and the document moves on by
+compare-and-swap before anything is sent to the next base. So all lower bases are settled, and each segment is appended
+once. See docs/protocol.md.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ log = get_logger(__name__)
 
 
 class PartitionProgress(NamedTuple):
-    """The segments of groups below `group` are in the log. The segment of `group` is tried at `base` and nowhere else."""
+    """Segments of groups below `group` are in the log. That of `group` is tried at `base` and nowhere else."""
 
     group: int
     base: int
@@ -145,9 +145,9 @@ class Transactions:
                 # Another driver has gone on meanwhile, and has deleted files that it does not need any more.
         if in_turn and found.batch > batch:
             raise SourceError(
-                f"micro-batch {batch} is to be appended to {self._store.url}, and {found.batch} of the same query is there already: "
-                "its checkpoint was restored from an older copy, or the query runs somewhere else, too. Under these numbers are "
-                "other rows by now. Restore the newest checkpoint, or begin with a new checkpointLocation"
+                f"micro-batch {batch} is to be appended to {self._store.url}, and {found.batch} of the same query is there "
+                "already: its checkpoint was restored from an older copy, or the query runs somewhere else, too. Under "
+                "these numbers are other rows by now. Restore the newest checkpoint, or begin with a new checkpointLocation"
             )
         await self._delete_staged(name, batch)
 
@@ -158,8 +158,8 @@ class Transactions:
         found = {entry.key for listing in listings for entry in listing.entries}
         if missing := sum(file.key not in found for file in staged):
             raise UsageError(
-                f"{missing} of {len(staged)} objects that tasks have staged for {self._store.url} are not there for the driver: "
-                "every machine must reach the log at this URL, in a bucket or in a folder that all of them share"
+                f"{missing} of {len(staged)} objects that tasks have staged for {self._store.url} are not there for the "
+                "driver: every machine must reach the log at this URL, in a bucket or in a folder that all of them share"
             )
 
     async def _plan(self, batch: int, staged: Sequence[StagedFile]) -> Transaction:
@@ -182,9 +182,9 @@ class Transactions:
             if first not in (None, base):
                 raise CorruptObject(
                     key,
-                    f"batch {found.batch} is unfinished, and partition {partition} has lost its files from {base} on (the "
-                    f"next begin at {first}): nobody can tell what is appended. Restore them, or delete this object and "
-                    "with it what is not appended yet",
+                    f"batch {found.batch} is unfinished, and partition {partition} has lost its files from {base} on "
+                    f"(the next begin at {first}): nobody can tell what is appended. Restore them, or delete this "
+                    "object, and with it the records that are not appended yet",
                 )
 
         await gather(list(found.shares), check)
@@ -232,8 +232,10 @@ class Transactions:
     async def _append(
         self, shares: Mapping[str, PartitionProgress], segments: Mapping[str, _Segment]
     ) -> Mapping[str, PartitionProgress]:
-        """Append the segments of a group. The progress of a partition is the next group, or the same group at another base
-        if the base was taken. The bytes of a segment stay the same."""
+        """Append the segments of a group.
+
+        The new progress of a partition is the next group, or the same group at another base if its base was taken.
+        """
 
         async def append(partition: str) -> PartitionProgress:
             share, segment = shares[partition], segments.get(partition)
@@ -262,9 +264,9 @@ class Transactions:
             if base < lowest:
                 raise CorruptObject(
                     log_file(partition, base),
-                    f"is where an unfinished transaction was to append, and the log was trimmed below {lowest} since then. Nobody "
-                    "can tell whether its records were appended before. Look for them in the output of the log's readers; then "
-                    "delete the transaction, and with it the records that are not appended yet",
+                    f"is where an unfinished transaction was to append, and the log was trimmed below {lowest} since then. "
+                    "Nobody can tell whether its records were appended before. Look for them in the output of the log's "
+                    "readers; then delete the transaction, and with it the records that are not appended yet",
                 )
             return other is None or other.footer.put_id == segment.put_id
         finally:

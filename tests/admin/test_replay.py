@@ -1,4 +1,4 @@
-"""Replaying dead letters: each once, whatever is killed, lost, late or done twice."""
+"""A replay appends each dead letter once, although it is killed, late or concurrent."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def world() -> World:
 EXPECTED = [b"1/0/0", b"1/0/1", b"1/0/2"]
 
 
-async def test_letters_come_back_as_they_were_with_their_history(world: World) -> None:
+async def test_replayed_records_equal_the_originals_plus_history_headers(world: World) -> None:
     await world.run()
     first, second, third = [record for record in await world.records() if record.value in EXPECTED]
     assert [first.key, second.key, third.key] == [b"key", b"\xff\x00", None]
@@ -124,20 +124,20 @@ async def test_letters_come_back_as_they_were_with_their_history(world: World) -
     }
 
 
-async def test_a_second_replay_appends_nothing_and_says_so(world: World) -> None:
+async def test_a_second_replay_appends_nothing(world: World) -> None:
     assert await world.run() == LETTERS
     assert await world.run() == 0
     assert await world.replayed() == EXPECTED
 
 
-async def test_letters_that_died_after_a_replay_are_replayed_by_the_next(world: World) -> None:
+async def test_letters_written_after_a_replay_are_replayed_by_the_next(world: World) -> None:
     await world.run()
     await world.dead_letter_file("1", 7)
     assert await world.run() == LETTERS
     assert Counter(await world.replayed()) == Counter([*EXPECTED, b"1/7/0", b"1/7/1", b"1/7/2"])
 
 
-async def test_letters_are_replayed_by_choice_and_the_rest_later(world: World) -> None:
+async def test_letters_can_be_replayed_in_parts(world: World) -> None:
     async def done() -> set[int]:
         store, key = Store(world.container), LAYOUT.dead_letter_file("1", 0)
         return await (await Replays.listed(store, LAYOUT)).done(key, await read_letters(store, key))
@@ -156,7 +156,7 @@ async def test_letters_are_replayed_by_choice_and_the_rest_later(world: World) -
 @pytest.mark.parametrize(
     "change", [{"sequences": []}, {"sequences": [77]}, {"done": "x"}, {"done": True, "sequences": [77]}]
 )
-async def test_a_damaged_intent_is_named_and_no_letter_goes_twice(world: World, change: dict[str, Any]) -> None:
+async def test_a_corrupt_replay_document_repeats_no_letter(world: World, change: dict[str, Any]) -> None:
     with pytest.raises((Killed, BaseExceptionGroup)):
         await world.run(Fate(2, "before"), second)
     key = LAYOUT.replay("1", 0)
@@ -176,7 +176,7 @@ async def test_a_damaged_intent_is_named_and_no_letter_goes_twice(world: World, 
 
 @pytest.mark.parametrize("how", ["before", "after", "late"])
 @pytest.mark.parametrize(("first", "then"), [(second, everything), (everything, second)])
-async def test_a_replay_by_choice_killed_at_any_write_and_followed_by_another_repeats_nothing(
+async def test_a_partial_replay_killed_at_any_write_repeats_nothing(
     how: str, first: Callable[[Letter], bool], then: Callable[[Letter], bool]
 ) -> None:
     total = await writes_of_a_replay()
@@ -271,9 +271,7 @@ async def test_killed_twice_at_any_two_writes_repeats_nothing() -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-async def test_replays_of_different_letters_at_once_repeat_nothing_and_one_of_them_counts_each(
-    world: World, seed: int
-) -> None:
+async def test_concurrent_replays_of_different_letters_repeat_nothing(world: World, seed: int) -> None:
     CLOCK.random.seed(seed)
     log, container = Store(Shuffled(world.log, Fate())), Store(Shuffled(world.container, Fate()))
     appended = 0
@@ -294,9 +292,7 @@ async def test_replays_of_different_letters_at_once_repeat_nothing_and_one_of_th
 
 
 @pytest.mark.parametrize("seed", range(30))
-async def test_replays_at_once_beside_a_busy_producer_repeat_nothing_and_one_of_them_counts_it(
-    world: World, seed: int
-) -> None:
+async def test_concurrent_replays_beside_a_producer_repeat_nothing(world: World, seed: int) -> None:
     CLOCK.random.seed(seed)
     log = Store(Shuffled(world.log, Fate()))
     container = Store(Shuffled(world.container, Fate()))
@@ -320,7 +316,7 @@ async def test_replays_at_once_beside_a_busy_producer_repeat_nothing_and_one_of_
     assert len([record for record in await world.records() if record.value == b"another's"]) == 10
 
 
-async def test_an_unreachable_log_is_an_error_and_a_later_run_goes_on(world: World) -> None:
+async def test_a_replay_goes_on_after_an_outage(world: World) -> None:
     class Down(Fragile):
         async def put_if_absent(self, key: str, body: bytes) -> str:
             if key.startswith("partition="):
@@ -361,7 +357,7 @@ async def test_an_unfinished_replay_does_not_go_on_in_another_log(world: World) 
     assert await world.replayed() == []
 
 
-async def test_a_damaged_letter_file_is_named_and_nothing_of_it_is_appended(world: World) -> None:
+async def test_a_corrupt_dead_letter_file_is_not_replayed(world: World) -> None:
     key = LAYOUT.dead_letter_file("1", 0)
     await world.container.put(key, b'{"partition": "1"}\n')
     with pytest.raises(CorruptObject, match=key):

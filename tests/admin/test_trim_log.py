@@ -24,7 +24,7 @@ from actorproc.stores.memory import MemoryStore
 from tests.admin.conftest import HOUR, LAYOUT, SETTINGS, Later, Place
 from tests.fragile import Killed
 from tests.log.reading import values
-from tests.log.test_append_hazards import Tampered
+from tests.log.test_append_faults import Tampered
 from tests.spark.committing import QUICK, Numbers
 
 LOG = log_dir("0")

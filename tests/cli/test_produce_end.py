@@ -1,4 +1,4 @@
-"""`produce` that ends early: how much is in the log, up to which line, and the command that goes on from there."""
+"""`produce` that ends early prints which lines are in the log, and a command that goes on."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def json_in_log() -> list[dict[str, str]]:
     return anyio.run(read)
 
 
-def test_a_partition_that_refuses_leaves_a_count_a_line_and_the_command_that_goes_on(run: Run, folder: Path) -> None:
+def test_a_refusing_partition_leaves_a_command_that_goes_on(run: Run, folder: Path) -> None:
     run(*PRODUCE, "/dev/null")
     (folder / "events" / "partition=1").write_text("in the way")
     ended = run(*PRODUCE, "flights.txt")
@@ -88,7 +88,7 @@ def test_a_partition_that_refuses_leaves_a_count_a_line_and_the_command_that_goe
     )
 
 
-def test_a_full_disk_leaves_what_is_known_and_the_command_loses_nothing(
+def test_the_resume_command_after_a_full_disk_loses_nothing(
     run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files: list[str] = []
@@ -119,7 +119,7 @@ def test_a_full_disk_leaves_what_is_known_and_the_command_loses_nothing(
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_signals_while_the_disk_is_full_leave_what_is_known(folder: Path, times: int) -> None:
+def test_a_signal_while_the_disk_is_full_reports_delivered_lines(folder: Path, times: int) -> None:
     command = [sys.executable, "-c", FULL, *PRODUCE, "--rate", "100", "flights.txt"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -149,7 +149,7 @@ def test_signals_while_the_disk_is_full_leave_what_is_known(folder: Path, times:
         assert f" more may be in the log or not. The first line of flights.txt that may be missing is {missing}" in err
 
 
-def test_a_signal_while_what_failed_is_waited_for_does_not_keep_it_from_being_told(run: Run, folder: Path) -> None:
+def test_a_signal_during_the_final_flush_keeps_the_error(run: Run, folder: Path) -> None:
     run(*PRODUCE, "/dev/null")
     (folder / "events" / "partition=0").write_text("in the way")
     (folder / "full").touch()
@@ -221,7 +221,7 @@ def test_a_csv_file_without_the_key_column_creates_no_log(run: Run, folder: Path
     assert not (folder / "events").exists()
 
 
-def test_an_input_that_cannot_be_read_is_an_error_that_tells_what_is_in_the_log(run: Run) -> None:
+def test_an_unreadable_input_is_an_error_that_says_nothing_was_appended(run: Run) -> None:
     ended = run(*PRODUCE, "/proc/self/mem")  # opens, and cannot be read at 0
     assert ended.exit_code == 1
     assert ended.stderr == "error: cannot read /proc/self/mem: Input/output error.\nNothing was appended\n"

@@ -1,1 +1,1 @@
-"""The built-in log: producer, files, source."""
+"""Tests of the built-in log."""

@@ -1,4 +1,4 @@
-"""Stores on which the log is tested."""
+"""The stores on which the log is tested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads a log in tests: through the source, as users do, up to its end."""
+"""Helpers that read a log through its source, as users do."""
 
 from __future__ import annotations
 

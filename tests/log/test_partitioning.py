@@ -1,4 +1,4 @@
-"""Which partition a record goes to."""
+"""The partition of a record."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_hashing_many_gives_what_hashing_one_gives(keys: list[bytes]) -> None:
     assert partitions_of_keys(column, 7).tolist() == [partition_of_key(key, 7) for key in keys]
 
 
-def test_long_keys_and_many_of_one_length_hash_as_each_alone_does() -> None:
+def test_hashing_many_keys_equals_hashing_each() -> None:
     keys = [b"long" * 300, b"x" * 1025, *(b"%05d" % n for n in range(9000)), b"y" * 1024]
     column = pa.array(keys, pa.binary())
     assert murmur2_many(column).tolist() == [murmur2(key) for key in keys]
@@ -95,7 +95,7 @@ def test_keys_and_records_without_keys_mix() -> None:
     assert chosen[1] == chosen[3]
 
 
-def test_a_callable_decides_for_all_and_is_held_to_the_partitions_there_are() -> None:
+def test_a_callable_partitioner_must_return_a_valid_partition() -> None:
     router = Router(4, lambda key, value, n: len(value or b"") % n, Random(1))
     assert router.choose(b"key", b"xxx") == 3
     data = Batch.of("0", [b"", b"x", b"xxxxxx"], range(3)).data
@@ -105,7 +105,7 @@ def test_a_callable_decides_for_all_and_is_held_to_the_partitions_there_are() ->
 
 
 @pytest.mark.parametrize("said", [True, Side.RIGHT])
-async def test_whatever_number_a_callable_says_the_record_goes_where_readers_look(said: int) -> None:
+async def test_any_integer_type_from_a_callable_names_a_real_partition(said: int) -> None:
     store = Store(MemoryStore())
     async with Producer(store, partitions=2, partitioner=lambda key, value, n: said) as producer:
         assert await (await producer.send("x")) == ("1", 0)

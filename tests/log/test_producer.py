@@ -1,4 +1,4 @@
-"""The producer: what it takes, when it sends, what it says when that fails."""
+"""The producer: what it accepts, when it sends, and its errors."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ async def test_send_many_says_where_each_record_went(store: Store) -> None:
             assert place.partition == str(partition_of_key(key.encode(), 4))
 
 
-async def test_order_within_a_partition_is_that_of_sending_one_by_one_or_many() -> None:
+async def test_a_partition_keeps_the_order_of_sends() -> None:
     store = Store(MemoryStore())
     async with Producer(store, partitions=2, linger=0.001, batch_bytes=3000) as producer:
         number = 0
@@ -250,7 +250,7 @@ class Refusing(MemoryStore):
         return await super().put_if_absent(key, body)
 
 
-async def test_each_task_that_flushes_is_told_of_the_batch_that_was_refused() -> None:
+async def test_every_flush_raises_for_a_refused_batch() -> None:
     backend = Refusing()
     refused: list[str] = []
 
@@ -318,7 +318,7 @@ def test_send_waits_while_the_buffer_is_full_and_memory_stays_bounded() -> None:
 
 
 @pytest.mark.parametrize("headers", [False, True])
-async def test_records_are_taken_as_many_at_once_as_make_a_batch_if_that_is_known_and_few_where_it_is_not(
+async def test_send_many_encodes_about_one_batch_at_a_time(
     headers: bool, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = list[tuple[int, int]]()
@@ -383,7 +383,7 @@ def test_batches_stay_large_while_the_buffer_is_full() -> None:
     run(main())
 
 
-def test_senders_who_wait_for_room_are_never_stuck_behind_records_that_wait_for_company() -> None:
+def test_waiting_for_buffer_space_ends_the_linger_of_batches() -> None:
     async def main() -> None:
         store, clock = virtual()
         options: dict[str, Any] = {"partitions": 50, "linger": 3600, "buffer_bytes": 5_000, "clock": clock}
@@ -402,7 +402,7 @@ def test_senders_who_wait_for_room_are_never_stuck_behind_records_that_wait_for_
     run(main())
 
 
-async def test_an_error_of_the_caller_passes_through_and_what_was_sent_before_is_sent() -> None:
+async def test_an_error_in_the_block_still_flushes() -> None:
     store = Store(MemoryStore())
     with pytest.raises(ZeroDivisionError):
         async with Producer(store, partitions=1, linger=60) as producer:
@@ -411,7 +411,7 @@ async def test_an_error_of_the_caller_passes_through_and_what_was_sent_before_is
     assert (await log_contents(store))["0"] == [b"before"]
 
 
-def test_what_was_sent_before_the_program_exits_within_the_block_is_sent() -> None:
+def test_sys_exit_in_the_block_still_flushes() -> None:
     store = Store(MemoryStore())
 
     async def main() -> None:
@@ -425,7 +425,7 @@ def test_what_was_sent_before_the_program_exits_within_the_block_is_sent() -> No
     assert asyncio.run(log_contents(store))["0"] == [b"before"]
 
 
-def test_cancelled_it_ends_at_once_and_says_that_the_fate_is_unknown() -> None:
+def test_a_cancelled_producer_reports_an_unknown_outcome() -> None:
     async def main() -> None:
         clock = VirtualClock("p")
         network = FaultyBackend(MemoryStore(clock=clock), LATENCY_ONLY)
@@ -492,7 +492,7 @@ async def test_a_loop_of_sends_lets_others_run(many: bool) -> None:
         tasks.cancel_scope.cancel()
 
 
-def test_a_record_that_came_late_to_a_batch_that_waits_has_most_of_its_time_too() -> None:
+def test_a_record_added_late_to_a_batch_keeps_most_of_its_timeout() -> None:
     class Hangs(MemoryStore):
         async def put_if_absent(self, key: str, body: bytes) -> str:
             if "partition=" in key:
@@ -523,7 +523,7 @@ def test_a_record_that_came_late_to_a_batch_that_waits_has_most_of_its_time_too(
     run(main())
 
 
-async def test_records_that_are_sent_many_at_a_time_and_spread_thin_take_no_columns_each() -> None:
+async def test_few_records_per_partition_are_kept_without_columns() -> None:
     data = Batch.of(
         "0", [b"a", None, b"c"], range(3), keys=[b"k", None, b""], headers=[(), (("h", b"1"),), ()], timestamps=[AT] * 3
     ).data

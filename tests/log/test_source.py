@@ -1,4 +1,4 @@
-"""The log as a source: positions, ends, times, news, and files that are not what they should be."""
+"""The log as a source: positions, ends, times, waiting, corrupt segments."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def test_an_empty_log_has_its_end_at_its_start() -> None:
     assert await values(source, "0") == []
 
 
-async def test_a_file_beyond_the_end_of_a_day_is_found_by_its_time(store: Store) -> None:
+async def test_a_record_of_the_next_day_is_found_by_its_time(store: Store) -> None:
     for hour in range(6):
         await append(store, [f"{hour}:{minute}" for minute in (0, 30)], times(hour * 3600, hour * 3600 + 1800))
     source = await opened(store)
@@ -120,7 +120,7 @@ async def test_a_file_beyond_the_end_of_a_day_is_found_by_its_time(store: Store)
 
 @settings(max_examples=50, deadline=None)
 @given(st.data())
-def test_a_time_finds_the_first_record_as_late_as_it_whoever_wrote_when(data: st.DataObject) -> None:
+def test_a_time_finds_the_first_record_at_or_after_it(data: st.DataObject) -> None:
     """Timestamps in any order, several producers that know nothing of each other's latest files, any time asked."""
     files = data.draw(
         st.lists(
@@ -174,7 +174,7 @@ def test_the_end_of_a_long_partition_is_found_in_few_requests(known: bool) -> No
     run(main())
 
 
-def test_a_waiting_reader_hears_of_news_within_the_poll_interval_and_the_hint_interval() -> None:
+def test_a_waiting_reader_is_woken_within_the_poll_and_hint_intervals() -> None:
     async def main() -> None:
         clock = VirtualClock("t")
         store = Store(MemoryStore(clock=clock), clock=clock)
@@ -201,7 +201,7 @@ def test_a_waiting_reader_hears_of_news_within_the_poll_interval_and_the_hint_in
     run(main())
 
 
-def test_an_idle_log_costs_one_listing_per_poll_whatever_the_number_of_partitions() -> None:
+def test_an_idle_log_costs_one_listing_per_poll() -> None:
     async def main() -> None:
         clock = VirtualClock("t")
         store = Store(MemoryStore(clock=clock), clock=clock)
@@ -289,7 +289,7 @@ def test_an_outage_delays_a_waiting_reader_and_does_not_end_it() -> None:
     run(main())
 
 
-def test_a_reader_far_behind_on_a_slow_store_fetches_files_together_within_its_memory() -> None:
+def test_a_lagging_reader_prefetches_within_its_budget() -> None:
     async def main() -> None:
         clock = VirtualClock("t")
         truth = MemoryStore(clock=clock)
@@ -311,7 +311,7 @@ def test_a_reader_far_behind_on_a_slow_store_fetches_files_together_within_its_m
     run(main())
 
 
-def test_what_could_be_written_to_a_slow_store_can_be_read_and_what_was_listed_is_fetched_once() -> None:
+def test_a_slow_store_is_read_and_each_listed_segment_is_fetched_once() -> None:
     """A file takes three times as long as the deadline of a request without a body."""
 
     asked: Counter[str] = Counter()
@@ -341,7 +341,7 @@ def test_what_could_be_written_to_a_slow_store_can_be_read_and_what_was_listed_i
     run(main())
 
 
-def test_readers_of_many_partitions_fetch_what_there_is_room_for_and_all_get_their_turn() -> None:
+def test_readers_of_many_partitions_share_the_read_budget() -> None:
     partitions, file_size = 12, 2**20
 
     class Counting(MemoryStore):
@@ -470,7 +470,7 @@ async def test_files_that_were_deleted_before_they_were_read_are_an_error() -> N
 
 @pytest.mark.parametrize("position", ["3", "2+1"])
 @pytest.mark.parametrize("since", [[], ["d"], ["d", "e", "f", "g"]], ids=["nothing", "less", "more"])
-async def test_a_position_beyond_what_an_older_copy_of_the_log_has_is_an_error(position: str, since: list[str]) -> None:
+async def test_a_position_beyond_the_end_is_an_error(position: str, since: list[str]) -> None:
     """Unless files begin or end there again by chance: that cannot be told."""
     store = Store(MemoryStore())
     for texts in (["a"], ["b"], ["c"]):
@@ -491,7 +491,7 @@ async def test_a_position_beyond_what_an_older_copy_of_the_log_has_is_an_error(p
             assert not len(chunk.batch)
 
 
-async def test_a_position_at_the_end_costs_one_request_to_be_sure_of() -> None:
+async def test_checking_a_position_at_the_end_takes_one_request() -> None:
     store = Store(MemoryStore())
     for text in "abc":
         await append(store, [text])
@@ -513,7 +513,7 @@ async def test_a_position_of_another_source_is_refused() -> None:
         await source.start("0", datetime(2013, 1, 1))  # noqa: DTZ001
 
 
-async def test_a_log_that_is_not_there_is_a_usage_error_that_says_how_to_make_one() -> None:
+async def test_a_missing_log_is_a_usage_error_with_a_command() -> None:
     with pytest.raises(UsageError, match=r"no log at memory://nothing-here: create it with .*actorproc produce --log"):
         await open_source("memory://nothing-here").open()
 
@@ -540,7 +540,7 @@ def test_an_unknown_kind_of_source_lists_what_is_allowed() -> None:
     assert open_source(source) is source
 
 
-async def test_a_head_that_is_no_head_does_not_stop_readers_or_producers() -> None:
+async def test_a_corrupt_hint_stops_no_reader_or_producer() -> None:
     store = Store(MemoryStore())
     await append(store, ["a"])
     for number, body in enumerate([b"", b"[]", b'{"version":1,"newest":{"0":"x"}}', b'{"version":7}']):

@@ -1,4 +1,4 @@
-"""Producers whose machine is suspended for hours while others append and trim: what they confirm is read."""
+"""Producers on a machine that is suspended for hours confirm only readable records."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Interrupted(Backend):
 @pytest.mark.parametrize("late_files", [False, True])
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize(("known", "number"), [*((False, n) for n in range(6)), *((True, n) for n in range(3))])
-def test_who_is_suspended_at_any_request_of_an_append_confirms_only_what_is_read(
+def test_a_producer_suspended_at_any_request_confirms_only_readable_records(
     number: int, after: bool, known: bool, late_files: bool
 ) -> None:
     async def main() -> None:
@@ -156,7 +156,7 @@ def test_who_is_suspended_at_any_request_of_an_append_confirms_only_what_is_read
     run(main())
 
 
-def test_what_follows_a_file_whose_reply_took_long_is_looked_at_as_long_after_it_as_that_landed() -> None:
+def test_the_age_of_the_end_counts_from_before_a_slow_append() -> None:
     """Another's file came right after it, and is trimmed when it is an hour old: less than that after the reply."""
 
     async def main() -> None:
@@ -182,7 +182,7 @@ def test_what_follows_a_file_whose_reply_took_long_is_looked_at_as_long_after_it
     run(main())
 
 
-def test_a_void_file_in_the_way_is_not_passed_and_the_next_append_finds_the_end() -> None:
+def test_an_append_does_not_pass_a_void_segment() -> None:
     async def main() -> None:
         world = World()
         await world.append("0", "1", "2")

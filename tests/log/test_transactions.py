@@ -1,4 +1,4 @@
-"""Transactions: what is staged comes into the log once, whatever is killed, lost, late or done twice."""
+"""A transaction appends its staged records once, although drivers are killed, late or concurrent."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ BATCH = ["a", "b", "c", "d", "e"]  # `e` comes in an object of its own
 EXPECTED = {"0": [b"a", b"d"], "1": [b"b"], "2": [b"c", b"e"]}
 
 
-async def test_a_batch_is_appended_in_order_and_what_was_staged_is_removed(world: World) -> None:
+async def test_a_commit_appends_in_order_and_deletes_staged_files(world: World) -> None:
     await world.commit(0, BATCH)
     assert await world.values() == EXPECTED
     assert await world.staged() == []
@@ -137,7 +137,7 @@ async def test_a_batch_is_appended_in_order_and_what_was_staged_is_removed(world
     assert not await is_done(Store(world.truth), "t", 1)
 
 
-async def test_a_batch_that_is_done_again_is_not_appended_again_and_a_later_one_is(world: World) -> None:
+async def test_a_finished_batch_is_not_appended_again(world: World) -> None:
     await world.commit(3, BATCH)
     await world.commit(3, ["other", "records", "this time"])
     await world.commit(2, BATCH)
@@ -147,7 +147,7 @@ async def test_a_batch_that_is_done_again_is_not_appended_again_and_a_later_one_
     assert await world.staged() == []
 
 
-async def test_a_batch_before_the_latest_is_refused_where_only_that_one_can_be_done_again(world: World) -> None:
+async def test_in_turn_refuses_a_batch_before_the_latest(world: World) -> None:
     await world.commit(3, BATCH, in_turn=True)
     await world.commit(3, BATCH, in_turn=True)
     with pytest.raises(
@@ -157,7 +157,7 @@ async def test_a_batch_before_the_latest_is_refused_where_only_that_one_can_be_d
     assert await world.values() == EXPECTED
 
 
-async def test_what_is_staged_for_a_later_batch_stays_when_one_is_done(world: World) -> None:
+async def test_staged_files_of_a_later_batch_stay(world: World) -> None:
     later = await world.stage(Store(world.truth), 1, ["x", "y"])
     await world.commit(0, BATCH)
     assert await world.staged() == sorted(one.key for one in later)
@@ -170,7 +170,7 @@ async def test_a_batch_of_nothing_is_done(world: World) -> None:
     assert not any((await world.values()).values())
 
 
-async def test_a_batch_is_begun_from_its_decision_to_its_end_and_so_for_later_ones(world: World) -> None:
+async def test_is_begun_from_the_plan_to_the_end_of_a_batch(world: World) -> None:
     store = Store(world.truth)
 
     async def begun() -> list[bool]:
@@ -186,7 +186,7 @@ async def test_a_batch_is_begun_from_its_decision_to_its_end_and_so_for_later_on
     assert await world.values() == EXPECTED
 
 
-async def test_readers_that_wait_are_told(world: World) -> None:
+async def test_a_commit_wakes_waiting_readers(world: World) -> None:
     source = LogSource(Store(world.truth))
     await source.open()
     found: list[bytes | None] = []
@@ -215,9 +215,7 @@ async def writes_of_a_commit() -> int:
 @pytest.mark.parametrize("others_append", [False, True])
 @pytest.mark.parametrize("how", ["before", "after", "late"])
 @pytest.mark.usefixtures("world")  # for its groups
-async def test_a_driver_killed_at_any_write_and_run_again_repeats_and_loses_nothing(
-    how: str, others_append: bool
-) -> None:
+async def test_a_driver_killed_at_any_write_loses_and_repeats_nothing(how: str, others_append: bool) -> None:
     total = await writes_of_a_commit()
     assert total >= 10  # staged, the head, the plan, the appends, the plan again, what is removed
     for number in range(total):
@@ -257,7 +255,7 @@ async def test_killed_twice_at_any_two_writes_repeats_and_loses_nothing() -> Non
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_drivers_at_once_that_split_a_batch_otherwise_beside_a_busy_producer(world: World, seed: int) -> None:
+async def test_concurrent_drivers_with_different_splits_append_one_of_them(world: World, seed: int) -> None:
     """Whoever decides first, the batch is in the log as that one has staged it, and in whole."""
     CLOCK.random.seed(seed)
 
@@ -284,7 +282,7 @@ async def test_drivers_at_once_that_split_a_batch_otherwise_beside_a_busy_produc
     assert await world.staged() == []
 
 
-async def test_a_store_that_goes_away_is_an_error_and_the_next_try_goes_on(world: World) -> None:
+async def test_a_commit_goes_on_after_an_outage(world: World) -> None:
     class Down(Fragile):
         async def put_if_absent(self, key: str, body: bytes) -> str:
             if key.startswith("partition=1"):
@@ -298,7 +296,7 @@ async def test_a_store_that_goes_away_is_an_error_and_the_next_try_goes_on(world
     assert await world.values() == EXPECTED
 
 
-async def test_an_unfinished_batch_whose_files_were_deleted_meanwhile_is_refused(world: World) -> None:
+async def test_an_unfinished_batch_with_deleted_segments_is_refused(world: World) -> None:
     """Else what had been appended, and was read and deleted, would be appended again."""
 
     with pytest.raises((Killed, BaseExceptionGroup)):
@@ -310,7 +308,7 @@ async def test_an_unfinished_batch_whose_files_were_deleted_meanwhile_is_refused
         await world.commit(0, BATCH)
 
 
-async def test_an_unfinished_batch_that_was_trimmed_is_refused_though_a_void_file_lies_there(world: World) -> None:
+async def test_an_unfinished_batch_below_the_boundary_is_refused_beside_a_void_segment(world: World) -> None:
     slept = await world.truth.get(log_file("0", 0))
     assert slept is not None
     with pytest.raises((Killed, BaseExceptionGroup)):
@@ -339,7 +337,7 @@ async def test_a_transaction_of_format_1_is_continued(world: World) -> None:
     assert await world.values() == EXPECTED
 
 
-async def test_staged_records_that_are_gone_are_named(world: World) -> None:
+async def test_a_missing_staged_file_is_named(world: World) -> None:
     with pytest.raises((Killed, BaseExceptionGroup)):
         await world.commit(0, BATCH, Fate(4, "before"))  # two staged, the head, the plan; then the first append
     for key in await world.staged():
@@ -348,7 +346,7 @@ async def test_staged_records_that_are_gone_are_named(world: World) -> None:
         await world.commit(0, BATCH)
 
 
-def test_what_was_staged_and_abandoned_is_removed_a_week_later_unless_a_transaction_needs_it() -> None:
+def test_abandoned_staged_files_are_deleted_after_a_week() -> None:
     async def main() -> None:
         clock = VirtualClock("t")
         world = World()
@@ -370,7 +368,7 @@ def test_what_was_staged_and_abandoned_is_removed_a_week_later_unless_a_transact
     run(main())
 
 
-async def test_a_transaction_without_a_name_of_its_own_leaves_nothing_behind(world: World) -> None:
+async def test_an_unnamed_transaction_is_deleted_when_done(world: World) -> None:
     async with AsyncExitStack() as stack:
         store = Store(world.truth)
         opened = await stack.enter_async_context(Transactions.opened(store))
@@ -385,12 +383,12 @@ async def test_a_place_without_a_log_is_refused() -> None:
             pass
 
 
-def test_what_is_no_staged_object_is_named() -> None:
+def test_a_corrupt_staged_file_is_named() -> None:
     with pytest.raises(CorruptObject, match="staged/t: is not a valid staged file"):
         decode_staged("staged/t", b"what")
 
 
-async def test_what_others_left_beside_staged_records_stops_nothing_and_stays(world: World) -> None:
+async def test_foreign_objects_beside_staged_files_stay(world: World) -> None:
     for name in ("", ".DS_Store", "t/", "t/.DS_Store", "t/00000000000000000000/", "t/00000000000000000000/.DS_Store"):
         await world.truth.put(LOG_STAGED + name, b"not ours")
     before = await world.staged()
@@ -398,7 +396,7 @@ async def test_what_others_left_beside_staged_records_stops_nothing_and_stays(wo
     assert await world.staged() == before
 
 
-async def test_what_tasks_have_staged_elsewhere_is_refused_before_anything_is_decided() -> None:
+async def test_files_staged_in_another_store_are_refused() -> None:
     world = World()
     await world.prepare()
     with pytest.raises(UsageError, match=r"2 of 2 objects that tasks have staged .* every machine must reach the log"):

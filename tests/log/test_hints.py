@@ -1,4 +1,4 @@
-"""Heads: hints that may be lost, late or left behind, and must strand no record."""
+"""Hints may be lost, late or left behind, and strand no record."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def by_number(key: bytes | None, value: bytes | None, partitions: int) -> int:
     return int(key or b"0")
 
 
-def test_records_whose_producer_died_before_its_hint_are_found_by_the_sweep_in_however_many_files() -> None:
+def test_a_sweep_finds_all_segments_of_a_producer_that_died_before_its_hint() -> None:
     async def main() -> None:
         clock = VirtualClock("t")
         truth = MemoryStore(clock=clock)
@@ -163,7 +163,7 @@ def test_an_append_that_lands_long_after_its_producer_died_is_found(late: float)
     run(main())
 
 
-def test_a_head_is_open_before_the_first_append_and_idle_or_closed_after_the_last_hint() -> None:
+def test_a_hint_is_open_while_appends_are_not_in_it() -> None:
     async def main() -> None:
         clock = VirtualClock("t")
         truth = MemoryStore(clock=clock)
@@ -246,7 +246,7 @@ def test_with_an_append_unsettled_a_head_stays_open() -> None:
     run(main())
 
 
-def test_who_closes_right_after_a_doubt_leaves_its_head_open() -> None:
+def test_closing_after_an_unknown_append_leaves_the_hint_open() -> None:
     async def main() -> None:
         clock = VirtualClock("t")
         backend = LateAppends(MemoryStore(clock=clock))
@@ -282,7 +282,7 @@ class LateAppends(HeadsLost):
         return await super().put_if_absent(key, body)
 
 
-def test_a_record_in_doubt_that_lands_late_is_found_while_its_producer_is_busy_elsewhere() -> None:
+def test_a_late_record_is_found_while_its_producer_is_busy() -> None:
     async def main() -> None:
         clock = VirtualClock("t")
         backend = LateAppends(MemoryStore(clock=clock))
@@ -322,7 +322,7 @@ def test_a_record_in_doubt_that_lands_late_is_found_while_its_producer_is_busy_e
     run(main())
 
 
-def test_however_many_appends_end_in_doubt_heads_do_not_pile_up_and_late_records_are_found() -> None:
+def test_many_unknown_appends_leave_one_second_hint() -> None:
     async def main() -> None:
         clock = VirtualClock("t")
         backend = LateAppends(MemoryStore(clock=clock))
@@ -353,7 +353,7 @@ def test_however_many_appends_end_in_doubt_heads_do_not_pile_up_and_late_records
     run(main())
 
 
-def test_heads_of_closed_and_of_long_silent_producers_go_and_what_they_knew_stays() -> None:
+def test_old_hints_are_deleted_after_their_content_is_taken_over() -> None:
     async def main() -> None:
         clock = VirtualClock("t")
         store = Store(MemoryStore(clock=clock), clock=clock)
@@ -386,7 +386,7 @@ def test_heads_of_closed_and_of_long_silent_producers_go_and_what_they_knew_stay
     run(main())
 
 
-def test_a_late_write_of_an_older_head_does_not_land_on_a_newer_one() -> None:
+def test_a_late_hint_does_not_overwrite_a_newer_one() -> None:
     """`idle` is held back, the producer goes on and dies before its hint: `idle` must not come and call readers off."""
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Lines into a log, as `actorproc produce` sends them."""
+"""Producing JSON lines, text lines and CSV."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from actorproc.testing.simulation.loop import run
 from tests.log.reading import batches, log_contents
 
 
-async def test_each_line_is_a_record_as_it_is_in_the_partition_of_its_key(tmp_path: Path) -> None:
+async def test_json_lines_go_to_the_partition_of_their_key(tmp_path: Path) -> None:
     lines = [orjson.dumps({"tail": f"N{i % 50}", "text": "é\n" * (i % 30), "i": i}) for i in range(20_000)]
     path = tmp_path / "events.jsonl"
     path.write_bytes(b"\n".join(lines) + b"\n")
@@ -55,7 +55,7 @@ async def test_blank_lines_and_line_breaks_are_no_part_of_records(ending: bytes)
     assert (produced.records, produced.unkeyed) == (3, 0)
 
 
-async def test_nothing_gives_nothing() -> None:
+async def test_an_empty_input_produces_no_records() -> None:
     store = Store(MemoryStore())
     async with Producer(store, partitions=1) as producer:
         assert await InputProducer(producer).run(TextLines(io.BytesIO(b""))) == (0, 0, 0, 0, 0, {})
@@ -73,7 +73,7 @@ async def test_keys_are_text_or_json_and_null_is_none() -> None:
         assert line in contents[str(partition_of_key(key, 8))]
 
 
-async def test_a_number_beside_what_is_deeper_than_python_reads_is_a_key() -> None:
+async def test_a_large_number_in_deeply_nested_json_is_a_key() -> None:
     async with Producer(Store(MemoryStore()), partitions=8) as producer:
         line = b'{"k": 1e30, "x": %s}' % (b"[" * 1010 + b"]" * 1010)
         assert (await InputProducer(producer).run(JsonLines(io.BytesIO(line), "k"))).unkeyed == 0
@@ -93,7 +93,7 @@ async def test_whole_numbers_are_keys_to_the_last_digit() -> None:
 BAD = b'{"k":"a"}\n\nnot json\n[1]\n{"other":1}\n{"k":"b"}\n'
 
 
-async def test_a_bad_line_is_skipped_or_kept_and_told_or_ends_it_with_its_number() -> None:
+async def test_a_bad_line_is_skipped_or_kept_or_ends_the_call() -> None:
     store = Store(MemoryStore())
     told: list[BadLine] = []
     async with Producer(store, partitions=1) as producer:
@@ -119,7 +119,7 @@ async def test_a_bad_line_is_skipped_or_kept_and_told_or_ends_it_with_its_number
     assert (await log_contents(store))["0"] == [b'{"k":"a"}']
 
 
-async def test_lines_that_were_skipped_are_counted_where_it_says_from_which_to_go_on() -> None:
+async def test_the_line_to_go_on_from_counts_skipped_lines() -> None:
     class RefusesB(MemoryStore):
         async def put_if_absent(self, key: str, body: bytes) -> str:
             if key.startswith("partition=1/"):
@@ -197,7 +197,7 @@ def test_a_rate_is_kept() -> None:
 
 
 @pytest.mark.parametrize("rate", [0, math.inf, math.nan])
-async def test_a_rate_that_is_none_is_refused(rate: float) -> None:
+async def test_an_invalid_rate_is_refused(rate: float) -> None:
     async with Producer(Store(MemoryStore()), partitions=1) as producer:
         with pytest.raises(UsageError, match=f"rate = {rate}: more than 0 records per second, and finite"):
             await InputProducer(producer, rate=rate).run(TextLines(io.BytesIO(b"x\n")))

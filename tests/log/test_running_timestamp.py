@@ -1,4 +1,4 @@
-"""What each file says of the greatest timestamp up to it: by that a point in time is found, whoever appended."""
+"""The running maximum of timestamps in segment footers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def times(store: Store, base: int) -> tuple[int, int]:
     return notes.newest, notes.running
 
 
-async def test_a_file_tells_the_greatest_timestamp_of_its_own_and_of_all_before_it() -> None:
+async def test_a_segment_has_its_newest_and_the_running_timestamp() -> None:
     store = Store(MemoryStore())
     async with Producer(store, partitions=1) as producer:
         await append(producer, 9, 5)
@@ -40,7 +40,7 @@ async def test_a_file_tells_the_greatest_timestamp_of_its_own_and_of_all_before_
     assert await times(store, 3) == (microseconds(4), microseconds(9))
 
 
-async def test_a_producer_that_begins_or_comes_second_tells_of_the_files_of_others_too() -> None:
+async def test_the_running_timestamp_includes_segments_of_other_producers() -> None:
     store = Store(MemoryStore())
     async with Producer(store, partitions=1) as first, Producer(store, partitions=1) as second:
         await append(first, 5)

@@ -1,4 +1,4 @@
-"""Appending where the base was written down first."""
+"""Looking up the end of a partition while others append."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def file(at: int, put_id: str, *, covers: int, running: int | None = None) -> by
     return encode_segment(pa.Table.from_batches([data]), notes, "zstd")
 
 
-async def test_a_file_of_another_that_comes_while_the_end_is_looked_for_is_not_taken_for_known() -> None:
+async def test_a_segment_created_during_the_end_lookup_is_not_covered() -> None:
     class Raced(MemoryStore):
         raced = False
 

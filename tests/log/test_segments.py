@@ -1,4 +1,4 @@
-"""The log's own objects: `log.json`, and files that say what they are."""
+"""`log.json` and segments: creating, encoding, decoding, corruption."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_a_log_is_not_made_among_processors_nor_inside_one(store: Store) -
 
 
 @pytest.mark.parametrize("number", [0, -1, 100_001, 2.0, True, "8"])
-async def test_what_is_no_number_of_partitions_is_refused_before_anything_is_done(number: Any) -> None:
+async def test_an_invalid_partition_count_is_refused(number: Any) -> None:
     why = re.escape(f"partitions = {number!r}: a whole number from 1 to 100,000")
     with pytest.raises(UsageError, match=why):
         await create_log(Store(MemoryStore()), number)
@@ -112,7 +112,7 @@ def test_each_compression_reads_back(compression: str) -> None:
     assert batch.data.schema.equals(RECORD_SCHEMA)
 
 
-def test_parquet_files_of_others_are_told_from_a_log_file() -> None:
+def test_a_foreign_parquet_file_is_not_a_segment() -> None:
     sink = io.BytesIO()
     pq.write_table(pa.table({"x": [1, 2]}), sink)
     with pytest.raises(CorruptObject, match="is not a valid SegmentFooter document"):
@@ -121,7 +121,7 @@ def test_parquet_files_of_others_are_told_from_a_log_file() -> None:
         Segment("0", 0, encode_segment(table([]), NOTES, "zstd"))
 
 
-def test_a_file_little_larger_than_a_row_group_has_one_so_that_no_reader_holds_the_rest_of_it() -> None:
+def test_a_segment_slightly_above_the_row_group_size_has_one_row_group() -> None:
     data = table([b"x" * 1000] * 4_300)
     assert data.nbytes > ROW_GROUP_BYTES
     assert pq.ParquetFile(pa.BufferReader(encode_segment(data, NOTES, "zstd"))).num_row_groups == 1

@@ -1,4 +1,4 @@
-"""What an append says when it gives up: that the records are not in the log, or that nobody knows."""
+"""The errors of an append that gives up: refused, or outcome unknown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from actorproc.stores.memory import MemoryStore
 from actorproc.testing.simulation.clock import VirtualClock
 from actorproc.testing.simulation.loop import run
 from tests.log.reading import log_contents
-from tests.log.test_append_hazards import Tampered
+from tests.log.test_append_faults import Tampered
 
 Really = Callable[[], Awaitable[str]]
 
@@ -33,7 +33,7 @@ class Expiring(Tampered):
         return await super().get(key, unless=unless, tail=tail)
 
 
-def test_a_refusal_after_a_lost_reply_is_no_proof_that_the_record_is_not_there() -> None:
+def test_a_refusal_after_a_lost_reply_is_unknown() -> None:
     async def main() -> None:
         clock = VirtualClock("p")
         truth = MemoryStore(clock=clock)
@@ -55,7 +55,7 @@ def test_a_refusal_after_a_lost_reply_is_no_proof_that_the_record_is_not_there()
     run(main())
 
 
-def test_a_refusal_after_a_try_that_ended_in_doubt_is_no_proof_either() -> None:
+def test_a_refusal_after_an_unknown_attempt_is_unknown() -> None:
     async def main() -> None:
         clock = VirtualClock("p")
         truth = MemoryStore(clock=clock)
@@ -81,7 +81,7 @@ def test_a_refusal_after_a_try_that_ended_in_doubt_is_no_proof_either() -> None:
     run(main())
 
 
-def test_a_record_that_landed_after_a_long_sleep_is_in_doubt_where_the_boundary_may_not_be_read() -> None:
+def test_an_append_after_a_long_sleep_is_unknown_if_the_boundary_is_unreadable() -> None:
     async def main() -> None:
         clock = VirtualClock("p")
         truth = MemoryStore(clock=clock)

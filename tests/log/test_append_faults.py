@@ -1,4 +1,4 @@
-"""Producers on stores and networks that fail: nothing confirmed is lost, nothing is repeated."""
+"""Producers on faulty stores and networks lose and repeat no confirmed record."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_lost_reply_does_not_repeat_records() -> None:
     run(main())
 
 
-def test_an_append_refused_because_of_its_own_lost_reply_is_found_to_be_its_own() -> None:
+def test_an_append_refused_by_its_own_lost_reply_succeeds() -> None:
     async def main() -> None:
         clock = VirtualClock("p")
         truth = MemoryStore(clock=clock)
@@ -122,7 +122,7 @@ def test_a_base_is_not_left_before_it_is_settled() -> None:
     run(main())
 
 
-def test_what_is_not_settled_in_time_fails_as_unknown_and_is_not_repeated_by_later_appends() -> None:
+def test_an_append_that_times_out_is_unknown_and_is_never_repeated() -> None:
     async def main() -> None:
         clock = VirtualClock("p")
         truth = MemoryStore(clock=clock)
@@ -156,7 +156,7 @@ def test_what_is_not_settled_in_time_fails_as_unknown_and_is_not_repeated_by_lat
     run(main())
 
 
-def test_in_an_outage_all_that_was_sent_at_once_fails_at_once_however_much_waits() -> None:
+def test_records_sent_together_fail_together_in_an_outage() -> None:
     async def main() -> None:
         clock = VirtualClock("p")
         truth = FaultyBackend(MemoryStore(clock=clock), LATENCY_ONLY)
@@ -178,7 +178,7 @@ def test_in_an_outage_all_that_was_sent_at_once_fails_at_once_however_much_waits
     run(main())
 
 
-def test_what_waits_behind_an_append_in_doubt_has_its_own_time_and_keeps_the_order() -> None:
+def test_batches_behind_an_unknown_append_have_their_own_timeout() -> None:
     """The store is tried for longer than records may take: the append in doubt is cut off, and may land yet."""
 
     async def main() -> None:
@@ -219,7 +219,7 @@ def test_what_waits_behind_an_append_in_doubt_has_its_own_time_and_keeps_the_ord
     run(main())
 
 
-def test_an_unknown_append_that_did_land_is_passed_by_the_next() -> None:
+def test_the_next_append_passes_an_unknown_one_that_landed() -> None:
     async def main() -> None:
         clock = VirtualClock("p")
         truth = MemoryStore(clock=clock)
@@ -301,7 +301,7 @@ def test_producers_racing_for_a_partition_lose_nothing_and_repeat_nothing(produc
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_on_a_rough_network_with_crashes_every_confirmed_record_is_there_once_and_in_order(seed: int) -> None:
+def test_confirmed_records_survive_faults_and_crashes_once_and_in_order(seed: int) -> None:
     """Five producers, crashed and started again, on two partitions: what is confirmed is there, nothing is twice."""
 
     async def main() -> None:

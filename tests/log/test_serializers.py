@@ -1,4 +1,4 @@
-"""What the producer does with records that are odd or huge: it refuses them by name, and the others are none the worse."""
+"""The producer refuses unusual or huge records by name, and sends the others."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ HALF = "caf\udce9"  # as os.listdir gives a name that is no UTF-8
         ({"value": b"", "headers": {"a": b"x" * 500, "b": b"x" * 500}}, r"^headers .* have 1002 bytes: at most 1000"),
     ],
 )
-async def test_what_no_file_can_hold_is_refused_by_name_and_the_producer_goes_on(
+async def test_a_record_too_large_for_a_segment_is_refused(
     record: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("actorproc.log.serializers.VALUE_LIMIT", 1000)
@@ -59,7 +59,7 @@ async def test_what_no_file_can_hold_is_refused_by_name_and_the_producer_goes_on
     assert (await log_contents(store))["0"] == [b"before", b"after"]
 
 
-async def test_columns_of_any_type_are_taken_as_their_items_one_by_one_would_be() -> None:
+async def test_columns_are_encoded_as_their_items_are() -> None:
     store = Store(MemoryStore())
     async with Producer(store, partitions=1) as producer:
         await producer.send_many(pa.array([{"a": 1}]), keys=pa.array([7]))
@@ -70,7 +70,7 @@ async def test_columns_of_any_type_are_taken_as_their_items_one_by_one_would_be(
     assert (await log_contents(store))["0"] == [b'{"a":1}']
 
 
-async def test_numpys_and_pandas_columns_are_taken_as_their_items_too() -> None:
+async def test_numpy_and_pandas_columns_are_encoded_as_their_items_are() -> None:
     store = Store(MemoryStore())
     async with Producer(store, partitions=1) as producer:
         await producer.send_many(np.array(["a", "caf\u00e9"]), keys=pd.Series([1, 256]))
@@ -86,7 +86,7 @@ async def test_numpys_and_pandas_columns_are_taken_as_their_items_too() -> None:
     assert own.values == ["caf\u00e9".encode()]
 
 
-def test_an_error_that_nobody_expected_is_that_batchs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_fails_only_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     def picky(table: pa.Table, *rest: Any) -> bytes:
         if b"bad" in table.column("value").to_pylist():
             raise ValueError("no such luck")
@@ -120,7 +120,7 @@ async def test_headers_count_for_what_may_wait() -> None:
 
 
 @pytest.mark.parametrize("many", [False, True])
-async def test_a_record_that_waits_for_room_when_the_producer_is_closed_is_refused_and_not_lost_in_silence(
+async def test_a_send_that_waits_for_buffer_space_fails_when_the_producer_closes(
     many: bool,
 ) -> None:
     store, said = Store(MemoryStore()), list[str]()
@@ -170,7 +170,7 @@ payloads_binary_column = payloads.binary_column
 
 
 @pytest.mark.parametrize("full", [chunked, refused, payloads_binary_column])
-async def test_records_whose_sizes_vary_are_sent_in_as_many_parts_as_they_take(
+async def test_records_of_varying_sizes_are_sent_in_parts(
     full: Callable[[Any, Any], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def watched(*given: Any) -> pa.RecordBatch | None:
@@ -195,7 +195,7 @@ async def test_records_whose_sizes_vary_are_sent_in_as_many_parts_as_they_take(
     assert max(tried) <= 256, "after small ones not all at once"
 
 
-async def test_a_log_is_named_by_a_path_too_and_nothing_else_is_taken_for_one(tmp_path: Path) -> None:
+async def test_a_log_is_given_by_url_or_path(tmp_path: Path) -> None:
     async with Producer(tmp_path / "events", partitions=1) as producer:
         await producer.send("x")
     async with Producer(str(tmp_path / "events")) as producer:

@@ -1,4 +1,4 @@
-"""Who slept or looked while others appended and trimmed: nothing is lost, repeated, or called damaged."""
+"""A trim during a pause or a lookup loses and repeats nothing."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def base(store: Store) -> int:
 
 
 @pytest.mark.parametrize("look", [produce, latest, base])
-def test_a_newest_file_that_is_trimmed_between_the_listing_and_the_look_is_no_damage(world: World, look: Any) -> None:
+def test_a_newest_segment_trimmed_after_the_listing_is_not_corrupt(world: World, look: Any) -> None:
     async def main() -> None:
         await world.append("old")
         await world.clock.sleep(7200)
@@ -129,9 +129,7 @@ async def staged(store: Store, *values: str) -> list[StagedFile]:
     return [StagedFile(key, data.nbytes, parts)]
 
 
-def test_a_driver_that_slept_while_another_finished_its_batch_hears_that_it_is_done(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_that_slept_finds_its_batch_done(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async def commit() -> None:
         async with Transactions.opened(world.store) as driver:
             await driver.commit("t", 7, await staged(world.store, "a", "b"))
@@ -152,9 +150,7 @@ def test_a_driver_that_slept_while_another_finished_its_batch_hears_that_it_is_d
     run(main())
 
 
-def test_a_replay_that_slept_while_another_finished_it_hears_that_it_is_done(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replay_that_slept_finds_its_letters_replayed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     letter = {
         "partition": "0", "sequence": 5, "key": None, "value": "dead", "headers": [], "timestamp": "2026-01-01T00:00:00Z",
         "error": {"type": "E", "message": "", "traceback": None}, "attempts": 1, "host": "h", "epoch": 1,
@@ -181,7 +177,7 @@ def test_a_replay_that_slept_while_another_finished_it_hears_that_it_is_done(
     run(main())
 
 
-def test_a_time_is_found_although_a_trimmed_record_was_ahead_of_its_time(world: World) -> None:
+def test_a_time_is_found_after_a_trimmed_record_from_the_future(world: World) -> None:
     async def main() -> None:
         began = world.clock.now()
         await world.append("by a wrong clock", timestamp=began + timedelta(days=3650))
