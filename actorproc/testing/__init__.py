@@ -1,8 +1,9 @@
-"""Public test kit: try your handler on a few records (`run_handler`, docs/handlers.md); check your source
-(`check_source`, docs/sources.md); or run a handler on a cluster in virtual time, over a store that fails, and see that nothing
-is lost.
+"""Public test kit for handlers and sources.
 
-docs/simulation.md shows how. `python -m actorproc.testing` runs actorproc's own simulation.
+- `run_handler` runs a handler over a few records (docs/handlers.md).
+- `check_source` checks that a source keeps the rules of `Source` (docs/sources.md).
+- `Cluster` runs a handler on a simulated cluster with faults (docs/simulation.md). `python -m actorproc.testing` runs
+  actorproc's own simulation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A handler tried on a few records: what rows and dead letters they become. For a user's own tests, on their event loop."""
+"""Runs a handler over a few records in memory, for users' own tests."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _PAUSES = ("retry_backoff", "restart_backoff")
 
 @dataclass(frozen=True, slots=True)
 class HandlerResult:
-    """What became of the records, in their order."""
+    """Rows and dead letters of the records, in the order of the records."""
 
     rows: list[dict[str, Any]]
-    """Each with `_sequence`, the index of its record."""
+    """Output rows, each with `_sequence`, the index of its record."""
     dead_letters: list[dict[str, Any]]
-    """As `dead-letters list --json` shows them, without `replayed`; `sequence` is the index of the record."""
+    """With the fields of `dead-letters list --json` except `replayed`; `sequence` is the index of the record."""
 
 
 async def run_handler(
@@ -40,16 +40,17 @@ async def run_handler(
     options: Mapping[str, object] | None = None,
     settings: Settings | None = None,
 ) -> HandlerResult:
-    """Run a handler on these records until all of them are committed, as a host does, but on a store in memory.
+    """Run a handler as a host does, on a store in memory, until all records are committed.
 
-    Neither file nor environment is read. Pauses before another attempt are a millisecond, unless `settings` has them.
+    No configuration file and no environment variable is read. Retries wait one millisecond, unless `settings` says
+    otherwise.
 
     Args:
-        records: values; or records (a `Batch` has them) where key, headers or timestamp matter. They are numbered from 0.
-        options: of the handler.
+        records: values, or `Record` objects where key, headers or timestamp matter. They are numbered from 0.
+        options: the handler's options.
 
     Raises:
-        EndNotReached: the handler does not get to the end; says why.
+        EndNotReached: the handler does not reach the end. The message says why.
         UsageError, HandlerDefinitionError: handler, options or records are wrong; nothing was run.
     """
     if not isinstance(settings, Settings | None):
@@ -63,7 +64,7 @@ async def run_handler(
         container=store,
         options=options,
         settings=settings.model_copy(update=pauses),
-        nudges=NoNudges(),  # it is alone
+        nudges=NoNudges(),  # there is one host only
     )
     async with store:
         await processor.run(until_end=True)
@@ -85,7 +86,7 @@ def _source(records: Iterable[bytes | Record | None]) -> MemorySource:
             source.append(_PARTITION, [record])
         else:
             raise UsageError(
-                f"records[{index}] = {safe_repr(record):.80}: a list of values as bytes (of JSON: json.dumps(...).encode()), None for "
-                "a tombstone, or records"
+                f"records[{index}] = {safe_repr(record):.80}: expected bytes (of JSON: json.dumps(...).encode()), a "
+                "Record, or None for a tombstone"
             )
     return source

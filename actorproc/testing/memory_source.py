@@ -1,4 +1,4 @@
-"""A stream in memory, for tests: append records, read them as any source."""
+"""An in-memory source for tests."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _DAY = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class MemorySource(Source):
-    """Partitions held in memory. Positions are indices; sequences are `step` apart, to show that they need not be dense.
+    """Partitions in memory. Positions are indices; sequences are `step` apart, since they need not be dense.
 
     Args:
-        partitions: how many; they are named "0", "1", ...
+        partitions: their number; they are named "0", "1", ...
         page: records in one chunk.
     """
 
@@ -32,7 +32,7 @@ class MemorySource(Source):
             self.add_partition(str(partition))
 
     def add_partition(self, partition: str) -> None:
-        """A partition appears."""
+        """Add an empty partition."""
         self._values[partition], self._keys[partition] = [], []
         self._headers[partition], self._times[partition] = [], []
 

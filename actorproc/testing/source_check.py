@@ -1,4 +1,4 @@
-"""A source of one's own, checked: what docs/sources.md asks of it, found out by reading it again and again."""
+"""Checks that a source keeps the rules of docs/sources.md, by repeated reads."""
 
 from __future__ import annotations
 
@@ -21,25 +21,24 @@ from actorproc.testing.source_reader import Fact, InvalidSource, Reading, readin
 T = TypeVar("T")
 Add = Callable[[], Awaitable[object]]
 
-_MOST_PLACES = 20  # of a partition, read again from: from each of a thousand would take long
+_MOST_PLACES = 20  # positions of a partition from which it is read again
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedSource:
-    """What was seen of a source that keeps the rules."""
+    """Result of a check that found no violation."""
 
     records: dict[str, int]
-    """How many of each partition were read."""
+    """Number of records that were read, by partition."""
     positions: dict[str, list[str]]
-    """Those of each partition that were read again from: what `start` and `end` gave, and of what `read` gave all, or 20 that
-    are spread evenly, the first and the last among them."""
+    """Positions from which each partition was read again: those of `start` and `end`, and up to 20 of `read`."""
     not_checked: list[str]
-    """What could not be, and why."""
+    """Rules that could not be checked, with the reason."""
 
 
 class _Place(NamedTuple):
     position: str
-    before: int  # records that lie before it; they may come again
+    before: int  # records before it, which may come again
     whence: str = "read()"
 
 
@@ -68,19 +67,19 @@ async def check_source(
     most_records: int = 1000,
     patience: float = 10,
 ) -> CheckedSource:
-    """Check that a source keeps what docs/sources.md asks of it. Nobody else should append to the stream meanwhile.
+    """Check that a source keeps the rules of docs/sources.md. Nothing else may append to the stream meanwhile.
 
     Args:
-        source: it; or, better, what makes one over the same stream (its class, a lambda): then a new instance must be able
-            to go on at the positions of another, too.
-        add: appends a record to the stream, to any partition. It must be seen by who waits at the end. Called once.
-        most_records: read of a partition, from its beginning (and a chunk, to see whether there are more). If it has more, its `end` is not compared with them.
-        patience: seconds to wait for a chunk, an answer, or a reader that is cancelled: longer than the source ever pauses.
-            (Opening and closing are not timed.)
+        source: a source, or better a function that makes one: then a new instance must also resume at the positions of
+            the first one.
+        add: appends a record to any partition of the stream. A reader at the end must get it. Called once.
+        most_records: records that are read of each partition. If it has more, its `end` is not compared with them.
+        patience: seconds to wait for a chunk, an answer, or the end of a cancelled reader. It must be longer than any
+            pause of the source. `open` and `close` have no limit.
 
     Raises:
-        InvalidSource: it breaks a rule; says which, where, and what came.
-        UsageError: it has no records, so that nothing can be proved; or `source` is none.
+        InvalidSource: the source breaks a rule.
+        UsageError: the source has no records, or `source` is not a source.
     """
     given = source if isinstance(source, Source) else None
     if given is None and not callable(source):
@@ -230,12 +229,14 @@ class _Check:
             end.sequence is not None and end.sequence > part.last
         ):  # right, if records at the end are never given, or gone
             self.not_checked.append(
-                f"whether end() of partition {part.name} is right: it gave sequence {end.sequence}, and the last record has {part.last}"
+                f"whether end() of partition {part.name} is right: it gave sequence {end.sequence}, the last record "
+                "has "
+                f"{part.last}"
             )
         if not any(self.source.reached(cursors[-1], end) for end in ends):
             self.fail(
-                f"read() said that there is nothing more at {cursors[-1]}, and by reached() that is not yet {end}: end() must give "
-                "the position of a reader who has read everything, or the sequence of the last record",
+                f"read() said that there is nothing more at {cursors[-1]}, and by reached() that is not yet {end}: "
+                "end() must give the position after the last record, or the sequence of the last record",
                 part.name,
             )
         reached = False
@@ -245,8 +246,8 @@ class _Check:
             reached = self.source.reached(cursor, end)
             if place.before < upto and self._is_there(part.name, cursor, end):
                 self.fail(
-                    f"{cursor} counts as {end}, with {upto - place.before} records to come: a run until the end would stop before "
-                    "them. end(), reached() or sequence_before() is wrong",
+                    f"{cursor} counts as {end}, with {upto - place.before} records to come: a run until the end would "
+                    "stop before them. end(), reached() or sequence_before() is wrong",
                     part.name,
                 )
         part.places.append(_Place(end.position, upto, "end()"))
@@ -264,16 +265,17 @@ class _Check:
         await asyncio.wait(waiting)
         if not seen:
             self.fail(
-                f"who waits at the end has not seen the record that was added, for {self.patience:g} s (`patience`): after its "
-                "empty chunk read() must ask the stream itself again"
+                f"a reader at the end did not get the record that was added within {self.patience:g} s "
+                "(`patience`): after an "
+                "empty chunk read() must look for new records again"
             )
         for task in seen:
             part, facts = waiting[task], task.result()
             before, end = part.end, await self._end(part.name)
             if before.sequence is not None and facts[0].sequence <= before.sequence:
                 self.fail(
-                    f"end() gave {before}, and the record that was added after that has sequence {facts[0].sequence}: it must be "
-                    "the last record's, not the next one's",
+                    f"end() gave {before}, and the record that was added after that has sequence "
+                    f"{facts[0].sequence}: it must be the last record's, not the next one's",
                     part.name,
                 )
             new = Cursor(part.reading.position, facts[-1].sequence)
@@ -305,8 +307,9 @@ class _Check:
         expected = part.facts[len(older) :]
         if missing := sorted({fact.sequence for fact in expected} - {fact.sequence for fact in came}):
             self.fail(
-                f"{what} did not give sequence {', '.join(map(str, missing[:9]))}: after a position comes the rest, as often as it "
-                "is read. (Is the position the next record's, or the last one's? Do readers share a state?)",
+                f"{what} did not give sequence {', '.join(map(str, missing[:9]))}: after a position comes the rest, as "
+                "often as it is read. (Is the position the next record's, or the last one's? Do readers share a "
+                "state?)",
                 part.name,
             )
         if "latest" in whence and len(came) > len(part.facts) - known:

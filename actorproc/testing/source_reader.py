@@ -1,4 +1,4 @@
-"""One `read` of a source, in a task of its own as in a processor: asked for a chunk at a time, and cancelled from outside."""
+"""Reads a source in a task of its own, as a processor does: chunk by chunk, and cancelled at the end."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from actorproc.sources.protocol import Chunk, Source
 
 
 class InvalidSource(AssertionError):
-    """The source breaks a rule: which one, where, what came, and what to do."""
+    """The source breaks a rule. The message names the rule, the place and the wrong value."""
 
 
 class Fact(NamedTuple):
-    """All of a record that must be the same whenever it is read."""
+    """The parts of a record that must be the same at each read."""
 
     sequence: int
     value: bytes | None
@@ -31,7 +31,7 @@ class Fact(NamedTuple):
 
 @asynccontextmanager
 async def reading(source: Source, name: str, partition: str, position: str, patience: float) -> AsyncIterator[Reading]:
-    """Read from `position` until the block ends. `name`: of the source, in messages.
+    """Read from `position` until the block ends. `name` names the source in messages.
 
     Raises:
         InvalidSource: it does not end when it is cancelled.
@@ -46,7 +46,7 @@ async def reading(source: Source, name: str, partition: str, position: str, pati
 
 
 class Reading:
-    """Its methods raise InvalidSource where what comes breaks a rule of any one `read`."""
+    """Reads chunks; its methods raise InvalidSource where `read` breaks a rule."""
 
     def __init__(self, source: Source, name: str, partition: str, position: str, patience: float) -> None:
         self.partition, self.position, self.last = partition, position, -1
@@ -60,11 +60,11 @@ class Reading:
             async with aclosing(self._source.read(self.partition, self.position)) as chunks:
                 while await self._asked.acquire():
                     self._answers.put_nowait(await anext(chunks))
-        except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 (told by who asks)
+        except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001  # raised by the caller
             self._answers.put_nowait(error)
 
     def ask(self) -> None:
-        """Let it go on to its next chunk."""
+        """Request the next chunk."""
         self._asked.release()
 
     async def next(self) -> list[Fact]:
@@ -74,13 +74,13 @@ class Reading:
             facts = await self._answer()
         if cut.cancelled_caught:
             self._fail(
-                f"read() gave nothing for {self._patience:g} s (`patience`): where there is nothing more for now it must "
-                "yield an empty chunk, before it waits"
+                f"read() gave nothing for {self._patience:g} s (`patience`): at the end of the stream it must yield "
+                "an empty chunk before it waits"
             )
         return facts
 
     async def news(self) -> list[Fact]:
-        """The records of the next chunk that has some. It has been asked."""
+        """The records of the next chunk that has records. A chunk was requested."""
         while not (facts := await self._answer()):
             self.ask()
         return facts
@@ -101,7 +101,7 @@ class Reading:
         try:
             columns = batch.sequences, batch.values, batch.keys, batch.headers, batch.timestamps
             facts = [Fact(*fact) for fact in zip(*columns, strict=True)]
-        except Exception as error:  # noqa: BLE001 (of whatever columns there are)
+        except Exception as error:  # noqa: BLE001  # any column may be wrong
             self._fail(
                 f"read() gave a batch whose columns are not those of RECORD_SCHEMA: {describe_error(error)}", error
             )
@@ -112,16 +112,17 @@ class Reading:
         raise InvalidSource(f"{place}: {what}") from cause
 
     async def end(self, patience: float) -> bool:
-        """Cancel it. Whether it has ended."""
+        """Cancel the read. Returns whether it ended."""
         self._task.cancel()
         return bool((await asyncio.wait({self._task}, timeout=patience))[0])
 
     async def close(self) -> None:
-        """Cancel it, where it waits or where it yields."""
+        """Cancel the read, wherever it waits or yields."""
         if not await self.end(self._patience):
             self._fail(
-                f"read() did not end for {self._patience:g} s (`patience`) when it was cancelled: let CancelledError pass, and "
-                "give anyio.to_thread.run_sync abandon_on_cancel=True"
+                f"read() did not end for {self._patience:g} s (`patience`) when it was cancelled: let "
+                "CancelledError pass, "
+                "and give anyio.to_thread.run_sync abandon_on_cancel=True"
             )
         while not self._answers.empty():
             if isinstance(error := self._answers.get_nowait(), (Exception, BaseExceptionGroup)):

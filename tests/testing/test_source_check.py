@@ -73,7 +73,7 @@ async def test_an_end_beyond_the_last_record_that_was_read_is_told() -> None:
     source = Beyond(1)
     source.append("0", [b"a", b"b"])
     report = await check_source(lambda: source)
-    assert "whether end() of partition 0 is right: it gave sequence 2, and the last record has 1" in report.not_checked
+    assert "whether end() of partition 0 is right: it gave sequence 2, the last record has 1" in report.not_checked
 
 
 async def test_a_source_may_pass_over_its_newest_records_and_lack_its_first() -> None:

@@ -1,4 +1,4 @@
-"""What must hold of output where each record is delivered at most once: it ends once or is lost with whoever had it."""
+"""Invariants of output, dead letters and checkpoints with at-most-once delivery."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from actorproc.testing.simulation.reference_records import RecordCheck, RecordRe
 
 
 class AtMostOnceChecks(OutputChecks):
-    """As PartitionChecks, for `delivery = "at-most-once"`: records are judged at the end, as the checkpoint goes ahead of
-    them. Those that left nothing although they should have are counted as lost, if they were in flight when whoever
-    worked on them failed, lost the partition, or died."""
+    """Checks records at the end of the run, because the checkpoint goes ahead of them.
+
+    A record without the result that it should have counts as lost if it was in flight when its handler failed, lost the
+    partition or crashed. Otherwise an invariant is violated.
+    """
 
     def __init__(
         self,
@@ -29,7 +31,7 @@ class AtMostOnceChecks(OutputChecks):
         self._calls = calls
         self._rows: dict[int, list[Row]] = {}
         self._lines: dict[int, list[Row]] = {}
-        self._taken_on: list[tuple[int, str, int]] = []  # up to which sequence, by whom, under which epoch
+        self._taken_on: list[tuple[int, str, int]] = []  # last sequence, host, epoch
 
     def checkpoint_written(self, checkpoint: Checkpoint) -> None:
         before = self.checkpoint.cursor.sequence if self.checkpoint else -1
@@ -43,7 +45,7 @@ class AtMostOnceChecks(OutputChecks):
             self._broken(f"commit {number} leads to {commit.next}, and the checkpoint is at {reached} only")
 
     def _end_silently(self, upto: int) -> None:
-        """They may still come, in a file of whoever has taken them on."""
+        """Nothing to check yet: their results may still follow in a later file."""
 
     def _end(self, upto: int, rows: list[Row], letters: list[Row]) -> None:
         before = self._rows.keys() | self._lines.keys()

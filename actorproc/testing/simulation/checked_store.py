@@ -1,4 +1,4 @@
-"""The store behind a simulated cluster, with an eye on every write: what must hold is checked the moment it is broken."""
+"""Backend that checks the invariants at each write that the store applies."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from actorproc.testing.simulation.output_checks import OutputChecks
 
 
 class CheckedStore(Backend):
-    """`truth`, which tells the checks of every write that it has taken.
+    """Passes requests on to `truth`, and each write that was applied to the checks.
 
     Args:
-        partition: the checks of the partition of that name.
-        stream: in whose log the store may have taken a write.
+        partition: returns the checks of a partition.
+        stream: gets the writes that are not the processor's.
     """
 
     def __init__(

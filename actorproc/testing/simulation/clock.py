@@ -1,4 +1,4 @@
-"""The clock of a simulated host: its time is the virtual loop's, its randomness is seeded, its threads run in place."""
+"""Clock of a simulated host: virtual time, seeded randomness, and work for threads on the event loop."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class VirtualClock(Clock):
     """A clock for one incarnation of one host.
 
     Args:
-        seed: of its random numbers. Put-ids come from them, so no two clocks of a run may have the same.
-        offset: seconds by which its wall time is ahead of the world's. May be changed at any time, as people do.
-        delay: most seconds that `run_in_thread` takes, as if a thread had to wait for its turn.
+        seed: of its random numbers. Put-ids come from them, so each clock of a run needs its own seed.
+        offset: seconds by which its wall time is ahead of the world's. May be changed at any time.
+        delay: longest time in seconds that `run_in_thread` waits for a thread.
     """
 
     def __init__(self, seed: object, *, offset: float = 0.0, delay: float = 0.0) -> None:
@@ -40,7 +40,7 @@ class VirtualClock(Clock):
         return EPOCH + current_loop().time() + self.offset
 
     def thread_times(self) -> tuple[float, float]:
-        """Handlers here wait, and never compute."""
+        """No CPU time: simulated handlers only wait."""
         self._looks += 1.0
         return 0.0, self._looks
 
@@ -53,12 +53,12 @@ class VirtualClock(Clock):
         return self._core
 
     def thread_pool(self, most: int) -> ThreadPool:
-        return _InPlace(self, most)
+        return _InlineThreadPool(self, most)
 
     async def _in_thread(
         self, work: Callable[..., T], *args: object, abandon: bool, limiter: anyio.CapacityLimiter | None
     ) -> T:
-        """Run `work` on the loop: time stands still meanwhile. So `anyio.from_thread` does not work in it."""
+        """Run `work` on the event loop, in no virtual time. `anyio.from_thread` does not work in it."""
         await anyio.lowlevel.checkpoint()
         async with limiter or anyio.CapacityLimiter(1):
             with anyio.CancelScope(shield=not abandon):
@@ -66,8 +66,8 @@ class VirtualClock(Clock):
             return work(*args)
 
 
-class _InPlace(ThreadPool):
-    """Work runs on the loop, as all that `run_in_thread` does."""
+class _InlineThreadPool(ThreadPool):
+    """Runs the work on the event loop."""
 
     def __init__(self, clock: VirtualClock, most: int) -> None:
         super().__init__(most)

@@ -1,4 +1,4 @@
-"""A cluster in virtual time: hosts that run a real `Processor` each, over one faulty store, watched by checks."""
+"""A cluster in virtual time: each host runs a real `Processor` over one faulty store, and every write is checked."""
 
 from __future__ import annotations
 
@@ -36,34 +36,34 @@ from actorproc.testing.simulation.reference_records import RecordCheck
 log = get_logger(__name__)
 
 RATE = 0.02
-"""Share by which the clock of a host may run too fast or too slow."""
+"""Largest relative error of the rate of a host's clock."""
 
 OFFSET = 300.0
-"""Seconds by which the wall clock of a host may be wrong."""
+"""Largest error of a host's wall clock, in seconds."""
 
 RESTART = (1.0, 5.0)
-"""Seconds after which a host whose process ended with an error is started again."""
+"""Seconds after which a process that ended with an error is restarted."""
 
 
 EXPECTED = (StoreUnavailable, Fenced, SourceError)
-"""Errors with which a process may end here: the store or the source is away, or another process of its name has come."""
+"""Errors that may end a process: the store or the source is unreachable, or a second process has the same name."""
 
 
 class InvariantViolation(SimulationError):
-    """Something that must hold does not. The message says what, when, and since the first of them nothing else counts."""
+    """An invariant does not hold. The message has the invariants and the times; the first one may cause the others."""
 
 
 class Cluster:
-    """Hosts that share the partitions of `source`, until the simulation ends. Use it within `actorproc.testing.run`.
+    """Hosts that share the partitions of `source`. Use it within `actorproc.testing.run`.
 
-    Everything that the store takes is checked at once (output, dead letters, checkpoints, members, leases), and so is
-    every call of the handler; `run_for` raises what was found.
+    Every write that the store applies (output, dead letters, checkpoints, members, leases) and every call of the
+    handler is checked. `run_for`, `settled` and `finished` raise InvariantViolation.
 
     Args:
         handler: the handler under test.
-        source: the stream, such as an `UnsteadySource`: append to it at any time.
-        judge: says of each record whether it ended as it should; default: anything goes that is consistent.
-        settings: by name, where they should differ from the defaults.
+        source: the stream, such as an `UnsteadySource`. It may grow at any time.
+        check: returns what is wrong with the result of a record, or None. By default any consistent result is right.
+        settings: those that differ from the defaults, by name.
     """
 
     def __init__(
@@ -82,21 +82,21 @@ class Cluster:
         self.settings = Settings(**(settings or {}))
         self._once = self.settings.delivery == "at-most-once"
         self.events: Counter[str] = Counter()
-        """What was done to the hosts, by kind."""
+        """Number of events of hosts, by kind."""
         self._seed = seed
         self._random = Random(f"{seed}/cluster")  # noqa: S311
         self._check = check
-        load_options(handler, options, alone=True)  # what is wrong with them shows here, not in each host
+        load_options(handler, options, alone=True)  # raises here what every host would raise
         self._options = options
-        self._handler = self._watched(handler)
+        self._handler = self._with_checks(handler)
         self._loop = current_loop()
         self._checks: dict[str, OutputChecks] = {}
         self._calls: dict[str, HandlerCalls] = {}
         self._pauses: dict[str, list[list[float]]] = {}
         self._births = 0
         self._processes: list[Process] = []
-        self._broken: list[str] = []
-        self._alarm = anyio.Event()
+        self._violations: list[str] = []
+        self._violation_found = anyio.Event()
         self.layout = ProcessorLayout("simulated")
         self.group = GroupChecks(
             self.settings.lease_expiration_interval,
@@ -108,13 +108,13 @@ class Cluster:
         truth = CheckedStore(memory, self.layout, self.group, self._checks_of, source)
         self.store = FaultyBackend(truth, faults, seed=seed)
         source.join(self.store, self._report)
-        self.switchboard = NudgeNetwork(lost=lost_nudges, seed=seed)
+        self.nudge_network = NudgeNetwork(lost=lost_nudges, seed=seed)
 
     # Hosts
 
     @property
     def processes(self) -> list[Process]:
-        """Those that have not ended, by their start; some may be paused."""
+        """Processes that have not ended, in the order of their start. Some may be paused."""
         self._processes = [process for process in self._processes if not process.done.is_set()]
         return list(self._processes)
 
@@ -124,7 +124,7 @@ class Cluster:
         return {process.host.name for process in self.processes if process.host.running}
 
     def start(self, name: str) -> Process:
-        """Start a process on host `name`, whether or not an earlier one lives. If it ends with an error another follows."""
+        """Start a process on host `name`, even if one runs there. It is restarted when it ends with an error."""
         self._births += 1
         seed = f"{self._seed}/{name}/{self._births}"
         random = Random(seed)  # noqa: S311
@@ -137,27 +137,27 @@ class Cluster:
         return process
 
     def crash(self, process: Process) -> None:
-        """End it as SIGKILL does."""
+        """End the process as SIGKILL does."""
         self._end_pause(process)
         process.host.crash()
         process.done.set()
         self.events["crash"] += 1
 
     def pause(self, process: Process) -> None:
-        """Stop it as SIGSTOP does, until `resume`."""
+        """Stop the process as SIGSTOP does, until `resume`."""
         process.host.pause()
         process.pause = [self._loop.now, float("inf")]
         self._pauses.setdefault(process.host.name, []).append(process.pause)
         self.events["pause"] += 1
 
     def resume(self, process: Process) -> None:
-        """Let a paused process go on; nothing happens if it is not paused any more."""
+        """Continue a paused process. Does nothing if it is not paused."""
         if process.pause is not None:
             self._end_pause(process)
             process.host.resume()
 
     def ask_to_stop(self, process: Process) -> None:
-        """Send it the likes of SIGTERM; when it has stopped `process.done` is set."""
+        """Stop the process as SIGTERM does. `process.done` is set once it has stopped."""
         if not process.stopping:
             process.stopping = True
             self.events["stop"] += 1
@@ -165,36 +165,38 @@ class Cluster:
                 process.host.start(_stop(process.processor))
 
     async def stop(self, process: Process, within: float = 300.0) -> None:
-        """Ask it to stop, and wait.
+        """Stop the process as SIGTERM does, and wait for its end.
 
         Raises:
-            InvariantViolation: it did not stop `within` so many seconds.
+            InvariantViolation: it did not stop within `within` seconds, or another invariant does not hold.
         """
         self.ask_to_stop(process)
         with anyio.move_on_after(within):
             await process.done.wait()
         if not process.done.is_set():
             self._report(f"host {process.host.name} did not stop within {within:g} s")
-        self.raise_broken()
+        self.raise_violations()
 
     # Time
 
     async def run_for(self, seconds: float) -> None:
-        """Let it run.
+        """Run the cluster for so many seconds.
 
         Raises:
-            InvariantViolation: something that must hold does not.
+            InvariantViolation: an invariant does not hold.
         """
         with anyio.move_on_after(seconds):
-            await self._alarm.wait()
-        self.raise_broken()
+            await self._violation_found.wait()
+        self.raise_violations()
 
     async def settled(self, within: float) -> float:
-        """Run until every partition has one owner among the running hosts, evenly, and all that the source holds now
-        is committed. How long that took.
+        """Run until the partitions are spread evenly over the running hosts and everything in the source is committed.
+
+        Returns:
+            The seconds that it took.
 
         Raises:
-            InvariantViolation: it did not happen `within` so many seconds.
+            InvariantViolation: it took longer than `within` seconds, or an invariant does not hold.
         """
         begun, ends = self._loop.now, {p: self.source.last(p) for p in self.source.names()}
         while (why := self._unsettled(ends)) is not None:
@@ -204,42 +206,42 @@ class Cluster:
         return self._loop.now - begun
 
     async def finished(self) -> None:
-        """Stop every host, then check that each record has ended, once.
+        """Stop all hosts, then check that each record has exactly one result.
 
         Raises:
-            InvariantViolation: one has not.
+            InvariantViolation: a record has none, or another invariant does not hold.
         """
-        if self._once:  # positions are ahead of the work
+        if self._once:  # checkpoints are ahead of the handler
             await self.run_for(100.0)
         for process in self.processes:
             await self.stop(process)
         await self.run_for(100.0)  # late writes land
         for partition in self.source.names():
             self._checks_of(partition).all_ended(self.source.last(partition))
-        self.raise_broken()
+        self.raise_violations()
 
     def note_durable(self, partition: str, upto: int) -> None:
-        """`ctx.commit` has told a handler that everything up to sequence `upto` is durable: it must be."""
+        """A handler's `ctx.commit` returned: everything up to sequence `upto` must be durable."""
         self.group.seen["promises"] += 1
         if (reached := self._checks_of(partition).committed_to()) < upto:
             self._report(f"partition {partition}: ctx.commit said that {upto} is durable, and {reached} is")
 
-    def raise_broken(self) -> None:
-        if self._broken:
-            raise InvariantViolation("\n".join(self._broken[:10]))
+    def raise_violations(self) -> None:
+        if self._violations:
+            raise InvariantViolation("\n".join(self._violations[:10]))
 
     def seen(self) -> Counter[str]:
-        """What was checked, by kind."""
+        """Number of checks, by kind."""
         return sum((checks.seen for checks in self._checks.values()), self.group.seen)
 
     def injected(self) -> Counter[str]:
-        """What was done to the cluster, by kind: faults of store, source and nudges, and events of hosts."""
-        return self.store.injected + self.source.injected + self.switchboard.injected + self.events
+        """Number of faults of store, source and nudges and of events of hosts, by kind."""
+        return self.store.injected + self.source.injected + self.nudge_network.injected + self.events
 
     # How
 
     async def _run(self, process: Process) -> None:
-        """The process: what a `main` around a processor would do."""
+        """The main program of the process."""
         process.processor = Processor(
             self._handler,
             name="simulated",
@@ -249,13 +251,13 @@ class Cluster:
             settings=self.settings,
             options=self._options,
             clock=process.clock,
-            nudges=self.switchboard.connect(),
+            nudges=self.nudge_network.connect(),
         )
         error: Exception | None = None
         try:
             if not process.stopping:
                 await process.processor.run()
-        except Exception as raised:  # noqa: BLE001  # whatever ends a process is looked at below
+        except Exception as raised:  # noqa: BLE001  # examined below
             error = raised
         if self._loop.ending:
             return
@@ -274,8 +276,8 @@ class Cluster:
         if not any(process.host.name == name for process in self.processes):
             self.start(name)
 
-    def _watched(self, handler: type[PartitionHandler]) -> type[PartitionHandler]:
-        """The handler, with the checks told of its lives and of each call."""
+    def _with_checks(self, handler: type[PartitionHandler]) -> type[PartitionHandler]:
+        """A subclass of the handler that reports its opening, calls and closing to the checks."""
         called, calls_of = self._called, self._calls_of
 
         async def opened(self: Any, ctx: PartitionInfo) -> None:
@@ -302,7 +304,7 @@ class Cluster:
         if not self._loop.ending:
             self.group.handler_called(ctx.host, ctx.partition, ctx.epoch, self._loop.now)
             if self._once:
-                self._calls_of(ctx.partition).shown_once(instance, batch)
+                self._calls_of(ctx.partition).batch_processed(instance, batch)
 
     def _calls_of(self, partition: str) -> HandlerCalls:
         if partition not in self._calls:
@@ -329,9 +331,9 @@ class Cluster:
 
     def _report(self, what: str) -> None:
         if not self._loop.ending:
-            self._broken.append(f"{what} (at {self._loop.now:.3f} s)")
+            self._violations.append(f"{what} (at {self._loop.now:.3f} s)")
             log.error("cluster.broken", what=what)
-            self._alarm.set()
+            self._violation_found.set()
 
     def _end_pause(self, process: Process) -> None:
         if process.pause is not None:
@@ -342,7 +344,7 @@ class Cluster:
         return any(until > since for _, until in self._pauses.get(name, []))
 
     def _running_since(self, name: str, at: float, seconds: float) -> float:
-        """When `name` had run for `seconds` before `at`, pauses not counted."""
+        """The time since which `name` had run for `seconds` at time `at`, without its pauses."""
         for begin, until in reversed(self._pauses.get(name, [])):
             if begin < at:
                 ran = max(0.0, at - until)
@@ -353,5 +355,5 @@ class Cluster:
 
 
 async def _stop(processor: Processor) -> None:
-    """As a host does it, which has a clock of its own."""
+    """Runs on the host, so that its own clock applies."""
     processor.stop()

@@ -1,4 +1,4 @@
-"""A store that fails as stores and networks do: slowly, silently, late, in bursts; by seed, around any backend."""
+"""A backend with the faults of real stores and networks, decided by a seed."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ Range = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What may go wrong, as a share of requests (0 to 1), and how long it takes, in seconds (least, most)."""
+    """Shares of requests (0 to 1) with each fault, and durations in seconds (least, most)."""
 
     latency: Range = (0.005, 0.08)
     slow: float = 0.01
-    """Answered, but after `slow_latency`."""
+    """Answered after `slow_latency`."""
     slow_latency: Range = (1.0, 8.0)
     lost_request: float = 0.01
     """Never applied; no answer."""
@@ -39,15 +39,15 @@ class Faults:
     """No answer; applied after `lateness`, if its condition holds then."""
     lateness: Range = (5.0, 90.0)
     busy: float = 0.001
-    """Starts `busy_time` during which most requests are turned away, as with 503 SlowDown."""
+    """Starts a `busy_time`, in which most requests are refused with 503 SlowDown."""
     busy_time: Range = (1.0, 10.0)
     silence: Range = (20.0, 40.0)
-    """How long a caller without an answer waits before its connection is given up, if it does not give up earlier."""
+    """Seconds until the connection of an unanswered request breaks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Who sent a request. `view`: its name; `sent`: seconds, by the clock of the world."""
+    """Sender of a request. `view`: its name; `sent`: seconds of the world's clock."""
 
     view: str
     sent: float
@@ -57,19 +57,19 @@ _sender: ContextVar[Sender | None] = ContextVar("_sender", default=None)
 
 
 def current_sender() -> Sender | None:
-    """For the store behind a FaultyBackend: whose request it serves right now."""
+    """The sender of the request that the store behind a FaultyBackend serves now."""
     return _sender.get()
 
 
 LATENCY_ONLY = Faults(slow=0, lost_request=0, lost_reply=0, late_write=0, busy=0)
-"""Latency, nothing else."""
+"""No faults, only latency."""
 
-_TURNED_AWAY = 0.8  # share of requests in a busy time
+_BUSY_REFUSED = 0.8  # share of requests that are refused in a busy time
 _RESET = 0.5  # share of unanswered requests whose connection breaks at once, instead of hanging
 
 
 class _World:
-    """What all views of one store have in common."""
+    """State that all views of one store share."""
 
     def __init__(self, truth: Backend, faults: Faults, seed: object) -> None:
         self.truth = truth
@@ -81,10 +81,10 @@ class _World:
 
 
 class FaultyBackend(Backend):
-    """`truth`, seen over a network that fails.
+    """The backend `truth`, reached over a network with faults.
 
-    A request is under way outside of all hosts: whatever becomes of the host that sent it, cancelled, paused or dead,
-    it arrives or it does not. What `truth` answers, errors included, comes back unless the reply is lost.
+    A request travels outside of all hosts: it is applied even if its host pauses or crashes meanwhile. The answer of
+    `truth`, or its error, comes back unless the reply is lost.
     """
 
     def __init__(self, truth: Backend, faults: Faults = LATENCY_ONLY, *, seed: object = 0) -> None:
@@ -97,24 +97,24 @@ class FaultyBackend(Backend):
         self._random = Random(f"{world.seed}/store/{name}/{world.views[name]}")  # noqa: S311
         self._cut_until, self._cut_prefix = 0.0, ""
         self.interfere: Callable[[str, str], str | None] | None = None
-        """Asked about each request of this view, by verb and key: 'lost_request', 'late_write', 'lost_reply', or None to
-        leave it to chance. May do other harm as well: it is called at the moment when the request goes out."""
+        """Decides the fate of each request of this view, by verb and key: 'lost_request', 'late_write', 'lost_reply',
+        or None for chance. It is called when the request is sent, and may also pause or crash the host."""
         self.url = world.truth.url
 
     def view(self, name: str) -> FaultyBackend:
-        """The same store as another host sees it: other faults, own cuts; busy times and outages hit all views."""
+        """The same store for another host: with its own faults and cuts, but common busy times and outages."""
         view = object.__new__(FaultyBackend)
         view._join(self._world, name)
         return view
 
     @property
     def truth(self) -> Backend:
-        """The store itself, for those who check."""
+        """The store without faults, for checks."""
         return self._world.truth
 
     @property
     def faults(self) -> Faults:
-        """What may go wrong from now on; for all views. May be set."""
+        """The faults of all views. May be set at any time."""
         return self._world.faults
 
     @faults.setter
@@ -123,21 +123,21 @@ class FaultyBackend(Backend):
 
     @property
     def injected(self) -> Counter[str]:
-        """How often each kind of fault has happened, in all views."""
+        """Number of faults in all views, by kind."""
         return self._world.injected
 
     def outage(self, seconds: float) -> None:
-        """Nobody reaches the store for so long. What is under way already arrives."""
+        """Make the store unreachable for so many seconds. Requests that were sent before still arrive."""
         self._world.outage_until = max(self._world.outage_until, current_loop().now + seconds)
         self.injected["outage"] += 1
 
     def cut(self, seconds: float, *, prefix: str = "") -> None:
-        """This view does not reach the store for so long, or only its keys that start with `prefix`."""
+        """Make the store, or its keys that begin with `prefix`, unreachable for this view for so many seconds."""
         self._cut_until, self._cut_prefix = current_loop().now + seconds, prefix
         self.injected["cut"] += 1
 
     def heal(self) -> None:
-        """End outages and busy times, and this view's cut."""
+        """End outages, busy times and this view's cut."""
         self._world.outage_until = self._world.busy_until = self._cut_until = 0.0
 
     async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
@@ -159,17 +159,17 @@ class FaultyBackend(Backend):
         await self._send("delete", key, lambda truth: truth.delete(key), writes=True)
 
     async def _send(self, verb: str, key: str, request: Request[T], *, writes: bool = False) -> T:
-        """Decide the fate of a request, let it go, and wait for what comes back."""
+        """Decide the fate of a request, send it, and wait for the answer."""
         host = current_host()
         if host is not None and not host.alive:
-            await checkpoint()  # who asks on and on must not stop the world
+            await checkpoint()  # an endless retry must not stop the virtual time
             raise StoreRefused(f"{self.url}: the simulated host {host.name} is dead")
         faults = self._world.faults
         now = current_loop().now
         _sender.set(Sender(self._name, now))
         if now < self._world.outage_until or (now < self._cut_until and key.startswith(self._cut_prefix)):
             await self._no_answer(verb)
-        if self._turned_away():
+        if self._refuses():
             await SYSTEM.sleep(self._between(faults.latency))
             raise StoreUnavailable(f"{self.url}: 503 SlowDown to {verb}")
         match self._fate(verb, key, writes):
@@ -181,29 +181,29 @@ class FaultyBackend(Backend):
             case "lost_reply":
                 start_outside(self._apply(request, self._between(faults.latency)))
                 await self._no_answer(verb)
-        latency = self._between(faults.slow_latency if self._strikes("slow") else faults.latency)
+        latency = self._between(faults.slow_latency if self._happens("slow") else faults.latency)
         arrives = latency * self._random.random()
         reply: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         start_outside(self._answer(request, arrives, latency - arrives, reply))
         return await reply
 
     async def _answer(self, request: Request[T], arrives: float, returns: float, reply: asyncio.Future[T]) -> None:
-        """The way there, the store's work, the way back."""
+        """Deliver the request, apply it, and return the answer."""
         await SYSTEM.sleep(arrives)
         try:
             answer, error = await request(self.truth), None
-        except Exception as raised:  # noqa: BLE001  # whatever the store says is for the caller
+        except Exception as raised:  # noqa: BLE001  # for the caller
             answer, error = None, raised
         await SYSTEM.sleep(returns)
         if reply.done():
-            return  # the caller has given up
+            return  # the caller gave up
         if error is not None:
             reply.set_exception(error)
         else:
             reply.set_result(answer)  # type: ignore[arg-type]
 
     async def _apply(self, request: Request[T], arrives: float) -> None:
-        """The way there and the store's work; nobody hears of it."""
+        """Deliver and apply the request; the answer is lost."""
         await SYSTEM.sleep(arrives)
         with suppress(StoreError, NotModified):
             await request(self.truth)
@@ -218,20 +218,20 @@ class FaultyBackend(Backend):
             self.injected[kind] += 1
             return kind
         kinds = ("lost_request", "late_write", "lost_reply") if writes else ("lost_request", "lost_reply")
-        return next((kind for kind in kinds if self._strikes(kind)), None)
+        return next((kind for kind in kinds if self._happens(kind)), None)
 
-    def _turned_away(self) -> bool:
+    def _refuses(self) -> bool:
         world, now = self._world, current_loop().now
-        if self._strikes("busy"):
+        if self._happens("busy"):
             world.busy_until = max(world.busy_until, now + self._between(self.faults.busy_time))
-        return now < world.busy_until and self._random.random() < _TURNED_AWAY
+        return now < world.busy_until and self._random.random() < _BUSY_REFUSED
 
-    def _strikes(self, kind: str) -> bool:
-        """Whether this fault happens to this request."""
+    def _happens(self, kind: str) -> bool:
+        """Whether this request has this fault."""
         share: float = getattr(self.faults, kind)
-        struck = self._random.random() < share
-        self.injected[kind] += struck
-        return struck
+        happens = self._random.random() < share
+        self.injected[kind] += happens
+        return happens
 
     def _between(self, least_most: Range) -> float:
         return self._random.uniform(*least_most)

@@ -1,4 +1,4 @@
-"""What must hold of members and leases, looked at whenever the store takes a write of them, and whenever a handler is called."""
+"""Invariants of members and leases, checked at each write and at each call of a handler."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ Report = Callable[[str], None]
 Span = tuple[float, float]
 
 CLOCKS = 1.025
-"""How much faster than the world's a host's clock may run here: what was silent for so much less may count as dead."""
+"""Factor by which a host's clock may run faster than the world's; it shortens the silence of a dead host."""
 
 DECISION = 90.0
-"""Seconds of running time between a host's look at the heartbeats and the last try at writing what it concluded."""
+"""Seconds of running time between a host's read of the heartbeats and the last attempt to write the change."""
 
 SETTLING = 1.0
-"""Seconds after a pause within which a host may still run what it has lost: it has to notice first."""
+"""Seconds after a pause in which a host may still process what it lost, until it notices."""
 
 
 class GroupChecks:
-    """Heartbeats, group documents and handler calls of one group. All times: seconds by the clock of the world.
+    """Checks heartbeats, group documents and handler calls. All times are seconds of the world's clock.
 
     Args:
-        expire: seconds of silence after which a member is dead, by the clock of whoever judges.
+        expire: seconds of silence after which a member is dead, by the clock of the host that decides.
         running_since: (host, time, seconds) -> the time since when that host had run for so many seconds at that time,
             pauses not counted.
         paused_since: (host, time) -> whether the host was paused at any moment since.
-        broken: told what does not hold.
+        broken: called with each invariant that does not hold.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class GroupChecks:
         self._broken = broken
         self._beats: dict[Incarnation, list[float]] = {}
         self._left: set[Incarnation] = set()
-        self._expired: dict[tuple[str, int], float] = {}  # (partition, epoch) -> when its owner was written out as dead
+        self._expired: dict[tuple[str, int], float] = {}  # (partition, epoch) -> when its owner was removed as dead
 
     def heartbeat_written(self, who: Incarnation, now: float) -> None:
         self._beats.setdefault(who, []).append(now)
@@ -58,11 +58,11 @@ class GroupChecks:
         self._left.add(who)
 
     def group_written(self, document: GroupDocument, now: float, sender: str, sent: float) -> None:
-        """The document has been replaced. `sent`: when the request went out that did it."""
+        """The group document was replaced by a request that was sent at `sent`."""
         before, self.document = self.document, document
         self._check_leases(before)
         for host, member in before.members.items():
-            if host in document.members:  # stays, or a newer incarnation has replaced it
+            if host in document.members:  # it stays, or a newer incarnation replaced it
                 continue
             who = (host, member.incarnation)
             if sender == host or who in self._left:
@@ -71,7 +71,7 @@ class GroupChecks:
             self.seen["expired"] += 1
             self._check_death(who, sender, sent)
             if now - max(self._beats.get(who, [now])) < self._expire / CLOCKS:
-                continue  # it came back between the look and the write: nothing told it to stop yet
+                continue  # it renewed between the read and the write, so it does not know yet
             for partition, lease in before.leases.items():
                 if lease.owner == host:
                     self._expired[partition, lease.epoch] = now
@@ -93,18 +93,18 @@ class GroupChecks:
             if after.epoch < lease.epoch or (after.owner is not None and not same and after.epoch == lease.epoch):
                 self._broken(f"group: partition {partition} went from {lease} to {after} without a new epoch")
             if after.owner is not None and after.owner not in self.document.members:
-                self._broken(f"group: partition {partition} belongs to {after.owner}, who is no member")
+                self._broken(f"group: partition {partition} belongs to {after.owner}, which is no member")
 
     def _check_death(self, who: Incarnation, sender: str, sent: float) -> None:
-        """Nobody may be written out who has not been silent for long enough when it was decided."""
+        """A member may be removed only if it was silent for long enough when that was decided."""
         earliest = self._running_since(sender, sent, DECISION)
         beats = [*self._beats.get(who, []), sent]
         longest = max((b - a for a, b in pairwise(beats) if b >= earliest), default=sent)
         if longest < self._expire / CLOCKS:
-            self._broken(f"group: {sender} wrote out {who[0]}, which had been silent for {longest:.1f} s at most")
+            self._broken(f"group: {sender} removed {who[0]}, which had been silent for {longest:.1f} s at most")
 
     def handler_called(self, host: str, partition: str, epoch: int, now: float) -> None:
-        """A handler gets a batch: nobody else may have been given this lease because its owner was taken for dead."""
+        """A handler got a batch: its host must not have lost the lease by being taken for dead."""
         self.seen["calls"] += 1
         since = self._expired.get((partition, epoch))
         if since is not None and now > since and not self._paused_since(host, now - SETTLING):
@@ -114,7 +114,7 @@ class GroupChecks:
             )
 
     def unbalanced(self, hosts: set[str], partitions: set[str]) -> str | None:
-        """Why the leases are not where they should be, with these hosts alive; None: they are."""
+        """Why the leases are not spread evenly over these hosts; None if they are."""
         document = self.document
         if set(document.members) != hosts:
             return f"members are {sorted(document.members)}, alive are {sorted(hosts)}"

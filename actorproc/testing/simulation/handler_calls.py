@@ -1,4 +1,4 @@
-"""Which life of the handler was shown which records, and how each life ended: what at-most-once delivery is held to."""
+"""Records which handler instance got which records and how each instance ended, to check at-most-once delivery."""
 
 from __future__ import annotations
 
@@ -12,50 +12,53 @@ from actorproc.records import Batch
 
 @dataclass(eq=False, slots=True)
 class HandlerInstance:
-    """One instance of the handler. `reason`: why it ended; None: it lives, or died without a word."""
+    """One handler instance. `reason` is that of its `closing`; None while it runs, or if it crashed."""
 
     site: PartitionInfo
     reason: CloseReason | None = None
 
     @property
     def ended_well(self) -> bool:
-        """Whether it has said that all it was shown is committed."""
+        """Whether everything that it processed was committed when it ended."""
         return self.reason in (CloseReason.STOPPING, CloseReason.HANDOFF)
 
 
 class HandlerCalls:
-    """The lives of the handler in one partition."""
+    """The handler instances of one partition."""
 
     def __init__(self, broken: Callable[[str], None]) -> None:
         self._broken = broken
-        self._lives: dict[
-            int, HandlerInstance
-        ] = {}  # by the id of the instance, which stays as long as the loop's tasks
+        # By the handler's id, which stays unique because the loop keeps all tasks.
+        self._running: dict[int, HandlerInstance] = {}
         self._all: list[HandlerInstance] = []
-        self._shown: dict[int, HandlerInstance] = {}
+        self._processed_by: dict[int, HandlerInstance] = {}
 
-    def opened(self, instance: object, site: PartitionInfo) -> None:
-        self._lives[id(instance)] = life = HandlerInstance(site)
-        self._all.append(life)
+    def opened(self, handler: object, site: PartitionInfo) -> None:
+        self._running[id(handler)] = instance = HandlerInstance(site)
+        self._all.append(instance)
 
-    def closing(self, instance: object, reason: CloseReason) -> None:
-        self._lives.pop(id(instance)).reason = reason
+    def closing(self, handler: object, reason: CloseReason) -> None:
+        self._running.pop(id(handler)).reason = reason
 
-    def shown_once(self, instance: object, batch: Batch) -> None:
-        """A batch is shown where no record may be shown a second time."""
-        life = self._lives[id(instance)]
+    def batch_processed(self, handler: object, batch: Batch) -> None:
+        """A handler got a batch of which no record may be processed twice."""
+        instance = self._running[id(handler)]
         for sequence in batch.sequences:
-            if sequence in self._shown:
-                before = self._shown[sequence].site
+            if sequence in self._processed_by:
+                before = self._processed_by[sequence].site
                 self._broken(
-                    f"record {sequence} is shown on {life.site.host} under epoch {life.site.epoch} "
-                    f"and was on {before.host} under epoch {before.epoch}"
+                    f"record {sequence} is processed on {instance.site.host} under epoch {instance.site.epoch} "
+                    f"and was processed on {before.host} under epoch {before.epoch}"
                 )
-            self._shown[sequence] = life
+            self._processed_by[sequence] = instance
 
     def was_in_flight(self, sequence: int, host: str, epoch: int) -> bool:
-        """Whether the record may be lost: who was shown it, or else had taken it on (`host`, `epoch`), came to a bad end."""
-        life = self._shown.get(sequence)
-        if life is not None:
-            return not life.ended_well
-        return any(not life.ended_well for life in self._all if (life.site.host, life.site.epoch) == (host, epoch))
+        """Whether the record may be lost: the handler instance that had it did not end well."""
+        instance = self._processed_by.get(sequence)
+        if instance is not None:
+            return not instance.ended_well
+        return any(
+            not instance.ended_well
+            for instance in self._all
+            if (instance.site.host, instance.site.epoch) == (host, epoch)
+        )

@@ -1,4 +1,4 @@
-"""The ways in which users write handlers, each as a handler that grants what reference records ask for."""
+"""Reference handlers in the styles in which users write handlers."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ LONGEST_WAIT = 5.0
 
 
 class Reference(PartitionHandler):
-    """What all have in common."""
+    """Base class of the reference handlers."""
 
     output_schema = SCHEMA
 
     @staticmethod
     def durable(partition: str, upto: int) -> None:
-        """Told up to which sequence `ctx.commit` has said that all is durable."""
+        """Override: called with the sequence up to which `ctx.commit` made everything durable."""
 
     def grant(self, record: Record, plan: PlannedResult, ctx: PartitionContext, emitted: int = 0) -> None:
-        """Do what the record asks for; `emitted` of its rows are emitted already."""
+        """Emit the rows of the plan, except the first `emitted`, and settle the record."""
         rows = plan.rows[emitted:]
         ctx.emit_many(record, [tuple(row.values()) for row in rows] if plan.number % 3 else rows)
         self.settle(record, plan, ctx)
 
     def settle(self, record: Record, plan: PlannedResult, ctx: PartitionContext) -> None:
-        """Let it fail, or give it up, if it asks for that."""
+        """Fail or dead-letter the record, if that is its plan."""
         if plan.kind == "letter":
             ctx.dead_letter(record, "the record asked for it")
         elif plan.kind == "fail":
@@ -64,13 +64,13 @@ class Reference(PartitionHandler):
             ctx.fail(record, error)
 
     def end(self, attempt: Attempt, ctx: PartitionContext) -> None:
-        """The batch is done; it may fail all the same."""
+        """Finish the batch: some attempts fail at the end."""
         if ctx.attempt < 3 and attempt.draw("end") < FLAKY:
             raise RuntimeError("the batch fails at its end")
 
 
 async def leave_cancellation_behind() -> None:
-    """A task group with a task that fails, which before Python 3.13 leaves the task around it marked as cancelled."""
+    """Run a task group that fails. Before Python 3.13 it leaves a cancellation request in its task."""
 
     async def fail() -> None:
         raise ValueError("one of the group")
@@ -81,7 +81,7 @@ async def leave_cancellation_behind() -> None:
 
 
 class Loop(Reference):
-    """One record after the other, some beside a task group that fails."""
+    """Emits record by record; some records run a task group that fails."""
 
     async def process(self, batch: Batch, ctx: PartitionContext) -> None:
         attempt = Attempt(ctx)
@@ -95,7 +95,7 @@ class Loop(Reference):
 
 
 class Plain(Reference):
-    """The same in a worker thread."""
+    """Emits record by record in a plain `def process`."""
 
     def process(self, batch: Batch, ctx: PartitionContext) -> None:
         attempt = Attempt(ctx)
@@ -105,17 +105,17 @@ class Plain(Reference):
 
 
 class Committing(Reference):
-    """Commits in the middle of a batch, and may raise after that."""
+    """Commits within the batch, and may raise after that."""
 
     at_end: ClassVar[float] = 0.1
-    """Share of batches at whose end it commits."""
+    """Share of batches that end with a commit."""
 
     def __init__(self) -> None:
         self._seen = -1
 
     async def process(self, batch: Batch, ctx: PartitionContext) -> None:
         attempt = Attempt(ctx)
-        # That a commit reaches as far as it was told is promised only where no record before it is still to be tried.
+        # A commit reaches its record only if no earlier record waits for a retry.
         sure = batch.first > self._seen
         self._seen = max(self._seen, batch.last)
         for record in batch:
@@ -133,13 +133,13 @@ class Committing(Reference):
 
 
 class CommittingAlone(Committing):
-    """For where nobody else commits."""
+    """Commits at the end of each batch, for runs without auto_commit."""
 
     at_end = 1.0
 
 
 class Concurrent(Reference):
-    """Awaits many records at once; rows come before and after the wait, or as a table, which others' commits take time over."""
+    """Works on many records concurrently; emits rows before and after the wait, or a table."""
 
     commits: ClassVar[bool] = False
     at_end: ClassVar[float] = 0.0
@@ -170,20 +170,20 @@ class Concurrent(Reference):
 
 
 class ConcurrentCommitting(Concurrent):
-    """The same with commits out of the midst of the work."""
+    """Also commits within the work."""
 
     commits = True
     at_end = 0.1
 
 
 class ConcurrentCommittingAlone(ConcurrentCommitting):
-    """For where nobody else commits."""
+    """Commits at the end of each batch, for runs without auto_commit."""
 
     at_end = 1.0
 
 
 class Columns(Reference):
-    """Emits tables: records multiplied, dropped, in any order; in two pieces, with a commit between them now and then."""
+    """Emits tables of multiplied and dropped records in any order, with occasional commits between them."""
 
     async def process(self, batch: Batch, ctx: PartitionContext) -> None:
         attempt = Attempt(ctx)
@@ -191,32 +191,32 @@ class Columns(Reference):
         for piece in (batch[:middle], batch[middle:]):
             if not len(piece):
                 continue
-            wishes = [attempt.plan(record) for record in piece]
-            for table in self._tables(piece, wishes, Random(f"{attempt.name}/{middle}")):  # noqa: S311
+            plans = [attempt.plan(record) for record in piece]
+            for table in self._tables(piece, plans, Random(f"{attempt.name}/{middle}")):  # noqa: S311
                 ctx.emit_arrow(table)
-            for record, plan in zip(piece, wishes, strict=True):
+            for record, plan in zip(piece, plans, strict=True):
                 self.settle(record, plan, ctx)
             if attempt.draw("commit") < 0.2:
                 await ctx.commit(piece[-1])
         self.end(attempt, ctx)
 
-    def _tables(self, piece: Batch, wishes: list[PlannedResult], random: Random) -> Iterable[pa.Table]:
+    def _tables(self, piece: Batch, plans: list[PlannedResult], random: Random) -> Iterable[pa.Table]:
         order = random.sample(range(len(piece)), len(piece))
-        indices = pa.array([i for i in order for _ in wishes[i].rows], pa.int64())
+        indices = pa.array([i for i in order for _ in plans[i].rows], pa.int64())
         sequences = piece.to_arrow().column("_sequence").take(indices)
-        table = table_of(sequences, [row for i in order for row in wishes[i].rows])
+        table = table_of(sequences, [row for i in order for row in plans[i].rows])
         cut = random.randrange(len(table) + 1)
         return table[:cut], table[cut:]
 
 
 def table_of(sequences: Any, rows: list[dict[str, Any]]) -> pa.Table:
-    """The rows as columns; `sequences`: of the record of each."""
+    """The rows as columns. `sequences` has the record's sequence for each row."""
     columns = {name: pa.array([row[name] for row in rows]) for name in (rows[0] if rows else ())}
     return pa.table({"_sequence": pa.chunked_array([], pa.int64()) if not rows else sequences, **columns})
 
 
 class Records(RecordHandler):
-    """One record in, its rows out, in every form that they may have."""
+    """Returns rows in every form that `process_record` allows."""
 
     output_schema = SCHEMA
 
@@ -225,7 +225,7 @@ class Records(RecordHandler):
 
 
 class AwaitedRecords(RecordHandler):
-    """The same, awaited, several at once."""
+    """Returns rows in every form, for several records concurrently."""
 
     output_schema = SCHEMA
     concurrency = 8
@@ -238,7 +238,7 @@ class AwaitedRecords(RecordHandler):
 
 
 def returned(plan: PlannedResult, record: Record, ctx: PartitionContext) -> Row | Iterable[Row] | None:
-    """What `process_record` returns for a wish."""
+    """The value that `process_record` returns for a plan."""
     if plan.kind == "letter":
         ctx.dead_letter(record, "the record asked for it")
     elif plan.kind == "fail":
@@ -257,7 +257,7 @@ def returned(plan: PlannedResult, record: Record, ctx: PartitionContext) -> Row 
 
 
 def failing(rows: list[dict[str, Any]]) -> Iterable[Row]:
-    """Rows, and then an error."""
+    """Yield rows, then raise."""
     yield from rows
     raise ValueError("fails midway")
 
@@ -265,14 +265,14 @@ def failing(rows: list[dict[str, Any]]) -> Iterable[Row]:
 async def commit_now_and_then(
     attempt: Attempt, record: Record, ctx: PartitionContext, when: str = "", *, within_map: bool = False
 ) -> bool:
-    """Commit, as impatient and careless as users are. Whether it is known that all up to `record` was to be committed."""
+    """Commit in one of the careful and careless ways of users. Returns whether it reached `record` for sure."""
     drawn = attempt.draw(record.sequence, "commit", when) / COMMITS
     if drawn < 0.6:
         await ctx.commit(record)
     elif drawn < 0.9:
         await ctx.commit(None if within_map else record)
     elif drawn < 0.95:
-        with suppress(ActorprocError):  # must not make a lost partition go on
+        with suppress(ActorprocError):  # a lost partition must stop all the same
             await ctx.commit(record)
             return True
         return False
@@ -292,7 +292,7 @@ _begun: set[asyncio.Future[None]] = set()
 
 
 def _forgotten(task: asyncio.Future[None]) -> None:
-    """Nobody waits for it, nor hears of its error."""
+    """Take the error of a commit that nothing awaits."""
     _begun.discard(task)
     if not task.cancelled():
         task.exception()
@@ -300,7 +300,7 @@ def _forgotten(task: asyncio.Future[None]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """A handler, and the settings that go with it."""
+    """A handler with its settings and the check of its results."""
 
     handler: type[PartitionHandler]
     settings: Mapping[str, Any] = field(default_factory=dict)

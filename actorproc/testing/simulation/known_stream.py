@@ -1,4 +1,4 @@
-"""What the hosts of a simulated cluster read, as those see it who know all of it: the checks."""
+"""Interface of the streams that a simulated cluster can read and check."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from actorproc.testing.simulation.process import Process
 
 
 class KnownStream(ABC):
-    """A stream whose every record is known. `injected`: what was done to it, by kind."""
+    """A stream whose records are all known. `injected` counts its faults by kind."""
 
     injected: Counter[str]
 
     @abstractmethod
     def names(self) -> Sequence[str]:
-        """Of the partitions."""
+        """Names of the partitions."""
 
     @abstractmethod
     def records(self, after: int, upto: int, partition: str) -> Iterable[tuple[int, bytes]]:
-        """(sequence, value) of the records beyond sequence `after`, up to sequence `upto`."""
+        """(sequence, value) of the records after sequence `after`, up to and including sequence `upto`."""
 
     @abstractmethod
     def last(self, partition: str) -> int:
@@ -31,10 +31,10 @@ class KnownStream(ABC):
 
     @abstractmethod
     def read_by(self, process: Process, settings: Settings) -> Source:
-        """The source that this process reads."""
+        """The source for this process."""
 
     def join(self, store: FaultyBackend, broken: Callable[[str], None]) -> None:
-        """Become the stream of a cluster with this store. `broken` is to be told what does not hold."""
+        """Connect to the store of a cluster. Call `broken` with each invariant that does not hold."""
 
     def written(self, key: str, body: bytes, existed: bool) -> None:
-        """The store has taken a write that is none of the processor's."""
+        """The store applied a write that is not the processor's."""

@@ -1,5 +1,7 @@
-"""The built-in log as the stream of a simulated cluster: in the cluster's own store, appended to by producers on hosts
-that crash and pause; what they sent, what they were told, and what the log holds must agree."""
+"""The built-in log as the stream of a simulated cluster, with producers that crash and pause.
+
+The records that were sent, the acknowledgements and the content of the log must agree.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ from actorproc.testing.simulation.process import Process
 log = structlog.get_logger(__name__)
 
 SESSION = (5, 200)
-"""Bursts that a producer sends before it closes and another one is opened, as programs come and go."""
+"""Bursts that a producer sends before it closes and a new one opens."""
 
 _FILES = log_dir("").removesuffix("/")
 
@@ -52,16 +54,16 @@ class LogStream(KnownStream):
         self._seed = seed
         self._births = 0
         self._values: dict[str, list[bytes]] = {str(partition): [] for partition in range(partitions)}
-        self._sent: dict[bytes, tuple[Producer, int]] = {}  # value -> who sent it, as which of his
+        self._sent: dict[bytes, tuple[Producer, int]] = {}  # value -> its producer, and its number there
         self._there: set[bytes] = set()
-        self._newest: dict[tuple[Producer, str], int] = {}  # of his in the partition
+        self._newest: dict[tuple[Producer, str], int] = {}  # number of the producer's newest record in the partition
         self._processes: list[Process] = []
 
     def join(self, store: FaultyBackend, broken: Callable[[str], None]) -> None:
         self._store, self._broken = store, broken
 
     async def create(self) -> None:
-        """Make the log, without faults."""
+        """Create the log, without faults."""
         await create_log(Store(self._store.truth, clock=VirtualClock(f"{self._seed}/log")), len(self._values))
 
     async def append(self, partition: str, values: Sequence[bytes]) -> None:
@@ -89,7 +91,7 @@ class LogStream(KnownStream):
     # Checks
 
     def written(self, key: str, body: bytes, existed: bool) -> None:
-        """A file of the log must be new, follow the last one, and hold what was sent, in order, and not yet there."""
+        """Check that a segment is new, follows the last one, and holds sent records in order and only once."""
         if not key.startswith(_FILES):
             return
         there = self._values[partition := partition_of(key)]
@@ -118,12 +120,12 @@ class LogStream(KnownStream):
 
     @property
     def processes(self) -> list[Process]:
-        """Those that have not ended."""
+        """Processes that have not ended."""
         self._processes = [process for process in self._processes if not process.done.is_set()]
         return list(self._processes)
 
     def start(self, name: str) -> Process | None:
-        """Start a process that produces, unless one of this name lives or the flow has ended."""
+        """Start a producer process, unless one of this name runs or the stream has ended."""
         if self._ended.is_set() or any(process.host.name == name for process in self.processes):
             return None
         self._births += 1
@@ -137,7 +139,7 @@ class LogStream(KnownStream):
         return process
 
     def end(self) -> None:
-        """No more records: each producer ends in good order, once what it has sent is settled."""
+        """End the stream: each producer flushes and closes."""
         self._ended.set()
 
     async def _run(self, process: Process, random: Random) -> None:
@@ -159,7 +161,7 @@ class LogStream(KnownStream):
                         if self._ended.is_set():
                             break
                         await self._burst(producer, random, tasks)
-            except StoreUnavailable as error:  # what was not confirmed may be there or not
+            except StoreUnavailable as error:  # records without acknowledgement may be in the log or not
                 log.info("log_stream.producer_ended", host=process.host.name, error=str(error))
                 await process.clock.sleep(1)
         process.done.set()

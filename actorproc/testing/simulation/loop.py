@@ -1,8 +1,7 @@
-"""An event loop in virtual time: seeded order of callbacks, and hosts that pause, crash and have clocks of their own.
+"""An asyncio event loop in virtual time, with a seeded order of callbacks and with hosts that pause and crash.
 
-Nothing in the program under test changes: what it awaits, however it sleeps, runs on this loop as on any other. Time
-jumps to the next timer when nothing is left to do, so an hour costs what its callbacks cost. There are no threads and
-no sockets here: a program reaches the world through what the simulation hands to it.
+The program under test runs unchanged. When no callback is ready, the time jumps to the next timer. There are no threads
+and no sockets: the program uses the objects that the simulation passes to it.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 START = 1_000.0
-"""Virtual seconds when a loop is new. Not 0: a real monotonic clock is not, and nobody may take 0 for never."""
+"""Virtual seconds of a new loop. Not 0, because no code may take 0 for never."""
 
 STANDSTILL = 1_000_000
-"""Callbacks at one instant after which the loop takes it that time will never move again."""
+"""Callbacks at one instant after which the loop assumes an endless loop."""
 
 _COLLECT_EVERY = 100_000  # callbacks between collections of cyclic garbage
 _TEARDOWN_LIMIT = 3_600.0  # virtual seconds that cancelled tasks may take to end
@@ -41,11 +40,11 @@ _host: ContextVar[Host | None] = ContextVar("_host", default=None)
 
 
 class SimulationError(Exception):
-    """The simulated program cannot go on, or left something undone."""
+    """The simulated program cannot go on, or does not end."""
 
 
 class Deadlock(SimulationError):
-    """Nothing is ready and no timer is set: what is awaited can never happen."""
+    """No callback is ready and no timer is set, so the program waits for ever."""
 
 
 class _State(Enum):
@@ -55,15 +54,15 @@ class _State(Enum):
 
 
 class Host:
-    """A machine in the simulation: tasks started on it, and all that those start, live and die with it.
+    """A simulated machine. Its tasks, and the tasks that they start, pause and crash with it.
 
-    Made by `VirtualLoop.host`. Once crashed it stays so: a restart is another `Host`, of the same name if you like.
+    Made by `VirtualLoop.host`. A crashed host stays crashed; a restart is a new `Host`, perhaps of the same name.
     """
 
     def __init__(self, loop: VirtualLoop, name: str, rate: float, offset: float) -> None:
         self.name = name
         self.rate = rate
-        """Its seconds per second of the loop: 1.02 runs two percent fast."""
+        """Seconds of its clock per second of the loop: 1.02 is two percent fast."""
         self.offset = offset
         self._loop = loop
         self._state = _State.RUNNING
@@ -71,7 +70,7 @@ class Host:
 
     @property
     def alive(self) -> bool:
-        """Not crashed. A paused host is alive. When the simulation ends nobody is, and what is still tried must be refused."""
+        """Whether it has not crashed. A paused host is alive. No host is once the simulation ends."""
         return self._state is not _State.CRASHED and not self._loop.ending
 
     @property
@@ -79,7 +78,7 @@ class Host:
         return self._state is _State.RUNNING
 
     def time(self) -> float:
-        """What its monotonic clock shows, paused or not."""
+        """Time of its monotonic clock, which runs also while it is paused."""
         return self.offset + self.rate * self._loop.now
 
     def start(self, coroutine: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
@@ -87,28 +86,28 @@ class Host:
         return self._loop.create_task(coroutine, name=name, context=_context_of(self))
 
     def call_soon(self, callback: Callable[[], object]) -> None:
-        """Call it on this host, as something that arrives there: after a pause if it is paused, never if it is dead."""
+        """Call it on this host: after the pause if it is paused, never if it has crashed."""
         self._loop.call_soon(callback, context=_context_of(self))
 
     def pause(self) -> None:
-        """Stop it as SIGSTOP does: nothing of it runs until `resume`; its clock goes on, and so does the world."""
+        """Stop it as SIGSTOP does: none of its tasks runs until `resume`. Its clock continues."""
         if self._state is not _State.RUNNING:
             raise SimulationError(f"host {self.name} is {self._state.value}: only a running host can be paused")
         self._state = _State.PAUSED
 
     def resume(self) -> None:
-        """Go on after `pause`; whatever fell due meanwhile runs now."""
+        """Continue after `pause`. Timers that expired meanwhile fire now."""
         if self._state is not _State.PAUSED:
             raise SimulationError(f"host {self.name} is {self._state.value}: only a paused host can be resumed")
         self._state = _State.RUNNING
         self._release()
 
     def crash(self) -> None:
-        """End it as SIGKILL does: nothing of it ever runs again, no `finally`, no `except`."""
+        """End it as SIGKILL does: none of its code ever runs again, not even a `finally`."""
         self._state = _State.CRASHED
 
     def _true_time(self, when: float) -> float:
-        """The loop's time at which this host's clock shows `when`, or the least bit more: never a timer too early."""
+        """The loop's time at which this host's clock has reached `when`. Never too early."""
         true = (when - self.offset) / self.rate
         while self.offset + self.rate * true < when:
             true = math.nextafter(true, math.inf)
@@ -123,13 +122,13 @@ class Host:
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """The event loop. `time()` answers by the clock of the host that asks; `now` is the time of the world.
+    """The event loop. `time()` is the time of the calling host's clock, `now` that of the world.
 
     Args:
-        seed: decides the order of callbacks that are ready together. Same seed, same program: same run.
+        seed: decides the order of callbacks that are ready together. The same seed and program give the same run.
     """
 
-    # What is used of asyncio's own loop; the same in Python 3.11 to 3.14.
+    # Internals of asyncio's loop; the same in Python 3.11 to 3.14.
     _ready: deque[asyncio.Handle]
     _stopping: bool
 
@@ -137,17 +136,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
         super().__init__()
         self.seed = seed
         self.now = START
-        """Seconds, by the clock of the world."""
+        """Seconds of the world's clock."""
         self.fingerprint = 0
-        """Changes with every callback that runs and with its time: equal fingerprints, equal runs."""
+        """Hash of all callbacks and their times: equal fingerprints mean equal runs."""
         self.failures: list[BaseException] = []
-        """What nobody caught: errors of callbacks, and of tasks whose result nobody took."""
+        """Errors that nothing caught: of callbacks, and of tasks that nothing awaited."""
         self.ending = False
-        """The run has been judged; what is left is being cancelled."""
+        """Whether the run is over and its remaining tasks are being cancelled."""
         self._random = Random(f"{seed}/order")  # noqa: S311
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._timer_numbers = count()
-        # Strong references: a task of a crashed host must not be finalized midway.
+        # Strong references: tasks of a crashed host must not be finalized.
         self._tasks: dict[asyncio.Task[Any], tuple[int, Host | None]] = {}
         self._task_numbers = count()
         self._sweep_at = 1_000
@@ -169,7 +168,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     # What asyncio and anyio ask of a loop
 
     def time(self) -> float:
-        """Seconds on the monotonic clock of the current host; of the world outside of all hosts."""
+        """Monotonic time of the current host, or of the world outside of all hosts."""
         host = _host.get()
         return self.now if host is None else host.time()
 
@@ -199,10 +198,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
     create_connection = create_server = create_datagram_endpoint = _refuse_socket
 
     def _write_to_self(self) -> None:
-        """Asked to wake up: this loop never sleeps."""
+        """Do nothing: this loop never sleeps."""
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """A timer was cancelled: it is passed over when it comes up."""
+        """Do nothing: a cancelled timer is skipped when it expires."""
 
     def _run_once(self) -> None:
         if not self._ready and not self._stopping:
@@ -223,7 +222,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     # How
 
     def _advance(self) -> None:
-        """Move to the next timer, and make ready all that are due then."""
+        """Move the time to the next timer, and make ready all timers of that time."""
         timers = self._timers
         while timers and timers[0][2].cancelled():
             heapq.heappop(timers)
@@ -240,7 +239,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self._ready.append(heapq.heappop(timers)[2])
 
     def _take_ready(self) -> list[asyncio.Handle]:
-        """What is ready, in an order that the seed decides."""
+        """The ready callbacks, in an order that the seed decides."""
         batch = list(self._ready)
         self._ready.clear()
         if len(batch) > 1:
@@ -250,7 +249,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return batch
 
     def _number(self, handle: asyncio.Handle) -> int:
-        """Number of the task whose step it is; -1 for other callbacks."""
+        """Number of the task that the callback steps; -1 for other callbacks."""
         owner = getattr(handle._callback, "__self__", None)  # type: ignore[attr-defined]
         return self._tasks[owner][0] if isinstance(owner, asyncio.Task) and owner in self._tasks else -1
 
@@ -259,12 +258,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._sweep_at = 2 * len(self._tasks) + 1_000
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Keep what nobody caught: it fails the run."""
+        """Keep an error that nothing caught: it fails the run."""
         if not self.ending:
             self.failures.append(context.get("exception") or SimulationError(context["message"]))
 
     def _waiting(self) -> str:
-        """Where each unfinished task stands, a line each."""
+        """One line for each unfinished task and the place where it waits."""
         lines = [
             f"\n  {task.get_name()}{f' on {host!r}' if host else ''} waits in {_innermost(task)}"
             for task, (_, host) in self._tasks.items()
@@ -274,15 +273,15 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return ":" + "".join(lines[:30]) + more
 
     def settle(self) -> None:
-        """Find the failures of tasks that have ended and that nobody asked."""
+        """Find the errors of ended tasks that nothing awaited."""
         self._sweep()
         gc.collect()
 
     def tear_down(self) -> None:
-        """Cancel what is left, crashed hosts included, so that nothing is finalized at some later time; then close.
+        """Cancel all tasks, also those of crashed hosts, so that none is finalized later; then close.
 
         Raises:
-            SimulationError: a task does not end although it was cancelled.
+            SimulationError: a task does not end after its cancellation.
         """
         self.ending = True
         try:
@@ -298,15 +297,19 @@ class VirtualLoop(asyncio.BaseEventLoop):
         while left := [task for task in self._tasks if not task.done() and task is not this]:
             if self.now > give_up:
                 raise SimulationError(f"tasks go on although they were cancelled{self._waiting()}")
-            # Who is cancelled before his first step leaves his coroutine behind, never awaited.
-            begun = [task for task in left if inspect.getcoroutinestate(task.get_coro()) != inspect.CORO_CREATED]  # type: ignore[arg-type]
+            # A task that is cancelled before its first step leaves a coroutine that was never awaited.
+            begun = [task for task in left if _has_begun(task)]
             for task in begun:
                 task.cancel()
             await asyncio.wait(left, timeout=_TEARDOWN_LIMIT / 10 if begun == left else 0)
 
 
+def _has_begun(task: asyncio.Task[Any]) -> bool:
+    return inspect.getcoroutinestate(task.get_coro()) != inspect.CORO_CREATED  # type: ignore[arg-type]
+
+
 def _innermost(task: asyncio.Task[Any]) -> str:
-    """File, line and name of the coroutine that the task waits in; those of asyncio and anyio only if there is no other."""
+    """File, line and name of the coroutine in which the task waits, outside asyncio and anyio if possible."""
     inner: Any = task.get_coro()
     places: list[str] = []
     while inner is not None:
@@ -321,7 +324,7 @@ def current_loop() -> VirtualLoop:
     """The virtual loop that runs the caller.
 
     Raises:
-        SimulationError: it runs on another loop, or none.
+        SimulationError: it runs on another loop, or on none.
     """
     with suppress(RuntimeError):
         loop = asyncio.get_running_loop()
@@ -331,17 +334,17 @@ def current_loop() -> VirtualLoop:
 
 
 def current_host() -> Host | None:
-    """The host on which the caller runs; None in the world outside."""
+    """The host on which the caller runs; None outside of all hosts."""
     return _host.get()
 
 
 def start_outside(coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Run `coroutine` in the world, whichever host asks: it goes on when that one pauses or dies. For networks and stores."""
+    """Run `coroutine` outside of all hosts, so that it continues when the calling host pauses or crashes."""
     return asyncio.get_running_loop().create_task(coroutine, context=_context_of(None))
 
 
 def call_outside(seconds: float, callback: Callable[..., object], *args: object) -> None:
-    """Call it in the world after so many of its seconds, whichever host asks: also if that one pauses or dies meanwhile."""
+    """Call it outside of all hosts after so many seconds, even if the calling host pauses or crashes meanwhile."""
     _context_of(None).run(asyncio.get_running_loop().call_later, seconds, callback, *args)
 
 
@@ -394,7 +397,9 @@ _garbage = _Garbage()
 
 @contextmanager
 def _collecting_by_count() -> Iterator[None]:
-    """Collect cyclic garbage only where the loop says so: finalizers run program code, and must run at the same time each time."""
+    """Collect cyclic garbage only where the loop says so: finalizers run program code, and must run at the same time
+    each time.
+    """
     enabled = gc.isenabled()
     _garbage.collect()
     gc.freeze()

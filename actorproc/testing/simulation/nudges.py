@@ -1,4 +1,4 @@
-"""Nudges between simulated hosts: they take a moment, and some are lost."""
+"""Nudges between simulated hosts, with delays and losses."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ LATENCY = 0.02  # seconds, at most
 
 
 class NudgeNetwork:
-    """Where the hosts of one simulation reach one another.
+    """Delivers nudges between the hosts of a simulation.
 
     Args:
-        lost: share of the nudges that never arrive, 0 to 1.
+        lost: share of the nudges that are lost, 0 to 1.
     """
 
     def __init__(self, *, lost: float = 0.0, seed: object = 0) -> None:
@@ -27,11 +27,11 @@ class NudgeNetwork:
         self._addresses = 0
 
     def connect(self) -> Nudges:
-        """The nudges of one host."""
+        """The `Nudges` of one host."""
         return _SimulatedNudges(self)
 
     def listen(self, on_nudge: Callable[[], None]) -> str:
-        """A new address, of the host that asks."""
+        """Register the calling host. Returns its address."""
         host = current_host()
         if host is None:
             raise SimulationError("only a simulated host can listen")
@@ -44,7 +44,7 @@ class NudgeNetwork:
         self._listeners.pop(address, None)
 
     def carry(self, address: str) -> None:
-        """Bring a nudge there, or lose it."""
+        """Deliver a nudge, or lose it."""
         sender = current_host()
         if sender is not None and not sender.alive:
             return

@@ -1,4 +1,4 @@
-"""What must hold of output, dead letters and checkpoints, looked at whenever the store takes a write of one."""
+"""Invariants of output, dead letters and checkpoints, checked at each write."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class OutputChecks:
     """The chain of one partition, from its first file on.
 
     Args:
-        records: (sequence, value) of every record after the first sequence and up to the second, both given.
+        records: returns (sequence, value) of the records after one sequence, up to and including another.
         judge: asked about each record once it has ended.
-        broken: told what does not hold.
+        broken: called with each invariant that does not hold.
     """
 
     def __init__(
@@ -57,12 +57,12 @@ class OutputChecks:
         return max(checkpoint, self.commits[-1].next.sequence if self.commits else -1)
 
     def output_written(self, number: int, body: bytes, existed: bool) -> None:
-        """File `number` has been written."""
+        """Output file `number` was written."""
         if existed:
             self._broken(f"output file {number} was overwritten")
             return
         if number < self._lowest:
-            self.seen["void"] += 1  # a sleeper's, where another's was trimmed: nobody reads it
+            self.seen["void"] += 1  # a late write below the boundary: nobody reads it
             return
         if number != len(self.commits):
             self._broken(f"output file {number} was written after {len(self.commits)} files")
@@ -106,7 +106,7 @@ class OutputChecks:
             self._broken(f"commit {number} goes nowhere: from {commit.first} to {commit.next}")
 
     def boundary_written(self, boundary: Boundary) -> None:
-        """Files below it may go."""
+        """The boundary was raised: files below it may be deleted."""
         if boundary.lowest < self._lowest:
             self._broken(f"the boundary went back from {self._lowest} to {boundary.lowest}")
         if self.checkpoint is None or boundary.lowest >= self.checkpoint.number:
@@ -114,13 +114,13 @@ class OutputChecks:
         self._lowest = boundary.lowest
 
     def output_deleted(self, number: int) -> None:
-        """File `number` is gone."""
+        """Output file `number` was deleted."""
         if number >= self._lowest:
             self._broken(f"output file {number} was deleted, the boundary is at {self._lowest}")
         self.seen["trimmed"] += 1
 
     def letters_written(self, number: int, body: bytes, existed: bool) -> None:
-        """The dead letters of commit `number` have been published, or purged: then nothing is left."""
+        """The dead letters of commit `number` were published, or purged (an empty body)."""
         if existed and not body:
             if self.checkpoint is None or number >= self.checkpoint.number:
                 self._broken(f"dead-letter file {number} was purged before a checkpoint passed it")
@@ -135,12 +135,12 @@ class OutputChecks:
         self._letters[number] = body
 
     def letters_refused(self, number: int, body: bytes) -> None:
-        """They were published before; whoever tries it again must have taken them from the commit."""
+        """A second attempt to publish dead letters was refused; it must have had the same body."""
         if body != self._committed_letters[number]:
-            self._broken(f"somebody took dead letters for those of commit {number} that are not in it")
+            self._broken(f"dead letters that are not those of commit {number} were to be published for it")
 
     def checkpoint_written(self, checkpoint: Checkpoint) -> None:
-        """The checkpoint has moved, or changed hands."""
+        """The checkpoint moved or changed its owner."""
         before, self.checkpoint = self.checkpoint, checkpoint
         if before is not None:
             if checkpoint.epoch < before.epoch:
@@ -156,7 +156,7 @@ class OutputChecks:
         self._published = max(self._published, checkpoint.number)
 
     def all_ended(self, end: int) -> None:
-        """Nobody works any more: every record up to `end` must have ended, and what must be published be published."""
+        """All hosts have stopped: all records up to `end` have a result, all dead letters are published."""
         if (reached := self.committed_to()) < end:
             self._broken(f"is committed up to {reached}, not {end}")
         self._end_silently(reached)
@@ -165,7 +165,7 @@ class OutputChecks:
                 self._broken(f"dead letters of {number} were never published")
 
     def _end_silently(self, upto: int) -> None:
-        """No file will hold these any more: they left nothing."""
+        """Records up to `upto` that are not in any file had no result."""
         self._end(upto, [], [])
 
     def _end(self, upto: int, rows: list[Row], letters: list[Row]) -> None:

@@ -1,4 +1,4 @@
-"""A process of a simulated host: what runs there, how it reaches the store, and what was done to it."""
+"""One process on a simulated host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from actorproc.testing.simulation.loop import Host
 
 @dataclass(slots=True)
 class Process:
-    """One process of one host, from its start to its end."""
+    """A process, from its start to its end."""
 
     host: Host
     view: FaultyBackend
@@ -24,10 +24,10 @@ class Process:
     processor: Processor | None = None
     stopping: bool = False
     pause: list[float] | None = None
-    """When it was paused, and until when; None: it is not."""
+    """Start and end of the current pause; None if it is not paused."""
     done: anyio.Event = field(default_factory=anyio.Event)
 
     def connect(self, settings: Settings) -> Store:
-        """The store, as this process sees it."""
+        """The store, as this process reaches it."""
         limits = StoreLimits(settings.store_timeout, settings.store_patience, settings.store_concurrency)
         return Store(self.view, limits=limits, clock=self.clock)

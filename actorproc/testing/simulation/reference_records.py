@@ -1,4 +1,4 @@
-"""The reference stream: records that say what must become of them, and the judge who compares."""
+"""Reference records, which contain their expected result, and the check that compares."""
 
 from __future__ import annotations
 
@@ -15,26 +15,25 @@ from actorproc.records import Record
 from actorproc.testing.simulation.loop import current_loop
 
 KINDS = {"row": 49, "many": 12, "drop": 19, "fail": 2, "letter": 3, "misfit": 2, "unsteady": 12, "slow": 1}
-"""Kind of record -> how many in a hundred.
+"""Kind of record -> percentage.
 
-row: one row. many: several. drop: none. fail: raises or fails alone, every time. letter: the handler gives it up itself.
-misfit: one of its rows does not fit the schema. unsteady: one of these, another one at each attempt.
-slow: one row, after a while.
+row: one row. many: several rows. drop: no row. fail: always fails. letter: the handler dead-letters it. misfit: one of
+its rows does not fit the schema. unsteady: a random one of these at each attempt. slow: one row, after a wait.
 """
 
 _UNSTEADY = ("row", "many", "drop", "fail", "letter", "misfit")
 _ERRORS = {"fail": "ValueError", "letter": "DeadLetter", "misfit": "RowMismatch"}
 
 SCHEMA = "id long, part int, parts int, attempt string"
-"""Of the rows. `attempt`: the one that made them; all rows of a record must share it."""
+"""Output schema. `attempt`: name of the attempt that emitted the row; all rows of a record must have the same one."""
 
 MISFIT = 2**40
-"""What no `part` can be."""
+"""A value that does not fit `part`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordResult:
-    """What became of a record. `rows`: those that bear its sequence; `letters`: its dead letters."""
+    """A record with its output rows and its dead letters."""
 
     partition: str
     sequence: int
@@ -44,27 +43,27 @@ class RecordResult:
 
 
 RecordCheck = Callable[[RecordResult], "str | None"]
-"""Says what is wrong with the end of a record; None: nothing."""
+"""Returns what is wrong with the result of a record, or None."""
 
 
 def reference_value(random: Random, kind: str | None = None) -> bytes:
-    """A record that says by itself what must become of it."""
+    """A random record that contains its expected result."""
     kind = kind or random.choices(list(KINDS), list(KINDS.values()))[0]
     return orjson.dumps({"kind": kind, "id": random.getrandbits(48), "rows": random.randint(2, 5)})
 
 
 class Attempt:
-    """One attempt at records, with a chance of its own: what is drawn is the same again only in a run of the same seed."""
+    """One attempt at a batch, with random numbers of its own that depend on the seed only."""
 
     def __init__(self, ctx: PartitionContext) -> None:
         self.name = f"{ctx.host}/{ctx.epoch}/{ctx.attempt}/{current_loop().now!r}"
 
     def draw(self, *what: object) -> float:
-        """From 0 to below 1."""
+        """A random number from 0 to below 1."""
         return zlib.crc32("/".join(map(str, (self.name, *what))).encode()) / 2**32
 
     def plan(self, record: Record) -> PlannedResult:
-        """What the record asks for in this attempt."""
+        """The result that the record should have in this attempt."""
         asked = record.json()
         kind, number = asked["kind"], asked["id"]
         wait = 0.0
@@ -72,7 +71,7 @@ class Attempt:
             kind = _UNSTEADY[int(self.draw(number) * len(_UNSTEADY))]
         elif kind == "slow":
             kind, wait = "row", number % 40 / 10
-        # Who fails or is given up has emitted before, and that must not count.
+        # Records that fail or are dead-lettered emit rows first, which must be dropped.
         count = {"many": asked["rows"], "misfit": asked["rows"], "drop": 0}.get(kind, 1)
         rows = [{"id": number, "part": part, "parts": count, "attempt": self.name} for part in range(count)]
         if kind == "misfit":
@@ -82,7 +81,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class PlannedResult:
-    """What a record asks for: `kind` (row, many, drop, fail, letter or misfit), the rows to emit, and seconds to wait."""
+    """A kind (row, many, drop, fail, letter or misfit), the rows to emit, and seconds to wait."""
 
     number: int
     kind: str
@@ -91,7 +90,7 @@ class PlannedResult:
 
 
 def check_reference(ended: RecordResult) -> str | None:
-    """Compare with what the record asked for."""
+    """Compare a result with the one that the record expects."""
     asked = orjson.loads(ended.value)
     rows, letters, kind = len(ended.rows), len(ended.letters), asked["kind"]
     if rows and letters:
@@ -112,7 +111,7 @@ def check_reference(ended: RecordResult) -> str | None:
 
 
 def check_reference_once(ended: RecordResult) -> str | None:
-    """The same where nothing is tried again: whatever fails, or is beside what fails, may have been given up."""
+    """`check_reference` for at-most-once delivery: any record of a failed batch may be a dead letter."""
     if len(ended.letters) == 1 and not ended.rows:
         return None
     return check_reference(ended)

@@ -1,4 +1,4 @@
-"""Hours of trouble, by seed: hosts crash, pause, come and go, the store fails; in between the cluster must settle."""
+"""The scenario of a seed: periods of faults, after each of which the cluster must settle."""
 
 from __future__ import annotations
 
@@ -30,35 +30,35 @@ from actorproc.testing.simulation.unsteady_source import UnsteadySource
 HEAVY_FAULTS = Faults(slow=0.02, lost_request=0.01, lost_reply=0.01, late_write=0.01, busy=0.001)
 
 TROUBLE = (600.0, 1_500.0)
-"""Seconds of trouble before the cluster gets time to settle."""
+"""Length of a period of faults, in seconds."""
 
 BETWEEN = (2.0, 60.0)
-"""Seconds between two blows."""
+"""Seconds between two faults."""
 
 GRACE = 200.0
-"""Seconds after which a host that was asked to stop is killed, as orchestrators do."""
+"""Seconds after which a host that does not stop is killed, as orchestrators do."""
 
 SETTLING = 420.0
-"""Seconds after the last fault within which the cluster must have settled: a death is noticed (60), the survivors look
-(2 x 19), leases move (5 + 30 + 17), requests that hang are given up (60), failed partitions start again (60), and a
+"""Seconds after the last fault within which the cluster must settle: a dead host is noticed (60), the survivors
+rebalance (2 x 19), leases move (5 + 30 + 17), hanging requests time out (60), failed partitions restart (60), and a
 position without rows is committed (60)."""
 
 LANDED = 100.0
-"""Seconds after the last fault within which every write that was sent has landed."""
+"""Seconds after the last fault within which every late write is applied."""
 
 SETTINGS = {"partition_refresh_interval": 60, "dead_letter_limit": 1, "poll_interval": 4}
 
 PRODUCERS = ("producer-a", "producer-b")
 
-_STRIKES = ("lost_request", "late_write", "lost_reply")
+_FATES = ("lost_request", "late_write", "lost_reply")
 
 LOG_FILES = log_dir("").removesuffix("/")
-"""What the keys of the log's files start with."""
+"""Prefix of the keys of the log's files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one seed went through. `settled`: seconds that the cluster took to settle, each time."""
+    """Counts of one seed. `settled`: seconds that the cluster took to settle after each period of faults."""
 
     seed: int
     style: str
@@ -79,15 +79,16 @@ def simulate(
     style: str | None = None,
     log: bool | None = None,
 ) -> Result:
-    """Play one seed, for about so many hours of virtual time.
+    """Run one seed for about `hours` hours of virtual time.
 
     Args:
-        style: of the handler, one of `STYLES`; default: by the seed.
-        log: whether the stream is the built-in log; default: by the seed.
+        style: style of the handler, one of `STYLES`; chosen by the seed by default.
+        log: whether to read the built-in log; chosen by the seed by default.
 
     Raises:
-        SimulationError: something that must hold does not; `InvariantViolation` says what and when.
-        ExceptionGroup: a task failed and nobody took note.
+        InvariantViolation: an invariant does not hold.
+        SimulationError: the program cannot go on, or a task does not end.
+        ExceptionGroup: a task failed, and nothing awaited it.
     """
     style = style or list(STYLES)[seed % len(STYLES)]
     log = on_the_log(seed) if log is None else log
@@ -95,7 +96,7 @@ def simulate(
 
 
 def on_the_log(seed: int) -> bool:
-    """Whether the stream of this seed is the built-in log: one in three, of each style in its turn."""
+    """Whether this seed reads the built-in log: one in three, spread over all styles."""
     return (seed + seed // len(STYLES)) % 3 == 0
 
 
@@ -128,11 +129,11 @@ class _Scenario:
         self._wanted = [f"host-{number}" for number in range(hosts)]
         self._named = hosts
         self._flowing = True
-        # What may happen, and how often in comparison.
+        # Faults and their relative frequency.
         self._troubles = {
             self._crash: 14,
             self._pause: 20,
-            self._strike_in_a_commit: 24,
+            self._fail_in_a_commit: 24,
             self._stop: 12,
             self._join: 6,
             self._leave: 6,
@@ -150,7 +151,7 @@ class _Scenario:
             self._troubles |= {
                 self._crash_a_producer: 8,
                 self._pause_a_producer: 6,
-                self._strike_in_an_append: 16,
+                self._fail_in_an_append: 16,
                 self._cut_heads: 4,
             }
 
@@ -162,14 +163,14 @@ class _Scenario:
         settled = []
         while loop.now < until:
             await scenario._trouble()
-            if loop.now >= until:  # then the last record has come in the midst of trouble
+            if loop.now >= until:  # so that the last record arrives during faults
                 scenario._end_the_flow()
             scenario._heal()
-            await scenario._ring()
+            await scenario._append_good_records()
             settled.append(await cluster.settled(within=SETTLING))
         scenario._end_the_flow()
-        await scenario._land()
-        await scenario._ring()
+        await scenario._await_late_writes()
+        await scenario._append_good_records()
         await cluster.settled(within=SETTLING)
         await cluster.finished()
         seen = cluster.seen() + (scenario._log.seen if scenario._log else Counter())
@@ -191,16 +192,15 @@ class _Scenario:
         if self._log is not None:
             self._log.end()
 
-    async def _land(self) -> None:
-        """Wait until what is on its way to the log is there, or never will be."""
+    async def _await_late_writes(self) -> None:
+        """Wait until no append to the log is in flight."""
         if self._log is not None:
             while self._log.processes:
                 await self._cluster.run_for(10)
             await self._cluster.run_for(LANDED)
 
-    async def _ring(self) -> None:
-        """Without auto_commit only the handler commits, and it does not get to it where the last record fails each time:
-        so there comes another one with which all is well."""
+    async def _append_good_records(self) -> None:
+        """Append a good record. Without auto_commit only the handler commits, and not after a failure."""
         if self._cluster.settings.auto_commit:
             return
         for partition in self._cluster.source.names():
@@ -211,7 +211,7 @@ class _Scenario:
                 await self._log.append(partition, values)
 
     async def _feed(self) -> None:
-        """The stream grows: by bursts, with quiet times between."""
+        """Append records in bursts with quiet periods between them."""
         pick = self._random
         while True:
             quiet = pick.random() < 0.02
@@ -226,7 +226,7 @@ class _Scenario:
         late, lateness = pick.choice([0, 0.01, 0.05]), pick.choice([(1.0, 20.0), (1.0, 20.0), (5.0, 90.0)])
         self._cluster.store.faults = replace(HEAVY_FAULTS, late_write=late, lateness=lateness)
         self._source.failing = pick.choice([0, 0.0005])
-        self._cluster.switchboard.lost = pick.choice([0, 0.1, 1])
+        self._cluster.nudge_network.lost = pick.choice([0, 0.1, 1])
         until = loop.now + pick.uniform(*TROUBLE)
         while loop.now < until:
             pick.choices(list(self._troubles), list(self._troubles.values()))[0]()
@@ -234,7 +234,7 @@ class _Scenario:
 
     def _heal(self) -> None:
         cluster = self._cluster
-        cluster.store.faults, cluster.switchboard.lost, self._source.failing = LATENCY_ONLY, 0.0, 0.0
+        cluster.store.faults, cluster.nudge_network.lost, self._source.failing = LATENCY_ONLY, 0.0, 0.0
         for process in [*cluster.processes, *self._producing()]:
             cluster.resume(process)
             process.view.heal()
@@ -247,7 +247,7 @@ class _Scenario:
     def _producing(self) -> list[Process]:
         return self._log.processes if self._log else []
 
-    # Blows
+    # Faults
 
     def _some(self, processes: list[Process] | None = None) -> Process | None:
         processes = self._cluster.processes if processes is None else processes
@@ -261,7 +261,7 @@ class _Scenario:
             self._cluster.start(name)
 
     def _later(self, least: float, most: float, call: Callable[[], object]) -> None:
-        call_outside(self._random.uniform(least, most), call)  # a blow may fall in the midst of a host's own work
+        call_outside(self._random.uniform(least, most), call)  # in the world, as a host's own timers pause with it
 
     def _crash(self, processes: list[Process] | None = None) -> None:
         if process := self._some(processes):
@@ -273,27 +273,27 @@ class _Scenario:
             self._cluster.pause(process)
             self._later(2, 200, partial(self._cluster.resume, process))
 
-    def _strike_in_a_commit(self) -> None:
-        """The next commit of a host goes wrong, and the host stands still or dies at that very moment."""
+    def _fail_in_a_commit(self) -> None:
+        """The next commit of a host fails, and the host pauses or crashes at that moment."""
         if process := self._some():
-            process.view.interfere = partial(self._strike, process, self._cluster.layout.output)
+            process.view.interfere = partial(self._fail, process, self._cluster.layout.output)
 
-    def _strike(self, process: Process, prefix: str, verb: str, key: str) -> str | None:
+    def _fail(self, process: Process, prefix: str, verb: str, key: str) -> str | None:
         if not key.startswith(prefix) or verb in ("get", "list") or not process.host.running:
             return None
         process.view.interfere = None
         name, lot = process.host.name, self._random.random()
         if lot < 0.4:
             self._cluster.crash(process)
-            self._later(0, 5, partial(self._revive, name))  # and its leases are free at once
+            self._later(0, 5, partial(self._revive, name))  # its restart frees its leases at once
         else:
             self._cluster.pause(process)
             if lot < 0.7 or name in PRODUCERS:
                 self._later(2, 200, partial(self._cluster.resume, process))
-            else:  # another process has gone on with its work when it wakes up, and it does not know
+            else:  # when it wakes up, a second process has taken over its work
                 self._later(0, 5, partial(self._cluster.start, name))
                 self._later(10, 60, partial(self._cluster.resume, process))
-        return self._random.choice(_STRIKES)
+        return self._random.choice(_FATES)
 
     def _stop(self) -> None:
         if process := self._some():
@@ -324,7 +324,7 @@ class _Scenario:
                 start_outside(self._stop_or_kill(process))
 
     def _start_a_second(self) -> None:
-        """Another process of the same host name, while the first one lives, perhaps paused."""
+        """Start a second process of a host while the first one runs or is paused."""
         if process := self._some():
             if self._random.random() < 0.5:
                 self._cluster.pause(process)
@@ -336,12 +336,12 @@ class _Scenario:
             process.view.cut(self._random.uniform(5, 150))
 
     def _cut_heartbeat(self) -> None:
-        """A host can do everything but renew: others take its leases while it works."""
+        """A host can do everything but renew, so others take its leases while it works."""
         if process := self._some():
             process.view.cut(self._random.uniform(30, 200), prefix=self._cluster.layout.hosts)
 
     def _cut_group(self) -> None:
-        """A host renews and works, and cannot see that its leases should move: they are taken by force."""
+        """A host renews and works but cannot read the group, so its leases are taken by force."""
         if process := self._some():
             process.view.cut(self._random.uniform(60, 200), prefix=self._cluster.layout.group)
 
@@ -360,7 +360,7 @@ class _Scenario:
             self._cluster.events["new_partition"] += 1
 
     def _purge(self) -> None:
-        """Somebody forgets all dead letters that may be forgotten."""
+        """An operator purges all dead letters that may be purged."""
         start_outside(self._purge_letters())
 
     async def _purge_letters(self) -> None:
@@ -372,7 +372,7 @@ class _Scenario:
                 if checkpoint is not None:
                     await purge(store, key, below=checkpoint.number)
 
-    # Blows to those who append to the log
+    # Faults of producers
 
     def _crash_a_producer(self) -> None:
         self._crash(self._producing())
@@ -380,21 +380,21 @@ class _Scenario:
     def _pause_a_producer(self) -> None:
         self._pause(self._producing())
 
-    def _strike_in_an_append(self) -> None:
-        """The next append of a producer goes wrong, and it stands still or dies at that moment, or cannot ask for a while."""
+    def _fail_in_an_append(self) -> None:
+        """The next append of a producer fails, and the producer pauses, crashes or is cut off at that moment."""
         if process := self._some(self._producing()):
-            process.view.interfere = partial(self._strike_append, process)
+            process.view.interfere = partial(self._fail_append, process)
 
-    def _strike_append(self, process: Process, verb: str, key: str) -> str | None:
+    def _fail_append(self, process: Process, verb: str, key: str) -> str | None:
         if self._random.random() < 0.5:
-            return self._strike(process, LOG_FILES, verb, key)
+            return self._fail(process, LOG_FILES, verb, key)
         if not key.startswith(LOG_FILES) or verb != "put_if_absent":
             return None
         process.view.interfere = None
         process.view.cut(self._random.uniform(1, 100))
-        return self._random.choice(_STRIKES)
+        return self._random.choice(_FATES)
 
     def _cut_heads(self) -> None:
-        """A producer cannot tell where it writes, or a host cannot see it."""
+        """A producer cannot write its hints, or a host cannot read them."""
         if process := self._some([*self._producing(), *self._cluster.processes]):
             process.view.cut(self._random.uniform(5, 150), prefix=LOG_HEADS)

@@ -1,4 +1,4 @@
-"""A stream in memory that is as awkward as the source protocol allows: coarse positions, repeats, errors, delays."""
+"""An in-memory source with all difficulties that the protocol allows: coarse positions, repeats, errors, delays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from actorproc.testing.simulation.process import Process
 
 
 class UnsteadySource(MemorySource, KnownStream):
-    """Positions point at the start of a page: whoever resumes sees the page again from its first record.
+    """Positions point at the start of a page, so a reader that resumes gets the whole page again.
 
     Args:
         failing: share of reads that raise SourceError, 0 to 1. May be set.
