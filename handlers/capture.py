@@ -1,4 +1,4 @@
-"""`Capture`: records as they are."""
+"""`Capture`: stores records unchanged."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ class Capture(PartitionHandler):
     output_schema = RECORD_SCHEMA
 
     async def process(self, batch: Batch, ctx: PartitionContext) -> None:
-        """Pass the columns on."""
+        """Emit the batch's columns."""
         ctx.emit_arrow(batch.to_arrow())

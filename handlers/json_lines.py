@@ -1,4 +1,4 @@
-"""JSON objects as lines of one buffer, for parsers that take many at once."""
+"""Joins JSON objects into lines of one buffer, for parsers that read many at once."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _NEWLINE, _OPEN, _CLOSE = b"\n{}"
 
 
 def join_lines(values: pa.Array) -> pa.Buffer | None:
-    """The values (binary) as lines, if it is certain that a parser sees where each ends.
+    """The values (binary) as lines, or None if neighbours could merge into one document.
 
-    Each must start with '{', end with '}' and be a single line. Then neighbours cannot merge, since '}', a line end and
-    '{' in a row are nowhere allowed within JSON. Arrow does not look whether text is UTF-8, so that is done here.
+    Each value must be a single line from '{' to '}': JSON nowhere allows '}', a line end and '{' in a row. Text must be
+    UTF-8, which Arrow's parser does not check.
     """
     if not len(values) or values.null_count:
         return None

@@ -1,7 +1,7 @@
 """Parses JSON objects into the columns of a schema.
 
-Python's `json` decides for each value whether it is a row. Arrow's parser is only a faster way for values that it takes all
-at once: it takes fewer documents, and makes the same values of them.
+Python's `json` decides for each value whether it is a row. Arrow's parser is only a faster way for values that it takes
+all at once: it takes fewer documents, and makes the same values of them.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _HINTS = {
 class JsonParser:
     """Parses JSON objects into the columns of a schema; fields that the schema does not name are ignored.
 
-    Numbers go into numeric columns, strings into string, timestamp, date (ISO 8601) and decimal, objects into struct and
-    map, and null or a missing field into nullable columns. An integer column takes 1.0 but not 1.5; nothing is rounded or
-    cut.
+    Numbers go into numeric columns, strings into string, timestamp, date (ISO 8601) and decimal, objects into struct
+    and map, and null or a missing field into nullable columns. An integer column takes 1.0 but not 1.5; nothing is
+    rounded or cut.
 
     Attributes:
         is_columnar: Arrow's parser can read all of the schema's types.
@@ -70,8 +70,8 @@ class JsonParser:
             sequences: int64, the sequence of each value's record.
 
         Returns:
-            A table of the schema's columns and `_sequence`, and errors by sequence: a RowMismatch, or a ValueError if the value is
-            not a JSON object.
+            A table of the schema's columns and `_sequence`, and errors by sequence: a RowMismatch, or a ValueError if
+            the value is not a JSON object.
         """
         errors: dict[int, Exception] = {}
         table = pa.concat_tables(self._parse_blocks(values, sequences, errors))
@@ -160,7 +160,7 @@ _DECODER = json.JSONDecoder(parse_float=Decimal, parse_int=_exact_integer)
 
 
 def _converter(kind: pa.DataType) -> Convert:
-    """A function from parsed JSON to values that `RowEncoder` takes for `kind`. A value that does not fit stays as it is."""
+    """A function from parsed JSON to values that `RowEncoder` takes for `kind`. Other values stay unchanged."""
     if pt.is_struct(kind):
         fields = [(field.name, _converter(field.type)) for field in kind]
         return lambda v: {name: convert(v.get(name)) for name, convert in fields} if isinstance(v, dict) else v
@@ -230,7 +230,7 @@ def _parsed_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _is_columnar(kind: pa.DataType) -> bool:
-    """Whether Arrow's JSON parser reads this type correctly. (Of decimals it reads 1000 as decimal(5,2), and 1e-42 as 0.)"""
+    """Whether Arrow's JSON parser reads this type correctly. It reads 1000 as decimal(5,2), and 1e-42 as 0."""
     if pt.is_list(kind):
         return _is_columnar(kind.value_type)
     if pt.is_struct(kind):

@@ -17,7 +17,7 @@ from actorproc.rows.schema import parse_schema
 
 
 class JsonOptions(BaseModel):
-    """What can be chosen without a subclass."""
+    """Options of JsonRows."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -25,10 +25,12 @@ class JsonOptions(BaseModel):
 
 
 class JsonRows(PartitionHandler):
-    """One row per record: the fields of its JSON object that the schema names. A value that does not fit is a dead letter.
+    """One row per record: the fields of its JSON object that the schema names.
 
-    Give the schema in a subclass (`output_schema = "carrier string, dep_delay double"`) or as the option `output_schema`.
-    What goes into which column: see `JsonParser`.
+    A value that does not fit is a dead letter.
+
+    Give the schema in a subclass (`output_schema = "carrier string, dep_delay double"`) or as the option
+    `output_schema`. See `JsonParser` for the types.
     """
 
     Options = JsonOptions
@@ -40,8 +42,8 @@ class JsonRows(PartitionHandler):
         """The schema, checked.
 
         Raises:
-            SchemaError: it does not parse, or names a type that JSON has not.
-            HandlerDefinitionError: there is none.
+            SchemaError: it does not parse, or has a type that JSON does not have.
+            HandlerDefinitionError: there is no schema.
         """
         schema = parse_schema(getattr(options, "output_schema", None) or cls.output_schema)
         if not len(schema):

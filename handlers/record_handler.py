@@ -1,4 +1,4 @@
-"""`RecordHandler`: one record in, its rows out."""
+"""`RecordHandler`: processes record by record."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ _current: ContextVar[Record] = ContextVar("record")  # of the task that awaits `
 
 
 class RecordHandler(PartitionHandler, ABC, Generic[T]):
-    """Processes record by record. A record that fails does so alone: the others go on, only it is tried again.
+    """Processes record by record. If a record fails, the others continue, and only that record is retried.
 
-    Subclass it and write `process_record`, plain `def` (which then runs in a worker thread) or `async def`.
+    Subclass it and write `process_record`, as plain `def` (which runs in a worker thread) or as `async def`.
 
-    `RecordHandler[Flight]` parses each value, a JSON text, into `Flight`, and gives that instead of the record: a
-    `msgspec.Struct` (parsed twice as fast as by `record.json()`), a dataclass, TypedDict, pydantic model... A value that does
-    not fit is that record's failure, which names the field, and given up at once.
+    `RecordHandler[Flight]` parses each value as JSON into a `Flight`, and passes that instead of the record: a
+    `msgspec.Struct` (parsed twice as fast as by `record.json()`), a dataclass, TypedDict, pydantic model... A value
+    that does not fit is dead-lettered at once, with the field named.
     """
 
     concurrency: ClassVar[int] = 1
-    """How many records of a batch an `async def process_record` works on at once. Rows keep the order of the records."""
+    """Records of a batch that an `async def process_record` works on at once. Rows keep the order of the records."""
 
     _arguments: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **PartitionHandler._arguments,
@@ -54,17 +54,17 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
 
     @abstractmethod
     def process_record(self, record: T, ctx: PartitionContext, /) -> Rows | Awaitable[Rows]:
-        """A row, any number of rows (a list, a generator), or None. What it raises is this record's failure.
+        """Return a row, several rows (a list, a generator), or None. An exception is this record's failure.
 
         A row is a dict by column, or a tuple in the order of `output_schema`, which is faster; or a `msgspec.Struct`,
         dataclass or pydantic model, by its fields.
 
-        Committing is not for here, as a row is emitted after it was returned: `ctx.commit` raises HandlerMisuse.
+        `ctx.commit` raises HandlerMisuse here, since a row is emitted after it was returned.
         """
 
     @property
     def record(self) -> Record:
-        """The record that `process_record` works on: its key, headers, timestamp, where only the parsed value was given."""
+        """The record that `process_record` works on: its key, headers and timestamp beside a parsed value."""
         return self._at()
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -82,7 +82,7 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
             awaited = inspect.iscoroutinefunction(cls.process_record)
             if cls.concurrency > 1 and not awaited and not getattr(cls.process_record, "__isabstractmethod__", False):
                 raise HandlerDefinitionError(
-                    f"{cls.__name__}.concurrency = {cls.concurrency}: only calls of an `async def process_record` can wait at once"
+                    f"{cls.__name__}.concurrency = {cls.concurrency}: it needs an `async def process_record`"
                 )
             cls.process = RecordHandler._process_async if awaited else RecordHandler.process  # type: ignore[assignment]
 
@@ -97,11 +97,11 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
             return batch[done + len(results)]
 
         for given, work in self._given(batch):
-            self._at = at_work  # again: rows that come lazily have set it to theirs
+            self._at = at_work  # again: a lazy iterator of rows sets it to its record
             for record in given:
                 try:
                     append(work(record, ctx))
-                except BaseException as error:  # noqa: BLE001  # the user's code; whatever it is, it is this record's failure
+                except BaseException as error:  # noqa: BLE001  # any error is this record's failure
                     ctx.fail(self.record, failure_of(error))
                     append(None)
             self._emit(batch[done : done + len(results)], results, ctx)
@@ -109,7 +109,7 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
             results.clear()
 
     def _given(self, batch: Batch) -> Iterator[tuple[Iterable[Any], Callable[[Any, PartitionContext], Any]]]:
-        """What to call for each record, in order, and with what; in pieces."""
+        """Arguments of the calls, in order and in pieces, and the function to call."""
         typed, work = self._typed, self.process_record
         if typed is None:
             records = iter(batch)
@@ -152,9 +152,9 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
             return
         if any(map(inspect.isawaitable, results)):
             for result in filter(inspect.iscoroutine, results):
-                result.close()  # else Python says, with lines of ours, that it was never awaited
+                result.close()  # else Python warns that it was never awaited
             raise HandlerMisuse(
-                "process_record returned a coroutine: nothing of it has run; write async def process_record, and await what it calls"
+                "process_record returned a coroutine, which has not run: write async def process_record and await it"
             )
         for record, result in zip(batch, results, strict=True):
             if result is None:
@@ -162,9 +162,7 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
             if isinstance(result, Mapping | tuple):
                 ctx.emit(record, result)
                 continue
-            if (
-                fields := fields_of(result)
-            ) is not None:  # before it is taken for several rows: a pydantic model is iterable
+            if (fields := fields_of(result)) is not None:  # before iterables: a pydantic model is iterable
                 ctx.emit(record, fields)
                 continue
             if isinstance(result, str | bytes) or not isinstance(result, Iterable):
@@ -182,7 +180,7 @@ class RecordHandler(PartitionHandler, ABC, Generic[T]):
 
 
 def _declared(cls: type) -> Iterator[Any]:
-    """What `RecordHandler[...]`, or a generic subclass of it, was given in the bases of `cls`."""
+    """The type arguments of `RecordHandler[...]`, or of a generic subclass of it, in the bases of `cls`."""
     for base in cls.__dict__.get("__orig_bases__", ()):
         origin = get_origin(base)
         if isinstance(origin, type) and issubclass(origin, RecordHandler):
@@ -194,8 +192,9 @@ def _typed(cls: type, kind: Any) -> TypedValues[Any]:
         return TypedValues(kind)
     except (TypeError, NameError) as error:
         raise HandlerDefinitionError(
-            f"{cls.__name__}: JSON cannot be parsed into {getattr(kind, '__name__', kind)}: {error}. Give RecordHandler[...] "
-            "a msgspec.Struct, dataclass, NamedTuple, TypedDict or pydantic model, defined before the handler"
+            f"{cls.__name__}: JSON cannot be parsed into {getattr(kind, '__name__', kind)}: {error}. "
+            "Give RecordHandler[...] a msgspec.Struct, dataclass, NamedTuple, TypedDict or pydantic model, defined before "
+            "the handler"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""JSON values into instances of a type that the user declares, many at once where that is sure."""
+"""Parses JSON values into instances of a type that the user declares."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _JSON = (dict, list, str, int, float, bool, type(None))
 
 
 class TypedValues(Generic[T]):
-    """Parses JSON into `kind`: a `msgspec.Struct` (fastest), dataclass, NamedTuple, TypedDict, pydantic model, dict, ...
+    """Parses JSON into `kind`: a `msgspec.Struct` (fastest), dataclass, NamedTuple, TypedDict or pydantic model.
 
-    What a value gives never depends on those beside it.
+    The result for a value does not depend on its neighbours.
 
     Raises:
         TypeError: instances of `kind` cannot be made of JSON.
@@ -38,16 +38,18 @@ class TypedValues(Generic[T]):
             self._decode, self._decode_lines = decoder.decode, decoder.decode_lines
 
     def parse(self, value: bytes | None) -> T:
-        """Raises ValueError (by whatever parses): it is no JSON, or does not fit the type; says which field and why.
+        """Parse one value.
 
-        Or whatever the type's own code does, such as its `__post_init__`.
+        Raises:
+            ValueError: it is not JSON, or does not fit the type; names the field. The type's own code, such as
+                `__post_init__`, may raise other errors.
         """
         if value is None:
             raise ValueError("the record has no value")
         return self._decode(value)
 
     def parse_all(self, values: pa.Array) -> list[T] | None:
-        """All of a binary column, in order; None if one of them may be against it."""
+        """All values of a binary column, in order; None if they must be parsed one by one."""
         lines = join_lines(values) if self._decode_lines else None
         if lines is None or self._decode_lines is None:
             return None
@@ -59,7 +61,7 @@ class TypedValues(Generic[T]):
 
 
 def _stranger(kind: inspect.Type, seen: set[int]) -> type | None:
-    """A class of which every value of that kind needs an instance, and JSON gives none."""
+    """A class that values of this kind need an instance of, and that JSON cannot represent."""
     if isinstance(kind, inspect.CustomType):
         return None if any(issubclass(given, kind.cls) for given in _JSON) else kind.cls
     if isinstance(kind, inspect.UnionType):

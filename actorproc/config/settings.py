@@ -151,8 +151,8 @@ class Settings(BaseModel):
     # Store
     store_timeout: Seconds = Field(
         15,
-        description="Deadline of one request, plus a second for each MiB transferred. A write that has begun in a folder "
-        "is waited for. Also the deadline for a source to list its partitions.",
+        description="Deadline of one request, plus a second for each MiB transferred. A write that has begun in a "
+        "folder is waited for. Also the deadline for a source to list its partitions.",
     )
     store_patience: Seconds = Field(60, description="How long a request is retried before it fails.")
     store_concurrency: Count = Field(64, description="Concurrent requests, per host and store.")

@@ -185,8 +185,8 @@ def check_text(array: pa.StringArray) -> None:
 
 
 def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Cast nested types part by part. Arrow's own cast also casts, and refuses, values that a null or a slice hides, and
-    it ignores nulls in fields that are NOT NULL."""
+    """Cast nested types part by part. Arrow's own cast also casts, and refuses, values that a null or a slice hides,
+    and ignores nulls in fields that are NOT NULL."""
     if pt.is_null(array.type):
         return nulls(len(array), kind)
     if pt.is_dictionary(array.type):
@@ -216,8 +216,8 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _wide(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Decimals in a wider type. Arrow's cast multiplies modulo 2^128 before it checks the precision, so some numbers that
-    are too large would fit afterwards."""
+    """Decimals in a wider type. Arrow's cast multiplies modulo 2^128 before it checks the precision, so some numbers
+    that are too large would fit afterwards."""
     if not pt.is_decimal256(array.type):
         return array.cast(pa.decimal256(76, kind.scale))
     digits = kind.precision - kind.scale

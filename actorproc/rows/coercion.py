@@ -1,8 +1,8 @@
 """Coerces Python values to Arrow types without loss or guesses.
 
 `converts_natively` tests at the speed of C whether Arrow converts all values of a column correctly by itself. Otherwise
-`value_coercer` converts value by value. Arrow alone would turn 1.5 into 1, a datetime into its date and an int into a date,
-and would drop fields that a struct does not have.
+`value_coercer` converts value by value. Arrow alone would turn 1.5 into 1, a datetime into its date and an int into a
+date, and would drop fields that a struct does not have.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def _plain_lists(kind: pa.ListType) -> Plain:
 
 
 def value_coercer(kind: pa.DataType, *, required: bool = False) -> Coerce:
-    """A function that makes a value Arrow converts without loss. It raises ValueError with the reason if there is none."""
+    """A function that makes a value Arrow converts without loss. It raises ValueError if there is none."""
     name = type_ddl(kind)
     convert = _conversion(kind, name)
 

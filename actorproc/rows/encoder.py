@@ -101,15 +101,16 @@ class RowEncoder:
     def encode(self, rows: Sequence[Row], sequences: Sequence[int]) -> tuple[pa.RecordBatch, dict[int, RowMismatch]]:
         """The rows that fit, ordered by `_sequence`, and the reasons why others do not.
 
-        Rows of one record keep their order. A missing column is null; an unknown column is refused, since it may be a typo.
-        Nothing is rounded, cut or guessed: 1.5 does not fit an int, "1" a number, or a datetime without a zone a timestamp.
+        Rows of one record keep their order. A missing column is null; an unknown column is refused, since it may be a
+        typo. Nothing is rounded, cut or guessed: 1.5 does not fit an int, "1" a number, or a datetime without a zone a
+        timestamp.
 
         Args:
             sequences: of the record that each row came from.
 
         Returns:
-            The batch (columns as in `schema`), and by sequence the first misfit of each record that has one. The other rows
-            of such a record are in the batch; the caller drops them.
+            The batch (columns as in `schema`), and by sequence the first misfit of each record that has one. The other
+            rows of such a record are in the batch; the caller drops them.
         """
         values = self.columns(rows)
         if values is not None:
@@ -151,8 +152,8 @@ class RowEncoder:
         Columns may have any order, and types that can be cast to the schema's without loss. Missing columns are null.
 
         Raises:
-            HandlerError, HandlerMisuse: `_sequence` or a NOT NULL column is missing, or a column is unknown, duplicate or of
-                another type.
+            HandlerError, HandlerMisuse: `_sequence` or a NOT NULL column is missing, or a column is unknown, duplicate
+                or of another type.
         """
         table = self._arranged(table)
         fitting, unfit = cast_columns(table, self.schema)

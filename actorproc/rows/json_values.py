@@ -1,7 +1,7 @@
 """Writes Arrow values as JSON.
 
-Binary is base64, a decimal text, a duration seconds, a time ISO 8601; NaN and infinity are null. A map is an object. A map
-whose keys are nested, or have the same text, is an array of `{"key": ..., "value": ...}`.
+Binary is base64, a decimal text, a duration seconds, a time ISO 8601; NaN and infinity are null. A map is an object. A
+map whose keys are nested, or have the same text, is an array of `{"key": ..., "value": ...}`.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ class LogSource(Source):
             files.clear()
 
     async def _lowest_of(self, partition: str) -> int:
-        """First offset of the partition. A trim that was decided before the processor registered counts, finished or not."""
+        """First offset of the partition. A trim that was decided before the processor registered counts as done."""
         boundary = (await read_boundary(self._store, log_boundary(partition))).lowest
         return max(boundary, self._lowest.get(partition, 0))
 
@@ -209,16 +209,17 @@ class LogSource(Source):
 
     def _beyond_end(self, partition: str, position: int, end: int) -> SourceError:
         return SourceError(
-            f"partition {partition} of the log {self._store.url} ends at {end}, and this processor has read up to {position}: "
-            "its newest files were deleted, or an older copy of the log was restored. Restore the files, or start anew under "
-            "another processor name"
+            f"partition {partition} of the log {self._store.url} ends at {end}, and this processor has read up to "
+            f"{position}: its newest files were deleted, or an older copy of the log was restored. Restore the files, "
+            "or start anew under another processor name"
         )
 
     def _records_lost(self, partition: str, base: int, first: int | None) -> SourceError:
+        found = "no file begins there or later" if first is None else f"the next begin at {first}"
         return SourceError(
             f"partition {partition} of the log {self._store.url} has lost its records from position {base} on "
-            f"({'no file begins there or later' if first is None else f'the next begin at {first}'}): they were deleted before this "
-            "processor read them. Restore the files, or start anew under another processor name"
+            f"({found}): they were deleted before this processor read them. Restore the files, or start anew under "
+            "another processor name"
         )
 
 
@@ -232,5 +233,6 @@ def _parse_position(partition: str, position: str) -> tuple[int, int]:
         return int(base), int(skip or 0)
     except ValueError:
         raise SourceError(
-            f"{position!r} is not a position in partition {partition} of a log: was the checkpoint made with another source?"
+            f"{position!r} is not a position in partition {partition} of a log: was the checkpoint made with another "
+            "source?"
         ) from None

@@ -45,8 +45,8 @@ _CHUNK_ROWS = 10_000
 class OutputSource(Source):
     """Reads the committed output of another processor: a record for each row, in the row's partition.
 
-    A position is `<number>+<rows>`: the number of the commit to read next, and the rows of the partition that were read. The
-    sequence of a record is the number of rows before it in the partition; a trim does not change it.
+    A position is `<number>+<rows>`: the number of the commit to read next, and the rows of the partition that were
+    read. The sequence of a record is the number of rows before it in the partition; a trim does not change it.
 
     Args:
         container: URL or folder of the other processor's container, or an opened store.
@@ -164,9 +164,9 @@ class OutputSource(Source):
                     continue
                 if not file.before <= reached.rows <= file.end:
                     raise SourceError(
-                        f"partition {partition} of {self.url} was replaced: {reached.rows} rows of it were read, but {file.key} "
-                        f"has its rows {file.before} to {file.end}. If it was deleted and created again, start under another "
-                        "processor name"
+                        f"partition {partition} of {self.url} was replaced: {reached.rows} rows of it were read, but "
+                        f"{file.key} has its rows {file.before} to {file.end}. If it was deleted and created again, "
+                        "start under another processor name"
                     )
                 pause = self._settings.poll_interval
                 batches, size = _batches(partition, file, reached.rows - file.before), len(file.body)
@@ -223,5 +223,6 @@ def _parse_position(partition: str, position: str) -> ChainPosition:
         return ChainPosition(int(number), int(rows))
     except ValueError:
         raise SourceError(
-            f"{position!r} is not a position in partition {partition} of an output: was the checkpoint made with another source?"
+            f"{position!r} is not a position in partition {partition} of an output: was the checkpoint made with "
+            "another source?"
         ) from None

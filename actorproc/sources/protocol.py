@@ -78,8 +78,8 @@ class End:
 class Source(ABC):
     """A stream with partitions. Subclass it to read a stream of your own.
 
-    One instance serves all partitions of a host, on one event loop. Positions are strings that only the source understands.
-    Sequences are integers that grow within a partition, with or without gaps, and name a record for good.
+    One instance serves all partitions of a host, on one event loop. Positions are strings that only the source
+    understands. Sequences are integers that grow within a partition, with or without gaps, and name a record for good.
     """
 
     def __str__(self) -> str:
@@ -87,7 +87,8 @@ class Source(ABC):
         return str(getattr(self, "url", type(self).__name__))
 
     identity: str | None = None
-    """Tells this stream from any other, even from one that was recreated under the same name. Known once the source is open.
+    """Tells this stream from any other, even from one that was recreated under the same name. Known once the source is
+    open.
     A processor refuses to continue with a stream of another identity. None: the source cannot tell."""
 
     async def open(self) -> None:
@@ -125,18 +126,19 @@ class Source(ABC):
     def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
         """Yield records from `position` on, forever: an async generator.
 
-        It yields an empty chunk whenever it reaches the end, and then waits for new records by itself. Chunks may have any
-        size. Sequences grow from record to record and from chunk to chunk; otherwise the partition stops with a SourceError.
+        It yields an empty chunk whenever it reaches the end, and then waits for new records by itself. Chunks may have
+        any size. Sequences grow from record to record and from chunk to chunk; otherwise the partition stops with a
+        SourceError.
 
-        `position` is one that `start`, `end` or an earlier chunk returned. It may be coarse: records up to the committed
-        sequence may come again, and the processor drops them.
+        `position` is one that `start`, `end` or an earlier chunk returned. It may be coarse: records up to the
+        committed sequence may come again, and the processor drops them.
         """
 
     def read_within(self, partition: str, position: str, budget: ReadBudget) -> AsyncGenerator[Chunk, None]:
         """Like `read`; this is the method that the processor calls.
 
-        Override it if a chunk takes a large fetch: `await budget.reserve(size)` before the fetch. By default the bytes of a
-        chunk count once it is yielded.
+        Override it if a chunk takes a large fetch: `await budget.reserve(size)` before the fetch. By default the bytes
+        of a chunk count once it is yielded.
         """
         return self.read(partition, position)
 
@@ -165,7 +167,7 @@ async def with_deadline(answer: Awaitable[T], method: str, limits: StoreLimits) 
 
 
 async def earliest_position(source: Source, partition: str) -> str | None:
-    """Position of the first record; None if the source does not support 'earliest', such as a stream without retention."""
+    """Position of the first record; None if the source does not support 'earliest'."""
     try:
         return await source.start(partition, "earliest")
     except UsageError:
@@ -173,7 +175,7 @@ async def earliest_position(source: Source, partition: str) -> str | None:
 
 
 def is_certainly_at_end(source: Source, partition: str, cursor: Cursor, end: End) -> bool:
-    """Whether sequences prove that a cursor is at `end`. Equal positions do not, since a position may stand for a page."""
+    """Whether sequences prove that a cursor is at `end`. Equal positions do not: a position may stand for a page."""
     if end.sequence is None or cursor.sequence >= end.sequence:
         return True
     before = source.sequence_before(partition, cursor.position)
