@@ -1,11 +1,10 @@
-"""A handler that asks a service about each record, many at once, and lets no record suffer for an outage of the
-service.
+r"""A handler that calls a service for each record, many calls at once, and loses no record in an outage.
 
-    actorproc serve examples.calls_a_service:Shipped --source orders --container state --option
-    url=http://127.0.0.1:8000
+    actorproc serve examples.calls_a_service:Shipped --source orders --container state \
+        --option url=http://127.0.0.1:8000
 
-While the service is away its partitions wait, and `actorproc status` says why; a record that the service knows nothing
-of becomes a dead letter. A call may be made twice (after a crash, or where another host goes on): it should not mind.
+While the service is unavailable its partitions wait, and `actorproc status` says why. A record with an unknown customer
+becomes a dead letter. A call may be repeated after a crash or a rebalance, so the service must tolerate repeated calls.
 """
 
 from __future__ import annotations
@@ -27,7 +26,9 @@ class Order(msgspec.Struct):
 
 class Service(BaseModel):
     url: str
-    connections: int = Field(100, ge=1, description="To the service, from this host: all its partitions share them.")
+    connections: int = Field(
+        100, ge=1, description="Connections to the service, shared by all partitions of this host."
+    )
 
 
 class Shipped(RecordHandler[Order]):
@@ -38,7 +39,7 @@ class Shipped(RecordHandler[Order]):
     @classmethod
     @asynccontextmanager
     async def shared(cls, options: Service) -> AsyncIterator[httpx.AsyncClient]:
-        # A call that waits for a connection is no failure: with 8 partitions there are 128 calls, and 100 connections.
+        # Waiting for a connection is not a failure: 8 partitions make 128 calls over 100 connections.
         limits, timeout = httpx.Limits(max_connections=options.connections), httpx.Timeout(10, pool=None)
         async with httpx.AsyncClient(base_url=options.url, limits=limits, timeout=timeout) as client:
             yield client
@@ -52,11 +53,9 @@ class Shipped(RecordHandler[Order]):
 
     def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
         if isinstance(error, LookupError):
-            return Decision.DEAD_LETTER  # at once: it will not get better
-        if isinstance(
-            error, httpx.TransportError
-        ):  # no connection, no answer in time; it is no ConnectionError of Python's
-            return Decision.RETRY  # for as long as it takes
+            return Decision.DEAD_LETTER  # a retry cannot help
+        if isinstance(error, httpx.TransportError):  # no connection or a timeout; not a subclass of ConnectionError
+            return Decision.RETRY  # without a limit
         if isinstance(error, httpx.HTTPStatusError) and (
             error.response.status_code in {408, 429} or error.response.is_server_error
         ):

@@ -1,7 +1,7 @@
-"""How late flights leave, by airport and hour: windows over event time, each told once, when its watermark has passed.
+"""Delays of flights by airport and hour: windows over event time, emitted once the watermark has passed them.
 
 make demo                                    # commits a year of departures under demo-data/
-python -m examples.delays_by_airport         # all that is there, then stops
+python -m examples.delays_by_airport         # processes all rows, then stops
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ LATE = 15  # minutes
 
 
 def delays_by_airport(flights: DataFrame) -> DataFrame:
-    """A row for each airport and hour in which flights were scheduled: `start`, `origin`, `flights`, `minutes`, `late`.
+    """One row per airport and hour with flights: `start`, `origin`, `flights`, `minutes`, `late`.
 
-    An hour stays open until flights come in that were scheduled two hours after its end; what comes later is left out.
+    An hour closes when flights scheduled two hours after its end have come. Later flights of that hour are dropped.
     """
     hour = f.window("scheduled", "1 hour")
     return (
@@ -38,7 +38,7 @@ def delays_by_airport(flights: DataFrame) -> DataFrame:
 if __name__ == "__main__":
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2,4]").config("spark.sql.session.timeZone", "UTC")
-    spark = builder.config("spark.sql.shuffle.partitions", 2).getOrCreate()  # else 200, for a cluster
+    spark = builder.config("spark.sql.shuffle.partitions", 2).getOrCreate()  # the default of 200 is for clusters
     delays = delays_by_airport(stream_output(spark, "demo-data/state", "delays"))
     delays.writeStream.format("memory").queryName("delays").trigger(availableNow=True).start().awaitTermination()
     spark.table("delays").orderBy(f.desc("minutes")).show(20, truncate=False)

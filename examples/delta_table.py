@@ -1,8 +1,8 @@
-"""A processor's rows in a Delta table, each once. Delta's package follows Spark's: PySpark 4.2 with the one named here.
+"""Writes a processor's rows to a Delta table, each once. This version of Delta needs PySpark 4.2.
 
 make demo                                    # commits a year of departures under demo-data/
 pip install 'pyspark==4.2.*'
-python -m examples.delta_table               # what came in since it last ran, then stops
+python -m examples.delta_table               # processes new rows, then stops
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ SETTINGS = {
 
 
 def append(rows: DataFrame) -> DataStreamWriter:
-    """Each micro-batch becomes one commit of the table, which names the query (its checkpoint) and the batch. A batch
-    that is run again after a crash finds itself in the table, and adds nothing."""
+    """Each micro-batch becomes one commit of the table. It names the query (by its checkpoint) and the batch, so a batch
+    that is repeated after a crash adds nothing."""
     return rows.writeStream.format("delta").option("path", TABLE).option("mergeSchema", "true")
 
 

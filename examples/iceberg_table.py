@@ -1,9 +1,8 @@
-"""A processor's rows in an Iceberg table, each once. Iceberg's runtime follows Spark's: PySpark 4.1 with the one named
-here.
+"""Writes a processor's rows to an Iceberg table, each once. This version of Iceberg needs PySpark 4.1.
 
 make demo                                    # commits a year of departures under demo-data/
 pip install 'pyspark==4.1.*'
-python -m examples.iceberg_table             # what came in since it last ran, then stops
+python -m examples.iceberg_table             # processes new rows, then stops
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ SETTINGS = {
     "spark.jars.packages": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
     "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
-    "spark.sql.catalog.lake.type": "hadoop",  # for a folder; on S3 take a catalog that can swap atomically
+    "spark.sql.catalog.lake.type": "hadoop",  # for a folder; on S3 use a catalog with atomic swaps
     "spark.sql.catalog.lake.warehouse": WAREHOUSE,
-    # Else PySpark 4.1 ends `availableNow` after one micro-batch: after a crash the one that was begun, and no more.
+    # Without it PySpark 4.1 runs `availableNow` as one micro-batch: after a crash it only repeats that one.
     "spark.sql.streaming.triggerAvailableNowWrapper.enabled": "true",
 }
 
 
 def append(rows: DataFrame) -> DataStreamWriter:
-    """Each micro-batch becomes one snapshot of the table, which names the query (its checkpoint) and the batch. A batch
-    that is run again after a crash finds itself among the snapshots, and adds nothing."""
-    # Iceberg keeps the name `_partition` to itself.
+    """Each micro-batch becomes one snapshot of the table. It names the query (by its checkpoint) and the batch, so a batch
+    that is repeated after a crash adds nothing."""
+    # Iceberg reserves the name `_partition`.
     rows = rows.withColumnRenamed("_partition", "source_partition")
     rows.sparkSession.sql(f"CREATE TABLE IF NOT EXISTS {TABLE} ({rows.schema.toDDL()}) USING iceberg")
     return rows.writeStream.format("iceberg").option("path", TABLE)

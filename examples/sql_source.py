@@ -1,4 +1,4 @@
-"""A source of one's own: a SQL table, read in the order of its increasing id. Here SQLite, and a table `events`.
+"""A custom source: a SQL table, read in the order of its id. Here the table `events` in SQLite.
 
 create table events (id integer primary key autoincrement, customer text, body text)
 """

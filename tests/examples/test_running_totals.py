@@ -181,5 +181,5 @@ async def test_a_foreign_container_is_not_taken_for_an_empty_one(tmp_path: Path)
     source = MemorySource(1)
     source.append("0", [b'{"account": "a", "cents": 1}'])
     elsewhere = host("a", tmp_path, source=source, container=tmp_path / "elsewhere")
-    with anyio.fail_after(60), pytest.raises(EndNotReached, match="is not where totals keeps its state"):
+    with anyio.fail_after(60), pytest.raises(EndNotReached, match="does not hold the state of totals"):
         await elsewhere.run(until_end=True)
