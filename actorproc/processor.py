@@ -36,7 +36,6 @@ from actorproc.errors import (
     UsageError,
 )
 from actorproc.group.group import Group
-from actorproc.group.locations import log_in_the_way, wrong_container
 from actorproc.group.nudge import Nudges, UdpNudges
 from actorproc.handler.base import PartitionHandler
 from actorproc.handler.checks import checked_handler, is_ready_made
@@ -58,6 +57,7 @@ from actorproc.runtime.user_code import INTERRUPTIONS, user_code
 from actorproc.runtime.watchdog import loop_watchdog
 from actorproc.sources import LogSource, OutputSource, guard_source, open_source, source_kind
 from actorproc.sources.protocol import Source, Start, parse_start
+from actorproc.storage.locations import log_in_the_way, wrong_container
 from actorproc.storage.names import ProcessorLayout, checked_name
 from actorproc.storage.probe import ensure_safe
 from actorproc.storage.store import Store

@@ -103,16 +103,6 @@ class FolderStore(Backend):
         fleeting._sync = fleeting._sync_folder = _leave
         return fleeting
 
-    def above(self) -> FolderStore | None:
-        root = os.path.realpath(self._root)  # a link to a place is that place
-        if root == "/":
-            return None
-        above = copy(self)
-        above._root = os.path.dirname(root)
-        above.url = f"file://{above._root}"
-        above._ground = FolderMetadata(above._root, self._clock)
-        return above
-
     async def open(self) -> None:
         await self._ask(self._look)
 

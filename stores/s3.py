@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
-from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -88,14 +87,6 @@ class S3Store(Backend):
         self._client: Any = None
         if self._connection.endpoint is not None:
             _check_endpoint(self._connection.endpoint)
-
-    def above(self) -> S3Store | None:
-        if not self._prefix:
-            return None
-        above = copy(self)
-        above._prefix = self._prefix[: self._prefix.rfind("/", 0, -1) + 1]
-        above.url = f"s3://{self._bucket}/{above._prefix}".rstrip("/")
-        return above
 
     async def open(self) -> None:
         """Connect, and list one key, so that what is wrong shows here, at once and by name."""

@@ -11,10 +11,10 @@ from actorproc.admin.reader_positions import ReaderPosition, position_of, reader
 from actorproc.admin.retained import RetainedDataset, RetainedLog, RetainedOutput
 from actorproc.config.settings import Settings
 from actorproc.errors import CorruptObject, UsageError, locate
-from actorproc.group.locations import missing_processor
 from actorproc.log.metadata import open_log
 from actorproc.retention.readers import Reader, read_registry, register, remove
 from actorproc.runtime.tasks import gather
+from actorproc.storage.locations import missing_processor
 from actorproc.storage.names import ProcessorLayout, natural
 from actorproc.stores import open_store
 

@@ -11,9 +11,9 @@ import anyio
 
 from actorproc.config.settings import Settings
 from actorproc.errors import ActorprocError, SettingsError, UsageError
-from actorproc.group.locations import missing_processor
 from actorproc.output.row_reader import partitions_with_state
 from actorproc.runtime.clock import SYSTEM
+from actorproc.storage.locations import missing_processor
 from actorproc.storage.names import ProcessorLayout, natural
 from actorproc.storage.store import Store
 from actorproc.stores import open_store

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from actorproc.errors import UsageError
-from actorproc.group.locations import processors_at
 from actorproc.runtime.error_text import safe_repr
 from actorproc.storage.document import Document, SharedDocument
+from actorproc.storage.locations import processors_at
 from actorproc.storage.names import LOG_META
 from actorproc.storage.store import Conflict, Store
 
@@ -56,7 +56,7 @@ async def open_log(store: Store, *, instead: str = "", create: str = "") -> LogM
     if found is None:
         if (other := await processors_at(store)) is not None:
             accepted = instead.format(container=other.container, processor=other.processor)
-            raise UsageError(f"{other.what}, and no log: give the log{accepted and f', or {accepted}'}")
+            raise UsageError(f"{other.description}, and no log: give the log{accepted and f', or {accepted}'}")
         how = create.format(url=store.url) or "check where it is"
         raise UsageError(f"there is no log at {store.url}: {how}")
     return found
@@ -74,7 +74,7 @@ async def create_log(store: Store, partitions: int) -> LogMetadata:
     if found is None:
         # A log inside a container would be read as part of a processor, and the processor's objects as part of the log.
         if (other := await processors_at(store)) is not None:
-            raise UsageError(f"{other.what}, and no place for a log: give it one of its own")
+            raise UsageError(f"{other.description}, and no place for a log: give it one of its own")
         try:
             return await document.swap(LogMetadata(partitions=partitions))
         except Conflict:

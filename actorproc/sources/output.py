@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from actorproc.config.settings import Settings
 from actorproc.errors import CorruptObject, SourceError, StoreRefused, UsageError, located
-from actorproc.group.locations import missing_processor
 from actorproc.group.membership import read_group
 from actorproc.output.compacted_file import batches_of
 from actorproc.output.follower import ChainFollower, ChainPosition, CommittedFile
@@ -27,6 +26,7 @@ from actorproc.runtime.budget import ByteBudget, ReadBudget
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
 from actorproc.sources.protocol import Chunk, End, Source, Start, parse_start
+from actorproc.storage.locations import missing_processor
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.parquet import open_parquet
 from actorproc.storage.store import Store

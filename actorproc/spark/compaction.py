@@ -20,7 +20,6 @@ from pyspark.sql import SparkSession
 from actorproc.config.settings import Settings
 from actorproc.config.units import count_of_bytes, duration
 from actorproc.errors import CorruptObject, QueryFailed, SourceError, UsageError
-from actorproc.group.locations import missing_processor
 from actorproc.output.compaction import CompactionPlan, FileGroup, merge, plan, sweep, switch
 from actorproc.output.row_reader import partitions_with_state
 from actorproc.output.schema import read_schema
@@ -30,6 +29,7 @@ from actorproc.runtime.tasks import gather
 from actorproc.spark.blocking_store import BlockingStore, open_blocking
 from actorproc.spark.errors import error_text, java_exited, translate_error
 from actorproc.spark.session import is_connect, parallelism
+from actorproc.storage.locations import missing_processor
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from actorproc.errors import CorruptObject, UsageError
-from actorproc.group.locations import missing_processor
 from actorproc.output.chain import Commit, OutputChain
 from actorproc.output.compacted_file import CompactedCommits, RowRange, batches_of, rows_of_commits
 from actorproc.output.output_files import OutputFiles
@@ -20,6 +19,7 @@ from actorproc.retention.boundary import NOTHING_TRIMMED, Boundary
 from actorproc.retention.readers import lowest_numbers
 from actorproc.spark.dataset import Dataset, FileRows, repeat_string
 from actorproc.storage.listing import DataFile
+from actorproc.storage.locations import missing_processor
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.parquet import footer_from, open_parquet, read_footer
 from actorproc.storage.store import Store

@@ -105,10 +105,6 @@ class Backend(ABC):
         """The same objects with writes that need not survive a power failure."""
         return self
 
-    def above(self) -> Backend | None:
-        """The parent place, for reading, over the same connection; None at the root."""
-        return None
-
     async def open(self) -> None:
         """Connect. Raises StoreRefused if the place does not exist or access is denied."""
 

@@ -71,11 +71,6 @@ class Store:
         """The same store with writes that need not survive a power failure."""
         return self._beside(self.backend.fleeting(), self.limits)
 
-    def above(self) -> Store | None:
-        """The parent place, for reading; None at the root."""
-        backend = self.backend.above()
-        return None if backend is None else self._beside(backend, self.limits)
-
     def _beside(self, backend: Backend, limits: StoreLimits) -> Store:
         """A store whose requests count here, too."""
         store = Store(backend, limits=limits, clock=self.clock)

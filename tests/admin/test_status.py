@@ -24,7 +24,6 @@ from actorproc.errors import (
 )
 from actorproc.group.assignment import Lease, Member
 from actorproc.group.heartbeat import Heartbeat
-from actorproc.group.locations import find_processors, missing_processor
 from actorproc.group.membership import GroupDocument
 from actorproc.output.chain import LETTERS_LIMIT, Commit, encode_commit, read_cursor
 from actorproc.output.checkpoint import Checkpoint, Totals
@@ -32,6 +31,7 @@ from actorproc.output.follower import ChainFollower, ChainPosition
 from actorproc.records import Cursor
 from actorproc.sources.protocol import End, Start
 from actorproc.storage.backend import Listing, Stored
+from actorproc.storage.locations import find_processors, missing_processor
 from actorproc.storage.names import ProcessorLayout, natural
 from actorproc.storage.store import Store, StoreLimits
 from actorproc.stores import open_store

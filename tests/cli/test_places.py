@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 
 import anyio
-import pytest
 
 from actorproc import Producer
 from tests.cli.conftest import Run
@@ -48,38 +47,6 @@ def test_a_container_or_a_processor_folder_is_refused_as_a_source(run: Run, stat
         result = run("status", *place, "--source", source)
         assert result.exit_code == 2
         assert f"file://{source} {what}: give the log, or a processor's output as actorproc+" in result.stderr
-
-
-@pytest.mark.parametrize("below", ["output", "output/partition=0", "dead-letters/mine"])
-def test_a_folder_inside_a_processor_folder_is_refused_as_a_log(
-    run: Run, state: Path, place: list[object], tmp_path: Path, below: str
-) -> None:
-    folder = state / "state" / "Delays"
-    inside = f"file://{folder}/{below} is inside what processor Delays keeps, and no "
-    (tmp_path / "link").symlink_to(folder / "output")
-    for source, says in ((folder / below, inside), (tmp_path / "link", "/link is inside what processor Delays keeps")):
-        result = run("status", *place, "--source", source)
-        assert result.exit_code == 2
-        assert says in result.stderr
-        assert f"log: give the log, or a processor's output as actorproc+file://{folder}\n" in result.stderr
-    before = sorted(folder.rglob("*"))
-    (tmp_path / "flights.jsonl").write_bytes(b"{}\n")
-    for more in ([], ["--partitions", "8"]):
-        result = run("produce", "--log", folder / below, *more, tmp_path / "flights.jsonl")
-        assert (result.exit_code, result.stdout) == (2, "")
-        assert inside in result.stderr
-        assert "--partitions 8 FILE" not in result.stderr
-    assert "and no place for a log: give it one of its own" in result.stderr
-    assert sorted(folder.rglob("*")) == before
-    for command in (["trim"], ["readers", "list"]):
-        result = run(*command, "--log", folder / below)
-        assert f"for a processor's output --name Delays --container file://{state}/state" in result.stderr
-
-
-def test_a_foreign_group_document_above_a_log_is_ignored(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "group.json").write_text('{"members": ["me"]}')
-    (tmp_path / "flights.jsonl").write_bytes(b"{}\n")
-    assert run("produce", "--log", tmp_path / "a/b", "--partitions", "1", tmp_path / "flights.jsonl").exit_code == 0
 
 
 def test_processors_are_named_though_somebody_made_a_log_among_them(run: Run, state: Path, tmp_path: Path) -> None:

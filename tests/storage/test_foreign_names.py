@@ -9,7 +9,6 @@ from actorproc.admin.retained import RetainedLog, RetainedOutput
 from actorproc.admin.status import read_status
 from actorproc.admin.trim import plan_trim
 from actorproc.config.settings import Settings
-from actorproc.group.locations import missing_processor
 from actorproc.log.offsets import first_base, last_base
 from actorproc.log.producer import Producer
 from actorproc.output.compaction import sweep
@@ -18,6 +17,7 @@ from actorproc.output.row_reader import all_slices, partitions_with_state
 from actorproc.sources import LogSource, OutputSource
 from actorproc.storage import names as layout
 from actorproc.storage.listing import numbered_files
+from actorproc.storage.locations import missing_processor
 from actorproc.storage.names import LOG_HEADS, ProcessorLayout, log_dir
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore

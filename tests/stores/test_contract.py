@@ -9,11 +9,9 @@ from contextlib import suppress
 import anyio
 import pytest
 
-from actorproc.config.settings import Settings
 from actorproc.errors import ConditionFailed
 from actorproc.storage.backend import Backend, NotModified, Stored
 from actorproc.storage.store import Conflict, Store
-from actorproc.stores import open_store
 
 ROUNDS = 6
 
@@ -251,26 +249,3 @@ async def test_no_increment_of_a_shared_counter_is_lost(store: Store, racers: in
     stored = await store.get("counter")
     assert stored is not None
     assert int(stored.body.split()[0]) == 4 * racers
-
-
-async def test_what_is_above_a_place_can_be_looked_at_up_to_the_root(
-    request: pytest.FixtureRequest, store: Store
-) -> None:
-    if store.url.startswith("memory:"):
-        assert store.above() is None, "stores in memory lie in none"
-        return
-    await store.put("group.json", b"here")
-    kind = request.node.callspec.params["store"]
-    settings = {} if kind == "folder" else request.getfixturevalue(kind).settings
-    async with open_store(f"{store.url}/a/b", Settings.load(**settings)) as inner:
-        above = inner.above()
-        assert above is not None
-        assert (above.url, await above.get("group.json")) == (f"{store.url}/a", None)
-        above = above.above()
-        assert above is not None
-        assert above.url == store.url
-        assert (await above.get("group.json")) == await store.get("group.json")
-        assert (await inner.get("group.json")) is None
-        for _ in range(20):
-            above = above.above() if above is not None else None
-        assert above is None

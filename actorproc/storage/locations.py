@@ -1,0 +1,97 @@
+"""Recognizes containers, processors' folders and logs, for errors about a wrong URL."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from actorproc.errors import CorruptObject
+from actorproc.storage.document import Document
+from actorproc.storage.listing import documents
+from actorproc.storage.names import GROUP, LOG_META, ProcessorLayout
+from actorproc.storage.store import Store
+
+_NAMED = 20  # processors in an error message
+_FOLDERS = 100  # searched for processors
+
+
+async def find_processors(store: Store) -> list[str]:
+    """Names of the first processors in the container. It takes two requests for each folder."""
+    found: list[str] = []
+    after = ""
+    for _ in range(_FOLDERS):
+        entries = (await store.list("", after=after, limit=1)).entries
+        if not entries or len(found) == _NAMED:
+            break
+        folder, slash, _ = entries[0].key.partition("/")
+        if slash and await store.get(f"{folder}/{GROUP}", tail=1):
+            found.append(folder)
+        after = folder + "0" if slash else entries[0].key  # "0" follows "/", so this skips the whole folder
+    return sorted(found)
+
+
+async def missing_processor(store: Store, processor: str) -> str | None:
+    """The error if `processor` has never run in this container, with the names of those that have; else None."""
+    if await _has_run(store, ProcessorLayout(processor)):
+        return None
+    missing = f"no processor {processor!r} at {store.url}"
+    if (wrong := await wrong_container(store)) is not None:
+        return f"{missing}: {wrong}"
+    names = await find_processors(store)
+    if not names and await store.get(LOG_META, tail=1):
+        return f"{missing}: that is a log. Give it as the source, and as the container what `serve` had as container"
+    known = f"there are: {', '.join(names)}" if names else "no processor has ever run there"
+    return f"{missing}: {known}. Check the name and the container, or start it first"
+
+
+async def wrong_container(store: Store) -> str | None:
+    """The error if this is the folder of a processor, not its container; else None."""
+    if not await _is_processor_folder(store):
+        return None
+    container, name = _container_and_name(store)
+    return f"{store.url} is the folder of the processor {name!r} itself; its container is {container}"
+
+
+async def log_in_the_way(store: Store, processor: str) -> str | None:
+    """The error if a log is where `processor` would store its objects; else None. Some keys are the same in both."""
+    if not await store.get(f"{processor}/{LOG_META}", tail=1):
+        return None
+    folder = f"{store.url.rstrip('/')}/{processor}"
+    return f"{processor} would store its objects at {folder}, and that is a log: give another name or container"
+
+
+class FoundProcessors(NamedTuple):
+    """Processors where a log was expected. `processor` is the word PROCESSOR in a container with any number of them."""
+
+    description: str
+    container: str
+    processor: str
+
+
+async def processors_at(store: Store) -> FoundProcessors | None:
+    """Whether this is the folder of a processor, or a container with processors; else None."""
+    if await _is_processor_folder(store):
+        return FoundProcessors(f"{store.url} is the folder of a processor", *_container_and_name(store))
+    if names := await find_processors(store):
+        description = f"{store.url} is a container, in which processors live ({', '.join(names)})"
+        return FoundProcessors(description, store.url, "PROCESSOR")
+    return None
+
+
+async def _is_processor_folder(store: Store) -> bool:
+    stored = await store.get(GROUP)
+    try:
+        return stored is not None and Document.from_json(GROUP, stored.body) is not None
+    except CorruptObject:  # a foreign file of this name
+        return False
+
+
+def _container_and_name(folder: Store) -> tuple[str, str]:
+    container, _, name = folder.url.rstrip("/").rpartition("/")
+    return container, name
+
+
+async def _has_run(store: Store, layout: ProcessorLayout) -> bool:
+    if await store.get(layout.group, tail=1) or await documents(store, layout.checkpoints):
+        return True
+    # Hosts that cannot list the partitions of their source yet have written heartbeats only.
+    return any("~" in entry.key and entry.key.endswith(".json") for entry in (await store.list(layout.hosts)).entries)
