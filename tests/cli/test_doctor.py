@@ -7,10 +7,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from actorproc.cli import doctor
+from actorproc.admin import doctor
 from tests.cli.conftest import Run
-
-# doctor
 
 
 def test_doctor_proves_a_folder_and_leaves_nothing_in_it(run: Run, tmp_path: Path) -> None:
