@@ -77,8 +77,8 @@ async def rows_of(rows: Iterable[Cells]) -> AsyncIterator[Cells]:
 
 
 def _print_block(columns: Sequence[str], rows: Sequence[Cells], cut: Collection[str]) -> None:
-    texts = [[_one_line(escaped(as_text(cell))) for cell in row] for row in rows]
-    widths = [max(map(cell_len, column)) for column in zip(columns, *texts, strict=True)]
+    texts = [[_cell(as_text(value)) for value in row] for row in rows]
+    widths = [max(map(_width, column)) for column in zip(columns, *texts, strict=True)]
     _fit(widths, [column in cut for column in columns], console.width)
     numeric = [all(cell is None or _is_number(cell) for cell in column) for column in zip(*rows, strict=True)]
     console.print(Text(_line(columns, widths, numeric), "bold"), soft_wrap=True)
@@ -101,14 +101,19 @@ def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) 
 
 
 def _padded(cell: str, width: int, right: bool) -> str:
-    size = cell_len(cell)
+    size = _width(cell)
     if size > width:
         return set_cell_size(cell, width - 1) + "…"
     return " " * (width - size) + cell if right else cell + " " * (width - size)
 
 
-def _one_line(cell: str) -> str:
-    return " ".join(cell.splitlines())
+def _cell(value: str) -> str:
+    """The value on one line, escaped."""
+    return value if value.isprintable() else " ".join(escaped(value).splitlines())
+
+
+def _width(cell: str) -> int:
+    return len(cell) if cell.isascii() else cell_len(cell)
 
 
 def _is_number(cell: object) -> bool:
