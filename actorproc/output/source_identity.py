@@ -87,7 +87,7 @@ def _mismatch(recorded: SourceRecord, identity: str | None, name: str, kind: str
     if recorded.identity is not None and identity is not None:
         if recorded.identity == identity:
             return None
-        return "deleted and made anew" if recorded.name == name else f"not {recorded.name}"
+        return "deleted and created again" if recorded.name == name else f"not {recorded.name}"
     if recorded.identity is None and identity is None:
         same = recorded.kind == kind
         return None if same else f"of class {kind}, not {recorded.kind} (neither has an identity)"

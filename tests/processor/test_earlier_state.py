@@ -64,7 +64,7 @@ async def test_a_stream_that_was_made_anew_is_refused_instead_of_read_from_old_p
             await producer.send_many(values)
         processor = Processor(Double, source=str(log), container=container, **QUICK)
         if wrong:
-            with pytest.raises(errors.UsageError, match="made anew"):
+            with pytest.raises(errors.UsageError, match="created again"):
                 await processor.run(until_end=True)
         else:
             await processor.run(until_end=True)
