@@ -1,4 +1,4 @@
-"""Records and batches: what a source reads and a handler sees. Columns inside, records only where one asks for them."""
+"""Records and batches, as sources read and handlers get them: columns inside, records on demand."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ _FIRST_TIME, _LAST_TIME = (
     for time in (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
 )
 
-_PIECE = 512  # items of a column that are Python objects at a time
+_PIECE = 512  # items of a column that are Python objects at once
 
 
 class Record(msgspec.Struct, frozen=True):
     """One record of a batch. A struct made in C, because a batch makes ten thousand of them.
 
     Attributes:
-        sequence: place in the partition: grows from record to record, with gaps.
+        sequence: position in the partition; grows from record to record, with gaps.
         value: the payload, or None (a tombstone).
     """
 
@@ -64,7 +64,7 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def timestamp(self) -> datetime | None:
-        """When it happened or was sent, in UTC. None: see `Batch.timestamps`."""
+        """When the event happened or was sent, in UTC. None: see `Batch.timestamps`."""
         return self._batch.timestamps[self._index]
 
     @property
@@ -72,7 +72,7 @@ class Record(msgspec.Struct, frozen=True):
         return self._batch.partition
 
     def json(self) -> Any:
-        """The value parsed as JSON. Raises `orjson.JSONDecodeError` (a ValueError) if it is none."""
+        """The value parsed as JSON. Raises `orjson.JSONDecodeError` (a ValueError) if it is not JSON."""
         return orjson.loads(self.value)  # type: ignore[arg-type]  # None: orjson says so, and the record fails
 
     @property
@@ -89,10 +89,10 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class Cursor(NamedTuple):
-    """How far a partition has been processed: read from `position`, pass over records up to `sequence`.
+    """How far a partition is processed: read from `position`, and skip records up to `sequence`.
 
-    The position alone may lie before the last record (a source need only give one per page); sequences grow, so they
-    also tell which of two cursors is further. `sequence` is -1 before the first record.
+    A source need only give one position per page, so the position may be before the last record. Sequences grow, so
+    they also order two cursors. `sequence` is -1 before the first record.
     """
 
     position: str
@@ -131,10 +131,10 @@ class Batch:
         headers: Sequence[Iterable[tuple[str, bytes]]] | None = None,
         timestamps: Sequence[datetime | None] | None = None,
     ) -> Batch:
-        """A batch from Python values, for sources and tests; a column that is not given is null.
+        """A batch from Python values, for sources and tests. A column that is not given is null.
 
         Raises:
-            ValueError: sequences are no integers, or a timestamp has no zone.
+            ValueError: sequences are not integers, or a timestamp has no zone.
         """
         n = len(values)
         for time in timestamps if timestamps is not None else ():
@@ -168,7 +168,7 @@ class Batch:
 
     @classmethod
     def joined(cls, batches: Sequence[Batch]) -> Batch:
-        """Batches of one partition that follow each other, at least one, as one. Copies their columns."""
+        """At least one batch of a partition, as one batch. Copies their columns."""
         sequences = pa.concat_arrays([batch.sequence_array for batch in batches])
         return cls(batches[0].partition, pa.concat_batches([batch.data for batch in batches]), sequences)
 
@@ -208,7 +208,7 @@ class Batch:
         return self[int(self.sequence_array.to_numpy().searchsorted(sequence, side="right")) :]
 
     def disorder(self, above: int) -> tuple[int, int] | None:
-        """The first two neighbours whose sequences do not grow; `above` stands before the first. None: all grow."""
+        """The first two neighbours whose sequences do not grow, after the sequence `above`; None: all grow."""
         if not len(self):
             return None
         sequences = self.sequence_array.to_numpy()
@@ -247,7 +247,7 @@ class Batch:
 
     @cached_property
     def timestamps(self) -> list[datetime | None]:
-        """In UTC. None: there is none, or it lies outside of the years 1 to 9999, which is all that a datetime can hold."""
+        """In UTC. None: the record has none, or one outside of the years 1 to 9999, which no datetime can hold."""
         times = self.data.column("timestamp").cast(pa.timestamp("us"))
         return [time and time.replace(tzinfo=UTC) for time in pc.if_else(datable(times), times, None).to_pylist()]
 
@@ -259,7 +259,7 @@ class Batch:
         return [tuple((h["key"], h["value"]) for h in hs) if hs else () for hs in column.to_pylist()]
 
     def json(self) -> list[Any]:
-        """The values parsed as JSON, in order. Raises `orjson.JSONDecodeError` (a ValueError) at the first that is none."""
+        """The values parsed as JSON. Raises `orjson.JSONDecodeError` (a ValueError) at the first that is not JSON."""
         return [record.json() for record in self]
 
     def to_arrow(self) -> pa.Table:
@@ -274,7 +274,7 @@ class Batch:
 
 
 def warm_up() -> None:
-    """pyarrow imports pandas with the first array that it makes of Python objects: a second at worst, and not on the loop."""
+    """Let pyarrow import pandas, which it does with the first array of Python objects: up to a second, in a thread."""
     pa.array([None])
 
 
@@ -282,18 +282,18 @@ def binary_array(items: Sequence[Any]) -> pa.BinaryArray | pa.ChunkedArray:
     """Bytes, text and None as a column. Raises pa.ArrowException or UnicodeEncodeError where there is anything else."""
     if not hasattr(items, "dtype"):
         return pa.array(items, pa.binary())
-    # NumPy's and pandas' one by one: Arrow takes their memory for bytes, so that numbers become some, and text with an accent is cut short.
+    # NumPy's and pandas' arrays one by one: Arrow would take their memory for bytes, and cut text with an accent short.
     return pa.array(list(items), pa.binary(), from_pandas=not isinstance(items, np.ndarray))
 
 
 def datable(times: pa.TimestampArray) -> pa.BooleanArray:
-    """Which of these times, in microseconds, a datetime can hold; null where there is none."""
+    """Which of these times, in microseconds, a datetime can hold; null for null."""
     numbers = times.cast(pa.int64())
     return pc.and_(pc.greater_equal(numbers, _FIRST_TIME), pc.less_equal(numbers, _LAST_TIME))
 
 
 def _objects(column: pa.Array) -> list[bytes | None]:
-    """A binary column as Python bytes. Through NumPy, which makes them about twice as fast as `to_pylist`."""
+    """A binary column as Python bytes. Through NumPy, which is about twice as fast as `to_pylist`."""
     return column.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
 
 
@@ -302,6 +302,5 @@ def _numbers(column: pa.Int64Array) -> list[int]:
 
 
 def _piecewise(convert: Callable[[pa.Array], list[T]], column: pa.Array) -> Iterator[T]:
-    """The items of a column, converted as they are asked for: what was used is free again, and the garbage collector has
-    no long lists to walk. Both cost as much as making the items."""
+    """The items of a column, converted in pieces, so that the garbage collector has no long lists to walk."""
     return chain.from_iterable(convert(column.slice(at, _PIECE)) for at in range(0, len(column), _PIECE))

@@ -1,4 +1,4 @@
-"""What users subclass: `PartitionHandler`, the delegate that a partition actor calls."""
+"""`PartitionHandler`, the base class of the users' handlers."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from actorproc.records import Batch
 
 
 class Decision(Enum):
-    """What `on_error` may say of a failed attempt."""
+    """What happens after a failed attempt, as `on_error` decides."""
 
     RETRY = "retry"
-    """Try again, for ever, with back-off: the cause lies outside (a database is down)."""
+    """Try again for ever, with back-off: the cause is outside, for example a database that is down."""
     DEAD_LETTER = "dead-letter"
     """Do not try again: find the bad records and dead-letter them."""
     SKIP = "skip"
-    """Do not try again: find the bad records and pass over them. They leave no trace but a count and a log line."""
+    """Do not try again: find the bad records and skip them. They leave only a count and a log line."""
     STOP = "stop"
-    """Stop the partition; it is started again with back-off, from its checkpoint."""
+    """Stop the partition. It is started again from its checkpoint, with back-off."""
 
 
 class CloseReason(Enum):
     """Why a partition ends on this host."""
 
     STOPPING = "stopping"
-    """The host stops; everything processed is committed (with `auto_commit` off: what the handler has committed)."""
+    """The host stops. Everything processed is committed (with `auto_commit` off: what the handler committed)."""
     HANDOFF = "handoff"
-    """The lease moves to another host; likewise."""
+    """The lease moves to another host. Likewise."""
     LOST = "lost"
-    """It was cut off: another host has the lease, or will. What was not committed is processed again there."""
+    """Another host has the lease, or will have it. Uncommitted records are processed again there."""
     FAILED = "failed"
-    """An error; the partition is started again here."""
+    """An error. The partition is started again here."""
 
 
 class NoOptions(BaseModel):
@@ -53,8 +53,7 @@ class PartitionHandler:
     """
 
     output_schema: ClassVar[str | pa.Schema | None] = None
-    """Columns of the emitted rows: Spark DDL such as `"carrier string, minutes double"`, or a pyarrow schema.
-    None: this handler emits nothing."""
+    """Columns of the rows: Spark DDL such as `"carrier string, minutes double"`, or a pyarrow schema. None: no rows."""
 
     Options: ClassVar[type[BaseModel]] = NoOptions
     """A pydantic model: `--option name=value`, `ACTORPROC_OPTION_<NAME>` and `[options]` of the file fill it."""
@@ -65,21 +64,21 @@ class PartitionHandler:
         "closing": ("ctx", "reason"),
         "on_error": ("error", "failed", "attempt"),
     }
-    """What the methods that a subclass may write are called with."""
+    """Arguments of the methods that a subclass may write."""
 
     _quick = False
-    """Of handlers that come with actorproc: the next call of a plain `process` only computes, and not for long."""
+    """The next call of a plain `process` only computes, and not for long. For handlers that come with actorproc."""
 
     @classmethod
     def schema_for(cls, options: Any) -> str | pa.Schema | None:
-        """The output schema, where it depends on the options. Asked once, before anything is opened."""
+        """The output schema, if it depends on the options. Called once, before anything is opened."""
         return cls.output_schema
 
     def process(self, batch: Batch, ctx: PartitionContext) -> Awaitable[None] | None:
         """Work on a batch: emit rows, dead-letter records, call other systems.
 
-        What it raises fails the attempt: rows emitted in it are dropped, the batch is tried again, and after
-        `max_attempts` the records that fail alone are found and dead-lettered.
+        An exception fails the attempt: its rows are dropped, and the batch is tried again. After `max_attempts` the
+        records that fail alone are found and dead-lettered.
         """
         raise NotImplementedError
 
@@ -87,16 +86,16 @@ class PartitionHandler:
         """The partition starts on this host. Called once, before any batch."""
 
     async def closing(self, ctx: PartitionInfo, reason: CloseReason) -> None:
-        """The partition ends on this host. Called once after `opened` has returned, whatever the reason.
+        """The partition ends on this host. Called once, if `opened` has returned.
 
-        A plain `process` that was given up has ended before; if it does not within ten seconds, this is not called.
+        A plain `process` that was cut off has ended before. If it does not end within ten seconds, this is not called.
         """
 
     def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
-        """Choose what happens after an attempt has failed. None: the default (retry, then dead-letter).
+        """Decide what happens after a failed attempt. None: the default (retry, then dead-letter).
 
         Args:
-            error: what `process` raised, or the failure of a single record.
+            error: the exception of `process`, or the failure of a single record.
             failed: the records of the attempt.
             attempt: its number, from 1.
         """
@@ -105,5 +104,5 @@ class PartitionHandler:
     @classmethod
     @asynccontextmanager
     async def shared(cls, options: Any) -> AsyncIterator[Any]:
-        """What the partitions of a host share (a connection pool, a client): entered once per host, given as `ctx.shared`."""
+        """Yields `ctx.shared`, such as a connection pool, for all partitions of a host. Entered once per host."""
         yield None

@@ -165,7 +165,8 @@ class PartitionContext:
         """Fail this record alone: it is tried again and in the end dead-lettered. The other records are processed.
 
         Args:
-            again: False if another attempt would not help: it is dead-lettered at once, unless `on_error` decides otherwise.
+            again: False if another attempt would not help: it is dead-lettered at once, unless `on_error` decides
+                otherwise.
         """
         self._check_at_hand(record)
         if not isinstance(error, Exception):
@@ -179,7 +180,7 @@ class PartitionContext:
             raise self._refusal()
 
     def _refusal(self) -> HandlerError:
-        """The error may end up in a task or thread that nobody looks at. So it is logged, and the partition looks at `late`."""
+        """The error may end up in a task that nobody awaits. So it is logged, and the partition looks at `late`."""
         why = self._attempt.closed or ""
         if why == RETURNED and not self._attempt.late.is_set():
             self._attempt.late.set()
@@ -217,12 +218,12 @@ class PartitionContext:
     ) -> Coroutine[Any, Any, list[T | None]]:
         """Await `work(record)` for many records at once. To be awaited itself.
 
-        If it is cut off, for example by a time limit around it, the records that it had not finished have failed, unless
-        the handler gives them up.
+        If it is cut off, for example by a time limit around it, its unfinished records have failed, unless the handler
+        gives them up.
 
         Returns:
-            The results in record order. If `work` raises, that record has failed alone (see `fail`), its result is None,
-            and its rows are dropped.
+            The results in record order. If `work` raises, that record has failed alone (see `fail`), its result is
+            None, and its rows are dropped.
         """
         self._check_open()
         if type(concurrency) is not int or concurrency < 1:
@@ -272,9 +273,9 @@ class PartitionContext:
     async def commit(self, upto: Record | None = None) -> None:
         """Make position and output durable now: up to and with the record `upto`, or the whole batch.
 
-        `ctx.commit()` takes every record of the batch as done, so call it after the last one. A commit stops short of the
-        first record that has failed or that `map` still works on. Committed records are not processed again, whatever
-        fails later.
+        `ctx.commit()` takes every record of the batch as done, so call it after the last one. A commit stops short of
+        the first record that has failed or that `map` still works on. Committed records are not processed again,
+        whatever fails later.
 
         Raises:
             Fenced: another host runs this partition; nothing was committed.
@@ -290,7 +291,8 @@ class PartitionContext:
             raise _no_record(record, "ctx.commit(record) commits up to it, ctx.commit() the whole batch")
         if record.partition != batch.partition or record.sequence > batch.last:
             raise HandlerMisuse(
-                f"ctx.commit({record!r}): it is not of the batch at hand, {batch!r}; what is committed is never handled again"
+                f"ctx.commit({record!r}): it is not of the batch at hand, {batch!r}; a committed record is never "
+                "processed again"
             )
         return record.sequence
 
@@ -307,7 +309,8 @@ class PartitionContext:
         self._buffer.check()
         if self._attempt.maps:
             raise HandlerMisuse(
-                "ctx.map was called and not awaited: its records are not done when process returns; write await ctx.map(...)"
+                "ctx.map was called and not awaited: its records are not done when process returns; write await "
+                "ctx.map(...)"
             )
 
     def _close(self, why: str = CUT_OFF) -> None:
@@ -323,8 +326,8 @@ def _no_record(given: object, how: str = "the record comes first, as in ctx.emit
 
 def _of_another(given: Record | Batch, batch: Batch) -> HandlerMisuse:
     return HandlerMisuse(
-        f"{given!r} is of another partition than the batch at hand, {batch!r}, and handled there: keep records in "
-        "attributes that are set in __init__ or opened; those of the class are shared by all partitions"
+        f"{given!r} is of another partition than the batch at hand, {batch!r}, and processed there: keep records in "
+        "attributes that are set in __init__ or opened; attributes of the class are shared by all partitions"
     )
 
 

@@ -1,1 +1,1 @@
-"""One per partition: reads, handles, commits. What is read ahead, how large batches are, and what becomes of bad records."""
+"""The partition actor: reads a partition, calls the handler over its batches and commits the results."""

@@ -238,13 +238,11 @@ class PartitionActor(Actor[None]):
             await self._committer.commit()  # asked for while records of the batch were still open
 
     async def _check_late_rows(self, processor: BatchProcessor) -> None:
-        """Stop if rows came after `process` had returned. Their records are processed again if they are not committed."""
+        """Stop if rows came after `process` had returned. Uncommitted records are processed again."""
         if processor.late.is_set():
             if self._settings.delivery == "at-most-once":
                 await self._commit_before_failing()
-            raise RowsLost(
-                "rows were emitted after process() had returned, and are lost: await all work before it returns"
-            )
+            raise RowsLost("rows were emitted after process() had returned: await all work before it returns")
 
     async def _check_end(self) -> None:
         """Once the end that a run waits for is processed, commit, write the checkpoint and report it."""

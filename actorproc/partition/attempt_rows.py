@@ -49,8 +49,8 @@ def _check_records(attempt: Attempt, sequences: pa.Array | pa.ChunkedArray) -> N
         if len(foreign):
             raise HandlerMisuse(
                 f"a row was emitted for record {foreign[0]}, which is not among those at hand ({batch.first} to "
-                f"{batch.last}): it was done before, or is tried apart from them. A row belongs to a record of the batch; "
-                "what comes of records of several batches is emitted for the last of them"
+                f"{batch.last}): it was done before, or is tried apart from them. A row belongs to a record of the "
+                "batch; a row for records of several batches is emitted for the last of them"
             )
     if first <= attempt.committed:
         raise RowsLost(

@@ -88,7 +88,7 @@ class BatchProcessor:
         """The results of the batch that the handler has not committed itself.
 
         Raises:
-            HandlerError: `on_error` said stop, too many records failed, or the handler is wrong. Nothing of the batch counts.
+            HandlerError: `on_error` said stop, too many records failed, or the handler is wrong.
             Interrupted: a drain came in the pause before another attempt.
         """
         run = self._run = _BatchRun(batch, self)
@@ -103,8 +103,8 @@ class BatchProcessor:
     def asked_for(self, batch: Batch, settled: bool) -> int:
         """The sequence up to which the handler wants the last processed `batch` committed.
 
-        A handler cannot commit a record that it fails at. So records given up right behind the last one that it asked for
-        count as asked for. Those at the batch's beginning count only if nothing earlier waits for a commit (`settled`).
+        A handler cannot commit a record at which it fails. So records given up right behind the last requested one
+        count as requested. At the beginning of the batch they count only if nothing earlier waits for a commit (`settled`).
         """
         upto = self._wanted
         if upto < 0 and not settled:
@@ -129,7 +129,7 @@ class BatchProcessor:
 
     @property
     def progress(self) -> tuple[object, ...] | None:
-        """Changes whenever the handler emits, fails, commits or finishes a call of `map`; None while it is not called."""
+        """Changes when the handler emits, fails, commits or finishes a call of `map`; None while it is not called."""
         return self._run.progress if self._run else None
 
     @property
@@ -337,7 +337,7 @@ class _BatchRun:
     # The handler's commits
 
     async def _commit(self, attempt: Attempt, upto: int) -> None:
-        """`ctx.commit`: commit what is finished without a gap, up to `upto` at most. One at a time, also within `ctx.map`."""
+        """`ctx.commit`: commit the finished records up to `upto`, as far as there is no gap. One commit at a time."""
         async with self._committing:
             if self._broken is not None:
                 raise self._broken

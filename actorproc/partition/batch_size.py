@@ -12,7 +12,7 @@ FIRST_BATCH = 10
 """Records in the first batch. Few, because a slow handler must get through it within `max_process_time`."""
 
 GROWTH = 4
-"""Growth from one batch to the next, at most, if the next takes longer than `QUICK`: a few records do not predict many."""
+"""Growth from one batch to the next, at most, if the next takes longer than `QUICK`."""
 
 QUICK = 0.5
 """Seconds of work up to which a batch may be `FAR` times as large as the last one."""

@@ -1,4 +1,4 @@
-"""Finds the bad records of a batch: decides which records are tried again, together or apart, and which are given up."""
+"""Finds the bad records of a batch: which records are tried again, together or apart, and which are given up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from actorproc.runtime.error_text import describe_error, format_error, safe_repr
 from actorproc.runtime.user_code import user_code
 
 Decide = Callable[[Exception, Batch, int], Decision | None]
-"""`on_error`: the error, the records that failed, and the number of the attempt."""
+"""`on_error`, called with the error, the failed records and the number of the attempt."""
 
 
 @dataclass(slots=True)
@@ -39,11 +39,11 @@ class Ruling:
 
 
 class Parts:
-    """The parts of one batch that are still to be processed, in the order in which they are.
+    """The parts of one batch that wait to be processed, in order.
 
-    A batch that fails is tried `max_attempts` times. Then it is cut in halves until each bad record is alone. Records that
-    failed alone are tried again without the others. While a bad record is sought, attempts count per type of error and
-    batch: a part that fails by a new type of error is tried again, as a service may just have gone away.
+    A batch that fails is tried `max_attempts` times. Then it is cut in halves until each bad record is alone. Records
+    that failed alone are tried again without the others. While a bad record is sought, attempts count per type of error
+    and batch: a part that fails by a new type of error is tried again, as a service may just have gone away.
     """
 
     def __init__(self, batch: Batch, settings: Settings, decide: Decide, log: Any) -> None:
@@ -52,16 +52,16 @@ class Parts:
         self._once = settings.delivery == "at-most-once"
         self._decide = decide
         self._log = log
-        self._tried: Counter[str] = Counter()  # attempts that failed by an error of this type, by its name
+        self._tried: Counter[str] = Counter()  # failed attempts by type of error
 
     def __iter__(self) -> Iterator[Part]:
-        """Each part in its turn; a ruling may bring more."""
+        """Each part in its turn; failures add parts."""
         while self._left:
             yield self._left.popleft()
 
     @property
     def waiting(self) -> list[int]:
-        """Sequences of the first records of the parts that wait."""
+        """First sequences of the parts that wait."""
         return [part.batch.first for part in self._left]
 
     def failed(self, part: Part, error: Exception) -> Ruling:
@@ -122,21 +122,21 @@ class Parts:
         except ActorprocError as stopping:
             if not self._once:
                 raise
-            why = "at most once nothing is shown again, and a stop would lose it: it is a dead letter"
+            why = "at most once a stop would lose the records, so they become dead letters"
             self._log.error("partition.not_stopped", error=str(stopping), why=why)
             return None
 
     def _asked(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
-        """What the handler's `on_error` says. Raises HandlerError: stop, or it failed itself."""
+        """The decision of `on_error`. Raises HandlerError if it is to stop, or if `on_error` fails."""
         with user_code("on_error", HandlerError):
-            decision: object = self._decide(error, failed[:], attempt)  # of its own, as an attempt's
+            decision: object = self._decide(error, failed[:], attempt)  # it may change the lists of its batch
         if decision is Decision.STOP:
             raise HandlerError(f"on_error said stop: {format_error(error)}") from error
         if decision is None or isinstance(decision, Decision):
             return decision
         raise HandlerError(
-            f"on_error returned {safe_repr(decision):.100}; allowed are {', '.join(map(str, Decision))}, and None for the default. "
-            f"It was asked about {describe_error(error)}"
+            f"on_error returned {safe_repr(decision):.100}; allowed are {', '.join(map(str, Decision))}, and None "
+            f"for the default. It was asked about {describe_error(error)}"
         ) from error
 
     def _again(self, decision: Decision | None, part: Part, error: Exception, *, helps: bool = True) -> bool:
@@ -147,5 +147,5 @@ class Parts:
 
 
 def _kind(error: Exception) -> str:
-    """Its type by name: some types are made anew for each error."""
+    """The type by name: a handler may define a new class for each error."""
     return f"{type(error).__module__}.{type(error).__qualname__}"

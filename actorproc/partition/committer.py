@@ -72,7 +72,7 @@ class Committer:
         self._counted = -1  # sequence up to which records are in the totals
         self._moved_at: float | None = None  # when the cursor left what is committed
         self.settled = True
-        """False once a commit was cut short: whether it was made only a new start can tell."""
+        """False once a commit was cut short: only a new start can find out whether it was made."""
         self.cursor = Cursor("")
         """Processed up to here."""
         self.committed = Cursor("")
@@ -181,7 +181,8 @@ class Committer:
             if excessive and not settings.auto_commit:
                 raise HandlerError(
                     f"{self._held.held} bytes of rows wait for ctx.commit() here, and on this host more than "
-                    f"uncommitted_bytes = {self._held.total.size} allows: commit more often, raise it, or turn auto_commit on"
+                    f"uncommitted_bytes = {self._held.total.size} allows: commit more often, "
+                    "raise it, or turn auto_commit on"
                 )
             return False
         full = (
@@ -198,7 +199,7 @@ class Committer:
 
         Raises:
             Fenced: another host runs this partition; nothing of it is committed.
-            StoreUnavailable: not settled; only a new start can tell.
+            StoreUnavailable: in doubt; only a new start can find out.
         """
         with self._settling():
             await self._commit()
@@ -242,7 +243,7 @@ class Committer:
         self._log.debug("partition.committed", number=self._number - 1, rows=commit.rows, letters=len(letters))
 
     async def go_ahead(self, cursor: Cursor) -> None:
-        """At most once: records up to `cursor` count as processed before anybody sees them.
+        """At most once: records up to `cursor` count as processed before the handler sees them.
 
         Raises:
             Fenced: another host runs this partition.
@@ -252,7 +253,7 @@ class Committer:
         self.cursor = cursor
 
     async def checkpoint(self) -> None:
-        """Write how far is committed, so that the next owner need not walk.
+        """Write the checkpoint, so that the next owner need not walk.
 
         Raises:
             Fenced: another host runs this partition.
@@ -263,7 +264,7 @@ class Committer:
 
     @contextmanager
     def _settling(self) -> Iterator[None]:
-        """While inside, it is written. Another write after one that was cut short would take that for another host's."""
+        """Refuse to write after a write that was cut short: it would take that one for another host's."""
         if not self.settled:
             raise StoreUnavailable("a commit was cut short, and only a new start can tell whether it was made")
         self.settled = False
@@ -271,8 +272,10 @@ class Committer:
         self.settled = True
 
     def _now(self) -> float:
-        """The time by this host's clock, but never before that of an earlier commit, whoever made it: so commits can be
-        found by time. A clock that was ahead by more than a day was broken, and nobody follows it."""
+        """This host's time, but never before that of an earlier commit, so that commits can be found by time.
+
+        An earlier clock that was ahead by more than a day was broken, and is not followed.
+        """
         now = self._clock.wall()
         self._time = now if self._time - now > _BROKEN else max(self._time, now)
         return self._time

@@ -1,4 +1,4 @@
-"""How many dead letters a partition may write before it stops, loudly, instead of draining a stream into them."""
+"""Stops a partition that has too many dead letters, instead of draining its stream into them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from actorproc.errors import TooManyDeadLetters
 from actorproc.records import Batch
 from actorproc.runtime.error_text import error_message
 
-_FEW = 100  # records of which the share is taken at least: one bad record of the first two is no alarm
-_SHOWN = 200  # characters of an error that a message shows
+_FEW = 100  # the share is taken of at least so many records: one bad record of the first two is no alarm
+_SHOWN = 200  # characters of an error in the message
 _NONE = np.array([], np.int64)
 _GIVEN_UP = "ctx.dead_letter"  # in place of an error's type
 
@@ -25,26 +25,25 @@ class _Failure(NamedTuple):
 
 
 class DeadLetterLimit:
-    """Counts dead letters over the latest records of one partition, restarts by the same host process included.
+    """Counts dead letters among the latest records of one partition, across restarts by the same host process.
 
     Records are numbered from the first one seen here. A failure counts in every window of `dead_letter_window` records
-    that it lies in, so it does not matter in which order failures are found: what was tried again comes last.
+    that contains it. So the order in which failures are found does not matter: retried records fail last.
     """
 
     def __init__(self, settings: Settings) -> None:
-        # At most once: nothing is shown to the handler again, so what fails is given up, and a limit could only lose it.
+        # At most once a stop would lose the records, because the handler does not see them again.
         self._share = 1.0 if settings.delivery == "at-most-once" else settings.dead_letter_limit
         self._window = settings.dead_letter_window
-        self._sequences = _NONE  # of the batch at hand
+        self._sequences = _NONE  # of the current batch
         self._before = 0  # number of its first record
-        # Sequence and number with which batches began; not of those that follow without a gap.
+        # Sequence and number of the first record of batches; not of batches that follow without a gap.
         self._begun: deque[tuple[int, int]] = deque()
         self._failed = _NONE  # numbers, growing
         self._errors: dict[int, _Failure] = {}  # by number
 
     def begin(self, batch: Batch) -> None:
-        """The next batch, or what is left of the last one, or of earlier ones that a restart goes back to. Whatever had failed
-        from there on is judged anew."""
+        """The next batch begins; a restart may go back to earlier ones. Later failures are forgotten."""
         first = batch.first
         self._before = self._number(first)
         self._sequences = batch.sequence_array.to_numpy()
@@ -56,7 +55,7 @@ class DeadLetterLimit:
         self._failed = np.array(sorted(self._errors), np.int64)
 
     def _number(self, first: int) -> int:
-        """Of the record with which a batch begins."""
+        """The number of the first record of a batch."""
         if not len(self._sequences) or first >= self._sequences[0]:
             return self._before + self._place(first)
         most = self._before
@@ -87,7 +86,7 @@ class DeadLetterLimit:
         if number not in self._errors:
             self._failed = np.insert(self._failed, at, number)
         self._errors[number] = _failure(sequence, error)
-        # The windows that it lies in, each ending at a failure.
+        # The windows that contain it, each ending at a failure.
         ends = self._failed[at : np.searchsorted(self._failed, number + self._window)]
         starts = np.searchsorted(self._failed, ends - self._window + 1)
         counts = np.arange(at, at + len(ends)) + 1 - starts
@@ -98,8 +97,8 @@ class DeadLetterLimit:
             raise TooManyDeadLetters(
                 f"{len(window)} of the latest {sizes[over[0]]} records failed, more than dead_letter_limit = "
                 f"{self._share:g} allows; no more of this batch is committed. {self._most_frequent(window)}\n"
-                "Mend the cause and start again. To let them become dead letters, raise dead_letter_limit (1 switches it "
-                f"off); {_passing_over({self._errors[number].kind for number in window})}"
+                "Mend the cause and start again. To let them become dead letters, raise dead_letter_limit (1 switches "
+                f"it off); {_passing_over({self._errors[number].kind for number in window})}"
             ) from (error if isinstance(error, Exception) else None)
 
     def _most_frequent(self, failed: list[int]) -> str:

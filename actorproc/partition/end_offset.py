@@ -37,7 +37,7 @@ class EndOffset:
         )
 
     async def shortfall(self, cursor: Cursor) -> SourceError | None:
-        """What is wrong, if the source says that there is no more, and records that there were at the start are missing."""
+        """The error if the source has nothing more, although records that existed at the start are missing."""
         newest = self._end.sequence
         if not self._at_end or self._source.reached(cursor, self._end) or not await self._falls_short(cursor, newest):
             return None
@@ -47,8 +47,10 @@ class EndOffset:
         )
 
     async def _falls_short(self, cursor: Cursor, newest: int | None) -> bool:
-        """Whether a reader at `cursor` has not come as far as record `newest`, although that record, or one before it that
-        the reader has not seen either, is still there. False where positions and sequences do not tell."""
+        """Whether record `newest`, or an unread one before it, still exists behind `cursor`.
+
+        False if positions and sequences of the source do not show it.
+        """
         before = self._source.sequence_before(self._partition, cursor.position)
         upto = max(cursor.sequence, -1 if before is None else before)
         if newest is None or upto >= newest:

@@ -1,10 +1,10 @@
-"""The threads in which plain `def` handlers run: bounded per host, one at a time for a partition, and none is forgotten.
+"""The threads in which plain `def` handlers run: bounded per host, one at a time for a partition.
 
-Those that wait run beside each other; those that compute, as far as that can be measured, take turns, with each other and with
-what is read ahead. Otherwise the interpreter changes from one to the other every few milliseconds, each with ten thousand
-objects, and the caches hold none.
+Handlers that wait run beside each other. Handlers that compute take turns, with each other and with the decoding of
+batches that are read ahead. Otherwise the interpreter would switch between them every few milliseconds, each with ten
+thousand objects, and the CPU caches would hold none.
 
-A thread cannot be stopped. A caller that is cancelled goes on without it; the thread keeps its slot until it ends, and
+A thread cannot be stopped. A caller that is cancelled goes on without it. The thread keeps its slot until it ends, and
 until then its partition is not given to another instance of the handler on this host.
 """
 
@@ -25,7 +25,7 @@ from actorproc.runtime.cpu import CpuSlot
 T = TypeVar("T")
 
 _COMPUTES = 0.5  # of its time: a handler that does takes turns
-_LOOK_EVERY = 64  # attempts of which one takes a turn to be measured: beside others anything is slow
+_LOOK_EVERY = 64  # attempts, of which one takes a turn to be measured: beside others anything is slow
 
 
 class HandlerThreads:
@@ -33,7 +33,7 @@ class HandlerThreads:
 
     Args:
         most: threads at work at once.
-        patience: seconds after which a caller who waits for one is told so.
+        patience: seconds of waiting for a thread after which `starved` is called.
     """
 
     def __init__(self, most: int, clock: Clock, patience: float = inf) -> None:
@@ -41,7 +41,7 @@ class HandlerThreads:
         self._patience = patience
         self._slots = anyio.CapacityLimiter(most)
         self._threads = anyio.CapacityLimiter(float("inf"))
-        self._computing = 1.0  # share of its time in which the handler computes, as it was measured in turns
+        self._computing = 1.0  # measured share of its time in which the handler computes
         self._attempts = 0
         self._clock = clock
         self._ended: dict[str, anyio.Event] = {}  # partition -> set when its thread has ended
@@ -57,8 +57,8 @@ class HandlerThreads:
         """Run `work` in a thread, when there is a slot and the partition's earlier thread has ended.
 
         Args:
-            begun: called on the event loop when it is `work`'s turn.
-            starved: told why, if it has waited for a slot for long; it goes on waiting.
+            begun: called on the event loop when `work` starts.
+            starved: called with the reason if it has waited long for a slot; it goes on waiting.
         """
         slot = object()
         await self.ended(partition)

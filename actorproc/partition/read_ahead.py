@@ -154,8 +154,8 @@ class ReadAhead:
         """The last sequence. Records out of order would be passed over, or come twice."""
         if (pair := batch.disorder(above)) is not None:
             raise SourceError(
-                f"the source's read() of partition {self._partition} gave sequence {pair[1]} after {pair[0]}: within one "
-                "read() sequences must grow from record to record, from 0"
+                f"the source's read() of partition {self._partition} gave sequence {pair[1]} after {pair[0]}: within "
+                "one read() sequences must grow from record to record, from 0"
             )
         return batch.last if len(batch) else above
 
@@ -204,7 +204,7 @@ class ReadAhead:
     def aside(self) -> Iterator[None]:
         """While a batch waits for its next attempt: small reads are joined, and others may use this partition's memory.
 
-        A batch costs its pauses however small it is. So many small pieces with a bad record each would outrun the handler.
+        A batch costs its pauses however small it is. So small pieces with a bad record each would outrun the handler.
         """
         self._joining = True
         queued, self._queue = self._queue, deque()

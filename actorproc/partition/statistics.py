@@ -8,12 +8,15 @@ from typing import Literal
 from actorproc.records import Cursor
 
 PartitionState = Literal["opening", "running", "draining", "drained", "closing", "released", "waiting"]
-"""`drained`: all that is done is committed, and the source's `read` is still to end. `released`: drained and committed, about to be handed over. `waiting`: it failed, and is started again after a pause."""
+"""- `drained`: everything processed is committed, and the source's `read` has not ended yet.
+- `released`: drained, and about to be handed over.
+- `waiting`: failed, and started again after a pause.
+"""
 
 
 @dataclass(slots=True)
 class PartitionStatistics:
-    """What a partition actor has done since it started here. Times: seconds since 1970 by this host's clock."""
+    """Counters of one partition actor. Times are seconds since 1970 by this host's clock."""
 
     partition: str
     epoch: int

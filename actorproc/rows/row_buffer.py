@@ -1,4 +1,4 @@
-"""Rows that a handler has emitted and that wait for the end of the attempt, turned into columns, then Arrow, as they come."""
+"""Rows that a handler has emitted in an attempt, turned into columns, then into Arrow, as they come."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from actorproc.errors import HandlerMisuse, RowMismatch
 from actorproc.rows.encoder import Row, RowEncoder
 
 PIECE = 512
-"""Rows kept as Python objects: they fit the CPU cache and are fewer than what starts Python's garbage collector (700)."""
+"""Rows kept as Python objects. They fit the CPU cache and are too few to start Python's garbage collector (700)."""
 
 VALUES_AT_ONCE = 50_000
 """Values that may be encoded on the event loop. They take some 5 ms; a hop to a thread would cost more."""

@@ -1,4 +1,4 @@
-"""Tables of rows with `_sequence`, their record's position: kept, joined, put in order, cut."""
+"""Tables with the column `_sequence`: copied, joined, ordered and cut by it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from actorproc.records import SEQUENCE
 
 
 def owned(table: pa.Table) -> pa.Table:
-    """In memory that nobody else writes to: pyarrow takes NumPy's numbers where they are. Text it has copied as it took it."""
+    """A copy that the caller cannot change: pyarrow shares the memory of NumPy's numbers. Text is copied already."""
     columns = [column if _is_text(column.type) else _copied(column) for column in table.columns]
     return pa.Table.from_arrays(columns, schema=table.schema)
 
@@ -36,7 +36,7 @@ def _has_dictionary(kind: pa.DataType) -> bool:
 
 
 def _with_dictionary(array: pa.Array) -> pa.Array:
-    """Written and read: concatenated arrays share their dictionary, if it is the same."""
+    """Through IPC, because concatenated arrays share an equal dictionary."""
     sink = pa.BufferOutputStream()
     batch = pa.RecordBatch.from_arrays([array], names=["copied"])
     with pa.ipc.new_stream(sink, batch.schema) as stream:
@@ -45,7 +45,7 @@ def _with_dictionary(array: pa.Array) -> pa.Array:
 
 
 def in_order(rows: Any) -> Any:
-    """Rows of a table or batch by `_sequence`; those of one record stay as they are."""
+    """The rows of a table or batch ordered by `_sequence`; rows of one record keep their order."""
     column = rows.column(SEQUENCE.name)
     sequences = column.to_numpy()
     if bool(np.all(sequences[1:] >= sequences[:-1])):
@@ -54,15 +54,15 @@ def in_order(rows: Any) -> Any:
 
 
 def joined(tables: list[pa.Table]) -> pa.Table:
-    """All rows in order; those of each table are."""
+    """All rows, ordered by `_sequence`, as each table is."""
     return tables[0] if len(tables) == 1 else in_order(pa.concat_tables(tables))
 
 
 def rows_after(table: pa.Table, sequence: int) -> pa.Table:
-    """Those of the records behind `sequence`."""
+    """The rows of records after `sequence`."""
     return table.filter(pc.greater(table[SEQUENCE.name], sequence))
 
 
 def rows_upto(table: pa.Table, sequence: int) -> pa.Table:
-    """The others."""
+    """The rows of records up to `sequence`."""
     return table.filter(pc.less_equal(table[SEQUENCE.name], sequence))

@@ -54,7 +54,7 @@ def numbers(*values: int | bytes) -> Batch:
 
 
 class Commits:
-    """Takes the place of the committer: `saved` has the numbers, the dead letters and the last sequence of each commit."""
+    """Takes the place of the committer: `saved` has numbers, dead letters and last sequence of each commit."""
 
     def __init__(self, slow: int = 0) -> None:
         self.cursor = Cursor("")

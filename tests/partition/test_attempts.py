@@ -14,7 +14,7 @@ from actorproc.records import Batch
 from tests.partition.running import QUICK, Doubler, Run, column, letters, numbers
 
 
-async def test_a_batch_that_fails_once_is_tried_again_and_leaves_no_rows_of_the_failed_attempt() -> None:
+async def test_a_failed_attempt_leaves_no_rows() -> None:
     class Handler(Doubler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             await super().process(batch, ctx)
@@ -26,7 +26,7 @@ async def test_a_batch_that_fails_once_is_tried_again_and_leaves_no_rows_of_the_
     assert not outcome.letters
 
 
-async def test_a_poison_record_is_tried_max_attempts_times_with_its_batch_and_once_alone() -> None:
+async def test_a_bad_record_is_tried_max_attempts_times_and_once_alone() -> None:
     class Handler(Doubler):
         bad = frozenset({5})
 
@@ -36,7 +36,7 @@ async def test_a_poison_record_is_tried_max_attempts_times_with_its_batch_and_on
     assert letters(outcome)[101]["attempts"] == 5
 
 
-async def test_an_error_of_a_type_that_is_made_anew_each_time_is_not_tried_for_ever() -> None:
+async def test_errors_of_new_classes_of_one_name_count_together() -> None:
     class Handler(PartitionHandler):
         output_schema = "n long"
 
@@ -67,7 +67,7 @@ async def test_a_drain_cuts_the_wait_for_the_next_attempt_short() -> None:
             await run(numbers(1))
 
 
-async def test_a_drain_sits_out_short_pauses_for_a_second_and_no_longer_whatever_on_error_says() -> None:
+async def test_a_drain_sits_out_at_most_a_second_of_pauses() -> None:
     class Patient(Doubler):
         bad = frozenset({1})
 
@@ -96,7 +96,7 @@ async def test_at_most_once_never_shows_a_record_twice() -> None:
     assert sorted(outcome.letters) == [100, 101, 102]
 
 
-async def test_at_most_once_shows_nothing_again_when_a_record_fails_alone_and_then_the_batch() -> None:
+async def test_at_most_once_a_failed_record_and_a_failed_batch_are_not_tried_again() -> None:
     class Handler(Doubler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             self.seen.append([record.json() for record in batch])
@@ -110,7 +110,7 @@ async def test_at_most_once_shows_nothing_again_when_a_record_fails_alone_and_th
     assert causes == ["alone", "all", "all"]
 
 
-async def test_a_drain_waits_out_a_short_pause_so_that_one_bad_record_does_not_cost_the_batch() -> None:
+async def test_a_drain_sits_out_a_short_pause() -> None:
     class Handler(Doubler):
         bad = frozenset({3})
 
@@ -121,7 +121,7 @@ async def test_a_drain_waits_out_a_short_pause_so_that_one_bad_record_does_not_c
 
 
 @pytest.mark.parametrize(("records", "told"), [(1, 2), (2, 3)])
-async def test_only_what_is_tried_again_is_said_to_be(records: int, told: int) -> None:
+async def test_only_retries_are_logged_as_retries(records: int, told: int) -> None:
     class Bad(Doubler):
         bad = frozenset(range(10))
 

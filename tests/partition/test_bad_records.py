@@ -14,7 +14,7 @@ from actorproc.records import Batch
 from tests.partition.running import QUICK, Doubler, Run, column, letters, numbers
 
 
-async def test_records_that_fail_alone_become_dead_letters_and_all_others_are_processed_in_order() -> None:
+async def test_bad_records_become_dead_letters_and_others_are_processed_in_order() -> None:
     class Handler(Doubler):
         bad = frozenset({3, 4, 9})
 
@@ -44,7 +44,7 @@ async def test_a_handler_that_does_not_iterate_is_bisected() -> None:
 
 
 @pytest.mark.parametrize("stop_at", [1, 40, 63])
-async def test_a_handler_that_fails_after_its_loop_or_leaves_it_early_is_bisected_all_the_same(stop_at: int) -> None:
+async def test_a_handler_that_fails_outside_of_its_loop_is_bisected(stop_at: int) -> None:
     class Handler(Doubler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             self.seen.append(batch.sequences)
@@ -85,7 +85,7 @@ async def test_an_unknown_column_is_a_failure_not_a_null() -> None:
     assert "number" in letters(outcome)[101]["error"]["message"]
 
 
-async def test_good_records_behind_a_bad_one_survive_an_outage_that_comes_while_it_is_sought() -> None:
+async def test_good_records_survive_an_outage_while_a_bad_one_is_sought() -> None:
     class Outage(Doubler):
         bad = frozenset({3})
         away = 2
@@ -119,7 +119,7 @@ async def test_records_that_fail_alone_behind_a_bad_one_are_tried_again() -> Non
     assert column(outcome, "n") == [n for n in range(40) if n != 3]
 
 
-async def test_an_error_that_was_tried_often_enough_is_not_tried_again_for_each_bad_record() -> None:
+async def test_a_repeated_error_is_not_retried_for_each_bad_record() -> None:
     class Handler(Doubler):
         bad = frozenset(range(0, 40, 2))
 
@@ -171,7 +171,7 @@ class Panic(BaseException):
         (GeneratorExit, True),
     ],
 )
-async def test_what_is_no_exception_is_its_records_failure_too(raised: type[BaseException], threaded: bool) -> None:
+async def test_a_base_exception_fails_its_record(raised: type[BaseException], threaded: bool) -> None:
     class InThread(PartitionHandler):
         output_schema = "n long"
 

@@ -56,7 +56,7 @@ def sizes_of_batches(seconds: Callable[[int, int], float], records: int = 80_000
 
 
 @pytest.mark.parametrize("settings", [{"max_process_time": 2.0}, {"max_handoff_time": 1.0}])
-def test_a_batch_takes_no_longer_than_what_waits_for_it_has_patience(settings: dict[str, float]) -> None:
+def test_a_batch_takes_a_fraction_of_the_handoff_and_process_times(settings: dict[str, float]) -> None:
     sizes = sizes_of_batches(lambda _, size: size * 1e-3, records=20_000, **settings)
     assert 250 < max(sizes) <= 500, (
         "half a second of work: it was five, so that the batch was given up, again and again"
@@ -64,7 +64,7 @@ def test_a_batch_takes_no_longer_than_what_waits_for_it_has_patience(settings: d
     assert sum(sizes) == 20_000, "each record was handled once"
 
 
-def test_the_first_batches_are_small_and_those_of_a_quick_handler_soon_as_large_as_may_be() -> None:
+def test_batches_of_a_quick_handler_soon_grow_to_the_limit() -> None:
     sizes = sizes_of_batches(lambda _, size: size * 1e-6)
     assert sizes[0] == 10
     assert max(sizes) == 10_000
@@ -73,20 +73,18 @@ def test_the_first_batches_are_small_and_those_of_a_quick_handler_soon_as_large_
 
 
 @pytest.mark.parametrize(("each", "most"), [(0.001, 5000), (0.03, 166), (1.0, 5)])
-def test_a_batch_is_no_more_than_some_seconds_of_work_for_a_handler_that_takes_its_time_for_each_record(
-    each: float, most: int
-) -> None:
+def test_a_batch_is_at_most_some_seconds_of_work_for_a_slow_handler(each: float, most: int) -> None:
     sizes = sizes_of_batches(lambda _, size: size * each, records=20_000 if each < 1 else 1000)
     assert 0.9 * most <= max(sizes[1:]) <= most  # of the first nothing is known
 
 
-def test_a_handler_that_takes_its_time_for_each_batch_gets_large_ones() -> None:
+def test_a_handler_with_a_fixed_cost_per_batch_gets_large_batches() -> None:
     assert max(sizes_of_batches(lambda _, size: 6.0)) == 10_000
     assert max(sizes_of_batches(lambda _, size: 6.0 + size * 0.0001)) == 10_000
     assert 4000 < max(sizes_of_batches(lambda _, size: 6.0 + size * 0.001)) <= 5500
 
 
-def test_what_is_quick_in_small_pieces_does_not_come_as_one_large_batch() -> None:
+def test_small_quick_batches_do_not_lead_to_one_large_batch() -> None:
     """Calls, 32 at once: one takes as long as 32."""
     sizes: list[int] = []
 
@@ -112,12 +110,12 @@ def test_what_is_quick_in_small_pieces_does_not_come_as_one_large_batch() -> Non
 
 
 @pytest.mark.parametrize("seconds", [4.9, 5.05, 5.2])
-def test_a_handler_of_which_each_batch_takes_just_as_long_as_may_be_gets_no_ever_smaller_ones(seconds: float) -> None:
+def test_batches_do_not_shrink_when_their_cost_does_not_depend_on_size(seconds: float) -> None:
     sizes = sizes_of_batches(lambda _, size: seconds + size * 0.0001, 200_000)
     assert max(sizes) > 1000
 
 
-def test_a_slow_beginning_is_forgotten_and_a_service_that_gets_slow_makes_batches_small_again() -> None:
+def test_batch_size_follows_a_service_that_gets_fast_and_slow() -> None:
     def seconds(number: int, size: int) -> float:
         return 3.0 if number == 1 else size * (0.0005 if number < 8 else 0.05)
 

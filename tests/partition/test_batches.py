@@ -28,7 +28,7 @@ async def test_a_plain_def_runs_in_a_thread() -> None:
     assert column(outcome, "main") == [False, False]
 
 
-async def test_rows_of_a_batch_are_gone_with_it_although_an_attempt_failed(collector_off: None) -> None:
+async def test_rows_of_a_batch_are_freed_although_an_attempt_failed(collector_off: None) -> None:
     class Handler(Doubler):
         bad = frozenset({2})
 
@@ -55,9 +55,7 @@ async def test_batches_that_look_alike_are_progress() -> None:
     assert run.processor.progress is None
 
 
-async def test_a_batch_is_forgotten_also_where_rows_hold_their_records_which_the_garbage_collector_does_not_look_at() -> (
-    None
-):
+async def test_a_batch_is_freed_although_rows_hold_its_records() -> None:
     batches: list[weakref.ref[Batch]] = []
 
     class Holding(Doubler):
@@ -110,7 +108,7 @@ class Spoiling(Doubler):
                 ctx.emit(record, {"n": record.sequence})
 
 
-async def test_lists_of_a_batch_that_a_handler_changes_are_no_other_attempts_and_no_dead_letters() -> None:
+async def test_a_handler_that_changes_lists_of_its_batch_affects_no_other_attempt() -> None:
     outcome = await Run(Spoiling())(numbers(0, 1, 2, 3))
     assert column(outcome, "n") == [100, 102, 103]
     assert {sequence: letter["value"] for sequence, letter in letters(outcome).items()} == {101: "1"}

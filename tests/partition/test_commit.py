@@ -18,7 +18,7 @@ from actorproc.records import Batch
 from tests.partition.running import QUICK, Doubler, Run, column, numbers
 
 
-async def test_commit_within_a_batch_saves_up_to_the_record_and_a_later_failure_redoes_only_the_rest() -> None:
+async def test_a_failure_after_a_commit_repeats_only_the_rest_of_the_batch() -> None:
     class Handler(Doubler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             self.seen.append([r.json() for r in batch])
@@ -86,7 +86,7 @@ async def test_a_commit_with_nothing_to_add_to_what_is_committed_saves_nothing()
     assert run.saved == [([1], [], 100)]
 
 
-async def test_what_fails_after_it_was_committed_as_done_is_an_error_and_not_silent() -> None:
+async def test_a_failure_of_a_committed_record_is_logged() -> None:
     class Late(Doubler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             for record in batch:
@@ -100,7 +100,7 @@ async def test_what_fails_after_it_was_committed_as_done_is_an_error_and_not_sil
 
 
 @pytest.mark.parametrize("plain", [False, True])
-async def test_what_fails_after_all_of_the_batch_was_committed_is_an_error_and_not_silent(plain: bool) -> None:
+async def test_a_failure_after_the_batch_was_committed_is_logged(plain: bool) -> None:
     class Late(Doubler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             for record in batch:
@@ -125,9 +125,7 @@ async def test_what_fails_after_all_of_the_batch_was_committed_is_an_error_and_n
 
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("begun", [False, True])
-async def test_a_commit_that_the_handler_does_not_wait_for_neither_loses_nor_repeats_a_row(
-    begun: bool, fails: bool
-) -> None:
+async def test_an_unawaited_commit_loses_and_repeats_no_row(begun: bool, fails: bool) -> None:
     class Hasty(PartitionHandler):
         output_schema = "n long"
         commits: ClassVar[list[asyncio.Task[None]]] = []
@@ -166,7 +164,7 @@ async def test_a_handler_that_has_gone_through_the_batch_commits_all_of_it() -> 
     assert run.saved == [([3, 3], [], 102)]
 
 
-async def test_a_handler_that_makes_all_rows_in_a_loop_and_then_emits_them_commits_all_of_the_batch() -> None:
+async def test_rows_emitted_after_a_loop_are_committed_with_the_batch() -> None:
     class Lists(PartitionHandler):
         output_schema = "n long"
 
@@ -180,7 +178,7 @@ async def test_a_handler_that_makes_all_rows_in_a_loop_and_then_emits_them_commi
     assert run.saved == [([0, 1, 2], [], 102)]
 
 
-async def test_a_record_given_up_at_the_end_needs_no_commit_of_the_handler_which_cannot_make_it() -> None:
+async def test_records_given_up_behind_a_commit_are_committed_with_it() -> None:
     class ByHand(Doubler):
         bad = frozenset({3})
 
@@ -200,7 +198,7 @@ async def test_a_record_given_up_at_the_end_needs_no_commit_of_the_handler_which
     assert run.processor.asked_for(batch, settled=True) == 101
 
 
-async def test_a_plain_handler_that_does_not_wait_for_its_commit_neither_loses_nor_repeats_a_row() -> None:
+async def test_an_unawaited_commit_of_a_plain_handler_loses_and_repeats_no_row() -> None:
     class Hasty(PartitionHandler):
         output_schema = "n long"
 
@@ -230,7 +228,7 @@ async def test_rows_that_a_commit_was_cut_off_from_are_not_lost() -> None:
     assert run.saved == []
 
 
-async def test_rows_that_a_commit_could_not_encode_fail_the_attempt_though_the_handler_catches_the_error() -> None:
+async def test_rows_that_a_commit_could_not_encode_fail_the_attempt() -> None:
     class Swallows(Doubler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             if ctx.attempt == 1:

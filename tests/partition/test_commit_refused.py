@@ -39,7 +39,7 @@ async def test_a_commit_up_to_something_that_is_no_record_is_refused() -> None:
         await Run(Handler())(numbers(1, 2, 3))
 
 
-async def test_letters_of_a_commit_that_is_refused_for_their_number_are_not_kept_for_another_attempt() -> None:
+async def test_a_commit_with_too_many_dead_letters_stops_the_partition() -> None:
     class Losing(PartitionHandler):
         output_schema = "n long"
 

@@ -26,7 +26,7 @@ from actorproc.testing.simulation.loop import run
 from tests.partition.world import Numbers, World, _at_least, eventually
 
 
-async def test_every_record_ends_as_rows_a_dead_letter_or_silence_and_the_checkpoint_says_how_far() -> None:
+async def test_every_record_ends_as_rows_or_dead_letter_and_moves_the_checkpoint() -> None:
     world = World(max_batch_records=7)
     world.feed(100)
     await world.until_end(1)
@@ -37,7 +37,7 @@ async def test_every_record_ends_as_rows_a_dead_letter_or_silence_and_the_checkp
     assert Numbers.closed[-1] is CloseReason.HANDOFF
 
 
-def test_silence_moves_the_checkpoint_alone_and_no_sooner_than_idle_commit_interval() -> None:
+def test_records_without_rows_move_the_checkpoint_after_idle_commit_interval() -> None:
     class Silent(Numbers):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             pass
@@ -55,7 +55,7 @@ def test_silence_moves_the_checkpoint_alone_and_no_sooner_than_idle_commit_inter
     run(main())
 
 
-def test_rows_are_committed_when_they_have_waited_for_commit_interval_and_no_sooner() -> None:
+def test_rows_are_committed_after_commit_interval() -> None:
     async def main() -> None:
         world = World(clock=VirtualClock, commit_interval=5, idle_commit_interval=60)
         world.feed(10)
@@ -146,7 +146,7 @@ async def test_at_most_once_shows_no_record_to_a_second_owner() -> None:
 
 
 @pytest.mark.parametrize("delivery", ["at-least-once", "at-most-once"])
-async def test_what_was_read_before_the_source_failed_is_handled_and_committed(delivery: str) -> None:
+async def test_records_read_before_the_source_failed_are_committed(delivery: str) -> None:
     class Torn(MemorySource):
         async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
             async for chunk in super().read(partition, position):
@@ -166,7 +166,7 @@ async def test_what_was_read_before_the_source_failed_is_handled_and_committed(d
     assert await world.letters() == [5, 15]
 
 
-async def test_at_most_once_silence_is_told_by_the_checkpoint_too() -> None:
+async def test_at_most_once_records_without_rows_move_the_checkpoint() -> None:
     class Silent(Numbers):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             pass
@@ -190,7 +190,7 @@ async def test_output_written_by_one_commit_is_one_file_with_rows_in_order() -> 
     assert schema.remove_metadata().equals(pa.schema([("n", pa.int64()), pa.field("_sequence", pa.int64(), False)]))
 
 
-async def test_a_commit_that_the_handler_cuts_short_is_not_made_again_and_taken_for_another_hosts() -> None:
+async def test_a_commit_that_the_handler_cut_short_is_not_made_again() -> None:
     world = World()
     let_go = anyio.Event()
 

@@ -67,7 +67,7 @@ async def test_too_many_dead_letters_stop_the_partition() -> None:
         await Run(Handler(), settings)(numbers(*range(100)))
 
 
-async def test_dead_letters_that_came_back_and_die_again_do_not_count_towards_the_limit() -> None:
+async def test_replayed_letters_do_not_count_towards_the_limit() -> None:
     class Handler(Doubler):
         bad = frozenset(range(100))
 
@@ -119,7 +119,7 @@ def test_of_an_error_of_any_length_only_its_beginning_is_kept() -> None:
     assert error_text.error_message(endless).endswith("... (1000000 characters)")
 
 
-async def test_a_time_that_no_datetime_can_hold_is_none_and_spoils_no_other_record() -> None:
+async def test_a_time_that_no_datetime_can_hold_is_none() -> None:
     class Handler(Doubler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             for record in batch:
@@ -133,7 +133,7 @@ async def test_a_time_that_no_datetime_can_hold_is_none_and_spoils_no_other_reco
     assert [letter["timestamp"] for letter in found.values()] == ["1970-01-01T00:00:00Z", None, None]
 
 
-async def test_what_is_given_up_or_fails_is_so_with_a_reason_of_the_right_kind() -> None:
+async def test_dead_letter_takes_text_and_fail_takes_an_exception() -> None:
     class Handler(Doubler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             for record in batch:
@@ -149,7 +149,7 @@ async def test_what_is_given_up_or_fails_is_so_with_a_reason_of_the_right_kind()
     }  # fmt: skip
 
 
-async def test_a_handler_that_fails_everything_is_stopped_on_a_short_stream_too_and_after_each_restart() -> None:
+async def test_a_handler_that_fails_everything_is_stopped_after_each_restart() -> None:
     class Broken(Doubler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             raise ValueError("all of it")
@@ -163,7 +163,7 @@ async def test_a_handler_that_fails_everything_is_stopped_on_a_short_stream_too_
 
 
 @pytest.mark.parametrize("call", ["dead_letter", "fail"])
-async def test_to_give_up_a_record_that_is_not_at_hand_is_the_handlers_mistake(call: str) -> None:
+async def test_giving_up_a_record_of_an_earlier_batch_stops_the_partition(call: str) -> None:
     class Late(PartitionHandler):
         output_schema = "n long"
         kept: ClassVar[list[Record]] = []
@@ -181,7 +181,7 @@ async def test_to_give_up_a_record_that_is_not_at_hand_is_the_handlers_mistake(c
         await run(Batch.of("0", [b"7"], [200]))
 
 
-async def test_an_error_that_a_task_group_wraps_is_told_by_its_own_type_and_several_by_their_texts() -> None:
+async def test_a_single_error_of_a_task_group_keeps_its_type() -> None:
     class Grouped(PartitionHandler):
         output_schema = "n long"
         seen: ClassVar[list[type[Exception]]] = []
@@ -215,7 +215,7 @@ async def test_an_error_that_a_task_group_wraps_is_told_by_its_own_type_and_seve
         (lambda ctx, batch: ctx.map(["a key"], anyio.sleep), "str was given in place of a record"),
     ],
 )
-async def test_what_would_be_wrong_whatever_the_record_costs_no_record(call: Any, says: str) -> None:
+async def test_a_wrong_call_stops_the_partition_and_costs_no_record(call: Any, says: str) -> None:
     class Mistaken(PartitionHandler):
         output_schema = "n long"
 

@@ -56,9 +56,7 @@ async def test_a_checkpoint_that_was_deleted_is_found_again_in_the_commits() -> 
     await world.check()
 
 
-async def test_a_commit_and_the_checkpoint_that_were_deleted_are_not_made_anew_with_rows_that_later_commits_have() -> (
-    None
-):
+async def test_a_deleted_commit_is_not_made_again_below_later_ones() -> None:
     world = World()
     await three_commits(world)
     await world.store.delete(world.layout.checkpoint("0"))

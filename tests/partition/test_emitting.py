@@ -26,7 +26,7 @@ async def test_rows_carry_the_sequence_of_their_record() -> None:
 
 
 @pytest.mark.parametrize("row", [{"n": 1}, {"n": "no number"}])
-async def test_a_row_of_another_batch_is_the_handlers_mistake_whether_it_fits_or_not(row: dict[str, Any]) -> None:
+async def test_a_row_for_a_record_of_another_batch_stops_the_partition(row: dict[str, Any]) -> None:
     other = numbers(1, 2, 3)
     attempts = []
 
@@ -139,7 +139,7 @@ async def test_numpy_arrays_that_were_emitted_may_be_used_again() -> None:
     assert column(outcome, "pair") == [[0, 1], [0, 1], [2, 3], [2, 3]]
 
 
-async def test_so_may_those_of_a_dictionary() -> None:
+async def test_the_values_of_an_emitted_dictionary_may_be_used_again() -> None:
     class Reusing(PartitionHandler):
         output_schema = "n long, few array<long>"
         values = np.zeros(3, np.int64)
@@ -157,7 +157,7 @@ async def test_so_may_those_of_a_dictionary() -> None:
 
 
 @pytest.mark.parametrize("given", [pa.nulls(2), pa.array([None, {"deep": {}}]), pa.array([{"deep": None}, None])])
-async def test_a_column_that_is_null_where_the_schema_has_a_struct_with_a_not_null_field_is_written(given: Any) -> None:
+async def test_a_null_struct_with_a_not_null_field_is_written(given: Any) -> None:
     class Handler(PartitionHandler):
         output_schema = "s struct<deep: struct<more: struct<x: int NOT NULL>>>"
 
@@ -169,7 +169,7 @@ async def test_a_column_that_is_null_where_the_schema_has_a_struct_with_a_not_nu
     assert [bool(row["s"]) for row in pq.read_table(io.BytesIO(written)).to_pylist()] == given.is_valid().to_pylist()
 
 
-async def test_no_row_goes_missing_where_nulls_and_misfits_meet_in_a_not_null_column() -> None:
+async def test_nulls_and_misfits_in_a_not_null_column_are_dead_letters() -> None:
     class Handler(PartitionHandler):
         output_schema = "n int NOT NULL"
 
@@ -186,7 +186,7 @@ async def test_no_row_goes_missing_where_nulls_and_misfits_meet_in_a_not_null_co
 
 
 @pytest.mark.parametrize("given", [pa.decimal128(38, 0), pa.decimal256(60, 0)])
-async def test_a_decimal_that_is_too_large_for_its_column_is_refused_whatever_arrow_makes_of_it(given: Any) -> None:
+async def test_a_decimal_too_large_for_its_column_is_a_dead_letter(given: Any) -> None:
     class Handler(PartitionHandler):
         output_schema = "n decimal(38,10)"
 

@@ -20,7 +20,7 @@ async def until(condition: threading.Event) -> None:
             await anyio.sleep(0.001)
 
 
-async def test_a_thread_that_nobody_waits_for_any_more_keeps_its_slot_and_its_partition_until_it_ends() -> None:
+async def test_an_abandoned_thread_keeps_its_slot_and_partition_until_it_ends() -> None:
     threads = HandlerThreads(1, Clock())
     inside, go_on, done = threading.Event(), threading.Event(), list[str]()
 
@@ -113,7 +113,7 @@ async def test_handlers_that_compute_take_turns_and_those_that_wait_do_not(share
 
 
 @pytest.mark.parametrize("others", [0.8, 1.0, 1.2])
-async def test_a_handler_that_computes_takes_turns_however_busy_the_rest_of_the_process_keeps_the_core(
+async def test_a_computing_handler_takes_turns_in_a_busy_process(
     others: float,
 ) -> None:
     clock = Measured(0.1)

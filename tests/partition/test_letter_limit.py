@@ -47,7 +47,7 @@ def too_many(failed: set[int], records: int, share: float, window: int) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_it_stops_exactly_when_a_window_has_too_many_in_whatever_order_they_are_found(seed: int) -> None:
+def test_the_limit_does_not_depend_on_the_order_of_failures(seed: int) -> None:
     random, stopped = Random(seed), 0
     for _ in range(30):
         window, share = random.choice([20, 150, 300]), random.choice([0.05, 0.2, 0.5])
@@ -76,7 +76,7 @@ def test_a_limit_of_one_never_stops() -> None:
     assert not stops(limit, [*range(2999, 1500, -1), *range(1501)])
 
 
-def test_records_that_failed_before_a_stop_do_not_count_when_they_are_processed_again() -> None:
+def test_failures_before_a_stop_are_forgotten_when_processed_again() -> None:
     limit = DeadLetterLimit(Settings())
     limit.begin(records(0, 80))
     assert stops(limit, list(range(80)))

@@ -9,7 +9,7 @@ from actorproc.records import Batch, Record
 from tests.partition.running import QUICK, Doubler, Run, column, letters, numbers
 
 
-async def test_map_makes_an_exception_the_failure_of_its_record_and_keeps_order() -> None:
+async def test_map_fails_records_alone_and_keeps_their_order() -> None:
     class Handler(Doubler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             async def work(record: Record) -> int:
@@ -43,7 +43,7 @@ async def test_commit_stops_short_of_records_that_map_still_works_on() -> None:
     assert all(upto < 101 or 2 in rows or index for index, (rows, _, upto) in enumerate(run.saved))
 
 
-async def test_an_exit_within_map_is_the_failure_of_its_record_and_does_not_end_the_host() -> None:
+async def test_an_exit_within_map_fails_its_record() -> None:
     class Handler(Doubler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             async def leave(record: Record) -> None:
@@ -55,7 +55,7 @@ async def test_an_exit_within_map_is_the_failure_of_its_record_and_does_not_end_
     assert list((await Run(Handler())(numbers(*range(5)))).letters) == [103]
 
 
-async def test_the_reason_of_a_record_that_failed_is_its_first_also_where_none_is_emitted_for_it() -> None:
+async def test_a_failed_record_keeps_its_first_reason() -> None:
     class Emits(Doubler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             for record, row in zip(batch, await ctx.map(batch, self.work), strict=True):
@@ -71,7 +71,7 @@ async def test_the_reason_of_a_record_that_failed_is_its_first_also_where_none_i
     assert letters(outcome)[101]["error"]["message"] == "price service says no"
 
 
-async def test_a_map_within_a_map_does_not_free_the_record_that_the_outer_one_still_works_on() -> None:
+async def test_an_inner_map_does_not_finish_the_record_of_the_outer_one() -> None:
     class Nested(Doubler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             async def parse(record: Record) -> int:

@@ -33,7 +33,7 @@ async def test_a_handler_may_give_a_map_only_so_much_time() -> None:
 
 
 class CutOff(Doubler):
-    """Maps a batch, which is cut off while the calls for 3 and those behind it have emitted a row and wait for another."""
+    """Maps a batch and is cut off while the calls for 3 and later numbers have emitted a row and wait."""
 
     async def process(self, batch: Batch, ctx: PartitionContext) -> None:
         with anyio.CancelScope() as self.scope:
@@ -49,9 +49,7 @@ class CutOff(Doubler):
     async def then(self, batch: Batch, ctx: PartitionContext) -> None: ...
 
 
-async def test_records_that_a_map_was_cut_off_from_have_failed_each_alone_and_what_was_emitted_for_them_is_dropped() -> (
-    None
-):
+async def test_unfinished_records_of_a_map_that_was_cut_off_have_failed_alone() -> None:
     class Once(CutOff):
         async def work(self, record: Record, ctx: PartitionContext) -> None:
             if ctx.attempt == 1 or record.json() == 4:
@@ -65,7 +63,7 @@ async def test_records_that_a_map_was_cut_off_from_have_failed_each_alone_and_wh
     assert "ctx.map was cut off before its call for this record had ended" in letters(outcome)[103]["error"]["message"]
 
 
-async def test_a_time_limit_of_asyncio_that_the_handler_catches_cuts_a_map_off_likewise() -> None:
+async def test_a_time_limit_of_asyncio_cuts_a_map_off() -> None:
     class Timed(Doubler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             with contextlib.suppress(TimeoutError):
@@ -104,7 +102,7 @@ async def test_a_commit_stops_short_of_records_that_a_map_was_cut_off_from() -> 
 
 
 @pytest.mark.parametrize("where", ["within the call", "again"])
-async def test_a_record_is_done_though_no_row_came_of_it_where_a_later_call_or_the_one_around_has_ended(
+async def test_a_later_or_outer_map_finishes_a_record_that_was_cut_off(
     where: str,
 ) -> None:
     async def forever(record: Record) -> None:

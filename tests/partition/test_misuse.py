@@ -18,7 +18,7 @@ from tests.partition.running import QUICK, Doubler, Run, letters, numbers
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 @pytest.mark.parametrize("threaded", [False, True])
-async def test_a_map_that_is_not_awaited_is_the_handlers_mistake_and_no_record_is_done(threaded: bool) -> None:
+async def test_a_map_that_is_not_awaited_stops_the_partition(threaded: bool) -> None:
     async def work(record: Record) -> None: ...
 
     class Awaits(Doubler):
@@ -35,7 +35,7 @@ async def test_a_map_that_is_not_awaited_is_the_handlers_mistake_and_no_record_i
         await Run(Plain() if threaded else Awaits())(numbers(1, 2))
 
 
-async def test_a_map_that_the_handler_leaves_running_is_its_mistake_for_the_records_are_not_done() -> None:
+async def test_a_map_that_is_left_running_stops_the_partition() -> None:
     go_on, tasks = anyio.Event(), []
 
     async def work(record: Record) -> int:
@@ -54,7 +54,7 @@ async def test_a_map_that_the_handler_leaves_running_is_its_mistake_for_the_reco
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
-async def test_a_handler_that_fails_beside_a_map_that_it_did_not_await_fails_with_its_own_error() -> None:
+async def test_a_failure_beside_an_unawaited_map_keeps_its_own_error() -> None:
     async def work(record: Record) -> None: ...
 
     class Handler(Doubler):
@@ -67,7 +67,7 @@ async def test_a_handler_that_fails_beside_a_map_that_it_did_not_await_fails_wit
 
 
 @pytest.mark.parametrize("where", ["task group", "map"])
-async def test_a_mistake_of_the_handler_is_found_in_a_group_of_errors_too(where: str) -> None:
+async def test_a_misuse_is_found_in_a_group_of_errors(where: str) -> None:
     class Mistaken(Doubler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             async def emit(record: Record) -> None:
@@ -85,7 +85,7 @@ async def test_a_mistake_of_the_handler_is_found_in_a_group_of_errors_too(where:
 
 
 @pytest.mark.parametrize("plain", [False, True])
-async def test_threads_of_the_handlers_own_that_emit_at_once_and_keep_it_to_themselves_stop_the_partition(
+async def test_threads_that_emit_at_once_stop_the_partition(
     plain: bool,
 ) -> None:
     def beside(ctx: PartitionContext, batch: Batch) -> None:
@@ -110,7 +110,7 @@ async def test_threads_of_the_handlers_own_that_emit_at_once_and_keep_it_to_them
 
 
 @pytest.mark.parametrize("give", ["work, batch", "batch, coroutine"])
-async def test_a_map_without_a_function_is_the_handlers_mistake(give: str) -> None:
+async def test_a_map_without_a_function_stops_the_partition(give: str) -> None:
     async def work(record: Record) -> None: ...
 
     class Wrong(Doubler):
@@ -129,7 +129,7 @@ async def test_a_map_without_a_function_is_the_handlers_mistake(give: str) -> No
 
 
 @pytest.mark.parametrize("threaded", [False, True])
-async def test_rows_that_process_returns_are_an_error_and_not_passed_over(threaded: bool) -> None:
+async def test_rows_that_process_returns_stop_the_partition(threaded: bool) -> None:
     class Returning(PartitionHandler):
         output_schema = "n long"
 
@@ -146,7 +146,7 @@ async def test_rows_that_process_returns_are_an_error_and_not_passed_over(thread
         await Run(Threaded() if threaded else Returning())(numbers(7))
 
 
-async def test_a_plain_process_that_returns_a_coroutine_has_not_processed_anything() -> None:
+async def test_a_plain_process_that_returns_a_coroutine_stops_the_partition() -> None:
     class Wrapped(Doubler):
         def process(self, batch: Batch, ctx: PartitionContext) -> Any:
             return super().process(batch, ctx)
@@ -161,7 +161,7 @@ class Reading(NamedTuple):
 
 @pytest.mark.parametrize("row", [{"n": 1}, (1, 100, b"x"), Reading(100)])
 @pytest.mark.parametrize("call", ["emit", "emit_many", "emit_each"])
-async def test_a_row_given_in_place_of_the_record_is_said_to_be_one(call: str, row: object) -> None:
+async def test_a_row_in_place_of_the_record_is_named(call: str, row: object) -> None:
     class Swapped(PartitionHandler):
         output_schema = "n long"
 
@@ -185,7 +185,7 @@ async def test_a_row_given_in_place_of_the_record_is_said_to_be_one(call: str, r
         lambda ctx, record, batch: ctx.fail(record, ValueError()),
     ],
 )
-async def test_a_record_of_another_partition_is_not_taken_for_the_one_of_this_with_its_sequence(
+async def test_a_record_of_another_partition_is_refused(
     say: Callable[[PartitionContext, Record, Batch], None],
 ) -> None:
     class Shared(PartitionHandler):
@@ -200,7 +200,7 @@ async def test_a_record_of_another_partition_is_not_taken_for_the_one_of_this_wi
         await Run(Shared())(numbers(7))
 
 
-async def test_a_mistake_in_the_handler_gives_no_record_up_but_at_most_once_where_they_would_be_lost() -> None:
+async def test_a_misuse_gives_up_records_only_at_most_once() -> None:
     class Undeclared(PartitionHandler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             for record in batch:
@@ -212,7 +212,7 @@ async def test_a_mistake_in_the_handler_gives_no_record_up_but_at_most_once_wher
     assert sorted(outcome.letters) == [100, 101]
 
 
-async def test_a_plain_function_given_to_map_is_a_mistake_and_no_records_failure() -> None:
+async def test_a_plain_function_given_to_map_stops_the_partition() -> None:
     class Plain(PartitionHandler):
         output_schema = "n long"
 

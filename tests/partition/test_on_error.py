@@ -55,7 +55,7 @@ async def test_on_error_may_stop_the_partition() -> None:
         await Run(Handler())(numbers(1))
 
 
-async def test_what_on_error_says_of_one_record_is_not_applied_to_another() -> None:
+async def test_a_decision_applies_to_its_record_alone() -> None:
     class Choosing(Doubler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             for record in batch:
@@ -74,7 +74,7 @@ async def test_what_on_error_says_of_one_record_is_not_applied_to_another() -> N
 
 
 @pytest.mark.parametrize("verdict", ["skip", ZeroDivisionError("of on_error")])
-async def test_on_error_that_fails_or_says_nothing_sensible_stops_the_partition_by_name(verdict: Any) -> None:
+async def test_a_failing_on_error_stops_the_partition(verdict: Any) -> None:
     class Handler(Doubler):
         bad = frozenset({7})
 
@@ -94,18 +94,18 @@ class Misspelt(Doubler):
         return "skip"
 
 
-async def test_an_on_error_that_returns_something_else_stops_the_partition_and_says_what_is_allowed() -> None:
+async def test_a_wrong_result_of_on_error_stops_the_partition() -> None:
     with pytest.raises(errors.HandlerError, match=r"on_error returned 'skip'; allowed are Decision\.RETRY.*2 is bad"):
         await Run(Misspelt())(numbers(1, 2, 3))
 
 
-async def test_an_on_error_that_returns_something_else_loses_nothing_at_most_once() -> None:
+async def test_a_wrong_result_of_on_error_loses_nothing_at_most_once() -> None:
     outcome = await Run(Misspelt(), QUICK.model_copy(update={"delivery": "at-most-once"}))(numbers(1, 2, 3))
     assert sorted(outcome.letters) == [100, 101, 102]
 
 
 @pytest.mark.parametrize("stops", ["returns", "raises"])
-async def test_at_most_once_a_stop_would_lose_the_batch_so_its_records_become_dead_letters(stops: str) -> None:
+async def test_at_most_once_a_stop_makes_dead_letters(stops: str) -> None:
     class Stopping(Doubler):
         bad = frozenset({2})
 
@@ -120,7 +120,7 @@ async def test_at_most_once_a_stop_would_lose_the_batch_so_its_records_become_de
     assert sorted(outcome.letters) == [100, 101, 102]
 
 
-async def test_many_skipped_records_are_told_now_and_then() -> None:
+async def test_skipped_records_are_logged_now_and_then() -> None:
     class Skipping(Doubler):
         bad = frozenset(range(50))
 

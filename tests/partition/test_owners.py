@@ -1,4 +1,4 @@
-"""Owners of a partition, one after another and two at once: what the next one finds, and what the loser of a race does."""
+"""Owners of a partition, one after another and two at once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_a_killed_owner_loses_nothing_and_the_next_one_repeats_no_row() ->
     await world.check()
 
 
-def test_no_commit_is_earlier_than_the_one_before_it_whatever_the_clocks_of_its_hosts_say() -> None:
+def test_commit_times_grow_whatever_the_clocks_of_the_hosts() -> None:
     """Whether the owner before was drained, so that a checkpoint has passed its commits, or killed."""
 
     async def main() -> None:
@@ -77,7 +77,7 @@ def test_a_clock_that_is_a_year_ahead_dates_its_own_commits_and_none_after_them(
     run(main(), seed=0)
 
 
-async def test_of_two_owners_at_once_one_learns_at_its_next_commit_that_it_lost_and_leaves_nothing() -> None:
+async def test_the_loser_of_two_owners_is_fenced_at_its_next_commit() -> None:
     world = World(commit_rows=1)
     lost: list[Exception] = []
 
@@ -118,7 +118,7 @@ async def test_an_earlier_epoch_is_refused_at_the_door() -> None:
     actor.close()
 
 
-async def test_dead_letters_of_a_commit_whose_owner_died_before_publishing_are_published_by_the_next() -> None:
+async def test_the_next_owner_publishes_dead_letters_of_a_dead_one() -> None:
     world = World(commit_rows=1)
     world.feed(10)
     await world.until_end(1)

@@ -6,7 +6,7 @@ from actorproc.partition.read_ahead import Read
 from actorproc.records import Batch, Cursor
 
 
-def test_the_first_part_of_what_was_read_leads_no_further_than_where_reading_all_of_it_began() -> None:
+def test_the_first_part_of_a_split_read_resumes_at_its_start() -> None:
     """Or what a commit between both leads to would pass the second part over."""
     whole = Read([Batch.of("0", [b"x"] * 10, range(10))], "before", Cursor("behind", 9), at_end=True)
     first, rest = whole.split(3)

@@ -97,7 +97,7 @@ def test_without_pauses_each_page_is_a_batch() -> None:
 
 
 @pytest.mark.parametrize("end", [End("300", 299 * 3), End("unknown", None)])
-def test_what_leads_up_to_the_end_that_is_waited_for_does_not_share_a_batch_with_what_comes_after_it(end: End) -> None:
+def test_records_after_the_awaited_end_are_not_joined_with_earlier_ones(end: End) -> None:
     class Poisoned(Fails):
         def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
             return Decision.STOP if failed.last >= 300 * 3 else None

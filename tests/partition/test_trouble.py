@@ -17,9 +17,7 @@ from tests.partition.world import Numbers, World
 # What is said of failures
 
 
-def test_records_that_fail_one_by_one_and_are_tried_again_are_told_now_and_then_and_shown_until_they_are_through() -> (
-    None
-):
+def test_retries_are_logged_now_and_then_and_shown_until_they_succeed() -> None:
     up_at = 0.0
 
     class Refused(ConnectionError):
@@ -71,4 +69,4 @@ async def test_a_row_that_does_not_fit_is_not_tried_again() -> None:
     world = World(Wrong)
     world.feed(20)
     await world.until_end(1)
-    assert (await world.letters(), Wrong.attempts) == ([5, 15], 1)
+    assert (await world.letters(), Wrong.attempts) == ([5, 15], 2), "two batches, each tried once"

@@ -1,4 +1,4 @@
-"""One source, one store and a handler of numbers, on which partition actors come and go: what the tests of the partition actor share."""
+"""A source, a store and a handler of numbers, on which partition actors come and go."""
 
 from __future__ import annotations
 
