@@ -91,7 +91,8 @@ async def _measure(partitions: int, hosts: int, intervals: int) -> Idle:
         clock = VirtualClock(index)
         stores.append((Store(container, clock=clock), Store(log, clock=clock)))
         processor = Processor(
-            Keep, name="cost", host=f"host-{index}", container=stores[-1][0], source=LogSource(stores[-1][1], clock=clock),
+            Keep, name="cost", host=f"host-{index}", container=stores[-1][0],
+            source=LogSource(stores[-1][1], clock=clock),
             settings=settings, clock=clock, nudges=board.connect(),
         )  # fmt: skip
         processors.append(processor)

@@ -207,7 +207,8 @@ def _print(console: Console, diaries: dict[str, list[Note]], stopped: float, par
     ):
         longest = f"{max(found):.3f}" if bar is None else _coloured(max(found), bar, "")
         table.add_row(
-            what, str(len(found)), f"{statistics.median(found):.3f}", f"{_p99(found):.3f}", longest, f"< {bar:g}" if bar else ""
+            what, str(len(found)), f"{statistics.median(found):.3f}", f"{_p99(found):.3f}", longest,
+            f"< {bar:g}" if bar else "",
         )  # fmt: skip
     console.print(table)
     console.print(
@@ -233,7 +234,7 @@ def moves(old: list[Note], new: list[Note], since: float) -> Moves:
 
 
 def longest_gaps(notes: list[Note], partitions: Collection[str], since: float, until: float) -> list[float]:
-    """The longest time of each partition from one batch to the next, of those that had some of it between the two moments."""
+    """The longest time from batch to batch of each partition, as far as it was between the two moments."""
     longest: dict[str, float] = {}
     last: dict[str, float] = {}
     for note in _batches(notes):

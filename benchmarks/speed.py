@@ -198,7 +198,8 @@ async def make_log(log: Path, events: int) -> None:
             values = [
                 orjson.dumps(
                     {
-                        "id": i, "carrier": draw.choice(["AA", "UA", "DL", "B6"]), "origin": draw.choice(["JFK", "EWR", "LGA"]),
+                        "id": i, "carrier": draw.choice(["AA", "UA", "DL", "B6"]),
+                        "origin": draw.choice(["JFK", "EWR", "LGA"]),
                         "dest": "LAX", "minutes": float(draw.randint(-20, 300)), "tail": f"N{draw.randint(1, 4000)}",
                         "hour": "2013-01-01T05:00:00Z",
                     }
@@ -261,7 +262,8 @@ def run(events: int = 400_000, rounds: int = 5) -> None:
             title=f"{events:,} JSON events, {PARTITIONS} partitions, folder store, one core, median of {rounds}"
         )
         for heading in (
-            "handler", "events/s", "bare loop, events/s", "ratio", "lowest, highest", "of CPU", "without start, stop", "bar"
+            "handler", "events/s", "bare loop, events/s", "ratio", "lowest, highest", "of CPU", "without start, stop",
+            "bar",
         ):  # fmt: skip
             table.add_column(heading, justify="left" if heading == "handler" else "right")
         for title, work, bare, bar in CASES:

@@ -108,7 +108,8 @@ def run(events: int = 2_000_000, rounds: int = 3) -> None:
             title,
             f"{statistics.median(idle.wall for idle, _ in found):.1f}", f"{seconds:.1f}",
             f"{statistics.median(one / own for one, own in zip(alone, working, strict=True)):.2f}",
-            f"{events / seconds:,.0f}", f"{events / cpu:,.0f}", " + ".join(f"{100 * rows / events:.0f}" for rows in shares),
+            f"{events / seconds:,.0f}", f"{events / cpu:,.0f}",
+            " + ".join(f"{100 * rows / events:.0f}" for rows in shares),
         )  # fmt: skip
     console.print(table)
     console.print(

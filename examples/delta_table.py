@@ -25,8 +25,8 @@ SETTINGS = {
 
 
 def append(rows: DataFrame) -> DataStreamWriter:
-    """Each micro-batch becomes one commit of the table. It names the query (by its checkpoint) and the batch, so a batch
-    that is repeated after a crash adds nothing."""
+    """Each micro-batch becomes one commit of the table. It names the query (by its checkpoint) and the batch, so a
+    batch that is repeated after a crash adds nothing."""
     return rows.writeStream.format("delta").option("path", TABLE).option("mergeSchema", "true")
 
 

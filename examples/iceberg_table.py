@@ -30,8 +30,8 @@ SETTINGS = {
 
 
 def append(rows: DataFrame) -> DataStreamWriter:
-    """Each micro-batch becomes one snapshot of the table. It names the query (by its checkpoint) and the batch, so a batch
-    that is repeated after a crash adds nothing."""
+    """Each micro-batch becomes one snapshot of the table. It names the query (by its checkpoint) and the batch, so a
+    batch that is repeated after a crash adds nothing."""
     # Iceberg reserves the name `_partition`.
     rows = rows.withColumnRenamed("_partition", "source_partition")
     rows.sparkSession.sql(f"CREATE TABLE IF NOT EXISTS {TABLE} ({rows.schema.toDDL()}) USING iceberg")

@@ -117,7 +117,8 @@ async def _print(found: Compaction, name: str, *, dry_run: bool, all_done: bool)
     elif found.files_before:
         console.print(f"{before} of {name} became {after}, with {counted(found.rows, 'row')}{swept}", markup=False)
         console.print(
-            "`actorproc trim --yes` deletes the originals after an hour, and also rows that every reader has passed: see docs/retention.md",
+            "`actorproc trim --yes` deletes the originals after an hour, and also rows that every reader has passed: "
+            "see docs/retention.md",
             markup=False,
         )
     else:

@@ -66,9 +66,9 @@ class Checkpoint:
                     return
                 if await has_begun(checkpoint):
                     raise UsageError(
-                        f"the checkpoint {self.url} belongs to a query that writes to {bound}: {target} would miss "
-                        "all rows that it has already written. Give the new target a new checkpoint, and it gets all "
-                        f"rows; or delete {TARGET_KEY} in the checkpoint, and it gets new rows only"
+                        f"the checkpoint {self.url} belongs to a query that writes to {bound}: {target} would miss all "
+                        "rows that were written before. Give the new target a new checkpoint, and it gets all rows; "
+                        f"or delete {TARGET_KEY} in the checkpoint, and it gets new rows only"
                     )
             await checkpoint.put(TARGET_KEY, QueryTarget(target=target).to_json())
 

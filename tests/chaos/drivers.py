@@ -46,7 +46,7 @@ minute."""
 
 SPARKS_OWN = (
     "Python worker failed to connect back",  # the machine was so busy that it took more than ten seconds to start
-    "Task serialization failed: java.lang.IllegalStateException: Illegal size",  # of a Scala collection that changes meanwhile
+    "Task serialization failed: java.lang.IllegalStateException: Illegal size",  # a Scala collection changed meanwhile
 )
 """Errors by which Spark ends a query, now and then, that nobody struck."""
 

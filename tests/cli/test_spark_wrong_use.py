@@ -190,7 +190,8 @@ def test_without_pyspark_one_line_names_the_extra(folder: Path, state: Path, who
     ended = actorproc(*command, "--container", state / "state", cwd=folder, env=environment)
     assert ended.returncode == 2
     assert ended.stderr == (
-        "error: actorproc.spark needs PySpark 4.1, 4.2 or 4.3: install the extra 'spark': pip install '.[spark]' in the checkout, "
+        "error: actorproc.spark needs PySpark 4.1, 4.2 or 4.3: install the extra 'spark': "
+        "pip install '.[spark]' in the checkout, "
         "or as actorproc itself was installed\n"
     )
 

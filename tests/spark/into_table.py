@@ -1,7 +1,7 @@
 """A driver that runs an example of a table, in a process that may be killed.
 
 python -m tests.spark.into_table MODULE CONTAINER CHECKPOINT forever    the stream, until it is killed
-python -m tests.spark.into_table MODULE CONTAINER CHECKPOINT rest       what is left; then the table's rows on stdout, as JSON
+python -m tests.spark.into_table MODULE CONTAINER CHECKPOINT rest     the rest; then the table's rows on stdout, as JSON
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A sink that is exactly once as long as a micro-batch that is run again has the same rows: a file for each batch.
 
-python -m tests.spark.sink CONTAINER CHECKPOINT FOLDER BATCH     a stream that kills itself, and its Java, in batch BATCH
+python -m tests.spark.sink CONTAINER CHECKPOINT FOLDER BATCH     a stream that kills itself and Java in BATCH
 """
 
 from __future__ import annotations

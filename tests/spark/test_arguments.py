@@ -19,7 +19,8 @@ S3 = Settings.load(s3_endpoint="http://127.0.0.1:9000", s3_access_key="user", s3
 def arguments(**options: Any) -> SparkArguments:
     given: dict[str, Any] = {
         "function": "app:late", "name": "Delays", "container": "state", "checkpoint": "/spark/c", "to": "console",
-        "path": None, "mode": None, "options": {}, "trigger": "10s", "max_rows": None, "max_files": None, "columns": None,
+        "path": None, "mode": None, "options": {}, "trigger": "10s", "max_rows": None, "max_files": None,
+        "columns": None,
         "native": False, "master": None, "remote": None, "packages": [], "conf": {}, "max_failures": 10,
         "stop_within": "30s", "wait": "0s",
     }  # fmt: skip

@@ -40,8 +40,10 @@ class Everything(Numbers):
                 ctx.emit(record, {"i64": record.sequence})
                 continue
             row = {
-                "b": True, "i8": -8, "i16": 16, "i32": -32, "i64": record.sequence, "f32": 0.5, "f64": -0.25, "s": "grün",
-                "raw": b"\xff\x00", "day": time.date(), "at": time, "local": time.replace(tzinfo=None), "amount": Decimal("12.345"),
+                "b": True, "i8": -8, "i16": 16, "i32": -32, "i64": record.sequence, "f32": 0.5, "f64": -0.25,
+                "s": "grün",
+                "raw": b"\xff\x00", "day": time.date(), "at": time, "local": time.replace(tzinfo=None),
+                "amount": Decimal("12.345"),
                 "list": [{"a": 1, "b": None}, {"a": 2, "b": "x"}], "map": {"k": 1, "l": None},
                 "dotted.name": {"inner.name": time},
             }  # fmt: skip

@@ -167,7 +167,8 @@ def test_a_checkpoint_beside_the_processors_folder_is_accepted(url: str) -> None
     check_outside("--checkpoint", url, "file:///data/state", "Delays", S3)
 
 
-PYTHON = """[STREAM_FAILED] Query [id = 0c6b, runId = 2a23] terminated with exception: [PYTHON_EXCEPTION] An exception was \
+PYTHON = """[STREAM_FAILED] Query [id = 0c6b, runId = 2a23] terminated with exception: \
+[PYTHON_EXCEPTION] An exception was \
 thrown from the Python worker: Traceback (most recent call last):
   File "/venv/site-packages/pyspark/worker.py", line 3, in main
     process()
@@ -211,7 +212,8 @@ def test_frames_of_spark_and_actorproc_are_removed(file: str) -> None:
 
 
 def test_a_java_error_is_cut_to_its_first_line() -> None:
-    text = "[STREAM_FAILED] Query [id = a, runId = b] terminated with exception: Job aborted: no space SQLSTATE: XXKST\n=== x"
+    failed = "[STREAM_FAILED] Query [id = a, runId = b] terminated with exception: "
+    text = f"{failed}Job aborted: no space SQLSTATE: XXKST\n=== x"
     assert shorten(text) == "Job aborted: no space"
 
 
