@@ -88,7 +88,7 @@ async def opened_totals(container: object) -> dict[str, float]:
     return handler.totals  # type: ignore[attr-defined, no-any-return]
 
 
-async def test_the_example_of_state_goes_on_from_its_rows_and_does_not_begin_without_them(tmp_path: Path) -> None:
+async def test_the_state_example_continues_from_its_rows(tmp_path: Path) -> None:
     output = claimed(tmp_path)
     for number in range(3):
         pq.write_table(
@@ -103,7 +103,7 @@ async def test_the_example_of_state_goes_on_from_its_rows_and_does_not_begin_wit
         await opened_totals(tmp_path)
 
 
-async def test_the_example_of_keys_asks_once_for_each_and_fails_the_records_of_one_alone() -> None:
+async def test_the_keys_example_asks_once_per_key() -> None:
     asked: list[bytes | None] = []
 
     class Asking(handlers()["PerKey"]):  # type: ignore[misc]

@@ -184,7 +184,7 @@ async def test_a_generator_that_fails_midway_leaves_no_row() -> None:
     assert result.letters[101]["error"]["message"] == "too far"
 
 
-async def test_an_async_process_record_overlaps_as_far_as_allowed_and_keeps_the_order() -> None:
+async def test_async_records_overlap_and_keep_their_order() -> None:
     class Waiting(RecordHandler):
         output_schema = "n int"
         concurrency = 4
@@ -216,7 +216,7 @@ async def test_an_async_process_record_overlaps_as_far_as_allowed_and_keeps_the_
 
 
 @pytest.mark.parametrize("style", ["plain", "async"])
-async def test_committing_from_within_is_refused_as_the_row_is_not_emitted_yet(style: str) -> None:
+async def test_commit_inside_process_record_is_refused(style: str) -> None:
     class Committing(RecordHandler):
         output_schema = "n int"
 
@@ -253,7 +253,7 @@ def test_an_async_generator_is_refused_where_it_is_defined() -> None:
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("awaited", [False, True])
-async def test_a_coroutine_in_place_of_rows_is_the_handlers_mistake_and_no_records_failure(awaited: bool) -> None:
+async def test_a_coroutine_in_place_of_rows_is_misuse(awaited: bool) -> None:
     async def later(record: Record) -> dict[str, Any]:
         return {"n": 1}
 
@@ -312,7 +312,7 @@ async def test_a_tuple_is_one_row_and_a_list_of_them_several() -> None:
 
 
 @pytest.mark.parametrize("typed", [False, True])
-async def test_of_thousands_of_records_those_that_fail_do_so_alone_and_know_their_record(typed: bool) -> None:
+async def test_records_fail_alone_among_thousands(typed: bool) -> None:
     def row(handler: RecordHandler[Any], n: int) -> Any:
         if n % 1000 == 999:
             raise ValueError(f"{n} at {handler.record.sequence}")
@@ -338,7 +338,7 @@ async def test_of_thousands_of_records_those_that_fail_do_so_alone_and_know_thei
     }
 
 
-async def test_rows_that_come_lazily_of_what_is_awaited_know_their_record_too() -> None:
+async def test_lazy_rows_of_async_records_know_their_record() -> None:
     class Lazy(RecordHandler[int]):
         output_schema = "n int"
         concurrency = 2
@@ -362,7 +362,7 @@ async def test_rows_that_come_lazily_know_their_record_too(lazy: bool) -> None:
 
 
 @pytest.mark.parametrize("concurrency", [0, -1, 2.5, True, "8"])
-def test_a_concurrency_that_is_none_is_refused_as_the_class_is_made(concurrency: Any) -> None:
+def test_a_wrong_concurrency_is_refused_at_definition(concurrency: Any) -> None:
     with pytest.raises(HandlerDefinitionError, match=r"Wrong\.concurrency = .*: a whole number, 1 or more"):
         type("Wrong", (Failing,), {"concurrency": concurrency})
 

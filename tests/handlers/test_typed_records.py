@@ -117,9 +117,7 @@ async def test_a_value_that_does_not_fit_fails_alone_and_says_why(style: str) ->
     assert [row["n"] for row in result.rows] == [n for n in range(600) if given[n] not in UNFIT]
 
 
-async def test_an_on_error_of_ones_own_decides_about_values_that_do_not_fit_and_what_else_fails_is_tried_again() -> (
-    None
-):
+async def test_on_error_decides_about_values_that_do_not_fit() -> None:
     asked: list[tuple[str, int]] = []
 
     class Choosing(Numbers):
@@ -139,7 +137,7 @@ async def test_an_on_error_of_ones_own_decides_about_values_that_do_not_fit_and_
     assert [row["n"] for row in result.rows] == [3]
 
 
-async def test_a_handler_with_a_process_of_its_own_is_asked_about_errors_as_any_other() -> None:
+async def test_on_error_is_called_for_a_subclass_with_its_own_process() -> None:
     class Own(Numbers):
         def process(self, batch: Batch, ctx: PartitionContext) -> None:
             raise ValueError("always")
@@ -158,7 +156,7 @@ class Known(msgspec.Struct):
 
 
 @pytest.mark.parametrize("style", ["plain", "async"])
-async def test_what_the_types_own_code_raises_is_that_records_failure_and_no_other_is_tried_again(style: str) -> None:
+async def test_an_error_of_the_types_own_code_fails_its_record_only(style: str) -> None:
     seen: list[int] = []
 
     class Plain(RecordHandler[Known]):
@@ -177,7 +175,7 @@ async def test_what_the_types_own_code_raises_is_that_records_failure_and_no_oth
     assert [row["n"] for row in result.rows] == sorted(seen) == [n for n in range(4_800) if n != 4_700]
 
 
-async def test_what_two_values_give_together_is_never_taken_for_two_rows() -> None:
+async def test_two_values_never_merge_into_other_rows() -> None:
     for empty in (b"", b"{"):
         result = await run(Numbers, [b'{"n": 1}{"n": 2}', empty, b'{"n": 3}'])
         assert [(row["_sequence"], row["n"]) for row in result.rows] == [(102, 3)]
@@ -260,7 +258,7 @@ async def test_a_generic_base_may_leave_the_type_to_its_subclasses() -> None:
     assert [row["n"] for row in (await run(Plain, [b"7"])).rows] == [7]
 
 
-def test_a_type_that_no_json_becomes_is_refused_where_the_handler_is_defined() -> None:
+def test_a_type_without_json_form_is_refused_at_definition() -> None:
     with pytest.raises(
         HandlerDefinitionError, match=r"Wrong: JSON cannot be parsed into .*Give RecordHandler\[\.\.\.\] a msg"
     ):
@@ -286,7 +284,7 @@ class Chain(msgspec.Struct):
 
 
 @pytest.mark.parametrize("kind", [NoStruct, Holding, complex])
-def test_a_plain_class_is_refused_where_the_handler_is_defined_and_not_record_by_record(kind: type[Any]) -> None:
+def test_a_plain_class_is_refused_at_the_handlers_definition(kind: type[Any]) -> None:
     with pytest.raises(HandlerDefinitionError, match=r"is a plain class.*msgspec\.Struct, dataclass"):
 
         class Wrong(RecordHandler[kind]):  # type: ignore[valid-type]

@@ -49,7 +49,7 @@ declared = st.one_of(
 
 
 @given(declared, st.lists(nested, min_size=1, max_size=6))
-def test_a_value_is_judged_and_stored_the_same_whatever_stands_beside_it(ddl: str, column: list[Any]) -> None:
+def test_a_value_is_stored_the_same_whatever_its_neighbours(ddl: str, column: list[Any]) -> None:
     rows = [{"c": value} for value in column]
     together, misfits = encode(f"c {ddl}", *rows)
     alone = [encode(f"c {ddl}", row) for row in rows]

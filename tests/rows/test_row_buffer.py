@@ -25,7 +25,7 @@ ROWS = st.one_of(
 
 
 @given(st.lists(st.tuples(ROWS, st.booleans(), st.booleans())), st.integers(0, 60), st.integers(1, 8))
-def test_rows_that_are_gathered_and_detached_are_encoded_as_if_at_once(
+def test_gathered_rows_are_encoded_as_if_at_once(
     given_rows: list[tuple[Any, bool, bool]], detached_at: int, together: int
 ) -> None:
     whole = encoder("a int, b string")
@@ -51,9 +51,7 @@ def test_rows_that_are_gathered_and_detached_are_encoded_as_if_at_once(
 
 @pytest.mark.parametrize("size", [1, 100, PIECE, 3 * PIECE])
 @pytest.mark.parametrize("odd", [None, 7, 2 * PIECE])
-def test_rows_that_are_added_many_at_once_become_what_they_would_have_become_one_by_one(
-    size: int, odd: int | None
-) -> None:
+def test_rows_added_in_bulk_are_encoded_as_single_rows_are(size: int, odd: int | None) -> None:
     rows: list[Any] = [(index, "x") for index in range(5 * PIECE)]
     if odd is not None:
         rows[odd] = (odd,)
@@ -68,7 +66,7 @@ def test_rows_that_are_added_many_at_once_become_what_they_would_have_become_one
     assert list(misfits) == list(unfit) == ([] if odd is None else [100 + odd])
 
 
-def test_rows_are_encoded_while_they_come_and_not_all_kept_as_objects() -> None:
+def test_rows_are_encoded_while_they_are_emitted() -> None:
     emitted = RowBuffer(encoder("a int, b string"))
     for index in range(20 * PIECE):
         emitted.rows.append((index, "x"))
@@ -87,7 +85,7 @@ def filled(emitted: RowBuffer, count: int, value: Any = 1) -> RowBuffer:
     return emitted
 
 
-def test_encoding_that_fails_while_rows_come_is_tried_again_in_the_end_and_repeats_none(
+def test_encoding_that_fails_early_is_retried_at_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     encode_columns, failed = RowEncoder.encode_columns, list[int]()
@@ -104,7 +102,7 @@ def test_encoding_that_fails_while_rows_come_is_tried_again_in_the_end_and_repea
     assert pa.concat_tables(tables)["_sequence"].to_pylist() == list(range(20 * PIECE))
 
 
-def test_values_that_take_a_look_at_each_and_rows_added_by_the_thousand_are_not_encoded_while_they_come() -> None:
+def test_rows_that_need_coercion_are_not_encoded_early() -> None:
     slow = filled(RowBuffer(encoder("a double, b string")), 20 * PIECE, np.float64(1))
     assert slow.values == 2 * 16 * PIECE, "after the first piece, which showed it"
     many = RowBuffer(encoder("a int, b string"))
@@ -155,7 +153,7 @@ def test_threads_that_emit_at_once_are_noticed_and_not_forgotten(
             emitted.check()
 
 
-def test_what_another_thread_adds_while_rows_are_gathered_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_added_by_another_thread_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     columns, emitted = RowEncoder.columns, RowBuffer(encoder("a int, b string"))
 
     def beside(self: RowEncoder, rows: Any) -> Any:
@@ -171,7 +169,7 @@ def test_what_another_thread_adds_while_rows_are_gathered_is_not_lost(monkeypatc
     assert pa.concat_tables(tables)["_sequence"].to_pylist() == [0, 1, 2, 3, 4, 99]
 
 
-def test_rows_come_by_sequence_and_those_of_one_record_as_they_were_emitted() -> None:
+def test_rows_are_ordered_by_sequence() -> None:
     batch, _ = encoder("n int").encode([{"n": n} for n in range(6)], [5, 3, 5, 4, 3, 5])
     assert [(row["_sequence"], row["n"]) for row in batch.to_pylist()] == [
         (3, 1),

@@ -89,7 +89,7 @@ ITEMS = pytest.mark.parametrize("item", [StructItem, DataItem, ModelItem])
 
 
 @ITEMS
-def test_a_struct_a_dataclass_and_a_pydantic_model_are_rows_by_their_fields(item: Callable[..., Any]) -> None:
+def test_objects_with_fields_are_rows(item: Callable[..., Any]) -> None:
     rows = [item(name="x", count=2), item(name="y"), item(name="z", count=3)]
     stored = [{"name": "x", "count": 2}, {"name": "y", "count": None}, {"name": "z", "count": 3}]
     assert encode("count int, name string", *rows) == (stored, {})
@@ -121,7 +121,7 @@ def test_a_field_of_a_struct_that_is_unset_is_left_out() -> None:
 
 
 @ITEMS
-def test_a_struct_a_dataclass_and_a_pydantic_model_are_values_of_a_struct_column(item: Callable[..., Any]) -> None:
+def test_objects_with_fields_fit_a_struct_column(item: Callable[..., Any]) -> None:
     ddl = "main struct<name: string, count: int>, others array<struct<name: string, count: int>>"
     row = {"main": item(name="x", count=1), "others": [{"name": "y"}, item(name="z"), None]}
     others = [{"name": "y", "count": None}, {"name": "z", "count": None}, None]
@@ -155,7 +155,7 @@ class Strange(tuple[int, ...]):
         return ["a"]
 
 
-def test_a_row_class_whose_fields_are_known_of_an_instance_alone_is_no_row_or_goes_by_them() -> None:
+def test_a_row_class_with_fields_known_per_instance_only() -> None:
     assert encode("a int", Strange((1,))) == ([{"a": 1}], {})
 
 
@@ -170,12 +170,12 @@ def test_an_unknown_column_is_refused_as_it_may_be_a_typo() -> None:
     }
 
 
-def test_an_unknown_column_is_seen_beside_all_known_ones_and_in_place_of_one() -> None:
+def test_an_unknown_column_is_found_in_any_row() -> None:
     assert list(encode("a int, b int", {"a": 1, "b": 2}, {"a": 1, "b": 2, "c": 3})[1]) == [101]
     assert list(encode("a int, b int", {"a": 1, "b": 2}, {"a": 1, "c": 3})[1]) == [101]
 
 
-def test_a_row_that_is_no_mapping_is_refused_and_a_mapping_that_is_no_dict_is_taken() -> None:
+def test_any_mapping_is_a_row_and_other_values_are_refused() -> None:
     stored, misfits = encode("n int", {"n": 1}, "n", ["n"], None, OrderedDict(n=5), MappingProxyType({"n": 6}))
     assert stored == [{"n": 1}, {"n": 5}, {"n": 6}]
     assert misfits[101] == "a row is a dict of column to value, or a tuple in the order of the columns, not 'n' (str)"

@@ -94,7 +94,7 @@ def test_a_column_of_another_type_is_cast_where_nothing_is_lost(column: pa.Array
         (pa.array([[1]], pa.list_view(pa.int32())), "array<int>"),
     ],
 )
-def test_a_column_whose_type_would_lose_or_guess_is_refused_with_both_types(column: pa.Array, kind: str) -> None:
+def test_a_lossy_column_type_is_refused_with_both_types(column: pa.Array, kind: str) -> None:
     with pytest.raises(HandlerError, match=r"emit_arrow: column 'c' is .*, the schema says .*; cast it in the handler"):
         encoder(f"c {kind}").encode_table(sequenced(1, c=column))
 
@@ -149,7 +149,7 @@ def test_a_column_whose_type_would_lose_or_guess_is_refused_with_both_types(colu
         ),
     ],
 )  # fmt: skip
-def test_single_values_of_a_table_that_do_not_fit_are_their_records_failures(
+def test_a_table_value_that_does_not_fit_fails_its_record(
     column: pa.Array, kind: str, bad: list[int], message: str
 ) -> None:
     n = len(column)

@@ -66,7 +66,7 @@ TAKEN = [
 
 
 @pytest.mark.parametrize(("kind", "value", "stored"), TAKEN)
-def test_a_value_that_fits_is_stored_as_it_is_alone_and_beside_others(kind: str, value: object, stored: object) -> None:
+def test_a_value_that_fits_is_stored_unchanged(kind: str, value: object, stored: object) -> None:
     assert encode(f"c {kind}", {"c": value}) == ([{"c": stored}], {})
     assert encode(f"c {kind}", {"c": None}, {"c": value}, {}) == ([{"c": None}, {"c": stored}, {"c": None}], {})
 
@@ -150,7 +150,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("kind", "value", "message"), REFUSED)
-def test_a_value_that_does_not_fit_is_named_and_the_others_are_stored(kind: str, value: object, message: str) -> None:
+def test_only_the_value_that_does_not_fit_is_refused(kind: str, value: object, message: str) -> None:
     good = {
         "boolean": True,
         "string": "x",
@@ -180,7 +180,7 @@ def test_a_value_that_cannot_be_shown_is_a_misfit_like_any_other() -> None:
     assert "Unshowable has no text: ZeroDivisionError" in misfits[101]
 
 
-def test_a_record_is_named_once_with_its_first_misfit_and_its_other_rows_are_left() -> None:
+def test_a_record_is_named_once_with_its_first_misfit() -> None:
     batch, misfits = encoder("a int, b int").encode(
         [{"a": 1}, {"a": "x", "b": "y"}, {"b": "z"}, {"a": 2}], [5, 5, 5, 6]
     )
@@ -196,7 +196,7 @@ def test_a_long_value_is_shown_in_part() -> None:
 
 
 @pytest.mark.parametrize("kind", ["string", "boolean"])
-def test_values_of_types_that_arrow_cannot_tell_apart_are_refused_and_end_no_process(kind: str) -> None:
+def test_values_that_crash_arrow_are_refused(kind: str) -> None:
     rows, unfit = encode(f"x {kind}", {"x": np.datetime64("2020-01-01")}, {"x": np.float32(1.5)}, {"x": None})
     assert rows == [{"x": None}]
     assert sorted(unfit) == [100, 101]

@@ -115,7 +115,7 @@ async def test_a_chain_of_processors_keeps_partitions_order_and_each_row_once(st
         assert [r["n"] for p, _, r in sums if p == partition] == [n + copy for n, copy in copies]
 
 
-async def test_a_start_at_the_time_of_a_record_does_not_pass_over_it(store: Store) -> None:
+async def test_a_start_at_the_time_of_a_record_includes_it(store: Store) -> None:
     fleet = Fleet(store)
     for _ in range(12):  # a time is stored in seconds, and a record's in whole microseconds, which may lie after it
         await fleet.commit(p0=1)
@@ -151,7 +151,7 @@ async def test_reading_from_any_position_gives_the_rest_with_the_same_sequences(
         source.sequence_before("0", "12")
 
 
-async def test_dead_letters_alone_make_no_records_and_do_not_hide_the_end(store: Store) -> None:
+async def test_a_commit_of_dead_letters_only_has_no_records(store: Store) -> None:
     fleet = Fleet(store, {"commit_rows": 1, "max_batch_records": 1})
     await fleet.commit(p0=8)  # the last is poison: a commit without rows
     source = OutputSource(store, "numbers")
@@ -190,7 +190,7 @@ async def trim(store: Store, partition: str, lowest: int) -> None:
         await store.delete(LAYOUT.output_file(partition, number))
 
 
-async def test_what_was_trimmed_is_not_missed_and_what_was_to_be_read_is_named(store: Store) -> None:
+async def test_trimmed_unread_commits_are_named(store: Store) -> None:
     await Fleet(store).commit(p0=40)
     before = await rows(store, "numbers")
     source = OutputSource(store, "numbers")
@@ -209,7 +209,7 @@ async def test_what_was_trimmed_is_not_missed_and_what_was_to_be_read_is_named(s
     assert await rows(store, "numbers") == before[18:]
 
 
-async def test_who_registers_late_begins_nowhere_below_what_is_decided_though_nothing_is_deleted_yet(
+async def test_a_late_reader_starts_at_a_decided_trim_boundary(
     store: Store,
 ) -> None:
     await Fleet(store).commit(p0=40)
@@ -235,9 +235,7 @@ async def read_all(source: OutputSource, position: str) -> list[tuple[int, bytes
     return [(r.sequence, r.value, r.timestamp) for batch, _ in found for r in batch]
 
 
-async def test_what_was_compacted_is_read_on_from_any_position_and_also_while_it_happens(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_compacted_output_is_read_from_any_position(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("actorproc.sources.output._CHUNK_ROWS", 4)
     await Fleet(store).commit(p0=60)
     source = OutputSource(store, "numbers")
@@ -264,7 +262,7 @@ async def test_what_was_compacted_is_read_on_from_any_position_and_also_while_it
         await chunks(source, "0", "0+0")
 
 
-async def test_a_processor_holds_what_it_has_not_read_of_the_other_against_a_trim(place: Place, fleet: Fleet) -> None:
+async def test_a_trim_keeps_what_a_downstream_has_not_read(place: Place, fleet: Fleet) -> None:
     store = place.store
     await fleet.commit(p0=40)
     await run_to_the_end(Twice, "numbers", store)
@@ -304,7 +302,7 @@ async def prepared(store: Store, times: Sequence[float]) -> None:
         await commit_file(store, number, 10 * number, 10, time)
 
 
-async def test_a_start_by_time_is_the_first_file_that_was_committed_then_or_later(store: Store) -> None:
+async def test_a_start_by_time_is_the_first_file_committed_since(store: Store) -> None:
     await prepared(store, [1000.0 * n for n in range(20)])
     source = OutputSource(store, "numbers")
     for time, position in (
@@ -321,7 +319,7 @@ async def test_a_start_by_time_is_the_first_file_that_was_committed_then_or_late
     assert batch.keys == [None] * 10
 
 
-async def test_a_start_by_time_passes_over_no_later_commit_though_the_clocks_of_the_hosts_disagree(
+async def test_a_start_by_time_skips_no_commit_if_host_clocks_disagree(
     store: Store,
 ) -> None:
     fleet, clock = Fleet(store), Later()
@@ -399,7 +397,7 @@ async def test_an_upstream_that_was_deleted_and_made_anew_is_refused(store: Stor
         await run_to_the_end(Twice, "numbers", store)
 
 
-async def test_an_upstream_that_is_made_anew_while_it_is_read_is_noticed_at_the_next_file(store: Store) -> None:
+async def test_an_upstream_recreated_while_it_is_read_stops_the_reader(store: Store) -> None:
     await Fleet(store).commit(p0=30)
     source = OutputSource(store, "numbers")
     await source.open()
@@ -468,7 +466,7 @@ NAN, INFINITE = float("nan"), float("inf")
         ("map<string, map<binary, binary>>", [("a", [(b"k", b"v")]), ("b", None)], {"a": {"aw==": "dg=="}, "b": None}),
     ],
 )
-def test_a_map_is_an_object_by_its_keys_text_and_entries_where_that_would_lose_one(
+def test_a_map_is_an_object_or_entries_if_keys_share_a_text(
     kind: str, pairs: list[tuple[Any, Any]], shown: object
 ) -> None:
     schema = parse_schema(f"m {kind}, l array<{kind}>, s struct<m: {kind}, n: int>")
@@ -483,7 +481,7 @@ def test_a_map_is_an_object_by_its_keys_text_and_entries_where_that_would_lose_o
         ]
 
 
-def test_a_map_without_entries_is_an_object_or_array_as_any_other_of_its_type() -> None:
+def test_an_empty_map_has_the_json_form_of_its_type() -> None:
     batch = pa.RecordBatch.from_pylist([{"m": [], "n": []}], parse_schema("m map<int, int>, n map<array<int>, int>"))
     assert plain_rows(batch) == [{"m": {}, "n": []}]
 
@@ -506,14 +504,14 @@ def test_urls_name_a_container_and_a_processor(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", [lambda place: OutputSource(place, "Delays"), LogSource])
-def test_the_place_of_a_source_is_text_a_path_or_a_store(source: Callable[[Any], LogSource | OutputSource]) -> None:
+def test_a_source_is_opened_by_text_path_or_store(source: Callable[[Any], LogSource | OutputSource]) -> None:
     assert source(Path("place")).url == source("place").url
     for wrong in (None, 7):
         with pytest.raises(UsageError, match=rf"^(container|log) = {wrong}: the URL or folder of"):
             source(wrong)
 
 
-async def test_a_source_that_names_a_processor_wrongly_is_refused_with_those_that_there_are(store: Store) -> None:
+async def test_an_unknown_upstream_is_refused_with_the_known_ones(store: Store) -> None:
     for name in ("Big", "Orders"):
         await store.put(ProcessorLayout(name).group, GroupDocument().to_json())
     with pytest.raises(

@@ -48,7 +48,7 @@ async def one_record(log: Path) -> str:
     return str(log)
 
 
-async def test_a_log_is_refused_where_a_source_without_an_identity_was_processed(tmp_path: Path) -> None:
+async def test_a_log_is_refused_after_a_source_without_identity(tmp_path: Path) -> None:
     log, store = await one_record(tmp_path / "events"), Store(MemoryStore())
     await run(fed(1, 3), store)
     says = rf"Double in memory://.* belongs to another stream: file://{log} is not known to be MemorySource: .*another proc"
@@ -57,7 +57,7 @@ async def test_a_log_is_refused_where_a_source_without_an_identity_was_processed
     assert await rows(store) == [0, 2, 4]
 
 
-async def test_a_source_without_an_identity_is_refused_where_a_log_was_processed(tmp_path: Path) -> None:
+async def test_a_source_without_identity_is_refused_after_a_log(tmp_path: Path) -> None:
     log, store = await one_record(tmp_path / "events"), Store(MemoryStore())
     await run(log, store)
     with pytest.raises(UsageError, match=rf"file://{log} has an identity, MemorySource has none. .*or container"):
@@ -65,7 +65,7 @@ async def test_a_source_without_an_identity_is_refused_where_a_log_was_processed
     assert await rows(store) == [2]
 
 
-async def test_a_log_is_refused_where_there_is_state_of_which_nobody_noted_the_source(tmp_path: Path) -> None:
+async def test_a_log_is_refused_for_state_without_a_recorded_source(tmp_path: Path) -> None:
     log, store = await one_record(tmp_path / "events"), Store(MemoryStore())
     await run(fed(1, 3), store)
     await store.delete(ProcessorLayout("Double").origin)
@@ -101,7 +101,7 @@ class Pages(MemorySource):
                 yield Chunk(chunk.batch, str(int(chunk.next) // 5))
 
 
-async def test_a_run_until_the_end_reads_all_of_a_page_whose_first_records_were_committed_before() -> None:
+async def test_until_end_reads_a_page_that_was_partly_committed() -> None:
     store = Store(MemoryStore())
     await run(pages(7), store)
     await run(pages(9), store)
@@ -115,7 +115,7 @@ async def test_a_first_page_that_is_not_full_is_read_too() -> None:
     assert await rows(store) == [0, 2, 4, 6]
 
 
-async def test_an_end_whose_newest_record_the_source_passes_over_is_reached() -> None:
+async def test_an_end_with_filtered_newest_records_is_reached() -> None:
     class Filtered(MemorySource):
         async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
             async with aclosing(super().read(partition, position)) as chunks:
@@ -169,7 +169,7 @@ CALLS: dict[str, Callable[[Source], Any]] = {
 
 
 @pytest.mark.parametrize("method", CALLS)
-async def test_what_a_method_of_a_source_raises_is_a_source_error_that_names_it(method: str) -> None:
+async def test_an_error_of_a_method_becomes_a_source_error(method: str) -> None:
     def raising(*_: object) -> Any:
         raise ConnectionError("db is down")
 
@@ -178,7 +178,7 @@ async def test_what_a_method_of_a_source_raises_is_a_source_error_that_names_it(
         await CALLS[method](source)
 
 
-async def test_a_start_that_the_source_does_not_know_is_wrong_use_before_anything_runs() -> None:
+async def test_an_unsupported_start_is_refused_before_anything_runs() -> None:
     class Timeless(MemorySource):
         async def start(self, partition: str, at: Any) -> str:
             if at not in ("earliest", "latest"):
@@ -191,7 +191,7 @@ async def test_a_start_that_the_source_does_not_know_is_wrong_use_before_anythin
 
 
 @pytest.mark.parametrize("until_end", [True, False])
-async def test_a_source_without_partitions_is_warned_of_once_and_goes_on_when_some_come(until_end: bool) -> None:
+async def test_a_source_without_partitions_is_warned_of_once(until_end: bool) -> None:
     source, store = MemorySource(0), Store(MemoryStore())
     processor = Processor(Double, source=source, container=store, **QUICK | {"partition_refresh_interval": 0.01})
     with structlog.testing.capture_logs() as logs, anyio.fail_after(60):
@@ -346,7 +346,7 @@ async def test_records_that_would_be_taken_for_others_are_refused(given: dict[st
         await run(source, Store(MemoryStore()))
 
 
-async def test_a_timestamp_without_a_zone_is_not_taken_for_one_in_utc() -> None:
+async def test_a_timestamp_without_a_zone_is_refused() -> None:
     class Local(MemorySource):
         async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
             yield Chunk(Batch.of(partition, [b"1"], [0], timestamps=[datetime(2026, 1, 2, 3, 4)]), "1")  # noqa: DTZ001
@@ -383,9 +383,7 @@ async def test_columns_in_another_order_are_put_right() -> None:
     ids=str,
 )
 @pytest.mark.parametrize("sequences", [pa.int8(), pa.uint64(), pa.int64()], ids=str)
-async def test_columns_of_types_that_can_become_the_declared_ones_are_as_good(
-    types: dict[str, pa.DataType], sequences: pa.DataType
-) -> None:
+async def test_columns_of_castable_types_are_accepted(types: dict[str, pa.DataType], sequences: pa.DataType) -> None:
     class Typed(MemorySource):
         async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
             async for chunk in super().read(partition, position):
@@ -440,7 +438,7 @@ async def test_a_table_in_place_of_a_record_batch_is_refused() -> None:
         await run(source, Store(MemoryStore()))
 
 
-async def test_a_plain_read_that_hands_out_an_async_generator_is_as_good() -> None:
+async def test_a_plain_read_may_return_an_async_generator() -> None:
     class Wrapped(MemorySource):
         def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
             return super().read(partition, position)
