@@ -1,4 +1,4 @@
-"""Servers and Spark for the whole run: each worker of pytest starts its own, once, when the first test asks."""
+"""S3 servers and Spark for the whole run. Each pytest worker starts its own when the first test needs it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.servers import S3Server
 
 pytest.register_assert_rewrite("tests.group.site", "tests.partition.world", "tests.testing.sources")  # they assert, too
 
-hypothesis.settings.register_profile("suite", deadline=None)  # how fast the machine is just now is no property of ours
+hypothesis.settings.register_profile("suite", deadline=None)  # a slow machine is not a failure
 hypothesis.settings.load_profile("suite")
 
 
 @pytest.fixture(autouse=True)
 def _logs_as_before() -> Iterator[None]:
-    """`capture_logs` leaves structlog configured, and then our logs no longer go to `logging`."""
+    """Undo the configuration that `capture_logs` leaves, so that our logs go to `logging` again."""
     configured = structlog.is_configured()
     yield
     if not configured:
@@ -41,14 +41,14 @@ def minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 @pytest.fixture(params=[pytest.param(name, marks=pytest.mark.servers) for name in ("seaweedfs", "minio")])
 def s3_server(request: pytest.FixtureRequest) -> S3Server:
-    """A running server of each kind. `await s3_server.new_url()` is an empty place on it."""
+    """A running server of each kind. `await s3_server.new_url()` returns an empty prefix on it."""
     server: S3Server = request.getfixturevalue(request.param)
     return server
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """One Spark for all tests of a worker: whoever stops it stops it for all."""
+    """One Spark session for all tests of a worker. A test must not stop it."""
     pytest.importorskip("pyspark.sql", reason="pyspark is not installed")
     from tests.spark.conftest import new_session
 

@@ -1,4 +1,4 @@
-"""Stores whose process is killed at a chosen write, and whose requests take their time: for work that is done again."""
+"""Stores that kill their process at a chosen write, to test that work can be resumed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from actorproc.stores.memory import MemoryStore
 
 
 class Killed(BaseException):
-    """The process is gone; nothing catches this."""
+    """The process is dead; nothing catches this."""
 
 
 class Fragile(Backend):
-    """Counts writes over all stores that share a `Fate`, and does as it says with one of them."""
+    """Counts the writes of all stores that share a `Fate`, and applies the fate to one of them."""
 
     def __init__(self, truth: MemoryStore, fate: Fate) -> None:
         self.truth, self.fate, self.url = truth, fate, truth.url
@@ -45,8 +45,13 @@ Write = tuple[MemoryStore, str, tuple[object, ...]]
 
 
 class Fate:
-    """What becomes of write number `number` (from 0): "before": killed, never applied; "after": applied, then killed;
-    "late": killed, and applied when `land` is called. `landing`: number of the write before which that write lands."""
+    """The fate of write number `number`, from 0.
+
+    Args:
+        how: "before": the process is killed and the write is never applied. "after": it is applied first. "late": the
+            process is killed, and `land` applies the write.
+        landing: number of the write before which the late write is applied.
+    """
 
     def __init__(
         self, number: int | None = None, how: str = "", *, lands: Write | None = None, landing: int = 0
@@ -77,7 +82,7 @@ class Fate:
 
 
 class Shuffled(Fragile):
-    """Every request takes a random number of turns of the event loop, on its way there and back."""
+    """Every request takes a random number of steps of the event loop before and after it is applied."""
 
     async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
         await self.dawdle()

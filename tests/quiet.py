@@ -1,4 +1,4 @@
-"""A fixture for whole packages whose logs would drown what they test: `from tests.quiet import silence`."""
+"""Fixture that turns logging off for a whole test package: `from tests.quiet import silence`."""
 
 from __future__ import annotations
 

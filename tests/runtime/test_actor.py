@@ -1,4 +1,4 @@
-"""The actor base: mailboxes that are bounded, restarts that back off, ends that are clean."""
+"""Actors: bounded mailboxes, restarts with back-off, clean ends; and byte budgets."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Manual(Clock):
         self.time += seconds
 
 
-async def test_send_waits_for_room_and_tell_gives_up() -> None:
+async def test_send_waits_for_a_full_mailbox_and_tell_gives_up() -> None:
     actor = Echo(mailbox=1)
     assert actor.tell(1)
     assert not actor.tell(2)
@@ -58,7 +58,7 @@ async def test_receive_gives_up_after_its_time_and_loses_no_message() -> None:
     actor.close()
 
 
-async def test_a_failed_actor_is_followed_by_a_new_one_until_one_returns() -> None:
+async def test_a_failed_actor_is_restarted_until_one_returns() -> None:
     made: list[Echo] = []
     failures: list[tuple[str, float]] = []
     clock = Manual()
@@ -77,7 +77,7 @@ async def test_a_failed_actor_is_followed_by_a_new_one_until_one_returns() -> No
     assert [0.5 <= clock.slept[0] <= 1, 1 <= clock.slept[1] <= 2, 2 <= clock.slept[2] <= 4] == [True] * 3
 
 
-async def test_an_aborted_actor_counts_as_failed_with_the_error_given() -> None:
+async def test_an_aborted_actor_fails_with_the_given_error() -> None:
     made: list[Echo] = []
     failures: list[Exception] = []
 
@@ -101,7 +101,7 @@ async def test_an_aborted_actor_counts_as_failed_with_the_error_given() -> None:
     assert len(made) == 2
 
 
-def test_too_many_failures_in_a_period_wait_the_longest_at_once() -> None:
+def test_frequent_failures_wait_the_longest_delay() -> None:
     clock = Manual()
     restarts = Restarts(RestartPolicy(Backoff(0.1, 50.0), intensity=3, period=100), clock)
     delays = [restarts.failed(ran=60), restarts.failed(ran=60), restarts.failed(ran=60)]
@@ -110,14 +110,14 @@ def test_too_many_failures_in_a_period_wait_the_longest_at_once() -> None:
     assert delays[2] == 50.0
 
 
-def test_an_actor_that_ran_for_long_starts_its_back_off_anew() -> None:
+def test_a_long_run_resets_the_back_off() -> None:
     clock = Manual()
     restarts = Restarts(RestartPolicy(Backoff(1.0, 10.0), intensity=100), clock)
     assert [restarts.failed(ran=0.1) > bound for bound in (0.4, 0.9, 1.9)] == [True] * 3
     assert restarts.failed(ran=11.0) <= 1.0
 
 
-async def test_a_budget_is_shared_first_come_first_served_and_a_giant_gets_in_alone() -> None:
+async def test_a_budget_is_first_come_first_served_and_a_giant_is_alone() -> None:
     budget = ByteBudget(10)
     order: list[str] = []
 
@@ -141,7 +141,7 @@ async def test_a_budget_is_shared_first_come_first_served_and_a_giant_gets_in_al
 
 
 @pytest.mark.parametrize("woken", [False, True])
-async def test_who_gives_up_waiting_takes_nothing_and_who_was_served_just_before_has_it(woken: bool) -> None:
+async def test_a_cancelled_request_leaves_the_budget_unchanged(woken: bool) -> None:
     budget = ByteBudget(10)
     await budget.take(10)
     async with anyio.create_task_group() as tasks:
@@ -153,7 +153,7 @@ async def test_who_gives_up_waiting_takes_nothing_and_who_was_served_just_before
     assert budget.used == (5 if woken else 10)
 
 
-def test_of_those_who_hold_too_much_together_the_ones_with_most_are_to_let_go() -> None:
+def test_the_partitions_that_buffer_most_are_excessive() -> None:
     tally = BufferTotal(100)
     small, large = tally.share(), tally.share()
     small.add(40)
@@ -170,7 +170,7 @@ def test_of_those_who_hold_too_much_together_the_ones_with_most_are_to_let_go() 
     assert (tally.used, tally.holders) == (0, 0)
 
 
-async def test_what_is_larger_than_half_waits_for_half_and_then_no_second_one_comes_with_it() -> None:
+async def test_a_large_reservation_waits_for_half_of_the_budget() -> None:
     budget = ByteBudget(100)
     await budget.take(60)
     async with anyio.create_task_group() as tasks:
@@ -186,7 +186,7 @@ async def test_what_is_larger_than_half_waits_for_half_and_then_no_second_one_co
         assert budget.used == 80
 
 
-async def test_room_is_made_for_something_large_as_soon_as_half_of_it_is_free() -> None:
+async def test_a_large_reservation_is_granted_once_half_is_free() -> None:
     budget = ByteBudget(100)
     await ReadBudget(budget).reserve(40)
     with anyio.fail_after(1):
@@ -194,7 +194,7 @@ async def test_room_is_made_for_something_large_as_soon_as_half_of_it_is_free() 
     assert budget.used == 130
 
 
-async def test_what_a_source_has_made_room_for_is_handed_over_without_waiting_and_lent_as_a_whole() -> None:
+async def test_batches_come_out_of_the_reservation_without_waiting() -> None:
     budget = ByteBudget(100)
     room, other = ReadBudget(budget), ReadBudget(budget)
     await room.reserve(1000)
@@ -216,7 +216,7 @@ async def test_what_a_source_has_made_room_for_is_handed_over_without_waiting_an
     assert budget.used == 60
 
 
-async def test_who_waits_for_more_than_the_budget_gets_it_when_what_is_lent_was_given_back_for_good() -> None:
+async def test_a_giant_request_is_granted_after_lent_bytes_are_given_back() -> None:
     budget = ByteBudget(100)
     lender = ReadBudget(budget)
     await lender.reserve(40)

@@ -1,4 +1,4 @@
-"""The machine's clock."""
+"""The system clock, its threads and its CPU slots."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_processes_forked_after_the_import_draw_different_nonces() -> None:
     assert len(set(nonces)) == 4, "a fork repeats its parent's random numbers"
 
 
-async def test_an_application_that_blocks_all_its_threads_does_not_hold_our_work_up() -> None:
+async def test_an_application_that_blocks_all_its_threads_does_not_block_ours() -> None:
     limiter, release = anyio.to_thread.current_default_thread_limiter(), threading.Event()
     async with anyio.create_task_group() as tasks:
         for _ in range(int(limiter.total_tokens)):
@@ -54,7 +54,7 @@ class OneCore(Clock):
     cores = 1
 
 
-async def test_work_ahead_of_its_time_waits_for_a_core_and_other_work_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_background_work_waits_for_a_core_and_other_work_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("actorproc.runtime.cpu.SLOT_TIME", 60)
     clock, inside, go_on = OneCore(), threading.Event(), threading.Event()
     begun: list[str] = []
@@ -79,13 +79,13 @@ async def test_work_ahead_of_its_time_waits_for_a_core_and_other_work_does_not(m
     assert begun == ["at once", "later"]
 
 
-async def test_only_what_is_worth_a_thread_is_computed_in_one() -> None:
+async def test_only_large_work_runs_in_a_thread() -> None:
     here = threading.get_ident()
     assert await Clock().run_cpu_work(1000, threading.get_ident) == here
     assert await Clock().run_cpu_work(100_000, threading.get_ident) != here
 
 
-async def test_work_ahead_of_its_time_begins_without_a_core_when_none_comes_for_long(
+async def test_background_work_starts_without_a_core_after_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("actorproc.runtime.cpu.SLOT_TIME", 0.01)
@@ -99,7 +99,7 @@ async def test_work_ahead_of_its_time_begins_without_a_core_when_none_comes_for_
     second.end()
 
 
-async def test_a_turn_that_is_held_for_long_ends_by_itself_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cpu_slot_that_is_held_for_long_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("actorproc.runtime.cpu.SLOT_TIME", 0.01)
     clock = OneCore()
     held = await clock.acquire_cpu_slot()
@@ -116,7 +116,7 @@ async def test_a_turn_that_is_held_for_long_ends_by_itself_once(monkeypatch: pyt
     next_one.end()
 
 
-async def test_a_turn_is_free_again_when_the_work_fails_or_its_caller_gives_up() -> None:
+async def test_a_cpu_slot_is_free_after_a_failure_or_cancellation() -> None:
     clock = OneCore()
     with pytest.raises(ZeroDivisionError):
         await clock.run_in_thread(divmod, 1, 0, background=True)
@@ -147,7 +147,7 @@ def test_a_containers_cpu_limit_bounds_the_cores(
         cgroup_cores.cache_clear()
 
 
-def test_time_in_which_other_threads_keep_the_core_busy_is_not_idle_time() -> None:
+def test_waiting_for_a_busy_core_is_not_idle_time() -> None:
     clock, begun, enough = OneCore(), threading.Event(), threading.Event()
     tooks: list[float] = []
     walls: list[float] = []

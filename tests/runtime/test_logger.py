@@ -1,4 +1,4 @@
-"""What a host program sees of our log: what it asked for, and nothing on its stdout."""
+"""Logging in an application: as it is configured, and never to stdout."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_without_configuration_a_warning_goes_to_stderr_as_of_any_library_and_the_rest_nowhere(tmp_path: Path) -> None:
+def test_without_configuration_only_warnings_go_to_stderr(tmp_path: Path) -> None:
     program = "from actorproc.runtime.logger import get_logger\nlog = get_logger('actorproc.x').bind(host='a')\n"
     done = run(program + "log.info('x.quiet')\nlog.warning('x.loud', why='100 %s')\n", tmp_path)
     assert (done.stdout, done.stderr) == ("", "x.loud host='a' why='100 %s'\n")
 
 
-def test_a_program_that_configured_nothing_hears_nothing_of_a_processor_that_is_well(tmp_path: Path) -> None:
+def test_a_healthy_processor_logs_nothing_without_configuration(tmp_path: Path) -> None:
     done = run(EMBEDDED, tmp_path)
     assert (done.stdout, done.stderr) == ("", "")
 
@@ -68,7 +68,7 @@ def test_logging_gets_level_name_fields_and_traceback(caplog: pytest.LogCaptureF
     assert "ValueError: poison" in caplog.text
 
 
-def test_an_application_that_configured_structlog_gets_events_its_own_way() -> None:
+def test_a_configured_structlog_gets_the_events() -> None:
     log = get_logger("actorproc.x")
     with structlog.testing.capture_logs() as logs:
         log.bind(partition="3").debug("x.opened", number=1)
@@ -97,7 +97,7 @@ class Troubled(PartitionHandler):
         return cast(Decision, "whatever")
 
 
-def test_every_event_of_a_run_says_of_which_processor_and_host_it_is_and_of_a_partition_which_and_its_epoch() -> None:
+def test_every_event_names_processor_host_partition_and_epoch() -> None:
     async def main() -> None:
         Troubled.go_on = anyio.Event()
         memory, source = MemoryStore(clock=VirtualClock("store")), MemorySource(4)
@@ -131,7 +131,7 @@ def test_every_event_of_a_run_says_of_which_processor_and_host_it_is_and_of_a_pa
             assert log.keys() >= {"partition", "epoch"}, log
 
 
-def test_what_the_log_says_of_itself_names_the_processor_and_host_that_read_it_and_what_others_say_does_not() -> None:
+def test_events_of_the_built_in_log_name_the_reading_processor() -> None:
     async def main() -> None:
         clock = VirtualClock("store")
         log, container = Store(MemoryStore(clock=clock), clock=clock), Store(MemoryStore(clock=clock), clock=clock)

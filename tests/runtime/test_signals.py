@@ -1,4 +1,4 @@
-"""Signals of one run in a program that has handlers of its own."""
+"""Signals of runs in a program with signal handlers of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from actorproc.runtime.clock import SYSTEM
 from actorproc.runtime.signals import Signals
 
 
-async def test_a_signal_that_another_thread_takes_is_heard_at_once() -> None:
+async def test_a_signal_that_another_thread_receives_is_handled_at_once() -> None:
     def send() -> None:
         signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
 
@@ -25,7 +25,7 @@ async def test_a_signal_that_another_thread_takes_is_heard_at_once() -> None:
         await signals.wait()
 
 
-async def test_what_the_program_has_arranged_for_signals_holds_again_afterwards() -> None:
+async def test_the_programs_signal_handlers_are_restored() -> None:
     loop, heard = asyncio.get_running_loop(), anyio.Event()
     loop.add_signal_handler(signal.SIGTERM, heard.set)
     try:
@@ -38,7 +38,7 @@ async def test_what_the_program_has_arranged_for_signals_holds_again_afterwards(
         loop.remove_signal_handler(signal.SIGTERM)
 
 
-async def test_of_two_runs_at_once_the_outer_hears_after_the_inner_has_ended() -> None:
+async def test_an_outer_run_handles_signals_after_an_inner_one_ended() -> None:
     outer = Signals(SYSTEM, lambda: None)
     with anyio.fail_after(10), outer.handled():
         outer.started()
@@ -48,7 +48,7 @@ async def test_of_two_runs_at_once_the_outer_hears_after_the_inner_has_ended() -
         await outer.wait()
 
 
-async def test_a_run_hears_although_the_program_has_set_handlers_of_its_own_since_another_one_began() -> None:
+async def test_a_run_handles_signals_although_the_program_set_its_own_handlers() -> None:
     later = Signals(SYSTEM, lambda: None)
     before = signal.getsignal(signal.SIGTERM)
     with anyio.fail_after(10), Signals(SYSTEM, lambda: None).handled():
@@ -60,7 +60,7 @@ async def test_a_run_hears_although_the_program_has_set_handlers_of_its_own_sinc
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-async def test_of_several_runs_in_one_process_each_hears_whichever_of_them_ends_first() -> None:
+async def test_several_runs_in_one_process_all_handle_signals() -> None:
     before = signal.getsignal(signal.SIGTERM)
     runs = [Signals(SYSTEM, lambda: None) for _ in range(3)]
     ends = [anyio.Event() for _ in runs]
@@ -85,7 +85,7 @@ async def test_of_several_runs_in_one_process_each_hears_whichever_of_them_ends_
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_another_thread_than_the_main_one_is_told_that_it_hears_no_signals() -> None:
+def test_signals_are_refused_outside_the_main_thread() -> None:
     found: list[str] = []
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""Threads that short blocking work is handed over to."""
+"""The thread pool for short blocking work."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def ours() -> set[threading.Thread]:
 
 
 @pytest.mark.parametrize("abandon", [True, False])
-async def test_work_runs_in_a_thread_and_gives_its_result_or_its_error(abandon: bool) -> None:
+async def test_work_in_a_thread_returns_its_result_or_raises_its_error(abandon: bool) -> None:
     threads = ThreadPool(2)
     assert await threads.run(divmod, 17, 5, abandon=abandon) == (3, 2)
     assert await threads.run(threading.get_ident, abandon=abandon) != threading.get_ident()
@@ -61,7 +61,7 @@ async def test_work_runs_in_a_thread_and_gives_its_result_or_its_error(abandon: 
         await threads.run(divmod, 17, 0, abandon=abandon)
 
 
-async def test_each_of_very_many_callers_gets_what_is_its_own() -> None:
+async def test_each_of_many_callers_gets_its_own_result() -> None:
     threads, wrong = ThreadPool(4), list[object]()
 
     async def ask(caller: int) -> None:
@@ -77,7 +77,7 @@ async def test_each_of_very_many_callers_gets_what_is_its_own() -> None:
     assert not wrong
 
 
-async def test_there_are_never_more_threads_than_allowed_nor_than_there_was_work_for(gate: Gate) -> None:
+async def test_the_pool_starts_no_more_threads_than_needed_or_allowed(gate: Gate) -> None:
     before, threads = ours(), ThreadPool(3)
     await threads.run(int)
     await threads.run(int)
@@ -92,7 +92,7 @@ async def test_there_are_never_more_threads_than_allowed_nor_than_there_was_work
     assert len(ours() - before) == 3
 
 
-async def test_who_waits_for_a_thread_can_give_up_and_the_work_is_not_begun(gate: Gate) -> None:
+async def test_a_caller_that_waits_for_a_thread_can_be_cancelled(gate: Gate) -> None:
     threads, done = ThreadPool(1), list[str]()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(threads.run, gate.work)
@@ -106,7 +106,7 @@ async def test_who_waits_for_a_thread_can_give_up_and_the_work_is_not_begun(gate
     assert done == ["after"]
 
 
-async def test_work_that_was_begun_is_waited_for_by_a_caller_who_is_cancelled(gate: Gate) -> None:
+async def test_a_cancelled_caller_waits_for_work_that_was_begun(gate: Gate) -> None:
     threads = ThreadPool(1)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(threads.run, gate.work)
@@ -130,7 +130,7 @@ async def test_work_that_was_abandoned_keeps_its_thread_until_it_ends(gate: Gate
     assert gate.ended == 1
 
 
-async def test_a_caller_who_is_cancelled_already_begins_nothing() -> None:
+async def test_a_cancelled_caller_begins_nothing() -> None:
     threads, done = ThreadPool(1), list[str]()
     with anyio.CancelScope() as scope:
         scope.cancel()
@@ -157,7 +157,7 @@ async def test_idle_threads_keep_nothing_alive_and_end_with_their_owner() -> Non
     await until(lambda: not ours() - before)
 
 
-async def test_closed_the_threads_end_and_whoever_comes_later_gets_others() -> None:
+async def test_a_closed_pool_starts_new_threads() -> None:
     before, threads = ours(), ThreadPool(1)
     await threads.run(int)
     threads.close()
@@ -165,7 +165,7 @@ async def test_closed_the_threads_end_and_whoever_comes_later_gets_others() -> N
     assert await threads.run(divmod, 17, 5) == (3, 2)
 
 
-async def test_an_error_keeps_neither_the_threads_nor_the_body_alive() -> None:
+async def test_an_error_keeps_neither_threads_nor_arguments_alive() -> None:
     class Body:
         def __call__(self) -> None:
             raise ValueError
@@ -183,7 +183,7 @@ async def test_an_error_keeps_neither_the_threads_nor_the_body_alive() -> None:
         gc.enable()
 
 
-async def test_a_thread_that_cannot_be_started_is_told_of_and_costs_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_thread_that_cannot_be_started_raises_and_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     threads, done = ThreadPool(2), list[str]()
 
     def refuse(thread: threading.Thread) -> None:
@@ -200,9 +200,7 @@ async def test_a_thread_that_cannot_be_started_is_told_of_and_costs_no_place(mon
 
 
 @pytest.mark.parametrize("abandon", [True, False])
-async def test_work_whose_caller_was_cancelled_past_all_shields_is_not_begun_any_more(
-    gate: Gate, abandon: bool
-) -> None:
+async def test_work_of_a_caller_that_was_cancelled_directly_is_not_begun(gate: Gate, abandon: bool) -> None:
     """As by Ctrl-C, or `asyncio.timeout`."""
     threads, done = ThreadPool(1), list[str]()
     loop, failed = asyncio.get_running_loop(), list[object]()
@@ -223,12 +221,12 @@ async def test_work_whose_caller_was_cancelled_past_all_shields_is_not_begun_any
     assert (done, failed) == (["after"], [])
 
 
-async def test_work_that_raises_what_no_future_takes_is_answered_all_the_same() -> None:
+async def test_stop_iteration_becomes_a_runtime_error() -> None:
     with anyio.fail_after(30), pytest.raises(RuntimeError, match="StopIteration"):
         await ThreadPool(1).run(next, iter(()))
 
 
-def test_two_loops_by_turns_keep_their_callers_apart() -> None:
+def test_two_event_loops_can_use_a_pool_in_turns() -> None:
     threads, gate, got = ThreadPool(1), Gate(), list[int]()
 
     async def first() -> None:
@@ -249,7 +247,7 @@ def test_two_loops_by_turns_keep_their_callers_apart() -> None:
     assert got == [1, 2]
 
 
-def test_a_thread_that_hangs_does_not_hold_up_the_end_of_the_process() -> None:
+def test_a_hanging_thread_does_not_delay_the_end_of_the_process() -> None:
     script = """
         import threading, anyio
         from actorproc.runtime.thread_pool import ThreadPool
@@ -278,7 +276,7 @@ def test_a_folder_store_works_in_virtual_time(tmp_path: Path) -> None:
     assert run(main()) == b"body"
 
 
-def test_an_event_loop_that_ends_before_the_work_leaves_the_threads_to_the_next_one() -> None:
+def test_an_event_loop_may_end_before_the_work() -> None:
     threads, gate = ThreadPool(1), Gate()
 
     async def give_up() -> None:

@@ -1,4 +1,4 @@
-"""Simulations write no log."""
+"""Simulations log nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two clusters in virtual time, the second reading what the first commits: each row of the first ends once in the second."""
+"""Two clusters in virtual time: the second one reads the output of the first one, exactly once."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class OutputStream(KnownStream):
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 6))])
-def test_each_row_of_the_first_ends_once_in_the_second_whatever_happens_to_hosts_and_stores(seed: int) -> None:
+def test_a_chain_of_two_processors_is_exactly_once_despite_faults(seed: int) -> None:
     async def story() -> None:
         random = Random(seed)
         source = UnsteadySource(4, seed=seed)

@@ -1,4 +1,4 @@
-"""The cluster in virtual time: it holds what the protocol promises, by seed, and in stories told one by one."""
+"""The cluster in virtual time keeps the promises of the protocol, for random seeds and in single scenarios."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 
 
 @pytest.mark.parametrize(("seed", "style"), list(enumerate(STYLES)))
-def test_whatever_happens_each_record_ends_once_and_the_cluster_settles(
-    seed: int, style: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_record_has_one_result_despite_faults(seed: int, style: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "PIECE", 5)  # batches are small here
     result = simulate(seed, hours=0.3)
     assert result.style == style
@@ -57,12 +55,12 @@ def test_whatever_happens_each_record_ends_once_and_the_cluster_settles(
         assert 0 < result.seen["lost"] < result.seen["records"] / 4
 
 
-def test_every_style_is_played_on_the_log_and_beside_it() -> None:
+def test_every_style_runs_with_both_kinds_of_stream() -> None:
     played = {(seed % len(STYLES), on_the_log(seed)) for seed in range(3 * len(STYLES))}
     assert len(played) == 2 * len(STYLES)
 
 
-def test_a_seed_plays_the_same_again() -> None:
+def test_a_seed_gives_the_same_run_again() -> None:
     first = simulate(11, hours=0.1)
     assert simulate(11, hours=0.1) == first
     assert simulate(12, hours=0.1).fingerprint != first.fingerprint
@@ -97,7 +95,7 @@ def owners(cluster: Cluster) -> Counter[str | None]:
     return Counter(lease.owner for lease in cluster.group.document.leases.values())
 
 
-def test_options_of_the_handler_come_from_the_story_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_reads_neither_files_nor_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Scaled(PartitionHandler):
         class Options(BaseModel):
             factor: int
@@ -126,7 +124,7 @@ def test_options_of_the_handler_come_from_the_story_alone(tmp_path: Path, monkey
     run(story())
 
 
-def test_a_calm_cluster_settles_at_once_and_shares_evenly() -> None:
+def test_a_cluster_without_faults_settles_at_once() -> None:
     async def story() -> None:
         cluster = Cluster(Numbers, numbers(10), check=judge_number)
         for name in "abc":
@@ -143,7 +141,7 @@ def test_a_calm_cluster_settles_at_once_and_shares_evenly() -> None:
     run(story())
 
 
-def test_a_crashed_host_is_written_out_after_the_expiration_and_its_partitions_go_on() -> None:
+def test_a_crashed_host_is_removed_and_its_partitions_continue() -> None:
     async def story() -> None:
         source = numbers(6)
         cluster = Cluster(Numbers, source, check=judge_number)
@@ -193,7 +191,7 @@ def test_a_stop_that_comes_while_a_host_starts_is_not_forgotten(after: float) ->
     run(story())
 
 
-def test_leases_that_move_between_live_hosts_show_no_record_twice_and_keep_the_order() -> None:
+def test_moving_leases_repeat_no_record_and_keep_the_order() -> None:
     shown: dict[str, list[int]] = {}
 
     class Notes(Numbers):
@@ -231,7 +229,7 @@ def test_leases_that_move_between_live_hosts_show_no_record_twice_and_keep_the_o
         assert sequences == sorted(set(sequences)), "again, or out of order"
 
 
-def test_a_handoff_pauses_the_partitions_that_move_for_their_drain_and_no_others() -> None:
+def test_a_handoff_pauses_only_the_partitions_that_move() -> None:
     """Eight busy partitions, a second a batch; of those that move one has a batch of 20 s in hand as it is to go."""
     batches: dict[str, list[tuple[str, float, float]]] = {str(partition): [] for partition in range(8)}
 
@@ -279,7 +277,7 @@ def test_a_handoff_pauses_the_partitions_that_move_for_their_drain_and_no_others
         assert begun < drained + 1.0, "nor does it wait for others to drain"
 
 
-def test_a_host_that_was_paused_for_long_comes_back_and_has_its_share_again() -> None:
+def test_a_host_that_was_paused_for_long_gets_its_share_again() -> None:
     async def story() -> None:
         cluster = Cluster(Loop, UnsteadySource(6), check=check_reference)
         a, _ = cluster.start("a"), cluster.start("b")
@@ -296,7 +294,7 @@ def test_a_host_that_was_paused_for_long_comes_back_and_has_its_share_again() ->
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_host_that_can_renew_again_starts_nothing_that_it_saw_before(seed: int) -> None:
+def test_a_host_that_renews_again_starts_no_lease_it_lost(seed: int) -> None:
     """Its look began while it was fenced, and ends after it has renewed; in between the others wrote it out."""
 
     async def story() -> None:
@@ -351,7 +349,7 @@ def test_the_second_process_of_a_name_replaces_the_first() -> None:
     run(story())
 
 
-def test_partitions_that_appear_are_taken() -> None:
+def test_new_partitions_are_assigned() -> None:
     async def story() -> None:
         source = numbers(2)
         cluster = Cluster(Numbers, source, check=judge_number, settings={"partition_refresh_interval": 30})
@@ -369,7 +367,7 @@ def test_partitions_that_appear_are_taken() -> None:
 # It can fail
 
 
-def test_what_the_judge_says_breaks_the_run_and_names_the_record() -> None:
+def test_a_failed_check_names_the_record() -> None:
     async def story() -> None:
         cluster = Cluster(Numbers, numbers(1), check=lambda ended: "is odd" if ended.sequence == 21 else None)
         cluster.start("a")
@@ -389,7 +387,7 @@ def test_a_cluster_without_hosts_does_not_settle() -> None:
         run(story())
 
 
-def test_a_handler_that_hangs_keeps_a_host_from_stopping_no_longer_than_its_limits() -> None:
+def test_a_hanging_handler_delays_a_stop_up_to_its_limits() -> None:
     class Hangs(PartitionHandler):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             await SYSTEM.sleep(1e6)
@@ -415,14 +413,14 @@ def test_the_example_of_the_page_runs() -> None:
         exec(compile(example.replace("n * n}", "n * n + (n == 500)}"), str(PAGE), "exec"), {"__name__": "page"})
 
 
-def test_the_command_plays_seeds_and_says_what_it_did() -> None:
+def test_the_command_runs_seeds_and_prints_a_report() -> None:
     done = CliRunner().invoke(command.app, ["--seeds", "2", "--hours", "0.05"])
     assert done.exit_code == 0, done.output
     assert re.search(r"2 seeds, \d\.\d cluster-hours", done.output)
     assert re.search(r"records: each ended once\D+[\d,]+", done.output)
 
 
-def test_a_seed_that_breaks_is_printed_with_the_command_that_plays_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_seed_is_printed_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
     def breaks(seed: int, **options: object) -> None:
         raise SimulationError("partition 3: lost")
 

@@ -1,4 +1,4 @@
-"""The simulation can fail: each bug planted into the product is found within a few seeds, and by the check that should."""
+"""Each bug that is planted into the product is found within a few seeds, by the right check."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def first_broken(style: str | None = None, *, log: bool | None = None, hours: fl
     return f"nothing was found in {SEEDS} seeds"
 
 
-def test_a_seed_that_breaks_plays_the_same_again_event_by_event(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_seed_fails_again_event_by_event(monkeypatch: pytest.MonkeyPatch) -> None:
     async def forget(self: OutputChain, number: int, letters: bytes) -> None:
         pass
 
@@ -187,7 +187,7 @@ def test_forgetting_what_is_emitted_during_a_commit_is_found(monkeypatch: pytest
     assert re.search("record .* ended as 0 rows|should have .* rows", first_broken("map, commits"))
 
 
-def test_saying_that_is_committed_what_is_not_yet_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acknowledging_a_commit_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     commit = _BatchRun._commit_alone
 
     async def only_note(self: _BatchRun, attempt: Attempt, upto: int) -> None:
@@ -226,7 +226,7 @@ def test_rows_out_of_order_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "are not in the order of their records" in first_broken("columns")
 
 
-def test_going_ahead_after_the_handler_instead_of_before_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_moving_the_checkpoint_after_the_handler_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     handle = PartitionActor._handle
 
     async def handle_first(self: PartitionActor, processor: BatchProcessor, read: Any) -> None:
@@ -245,7 +245,7 @@ def test_going_ahead_after_the_handler_instead_of_before_is_found(monkeypatch: p
     assert re.search("is shown on|and the checkpoint is at|is durable, and", first_broken("at most once"))
 
 
-def test_losing_a_record_that_nobody_had_in_hand_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_losing_a_record_that_was_not_in_flight_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     process = BatchProcessor.process
 
     async def all_but_the_last(self: BatchProcessor, batch: Batch) -> Pending:

@@ -1,4 +1,4 @@
-"""Trimming beside a cluster in trouble: as often and as much as the readers allow, with no hour of grace."""
+"""Trimming during faults: as often and as much as the readers allow, without retention time."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ class Story:
             await SYSTEM.sleep(self.random.uniform(1, 20))
 
 
-def test_readers_get_each_row_once_while_everything_they_have_read_is_trimmed() -> None:
+def test_readers_get_each_row_once_while_read_files_are_trimmed() -> None:
     void, seeds = 0, 0
     while seeds < 2 or not void:  # until a late write has landed where a file was trimmed, as it does on most seeds
         assert seeds < 10

@@ -1,4 +1,4 @@
-"""Sources with some records in them, and their check: what the tests of `check_source` share."""
+"""Sources with records, and their check, for the tests of `check_source`."""
 
 from __future__ import annotations
 

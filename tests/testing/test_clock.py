@@ -28,7 +28,7 @@ def test_the_clock_follows_the_time_of_its_host() -> None:
     run(main())
 
 
-def test_a_clock_set_by_hand_jumps_in_wall_time_only() -> None:
+def test_setting_the_clock_changes_wall_time_only() -> None:
     async def main() -> None:
         clock = VirtualClock("a")
         wall, monotonic = clock.wall(), clock.monotonic()
@@ -46,7 +46,7 @@ def test_random_numbers_come_from_the_seed() -> None:
     assert 9 <= first.jitter(10) <= 11
 
 
-def test_offloaded_work_runs_in_place_after_a_virtual_delay() -> None:
+def test_work_for_a_thread_runs_inline_after_a_virtual_delay() -> None:
     async def main() -> None:
         clock = VirtualClock("a", delay=3.0)
         assert await clock.run_in_thread(divmod, 17, 5) == (3, 2)
@@ -58,7 +58,7 @@ def test_offloaded_work_runs_in_place_after_a_virtual_delay() -> None:
 
 
 @pytest.mark.parametrize("abandon", [False, True])
-def test_a_cancelled_caller_waits_for_offloaded_work_unless_it_may_abandon_it(abandon: bool) -> None:
+def test_a_cancelled_caller_waits_unless_it_may_abandon_the_work(abandon: bool) -> None:
     async def main() -> None:
         done: list[int] = []
         clock = VirtualClock("a", delay=100.0)
@@ -69,7 +69,7 @@ def test_a_cancelled_caller_waits_for_offloaded_work_unless_it_may_abandon_it(ab
     run(main())
 
 
-def test_offloaded_work_keeps_to_the_limiter() -> None:
+def test_work_for_a_thread_respects_the_limiter() -> None:
     async def main() -> None:
         clock, limiter = VirtualClock("a", delay=1.0), anyio.CapacityLimiter(2)
         most = 0

@@ -1,4 +1,4 @@
-"""The faulty store: each kind of fault does what it says, to the caller and to the store."""
+"""Each fault of FaultyBackend, as the caller and the store see it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def refused(request: Awaitable[object]) -> float:
 
 
 @simulated
-async def test_a_calm_store_takes_time_and_answers_as_the_store_does() -> None:
+async def test_a_store_without_faults_only_takes_time() -> None:
     store = faulty()
     tag = await store.put_if_absent("a/1", b"one")
     assert 0.005 <= current_loop().now - START <= 0.08
@@ -62,7 +62,7 @@ async def test_a_calm_store_takes_time_and_answers_as_the_store_does() -> None:
 
 
 @simulated
-async def test_the_store_keeps_the_time_of_the_world() -> None:
+async def test_the_store_uses_the_worlds_clock() -> None:
     store = faulty()
     host = current_loop().host("fast", rate=1.02, offset=5000)
     await host.start(store.put("a", b""))
@@ -114,7 +114,7 @@ async def test_a_late_write_is_applied_long_after_its_caller_gave_up() -> None:
 
 
 @simulated
-async def test_a_late_write_keeps_to_its_condition_when_it_lands() -> None:
+async def test_a_late_write_respects_its_condition() -> None:
     store = faulty(replace(LATENCY_ONLY, late_write=1))
     await refused(store.put_if_absent("a", b"late"))
     store.faults = LATENCY_ONLY
@@ -143,7 +143,7 @@ async def test_a_late_write_survives_the_crash_of_its_sender() -> None:
 
 
 @simulated
-async def test_a_request_under_way_arrives_although_its_sender_is_paused() -> None:
+async def test_a_request_in_flight_arrives_while_its_sender_is_paused() -> None:
     store = faulty(replace(LATENCY_ONLY, latency=(1.0, 1.0)))
     host = current_loop().host("a")
     task = host.start(store.put("a", b""))
@@ -157,7 +157,7 @@ async def test_a_request_under_way_arrives_although_its_sender_is_paused() -> No
 
 
 @simulated
-async def test_a_busy_store_turns_requests_away_without_applying_them() -> None:
+async def test_a_busy_store_refuses_requests_without_applying_them() -> None:
     store = faulty(replace(LATENCY_ONLY, busy=1))
     outcomes = []
     for number in range(50):
@@ -170,7 +170,7 @@ async def test_a_busy_store_turns_requests_away_without_applying_them() -> None:
 
 
 @simulated
-async def test_a_cut_may_hit_some_keys_only() -> None:
+async def test_a_cut_may_affect_some_keys_only() -> None:
     store = faulty()
     store.cut(60, prefix="hosts/")
     await store.put("a", b"")
@@ -178,7 +178,7 @@ async def test_a_cut_may_hit_some_keys_only() -> None:
 
 
 @simulated
-async def test_the_store_learns_who_sends_and_when_also_if_it_lands_late() -> None:
+async def test_the_store_knows_sender_and_time_of_late_writes() -> None:
     seen: list[tuple[str, float]] = []
 
     class Curious(MemoryStore):
@@ -195,7 +195,7 @@ async def test_the_store_learns_who_sends_and_when_also_if_it_lands_late() -> No
 
 
 @simulated
-async def test_an_outage_hits_all_views_and_a_cut_only_one_until_they_end() -> None:
+async def test_an_outage_affects_all_views_and_a_cut_one() -> None:
     store = faulty()
     east, west = store.view("east"), store.view("west")
     east.cut(60)
@@ -214,7 +214,7 @@ async def test_an_outage_hits_all_views_and_a_cut_only_one_until_they_end() -> N
 
 
 @simulated
-async def test_a_test_may_choose_the_fate_of_a_request() -> None:
+async def test_interfere_decides_the_fate_of_a_request() -> None:
     store = faulty()
     fates = {"a": "lost_request", "b": "lost_reply", "c": "late_write"}
     store.interfere = lambda verb, key: fates.get(key) if verb == "put" else None
@@ -227,7 +227,7 @@ async def test_a_test_may_choose_the_fate_of_a_request() -> None:
 
 
 @simulated
-async def test_nothing_goes_out_from_a_dead_host() -> None:
+async def test_a_crashed_host_sends_nothing() -> None:
     store = faulty()
     host = current_loop().host("a")
     sent = []
@@ -278,7 +278,7 @@ def story(seed: int) -> tuple[list[str], int]:
     return run(main(), seed=seed)
 
 
-def test_through_the_store_each_object_has_one_winner_whatever_fails() -> None:
+def test_a_conditional_write_has_one_winner_despite_faults() -> None:
     stories = [story(seed) for seed in range(12)]
     for outcomes, _ in stories:
         winners = [outcome.split()[2] for outcome in outcomes if "has" in outcome]
@@ -288,5 +288,5 @@ def test_through_the_store_each_object_has_one_winner_whatever_fails() -> None:
     assert len({fingerprint for _, fingerprint in stories}) == 12
 
 
-def test_the_same_seed_tells_the_same_story() -> None:
+def test_the_same_seed_injects_the_same_faults() -> None:
     assert [story(seed) for seed in range(3)] == [story(seed) for seed in range(3)]

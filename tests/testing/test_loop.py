@@ -1,4 +1,4 @@
-"""The virtual loop: time, order, hosts; with asyncio's and anyio's own parts on it."""
+"""VirtualLoop: time, order of callbacks, hosts; with asyncio and anyio on top."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ticker(trace: Trace, name: str, times: int, every: float = 1.0) -> Callable[
     return tick
 
 
-def test_an_hour_passes_at_once() -> None:
+def test_an_hour_takes_no_real_time() -> None:
     async def main() -> float:
         await anyio.sleep(3600)
         await asyncio.sleep(1800)
@@ -76,7 +76,7 @@ def order_of_ten(seed: int) -> list[int]:
     return run(main(), seed=seed)
 
 
-def test_the_seed_decides_the_order_of_what_is_ready_together() -> None:
+def test_the_seed_decides_the_order_of_ready_callbacks() -> None:
     orders = [order_of_ten(seed) for seed in range(20)]
     assert orders == [order_of_ten(seed) for seed in range(20)]
     assert len({tuple(order) for order in orders}) > 15
@@ -137,7 +137,7 @@ def test_the_same_seed_gives_the_same_run_in_another_process() -> None:
     assert fingerprints("2") == first
 
 
-def test_a_deadlock_says_who_waits_where() -> None:
+def test_a_deadlock_names_the_waiting_tasks() -> None:
     async def never() -> None:
         await anyio.Event().wait()
 
@@ -150,7 +150,7 @@ def test_a_deadlock_says_who_waits_where() -> None:
     assert re.search(r"stuck-task on Host\('east', running\) waits in \S+test_loop.py:\d+ \S+never", str(caught.value))
 
 
-def test_a_program_that_spins_while_time_stands_still_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_loop_at_one_instant_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("actorproc.testing.simulation.loop.STANDSTILL", 1_000)
 
     async def main() -> None:
@@ -161,7 +161,7 @@ def test_a_program_that_spins_while_time_stands_still_is_stopped(monkeypatch: py
         run(main())
 
 
-def test_what_nobody_caught_fails_the_run() -> None:
+def test_an_uncaught_error_fails_the_run() -> None:
     async def fails() -> None:
         raise ValueError("unheard")
 
@@ -228,7 +228,7 @@ def test_tasks_inherit_the_host_of_their_parent() -> None:
 
 
 @pytest.mark.parametrize("strike", [Host.pause, Host.crash])
-def test_what_is_called_outside_happens_though_the_host_that_asked_stands_still_or_is_dead(
+def test_call_outside_runs_after_its_host_paused_or_crashed(
     strike: Callable[[Host], None],
 ) -> None:
     async def main() -> list[tuple[float, Host | None]]:
@@ -245,7 +245,7 @@ def test_what_is_called_outside_happens_though_the_host_that_asked_stands_still_
     assert run(main()) == [(10, None)]
 
 
-def test_a_paused_host_does_nothing_while_the_world_and_its_clock_go_on() -> None:
+def test_a_paused_host_does_nothing_while_its_clock_continues() -> None:
     async def main() -> tuple[Trace, float]:
         trace: Trace = []
         east, west = (current_loop().host(name) for name in ("east", "west"))
@@ -266,7 +266,7 @@ def test_a_paused_host_does_nothing_while_the_world_and_its_clock_go_on() -> Non
     assert [at - START for name, at in trace if name == "east"] == [1, 2, 12.5, 13.5, 14.5]
 
 
-def test_a_deadline_that_passed_during_a_pause_strikes_on_resume() -> None:
+def test_a_deadline_that_expired_during_a_pause_fires_on_resume() -> None:
     async def main() -> float:
         async def limited() -> float:
             with anyio.move_on_after(5):
@@ -311,7 +311,7 @@ def test_a_crashed_host_never_runs_again_and_leaves_no_warning() -> None:
     assert seen == ["finally"]  # only when all was over, so that nothing stays behind half done
 
 
-def test_a_task_that_was_about_to_wake_up_when_its_host_crashed_ends_too() -> None:
+def test_a_ready_task_of_a_crashed_host_ends() -> None:
     async def main() -> weakref.ref[asyncio.Task[None]]:
         event = anyio.Event()
         host = current_loop().host("a")
@@ -327,7 +327,7 @@ def test_a_task_that_was_about_to_wake_up_when_its_host_crashed_ends_too() -> No
     assert task is None or task.done()
 
 
-def test_pausing_the_dead_and_resuming_the_running_are_mistakes() -> None:
+def test_pause_and_resume_are_refused_in_the_wrong_state() -> None:
     async def main() -> None:
         host = current_loop().host("a")
         with pytest.raises(SimulationError, match="is running"):
@@ -355,7 +355,7 @@ def test_a_paused_host_can_crash() -> None:
 
 
 @pytest.mark.parametrize("rate", [0.98, 1.0, 1.02])
-def test_sleeps_and_deadlines_honour_the_clock_of_the_host(rate: float) -> None:
+def test_sleeps_and_deadlines_use_the_hosts_clock(rate: float) -> None:
     async def main() -> None:
         host = current_loop().host("a", rate=rate, offset=12345.678)
 

@@ -1,4 +1,4 @@
-"""`check_source` passes right sources, however awkward, and tells what it saw."""
+"""`check_source` passes correct sources and reports what it checked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.spark.committing import Fleet
 from tests.testing.sources import NOON, Pages, checked, filled
 
 
-async def test_a_right_source_passes_and_the_report_tells_what_was_seen() -> None:
+async def test_a_correct_source_passes_with_a_report() -> None:
     report = await checked(filled(MemorySource(3, page=2, step=5)))
     assert report == CheckedSource({"0": 7, "1": 8, "2": 0}, report.positions, [])
     assert report.positions["1"] == ["0", "3", "7", "2", "4", "6", "8"]
@@ -36,7 +36,7 @@ async def test_positions_may_be_coarse(make: Callable[[], MemorySource]) -> None
     await checked(filled(make()))
 
 
-async def test_a_source_need_not_know_times_or_the_latest_nor_the_sequences_of_its_ends_and_positions() -> None:
+async def test_a_source_may_lack_the_optional_features() -> None:
     class Plain(MemorySource):
         async def start(self, partition: str, at: Start) -> str:
             if at != "earliest":
@@ -53,7 +53,7 @@ async def test_a_source_need_not_know_times_or_the_latest_nor_the_sequences_of_i
     assert report.not_checked.count("start('latest'), which is refused: earliest only") == 1
 
 
-async def test_of_a_partition_with_just_as_many_records_as_are_read_the_end_is_checked() -> None:
+async def test_the_end_is_checked_when_all_records_were_read() -> None:
     class Wrong(MemorySource):
         async def end(self, partition: str) -> End:
             return End("0", 5)
@@ -64,7 +64,7 @@ async def test_of_a_partition_with_just_as_many_records_as_are_read_the_end_is_c
         await check_source(source, most_records=8)
 
 
-async def test_an_end_beyond_the_last_record_that_was_read_is_told() -> None:
+async def test_an_end_beyond_the_last_record_is_reported() -> None:
     class Beyond(MemorySource):
         async def end(self, partition: str) -> End:
             end = await super().end(partition)
@@ -76,7 +76,7 @@ async def test_an_end_beyond_the_last_record_that_was_read_is_told() -> None:
     assert "whether end() of partition 0 is right: it gave sequence 2, the last record has 1" in report.not_checked
 
 
-async def test_a_source_may_pass_over_its_newest_records_and_lack_its_first() -> None:
+async def test_a_source_may_lack_its_first_and_newest_records() -> None:
     class Filtered(MemorySource):
         async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
             async with aclosing(super().read(partition, position)) as chunks:
@@ -87,7 +87,7 @@ async def test_a_source_may_pass_over_its_newest_records_and_lack_its_first() ->
     await checked(filled(Filtered(3)))
 
 
-async def test_pages_may_be_of_other_column_types_and_records_without_key_time_or_value() -> None:
+async def test_pages_may_have_other_column_types_and_nulls() -> None:
     large = pa.schema(
         [field.with_type(pa.large_binary()) if field.name == "value" else field for field in RECORD_SCHEMA]
     )
@@ -103,14 +103,14 @@ async def test_pages_may_be_of_other_column_types_and_records_without_key_time_o
     await checked(source)
 
 
-async def test_of_a_long_partition_the_first_records_and_the_end_are_looked_at() -> None:
+async def test_a_long_partition_is_checked_at_its_beginning_and_end() -> None:
     report = await checked(filled(MemorySource(3, page=3), 100), most_records=60)
     assert report.records == {"0": 63, "1": 63, "2": 0}
     assert report.not_checked == [f"where partition {name} ends: it has more than 60 records" for name in "01"]
     assert (len(report.positions["0"]), report.positions["0"][:4]) == (22, ["0", "31", "3", "6"])
 
 
-async def test_a_partition_that_goes_on_for_ever_is_left_at_some_record() -> None:
+async def test_an_endless_partition_is_checked_up_to_a_limit() -> None:
     class Endless(MemorySource):
         async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
             at = int(position)
@@ -126,7 +126,7 @@ async def test_a_partition_that_goes_on_for_ever_is_left_at_some_record() -> Non
     assert report.records == {"0": 51}
 
 
-async def test_a_source_is_checked_as_it_is_and_what_cannot_be_is_told() -> None:
+async def test_rules_that_cannot_be_checked_are_reported() -> None:
     report = await check_source(filled(MemorySource(3)))
     assert [why.partition(": give")[0] for why in report.not_checked] == [
         "whether a record that arrives is seen",
@@ -142,7 +142,7 @@ async def test_a_stream_without_records_proves_nothing() -> None:
 
 
 @pytest.mark.parametrize("place", ["folder", "memory"])
-async def test_the_built_in_log_is_right(tmp_path: Path, place: str) -> None:
+async def test_the_built_in_log_passes(tmp_path: Path, place: str) -> None:
     log: Any = tmp_path / "log" if place == "folder" else Store(MemoryStore())
 
     async def add(count: int = 1) -> None:
@@ -158,7 +158,7 @@ async def test_the_built_in_log_is_right(tmp_path: Path, place: str) -> None:
     assert (sum(report.records.values()), report.not_checked) == (21, [])
 
 
-async def test_another_processors_output_is_right() -> None:
+async def test_another_processors_output_passes() -> None:
     store = Store(MemoryStore())
     fleet = Fleet(store)
     for _ in range(3):
@@ -167,14 +167,14 @@ async def test_another_processors_output_is_right() -> None:
     assert report.not_checked == []
 
 
-def test_it_runs_in_virtual_time() -> None:
+def test_check_source_runs_in_virtual_time() -> None:
     async def main() -> None:
         await checked(filled(UnsteadySource(3, page=4)))
 
     run(main())
 
 
-async def test_what_the_page_on_sources_says_is_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_example_of_the_page_on_sources_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = Path(__file__).parents[2]
     copy(root / "examples" / "sql_source.py", tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))

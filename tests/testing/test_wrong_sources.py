@@ -1,4 +1,4 @@
-"""`check_source` finds each wrong source, by a message that names the rule."""
+"""`check_source` finds each broken rule and names it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.testing.wrong_sources import SLOW_TO_FIND, WRONG, Cancelled, SharedCu
 
 
 @pytest.mark.parametrize("kind", WRONG, ids=lambda kind: kind.__name__)
-async def test_a_wrong_source_is_found_and_the_rule_is_named(kind: type[MemorySource]) -> None:
+async def test_a_broken_rule_is_found_and_named(kind: type[MemorySource]) -> None:
     source = filled(kind(3))
     if kind is not StuckEnd and kind is not SharedCursor:
         source._page = 2
@@ -54,7 +54,7 @@ class OfInstance(MemorySource):
                 yield Chunk(chunk.batch, token)
 
 
-async def test_what_holds_in_one_instance_only_is_found() -> None:
+async def test_positions_of_one_instance_only_are_found() -> None:
     class Tokens(OfInstance):
         async def start(self, partition: str, at: Start) -> str:
             if at != "earliest":
@@ -71,7 +71,7 @@ async def test_what_holds_in_one_instance_only_is_found() -> None:
         await check_source(Tokens)
 
 
-async def test_another_identity_of_each_instance_is_found() -> None:
+async def test_an_identity_that_differs_between_instances_is_found() -> None:
     class Made(MemorySource):
         made = 0
 
@@ -85,7 +85,7 @@ async def test_another_identity_of_each_instance_is_found() -> None:
         await check_source(Made)
 
 
-async def test_a_function_that_makes_no_source_is_wrong_use() -> None:
+async def test_a_function_that_makes_no_source_is_refused() -> None:
     nothing: Any = lambda: None  # noqa: E731
     with pytest.raises(UsageError, match="gave None, which is none"):
         await check_source(nothing)

@@ -1,4 +1,4 @@
-"""Sources that are wrong, each as one is written by mistake, and what `check_source` says of each."""
+"""Sources with common mistakes, and the message of `check_source` for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handlers and sources with a task group of asyncio's that fails: before Python 3.13 it leaves its task marked as cancelled."""
+"""User code is contained: its exceptions, its stray cancellations, and the cancellation requests that it leaves behind."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 import structlog
 
 from actorproc import Batch, CloseReason, PartitionContext, PartitionInfo, Processor, errors
+from actorproc.runtime.user_code import user_code
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.memory_source import MemorySource
@@ -23,6 +24,8 @@ LOUD = {"error", "critical"}
 
 
 class Stumbling(Double):
+    """Runs a failing asyncio.TaskGroup in each batch. Before Python 3.13 that leaves a cancellation request in the task."""
+
     closed: ClassVar[list[CloseReason]] = []
 
     def __init_subclass__(cls) -> None:
@@ -47,7 +50,7 @@ async def until_done(store: Store, count: int) -> None:
             await anyio.sleep(0.01)
 
 
-async def test_a_stop_is_a_stop_and_no_partition_fails_by_it() -> None:
+async def test_a_stop_fails_no_partition() -> None:
     class Handler(Stumbling): ...
 
     store = Store(MemoryStore())
@@ -58,7 +61,7 @@ async def test_a_stop_is_a_stop_and_no_partition_fails_by_it() -> None:
     assert not [entry for entry in logs if entry["log_level"] in LOUD]
 
 
-async def test_a_handoff_is_a_handoff() -> None:
+async def test_a_handoff_fails_no_partition() -> None:
     class Handler(Stumbling): ...
 
     store, source = Store(MemoryStore()), fed()
@@ -75,7 +78,7 @@ async def test_a_handoff_is_a_handoff() -> None:
 
 
 @pytest.mark.parametrize("amid", [False, True])
-async def test_a_host_that_fences_itself_takes_its_partitions_up_again(amid: bool) -> None:
+async def test_a_host_that_fences_itself_resumes_its_partitions(amid: bool) -> None:
     class Handler(Stumbling):
         blocked: ClassVar[bool] = False
 
@@ -99,7 +102,7 @@ async def test_a_host_that_fences_itself_takes_its_partitions_up_again(amid: boo
     assert "partition.failed" not in [entry["event"] for entry in logs]
 
 
-async def test_a_stuck_handler_is_told_as_stuck() -> None:
+async def test_a_stuck_handler_is_reported_as_stuck() -> None:
     class Handler(Stumbling):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             await super().process(batch, ctx)
@@ -114,7 +117,7 @@ async def test_a_stuck_handler_is_told_as_stuck() -> None:
     assert failed["error"] == "PartitionStuck: the handler made no progress for max_process_time = 0.1 s"
 
 
-async def test_a_source_and_what_is_shared_and_the_opening_may_stumble_too() -> None:
+async def test_source_shared_and_opened_may_leave_cancellations_behind() -> None:
     class Source(MemorySource):
         async def partitions(self) -> Sequence[str]:
             await leave_cancellation_behind()
@@ -152,7 +155,7 @@ async def test_a_source_and_what_is_shared_and_the_opening_may_stumble_too() -> 
 
 
 @pytest.mark.parametrize("task", ["_renew_for_ever", "_fence_in_time"])
-async def test_a_host_of_which_a_task_is_cancelled_does_not_end_as_if_all_were_well(task: str) -> None:
+async def test_a_host_with_a_cancelled_task_ends_with_an_error(task: str) -> None:
     class Meddling(Double):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             for each in asyncio.all_tasks():
@@ -172,7 +175,7 @@ async def clean_up() -> None:
     await task
 
 
-async def test_clean_up_that_lets_a_cancellation_out_is_told_and_changes_nothing_else() -> None:
+async def test_a_stray_cancellation_in_clean_up_is_only_logged() -> None:
     class Source(MemorySource):
         async def close(self) -> None:
             await clean_up()
@@ -187,12 +190,14 @@ async def test_clean_up_that_lets_a_cancellation_out_is_told_and_changes_nothing
     with structlog.testing.capture_logs() as logs:
         await host(Handler, source, store, "a").run(until_end=True)
     assert set(Handler.closed) == {CloseReason.STOPPING}
-    told = [entry["event"] for entry in logs if entry["log_level"] in {"warning", "error"}]
-    assert sorted(told) == ["partition.closing_failed"] * 4 + ["source.close_failed"]
+    logged = [entry["event"] for entry in logs if entry["log_level"] in {"warning", "error"}]
+    assert sorted(event for event in logged if event != "loop.blocked") == ["partition.closing_failed"] * 4 + [
+        "source.close_failed"
+    ]
     assert len([entry for entry in logs if entry["event"] == "partition.closed"]) == 4
 
 
-async def test_clean_up_does_not_hide_why_a_partition_failed() -> None:
+async def test_failing_clean_up_does_not_hide_why_a_partition_failed() -> None:
     class Handler(Stumbling):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             raise errors.HandlerMisuse("the real trouble")
@@ -204,7 +209,7 @@ async def test_clean_up_does_not_hide_why_a_partition_failed() -> None:
         await host(Handler, fed(), Store(MemoryStore()), "a").run(until_end=True)
 
 
-async def test_what_is_shared_and_lets_a_cancellation_out_at_its_end_is_the_handlers_error() -> None:
+async def test_a_stray_cancellation_at_the_end_of_shared_is_a_handler_error() -> None:
     class Handler(Stumbling):
         @classmethod
         @asynccontextmanager
@@ -219,7 +224,7 @@ async def test_what_is_shared_and_lets_a_cancellation_out_at_its_end_is_the_hand
 
 
 @pytest.mark.parametrize("at", ["entering", "leaving"])
-async def test_a_time_limit_around_a_run_stays_one_whatever_shared_is_at(at: str) -> None:
+async def test_a_time_limit_around_a_run_works_within_shared(at: str) -> None:
     class Handler(Stumbling):
         @classmethod
         @asynccontextmanager
@@ -231,3 +236,66 @@ async def test_a_time_limit_around_a_run_stays_one_whatever_shared_is_at(at: str
 
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(host(Handler, fed(), Store(MemoryStore()), "a").run(until_end=True), 2)
+
+
+@pytest.mark.parametrize("raised", [ValueError("x"), SystemExit("x"), ExceptionGroup("", [ValueError("x")])])
+async def test_any_exception_becomes_an_error_of_the_given_kind(raised: BaseException) -> None:
+    says = r"read failed: (ValueError|SystemExit): x"
+    with pytest.raises(errors.SourceError, match=says) as caught, user_code("read", errors.SourceError):
+        raise raised
+    assert isinstance(caught.value.__cause__, ValueError | SystemExit)
+
+
+async def test_our_own_errors_come_out_unchanged() -> None:
+    with pytest.raises(errors.Fenced), user_code("on_error", errors.HandlerError):
+        raise errors.Fenced("another owner")
+
+
+async def test_without_a_kind_an_exception_comes_out_unchanged() -> None:
+    with pytest.raises(ValueError, match=r"^x$"), user_code("process"):
+        raise ValueError("x")
+    with pytest.raises(errors.HandlerError, match="process raised SystemExit: x"), user_code("process"):
+        raise SystemExit("x")
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, GeneratorExit])
+async def test_interruptions_come_out_unchanged(raised: type[BaseException]) -> None:
+    with pytest.raises(raised), user_code("process", errors.HandlerError):
+        raise raised
+
+
+async def test_the_cause_begins_in_user_code() -> None:
+    with pytest.raises(errors.HandlerError) as caught, user_code("process", errors.HandlerError):
+        await clean_up_wrongly()
+    cause = caught.value.__cause__
+    assert cause is not None
+    assert cause.__traceback__ is not None
+    assert cause.__traceback__.tb_frame.f_globals["__name__"] == __name__
+
+
+async def clean_up_wrongly() -> None:
+    raise ValueError("x")
+
+
+async def test_a_stray_cancellation_becomes_an_error_and_the_task_goes_on() -> None:
+    with pytest.raises(errors.HandlerError, match="process was cancelled from within"), user_code("process"):
+        await clean_up()
+    await anyio.sleep(0)
+
+
+async def test_a_cancellation_of_a_scope_comes_out_unchanged() -> None:
+    with anyio.move_on_after(0.01) as scope, user_code("process", errors.HandlerError):
+        await anyio.sleep_forever()
+    assert scope.cancelled_caught
+
+
+async def test_a_cancellation_by_the_application_comes_out_unchanged() -> None:
+    async def wait() -> None:
+        with user_code("open", errors.SourceError, application_task=True):
+            await anyio.sleep_forever()
+
+    task = asyncio.ensure_future(wait())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

@@ -1,4 +1,4 @@
-"""`run_handler`: what a user's test sees of a handler."""
+"""`run_handler`, for users' tests of handlers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Stops(Scaled):
         return Decision.STOP
 
 
-async def test_a_handler_that_is_tried_gives_its_rows_and_its_dead_letters() -> None:
+async def test_run_handler_returns_rows_and_dead_letters() -> None:
     result = await run_handler(Scaled, [b"1", b"no number", b"3"])
     assert result.rows == [{"n": 2, "attempt": 1, "_sequence": 0}, {"n": 6, "attempt": 1, "_sequence": 2}]
     (letter,) = result.dead_letters
@@ -58,7 +58,7 @@ async def test_a_handler_that_is_tried_gives_its_rows_and_its_dead_letters() -> 
     assert letter["error"]["type"] == "JSONDecodeError"
 
 
-async def test_a_handler_that_is_tried_takes_options_and_settings_and_reads_neither_file_nor_environment(
+async def test_run_handler_takes_options_and_settings_as_arguments_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -71,14 +71,14 @@ async def test_a_handler_that_is_tried_takes_options_and_settings_and_reads_neit
     assert [row["n"] for row in (await run_handler(Scaled, [b"1"])).rows] == [2]
 
 
-async def test_a_handler_is_tried_on_records_with_key_headers_and_timestamp_and_on_tombstones() -> None:
+async def test_run_handler_takes_records_and_tombstones() -> None:
     whole = Batch.of("7", [b"v"], [40], keys=[b"k"], headers=[[("trace", b"1")]], timestamps=[NOON])
     first, second = (await run_handler(Facts, [*whole, None])).rows
     assert first == {"key": b"k", "headers": {"trace": b"1"}, "at": NOON, "value": b"v", "_sequence": 0}
     assert (second["key"], second["headers"], second["value"], second["_sequence"]) == (None, {}, None, 1)
 
 
-async def test_a_record_that_is_tried_has_no_timestamp_unless_it_is_given_one() -> None:
+async def test_run_handler_gives_a_value_no_timestamp() -> None:
     class Times(RecordHandler):
         output_schema = "time timestamp"
 
@@ -89,7 +89,7 @@ async def test_a_record_that_is_tried_has_no_timestamp_unless_it_is_given_one() 
     assert result.rows == [{"time": None, "_sequence": 0}]
 
 
-async def test_a_handler_that_is_tried_is_not_waited_for_between_attempts_unless_the_settings_say_so() -> None:
+async def test_run_handler_retries_at_once_by_default() -> None:
     with anyio.fail_after(20):
         for _ in range(3):
             assert len((await run_handler(Scaled, [b"-"], settings=Settings(max_attempts=8))).dead_letters) == 1
@@ -98,12 +98,12 @@ async def test_a_handler_that_is_tried_is_not_waited_for_between_attempts_unless
     assert cut.cancelled_caught
 
 
-async def test_a_handler_that_is_tried_and_does_not_get_to_the_end_says_why() -> None:
+async def test_run_handler_says_why_the_end_was_not_reached() -> None:
     with pytest.raises(EndNotReached, match="JSONDecodeError"):
         await run_handler(Stops, [b"-"])
 
 
 @pytest.mark.parametrize("records", [["text"], [{"a": 1}], b"bytes"])
-async def test_a_handler_is_tried_on_bytes_and_anything_else_is_refused_by_its_place(records: Any) -> None:
+async def test_run_handler_refuses_other_values_with_their_index(records: Any) -> None:
     with pytest.raises(UsageError, match=r"records\[0\] = .*bytes"):
         await run_handler(Scaled, records)
