@@ -204,7 +204,7 @@ def test_options_go_by_field_names_not_aliases() -> None:
         ({"table": "t", "limit": "0"}, "limit = '0': must be greater than 0"),
         (
             {},
-            "--option NAME=VALUE, ACTORPROC_OPTION_<NAME>, or NAME = VALUE below [options] in the file):\ntable: is missing",
+            "ACTORPROC_OPTION_<NAME>, or NAME = VALUE below [options] in the file):\ntable: is missing",
         ),
     ],
 )

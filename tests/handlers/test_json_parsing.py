@@ -66,11 +66,15 @@ TAKEN = [
     ("array<int>", b"[1, null, 2]", [1, None, 2]),
     ("array<timestamp_ntz>", b'["2013-01-01"]', [datetime(2013, 1, 1, tzinfo=UTC).replace(tzinfo=None)]),
     ("array<float>", b"[0.5, 1]", [0.5, 1.0]),
-    ("struct<x: int, y: struct<z: date>>", b'{"y": {"z": "2013-01-31", "w": 1}, "v": []}', {"x": None, "y": {"z": date(2013, 1, 31)}}),
+    (
+        "struct<x: int, y: struct<z: date>>",
+        b'{"y": {"z": "2013-01-31", "w": 1}, "v": []}',
+        {"x": None, "y": {"z": date(2013, 1, 31)}},
+    ),
     ("map<string, double>", b'{"a": 1, "b": null}', [("a", 1.0), ("b", None)]),
     ("map<string, timestamp>", b'{"a": "2013-01-01T12:00:00Z"}', [("a", NOON)]),
     ("map<string, struct<x: int>>", b'{"a": {"x": 1, "y": 2}}', [("a", {"x": 1})]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("kind", "text", "stored"), TAKEN)
@@ -98,14 +102,26 @@ REFUSED = [
     ("double", b"-1.7976931348623159e308", "-1.7976931348623159E+308 (number) does not fit double"),
     ("float", b"1.7976931348623159e308", "1.7976931348623159E+308 (number) does not fit double"),
     ("double", b"17976931348623159" + b"0" * 292, "is an int that double cannot hold exactly"),
-    ("array<double>", b"[Infinity, 1.7976931348623159e308]", "[1]: 1.7976931348623159E+308 (number) does not fit double"),
-    ("struct<Info: array<double>>", b'{"Info": [1.7976931348623159e308]}', ".Info[0]: 1.7976931348623159E+308 (number) does not fit"),
+    (
+        "array<double>",
+        b"[Infinity, 1.7976931348623159e308]",
+        "[1]: 1.7976931348623159E+308 (number) does not fit double",
+    ),
+    (
+        "struct<Info: array<double>>",
+        b'{"Info": [1.7976931348623159e308]}',
+        ".Info[0]: 1.7976931348623159E+308 (number) does not fit",
+    ),
     ("float", b"1e300", "column 'c': 1e+300 does not fit: out of range for float"),
     ("string", b"1", "1 (int) does not fit string"),
     ("string", b'"\\ud800"', "surrogates not allowed"),
     ("string", b'"\xff"', "not JSON"),
     ("boolean", b"0", "0 (int) does not fit boolean"),
-    ("timestamp", b'"2013-01-01T12:00:00"', "does not fit: ISO 8601 with a zone is read (2013-01-01T05:00:00Z); without one declare timestamp_ntz"),
+    (
+        "timestamp",
+        b'"2013-01-01T12:00:00"',
+        "does not fit: ISO 8601 with a zone is read (2013-01-01T05:00:00Z); without one declare timestamp_ntz",
+    ),
     ("timestamp_ntz", b'"2013-01-01T12:00:00Z"', "ISO 8601 without a zone is read"),
     ("timestamp", b'"noon"', "column 'c': 'noon' does not fit"),
     ("timestamp", b"1357041600", "1357041600 (int) does not fit string"),
@@ -120,7 +136,11 @@ REFUSED = [
     ("decimal(10,2)", b'"1e99999999999999999999"', "(str) does not fit decimal(10,2)"),
     ("decimal(10,2)", b'" 1"', "' 1' (str) does not fit decimal(10,2)"),
     ("decimal(5,2)", b"1000", "out of range for decimal(5,2)"),
-    ("decimal(10,2)", b'"one"', """'one' (str) does not fit decimal(10,2); a number is read, or one as text ("1.25")"""),
+    (
+        "decimal(10,2)",
+        b'"one"',
+        """'one' (str) does not fit decimal(10,2); a number is read, or one as text ("1.25")""",
+    ),
     ("struct<a:decimal(10,2)>", b'{"a": "one"}', "column 'c': .a: 'one' (str) does not fit decimal(10,2)"),
     ("array<int>", b"1", "1 (int) does not fit array"),
     ("array<int>", b'[1, "x"]', "[1]: 'x' (str) does not fit int"),
@@ -129,7 +149,7 @@ REFUSED = [
     ("struct<x: int NOT NULL>", b"{}", ".x: it is NOT NULL"),
     ("map<string, int>", b'{"a": "x"}', "['a']: 'x' (str) does not fit int"),
     ("int NOT NULL", b"null", "column 'c': None does not fit: it is NOT NULL"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("kind", "text", "message"), REFUSED)
@@ -228,12 +248,21 @@ SCHEMA = (
     "xs array<double>, st struct<i: int, s: string, t: timestamp>, ss array<struct<d: double>>"
 )
 scalars = st.one_of(
-    st.none(), st.booleans(), st.integers(-200, 200), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=4),
-    st.sampled_from(["2013-01-01", "2013-01-01T12:00:00Z", "2013-01-01 12:00:00.5", "2013-02-30", "}\n{", "{", "}", "1.5"]),
-)  # fmt: skip
+    st.none(),
+    st.booleans(),
+    st.integers(-200, 200),
+    st.integers(),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=4),
+    st.sampled_from(
+        ["2013-01-01", "2013-01-01T12:00:00Z", "2013-01-01 12:00:00.5", "2013-02-30", "}\n{", "{", "}", "1.5"]
+    ),
+)
 anything = st.recursive(
-    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("istdx"), inner, max_size=3), max_leaves=5
-)  # fmt: skip
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("istdx"), inner, max_size=3),
+    max_leaves=5,
+)
 fitting = st.fixed_dictionaries(
     {},
     optional={

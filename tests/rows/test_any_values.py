@@ -15,10 +15,23 @@ from tests.rows.encoding import Colour, Level, encode
 # What is fast is also strict: any values, alone and mixed, whole columns and single values judge the same.
 
 values = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.integers(-130, 130), st.floats(), st.floats(width=32), st.text(max_size=3),
-    st.binary(max_size=3), st.dates(), st.datetimes(), st.datetimes(timezones=st.just(UTC)), st.datetimes(timezones=st.timezones()),
-    st.decimals(), st.decimals(-1000, 1000, places=2), st.builds("{}E{}".format, st.integers(), st.integers(-(10**8), 10**8)).map(Decimal), st.sampled_from([np.int64(3), np.float64(1.5), np.bool_(True), Level.HIGH, Colour.RED]),
-)  # fmt: skip
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(-130, 130),
+    st.floats(),
+    st.floats(width=32),
+    st.text(max_size=3),
+    st.binary(max_size=3),
+    st.dates(),
+    st.datetimes(),
+    st.datetimes(timezones=st.just(UTC)),
+    st.datetimes(timezones=st.timezones()),
+    st.decimals(),
+    st.decimals(-1000, 1000, places=2),
+    st.builds("{}E{}".format, st.integers(), st.integers(-(10**8), 10**8)).map(Decimal),
+    st.sampled_from([np.int64(3), np.float64(1.5), np.bool_(True), Level.HIGH, Colour.RED]),
+)
 nested = st.recursive(
     values,
     lambda inner: st.one_of(
@@ -29,9 +42,20 @@ nested = st.recursive(
     max_leaves=4,
 )
 LEAVES = [
-    "boolean", "tinyint", "int", "bigint", "float", "double", "string", "binary", "date", "timestamp", "timestamp_ntz",
-    "decimal(5,2)", "decimal(38,0)",
-]  # fmt: skip
+    "boolean",
+    "tinyint",
+    "int",
+    "bigint",
+    "float",
+    "double",
+    "string",
+    "binary",
+    "date",
+    "timestamp",
+    "timestamp_ntz",
+    "decimal(5,2)",
+    "decimal(38,0)",
+]
 declared = st.one_of(
     st.sampled_from(LEAVES),
     st.sampled_from(LEAVES).flatmap(

@@ -49,9 +49,12 @@ NTZ = pa.timestamp("us")
         ("array<int>", pa.list_(pa.int32())),
         ("map<string, bigint>", pa.map_(pa.string(), pa.int64())),
         ("struct<a: int, b string>", pa.struct([("a", pa.int32()), ("b", pa.string())])),
-        ("array<map<int,struct<x:array<date>>>>", pa.list_(pa.map_(pa.int32(), pa.struct([("x", pa.list_(pa.date32()))])))),
+        (
+            "array<map<int,struct<x:array<date>>>>",
+            pa.list_(pa.map_(pa.int32(), pa.struct([("x", pa.list_(pa.date32()))]))),
+        ),
     ],
-)  # fmt: skip
+)
 def test_each_type_of_spark_becomes_the_arrow_type_that_spark_reads(ddl: str, kind: pa.DataType) -> None:
     assert parse_schema(f"c {ddl}") == pa.schema([("c", kind)])
 
@@ -192,9 +195,23 @@ def test_the_output_has_the_sequence_after_the_declared_columns() -> None:
 
 names = st.text("aB1_` é'-\\", min_size=1, max_size=6)
 leaves = st.sampled_from(
-    [pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string(), pa.binary(),
-     pa.date32(), UTC, NTZ, pa.decimal128(38, 4), pa.decimal128(3, 3)]
-)  # fmt: skip
+    [
+        pa.bool_(),
+        pa.int8(),
+        pa.int16(),
+        pa.int32(),
+        pa.int64(),
+        pa.float32(),
+        pa.float64(),
+        pa.string(),
+        pa.binary(),
+        pa.date32(),
+        UTC,
+        NTZ,
+        pa.decimal128(38, 4),
+        pa.decimal128(3, 3),
+    ]
+)
 
 
 def fields(kinds: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[list[pa.Field]]:
@@ -246,11 +263,19 @@ def test_nullable_columns_may_be_added(old: str, new: str) -> None:
         ("a int NOT NULL", "a int", "column 'a' was int NOT NULL, is now int"),
         ("a int", "a int, b string NOT NULL", "column 'b' is new and NOT NULL"),
         ("a int, b int", "b int, a int", "the columns a, b now come in the order b, a"),
-        ("s struct<x: int>", "s struct<x: int, y: int>", "column 's' was struct<x: int>, is now struct<x: int, y: int>"),
+        (
+            "s struct<x: int>",
+            "s struct<x: int, y: int>",
+            "column 's' was struct<x: int>, is now struct<x: int, y: int>",
+        ),
         ("a int", "A int", "column 'a', int, is gone"),
-        ("a int, b int", "a string, c int NOT NULL", "column 'b', int, is gone; column 'a' was int, is now string; column 'c'"),
+        (
+            "a int, b int",
+            "a string, c int NOT NULL",
+            "column 'b', int, is gone; column 'a' was int, is now string; column 'c'",
+        ),
     ],
-)  # fmt: skip
+)
 def test_other_schema_changes_are_refused(old: str, new: str, message: str) -> None:
     with pytest.raises(SchemaError) as refused:
         check_change(parse_schema(old), parse_schema(new))
@@ -271,11 +296,33 @@ TAKEN = [
     "struct<a:int,b:array<string>>",
 ]
 REFUSED = [
-    "a int b int", "a int,", "a", "a array<int", "a map<int>", "a array<int not null>", "a-b int", "é int", "1 int", "1e5 int",
-    "10L int", "a int not", "a int comment x", "a int default 3", "a int comment 'x' not null", "a string(5)", "a int(5)",
-    "a decimal(39,2)", "a decimal(5,-1)", "a bool", "a text", "a int64", "a double precision", "a timestamp with time zone",
-    "a.b int", "a int null",
-]  # fmt: skip
+    "a int b int",
+    "a int,",
+    "a",
+    "a array<int",
+    "a map<int>",
+    "a array<int not null>",
+    "a-b int",
+    "é int",
+    "1 int",
+    "1e5 int",
+    "10L int",
+    "a int not",
+    "a int comment x",
+    "a int default 3",
+    "a int comment 'x' not null",
+    "a string(5)",
+    "a int(5)",
+    "a decimal(39,2)",
+    "a decimal(5,-1)",
+    "a bool",
+    "a text",
+    "a int64",
+    "a double precision",
+    "a timestamp with time zone",
+    "a.b int",
+    "a int null",
+]
 
 
 @pytest.mark.slow

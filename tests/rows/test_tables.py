@@ -110,8 +110,18 @@ def test_a_lossy_column_type_is_refused_with_both_types(column: pa.Array, kind: 
         (pa.array([Decimal("1.0"), Decimal("1.5")]), "decimal(5,0)", [101], "data loss"),
         (pa.array([0, 2**62], pa.timestamp("us")), "timestamp_ntz", [101], "outside the years 1 to 9999"),
         (pa.array([0, 2**30], pa.date32()), "date", [101], "outside the years"),
-        (pa.array([[{"x": 0}], None, [{"x": 2**62}]], pa.list_(pa.struct([("x", pa.timestamp("us"))]))), "array<struct<x: timestamp_ntz>>", [102], "outside the years"),
-        (pa.array([[("k", 2**62)], [("k", 0)]], pa.map_(pa.string(), pa.timestamp("us"))), "map<string, timestamp_ntz>", [100], "outside the years"),
+        (
+            pa.array([[{"x": 0}], None, [{"x": 2**62}]], pa.list_(pa.struct([("x", pa.timestamp("us"))]))),
+            "array<struct<x: timestamp_ntz>>",
+            [102],
+            "outside the years",
+        ),
+        (
+            pa.array([[("k", 2**62)], [("k", 0)]], pa.map_(pa.string(), pa.timestamp("us"))),
+            "map<string, timestamp_ntz>",
+            [100],
+            "outside the years",
+        ),
         (pa.array([[1], [300], [2]]).slice(1), "array<tinyint>", [100], "300"),
         (pa.array([[300], [1], [2]]).slice(1), "array<tinyint>", [], ""),
         (TEXTS, "string", [101, 103], "Invalid UTF8"),
@@ -123,32 +133,50 @@ def test_a_lossy_column_type_is_refused_with_both_types(column: pa.Array, kind: 
         (pa.ListArray.from_arrays(OFFSETS, TEXTS, mask=HIDES_ONE), "array<string>", [103], "Invalid UTF8"),
         (pa.StructArray.from_arrays([TEXTS], ["x"]), "struct<x: string>", [101, 103], "Invalid UTF8"),
         (pa.StructArray.from_arrays([TEXTS], ["x"], mask=HIDES_ONE), "struct<x: string>", [103], "Invalid UTF8"),
-        (pa.MapArray.from_arrays(OFFSETS, TEXTS.fill_null(""), OFFSETS[:5]), "map<string, int>", [101, 103], "Invalid UTF8"),
+        (
+            pa.MapArray.from_arrays(OFFSETS, TEXTS.fill_null(""), OFFSETS[:5]),
+            "map<string, int>",
+            [101, 103],
+            "Invalid UTF8",
+        ),
         (pa.MapArray.from_arrays(OFFSETS, OFFSETS[:5], TEXTS), "map<int, string>", [101, 103], "Invalid UTF8"),
         (pa.array([{"x": 1}, None, {"x": None}]), "struct<x: bigint NOT NULL>", [102], "x: it is NOT NULL"),
         (
             pa.array([[("k", {"x": 1}), ("l", None)]], pa.map_(pa.string(), pa.struct([("x", pa.int64())]))),
-            "map<string, struct<x: bigint NOT NULL>>", [], "",
+            "map<string, struct<x: bigint NOT NULL>>",
+            [],
+            "",
         ),
         (
             pa.array(
                 [None, [("k", {"x": 1})], [("l", None)], None, [("m", {"x": 3})]],
                 pa.map_(pa.string(), pa.struct([pa.field("x", pa.int64(), False)])),
             ).slice(1),
-            "map<string, struct<x: bigint NOT NULL>>", [], "",
+            "map<string, struct<x: bigint NOT NULL>>",
+            [],
+            "",
         ),
         (
-            pa.array([[("k", {"x": 1})], [("l", {"x": None})], [("m", {"x": 3})]], pa.map_(pa.string(), pa.struct([pa.field("x", pa.int64(), False)]))),
-            "map<string, struct<x: bigint NOT NULL>>", [101], "x: it is NOT NULL",
+            pa.array(
+                [[("k", {"x": 1})], [("l", {"x": None})], [("m", {"x": 3})]],
+                pa.map_(pa.string(), pa.struct([pa.field("x", pa.int64(), False)])),
+            ),
+            "map<string, struct<x: bigint NOT NULL>>",
+            [101],
+            "x: it is NOT NULL",
         ),
         (pa.array([[{"x": "a"}, None], None]), "array<struct<x: string NOT NULL>>", [], ""),
         (pa.array([{"x": {"y": [1]}}, {"x": None}, None]), "struct<x: struct<y: array<bigint> NOT NULL>>", [], ""),
         (
-            pa.array([[{"x": 1}], [], [{"x": 1}, {"x": None}]], pa.list_(pa.struct([pa.field("x", pa.int64(), False)]))),
-            "array<struct<x: bigint NOT NULL>>", [102], "x: it is NOT NULL",
+            pa.array(
+                [[{"x": 1}], [], [{"x": 1}, {"x": None}]], pa.list_(pa.struct([pa.field("x", pa.int64(), False)]))
+            ),
+            "array<struct<x: bigint NOT NULL>>",
+            [102],
+            "x: it is NOT NULL",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_table_value_that_does_not_fit_fails_its_record(
     column: pa.Array, kind: str, bad: list[int], message: str
 ) -> None:

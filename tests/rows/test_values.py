@@ -110,14 +110,26 @@ REFUSED = [
     ("date", NOON, "(datetime) does not fit date; give a date, as datetime.date() makes one"),
     ("date", 5, "5 (int) does not fit date"),
     ("date", "2013-01-01", "'2013-01-01' (str) does not fit date"),
-    ("timestamp", NAIVE, "does not fit timestamp; give a datetime with a zone (tzinfo); or declare the column timestamp_ntz"),
-    ("timestamp_ntz", NOON, "does not fit timestamp_ntz; give a datetime without a zone; or declare the column timestamp"),
+    (
+        "timestamp",
+        NAIVE,
+        "does not fit timestamp; give a datetime with a zone (tzinfo); or declare the column timestamp_ntz",
+    ),
+    (
+        "timestamp_ntz",
+        NOON,
+        "does not fit timestamp_ntz; give a datetime without a zone; or declare the column timestamp",
+    ),
     ("timestamp", NOON.date(), "(date) does not fit timestamp"),
     ("timestamp", 5, "5 (int) does not fit timestamp"),
     ("timestamp", pd.NaT, "NaT (NaTType) does not fit timestamp"),
     ("timestamp", pd.Timestamp(1001, tz="UTC"), "has nanoseconds; timestamp holds microseconds"),
     ("timestamp", datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14))), "is out of range for timestamp"),
-    ("decimal(5,2)", 1.5, "1.5 (float) does not fit decimal(5,2); give a Decimal or an int (Decimal(str(x)) keeps what is shown)"),
+    (
+        "decimal(5,2)",
+        1.5,
+        "1.5 (float) does not fit decimal(5,2); give a Decimal or an int (Decimal(str(x)) keeps what is shown)",
+    ),
     ("decimal(5,2)", "1.5", "'1.5' (str) does not fit decimal(5,2)"),
     ("decimal(5,2)", True, "True (bool) does not fit decimal(5,2)"),
     ("decimal(5,2)", Decimal("1.005"), "has more than 2 digits after the point, too many for decimal(5,2)"),
@@ -130,7 +142,11 @@ REFUSED = [
     ("map<string, decimal(5,2)>", {"x": Decimal("1E-999999999")}, "has more than 2 digits after the point"),
     ("bigint", Decimal("1E+300000000"), "is out of range for bigint"),
     ("struct<x: int>", {10**5000: 1}, "there is no field"),
-    ("decimal(12,11)", Decimal("1.608126325076719527001631374511690804194E-11"), "has more than 11 digits after the point"),
+    (
+        "decimal(12,11)",
+        Decimal("1.608126325076719527001631374511690804194E-11"),
+        "has more than 11 digits after the point",
+    ),
     ("array<decimal(5,2)>", [Decimal("1E-42")], "[0]: 1E-42 has more than 2"),
     ("decimal(5,2)", Decimal(1000), "is out of range for decimal(5,2)"),
     ("decimal(5,2)", Decimal("NaN"), "NaN is not finite"),
@@ -144,9 +160,13 @@ REFUSED = [
     ("struct<x: int>", [("x", 1)], "(list) does not fit struct; give a dict"),
     ("struct<count: int>", {"cuont": 1}, "there is no field 'cuont'; did you mean 'count'? there are: count"),
     ("struct<x: int NOT NULL>", {}, ".x: it is NOT NULL"),
-    ("array<struct<x: map<string, struct<y: int NOT NULL>>>>", [{"x": {"k": {"y": None}}}], "[0].x['k'].y: it is NOT NULL"),
+    (
+        "array<struct<x: map<string, struct<y: int NOT NULL>>>>",
+        [{"x": {"k": {"y": None}}}],
+        "[0].x['k'].y: it is NOT NULL",
+    ),
     ("int NOT NULL", None, "it is NOT NULL"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("kind", "value", "message"), REFUSED)

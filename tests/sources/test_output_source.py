@@ -287,9 +287,15 @@ async def commit_file(store: Store, number: int, before: int, count: int, time: 
     schema = output_schema(parse_schema("n long"))
     table = pa.table([list(range(before, before + count)), list(range(before, before + count))], schema=schema)
     commit = Commit(
-        put_id=str(number), host="a", epoch=1, first=Cursor(""), next=Cursor("", before + count - 1),
-        totals=Totals(count, before + count), time=time, rows=count,
-    )  # fmt: skip
+        put_id=str(number),
+        host="a",
+        epoch=1,
+        first=Cursor(""),
+        next=Cursor("", before + count - 1),
+        totals=Totals(count, before + count),
+        time=time,
+        rows=count,
+    )
     body, _ = encode_commit(table, commit, b"")
     await store.put(LAYOUT.output_file("0", number), body)
 
@@ -430,22 +436,43 @@ async def test_a_host_that_dies_and_another_that_goes_on_repeat_nothing(store: S
 def test_every_type_has_its_json_form() -> None:
     time = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
     row = {
-        "b": True, "i": 2**62, "f": 0.5, "nan": float("nan"), "s": 'grün"', "raw": b"\xff", "day": date(2026, 1, 2), "at": time,
-        "local": time.replace(tzinfo=None), "amount": Decimal("12.345"), "list": [{"a": b"x", "t": time}], "map": [("k", 1)],
+        "b": True,
+        "i": 2**62,
+        "f": 0.5,
+        "nan": float("nan"),
+        "s": 'grün"',
+        "raw": b"\xff",
+        "day": date(2026, 1, 2),
+        "at": time,
+        "local": time.replace(tzinfo=None),
+        "amount": Decimal("12.345"),
+        "list": [{"a": b"x", "t": time}],
+        "map": [("k", 1)],
         "bytes": [(b"k", 1)],
-    }  # fmt: skip
+    }
     schema = parse_schema(
         "b boolean, i long, f double, nan double, s string, raw binary, day date, at timestamp, local timestamp_ntz, "
-        "amount decimal(20,3), list array<struct<a: binary, t: timestamp>>, map map<string, int>, bytes map<binary, int>"
+        "amount decimal(20,3), list array<struct<a: binary, t: timestamp>>, map map<string, int>, "
+        "bytes map<binary, int>"
     )
     batch = pa.RecordBatch.from_pylist([row, dict.fromkeys(row)], schema)
     full, empty = (orjson.loads(line) for line in rows_to_json(batch).to_pylist())
     assert empty == dict.fromkeys(row)
     assert full == {
-        "b": True, "i": 2**62, "f": 0.5, "nan": None, "s": 'grün"', "raw": "/w==", "day": "2026-01-02",
-        "at": "2026-01-02T03:04:05.678901Z", "local": "2026-01-02T03:04:05.678901", "amount": "12.345",
-        "list": [{"a": "eA==", "t": "2026-01-02T03:04:05.678901Z"}], "map": {"k": 1}, "bytes": {"aw==": 1},
-    }  # fmt: skip
+        "b": True,
+        "i": 2**62,
+        "f": 0.5,
+        "nan": None,
+        "s": 'grün"',
+        "raw": "/w==",
+        "day": "2026-01-02",
+        "at": "2026-01-02T03:04:05.678901Z",
+        "local": "2026-01-02T03:04:05.678901",
+        "amount": "12.345",
+        "list": [{"a": "eA==", "t": "2026-01-02T03:04:05.678901Z"}],
+        "map": {"k": 1},
+        "bytes": {"aw==": 1},
+    }
 
 
 NAN, INFINITE = float("nan"), float("inf")

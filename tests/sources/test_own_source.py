@@ -51,7 +51,7 @@ async def one_record(log: Path) -> str:
 async def test_a_log_is_refused_after_a_source_without_identity(tmp_path: Path) -> None:
     log, store = await one_record(tmp_path / "events"), Store(MemoryStore())
     await run(fed(1, 3), store)
-    says = rf"Double in memory://.* belongs to another stream: file://{log} is not known to be MemorySource: .*another proc"
+    says = rf"Double in memory://.* belongs to another stream: file://{log} is not known to be MemorySource: .*another"
     with pytest.raises(UsageError, match=says):
         await run(log, store)
     assert await rows(store) == [0, 2, 4]
@@ -85,7 +85,7 @@ async def test_sources_without_an_identity_are_told_apart_by_their_class() -> No
 
 
 class Pages(MemorySource):
-    """A position is the number of a page of five: one who is in the midst of a page is at the same position as its end."""
+    """A position is the number of a page of five records: it is the same inside of a page as at its end."""
 
     async def end(self, partition: str) -> End:
         end = await super().end(partition)
@@ -336,9 +336,12 @@ class Odd(MemorySource):
     ("given", "says"),
     [
         ({"columns": ["value", "key"]}, "read.* failed: KeyError"),
-        ({"sequences": pa.array([2**63], pa.uint64())}, "read.* failed: ArrowInvalid: Integer value 9223372036854775808"),
+        (
+            {"sequences": pa.array([2**63], pa.uint64())},
+            "read.* failed: ArrowInvalid: Integer value 9223372036854775808",
+        ),
     ],
-)  # fmt: skip
+)
 async def test_records_that_would_be_taken_for_others_are_refused(given: dict[str, Any], says: str) -> None:
     source = type("Odder", (Odd,), given)(1)
     source.append("0", [b"1"])
@@ -388,10 +391,13 @@ async def test_columns_of_castable_types_are_accepted(types: dict[str, pa.DataTy
         async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
             async for chunk in super().read(partition, position):
                 columns = [
-                    pa.nulls(len(chunk.batch), kind) if kind in (pa.null(), pa.map_(pa.string(), pa.binary())) else
-                    column.dictionary_encode() if pa.types.is_dictionary(kind) else column.cast(kind)
+                    pa.nulls(len(chunk.batch), kind)
+                    if kind in (pa.null(), pa.map_(pa.string(), pa.binary()))
+                    else column.dictionary_encode()
+                    if pa.types.is_dictionary(kind)
+                    else column.cast(kind)
                     for column, kind in ((chunk.batch.data[f.name], types.get(f.name, f.type)) for f in RECORD_SCHEMA)
-                ]  # fmt: skip
+                ]
                 data = pa.RecordBatch.from_arrays(columns, names=RECORD_SCHEMA.names)
                 yield Chunk(Batch(partition, data, chunk.batch.sequence_array.cast(sequences)), chunk.next)
 

@@ -1,4 +1,4 @@
-"""Sequences that do not grow: they stop the partition, since records out of order would be passed over or come twice."""
+"""Sequences that do not grow stop the partition: records out of order would be lost or repeated."""
 
 from __future__ import annotations
 
