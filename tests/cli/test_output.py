@@ -121,7 +121,7 @@ def test_rows_below_the_boundary_are_not_shown(run: Run, state: Path, tmp_path: 
 
     async def raise_boundary() -> None:
         async with open_store(str(tmp_path / "state")) as store:
-            await store.put(LAYOUT.boundary("2"), b'{"version":1,"lowest":1}')
+            await store.put(LAYOUT.boundary("2"), b'{"version":1,"lowest":1000}')
 
     anyio.run(raise_boundary)
     rows = lines(run("output", "--name", "Delays", "--container", tmp_path / "state", "--json").stdout)
