@@ -28,7 +28,7 @@ from actorproc.partition.handler_threads import HandlerThreads
 from actorproc.partition.read_ahead import Read, ReadAhead
 from actorproc.partition.retry_pause import Interrupted
 from actorproc.partition.statistics import PartitionStatistics
-from actorproc.runtime.actor import Actor
+from actorproc.runtime.actor import Restartable
 from actorproc.runtime.budget import BufferTotal, ByteBudget
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.error_text import format_error
@@ -67,7 +67,7 @@ class HostContext:
     threads: HandlerThreads
 
 
-class PartitionActor(Actor[None]):
+class PartitionActor(Restartable):
     """Runs one partition under one epoch until it is drained, fenced or fails.
 
     Args:
@@ -86,7 +86,7 @@ class PartitionActor(Actor[None]):
         end: End | None = None,
         reached: Callable[[str], None] = lambda _: None,
     ) -> None:
-        super().__init__(mailbox=1)
+        super().__init__()
         settings, clock = host.settings, host.clock
         self.partition = partition
         self._host = host

@@ -19,7 +19,28 @@ from actorproc.runtime.user_code import user_code
 Message = TypeVar("Message")
 
 
-class Actor(Generic[Message]):
+class Restartable:
+    """Base class of what `keep_running` runs and restarts."""
+
+    def __init__(self) -> None:
+        self.life: anyio.CancelScope | None = None
+        self.aborted: Exception | None = None
+
+    async def run(self) -> None:
+        """Override: the actor runs until this returns, raises or is cancelled. `close` follows in all cases."""
+        raise NotImplementedError
+
+    def abort(self, error: Exception) -> None:
+        """Cancel the actor; it counts as failed with `error`."""
+        self.aborted = error
+        if self.life is not None:
+            self.life.cancel()
+
+    def close(self) -> None:
+        """Override: the actor has ended."""
+
+
+class Actor(Restartable, Generic[Message]):
     """Base class: a loop over the messages of a mailbox. Only the actor's own tasks touch its state.
 
     Args:
@@ -27,9 +48,8 @@ class Actor(Generic[Message]):
     """
 
     def __init__(self, mailbox: int) -> None:
+        super().__init__()
         self._in, self._out = anyio.create_memory_object_stream[Message](mailbox)
-        self.life: anyio.CancelScope | None = None
-        self.aborted: Exception | None = None
 
     async def send(self, message: Message) -> None:
         """Send, once the mailbox has room.
@@ -57,16 +77,6 @@ class Actor(Generic[Message]):
         with anyio.move_on_after(max(0.0, within)):
             return await self._out.receive()
         return None
-
-    async def run(self) -> None:
-        """Override: the actor runs until this returns, raises or is cancelled. `close` follows in all cases."""
-        raise NotImplementedError
-
-    def abort(self, error: Exception) -> None:
-        """Cancel the actor; it counts as failed with `error`."""
-        self.aborted = error
-        if self.life is not None:
-            self.life.cancel()
 
     def close(self) -> None:
         """Refuse further messages and drop those in the mailbox."""
@@ -103,7 +113,7 @@ class Restarts:
 
 
 async def keep_running(
-    make: Callable[[], Actor[Message]],
+    make: Callable[[], Restartable],
     restarts: Restarts,
     clock: Clock,
     *,
