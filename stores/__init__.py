@@ -1,4 +1,4 @@
-"""Where objects are kept: memory, a folder, a bucket. `open_store` picks by URL."""
+"""Backends for memory, a folder and an S3 bucket. `open_store` chooses by URL."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from actorproc.storage.backend import Backend
 from actorproc.storage.store import Store, StoreLimits
 
 SCHEMES = ("s3", "file", "memory")
-"""What a store's URL may begin with."""
+"""Schemes of store URLs."""
 
 OUTPUT_SCHEME = "actorproc+"
-"""What the URL of a processor's output begins with; then comes that of the container, and last the processor's name. It names a
-source, and no store."""
+"""Prefix of the URL of a processor's output: `actorproc+CONTAINER/PROCESSOR`. It names a source, not a store."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?(.*)", re.DOTALL)  # two letters at least: not the drive of a path
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
-_S3 = ("s3", "s3a", "s3n")  # as Hadoop and others spell it
-# Not memory://NAME, which is for tests: whoever reads this wants a place that lasts.
+_S3 = ("s3", "s3a", "s3n")  # spellings of Hadoop and others
+# Without memory://NAME, which is for tests.
 _ALLOWED = "write file:///FOLDER, file://FOLDER, a plain path, or s3://BUCKET/PREFIX"
 
 
@@ -35,7 +34,8 @@ def open_store(url: str | os.PathLike[str], settings: Settings | None = None, *,
 
     Raises:
         UsageError: the URL, or a setting that it needs, is malformed. Connecting raises it, too, for a file, and (as
-            PlaceRefused) for a place that does not exist or may not be used; StoreUnavailable for one that does not answer.
+            PlaceRefused) for a place that does not exist or denies access.
+        StoreUnavailable: on connecting, if the store does not answer.
     """
     settings = settings or Settings.load()
     limits = StoreLimits(settings.store_timeout, settings.store_patience, settings.store_concurrency)
@@ -43,10 +43,10 @@ def open_store(url: str | os.PathLike[str], settings: Settings | None = None, *,
 
 
 def given_store(argument: str, given: object, allowed: str, settings: Settings | None, clock: Clock) -> Store:
-    """What was given for `argument`, if that is a store, or the store at that place.
+    """The value of `argument` if it is a Store, else the store at that URL.
 
     Raises:
-        UsageError: it is neither; names the argument, the value and what is `allowed`. Else as `open_store`.
+        UsageError: it is neither. Names the argument, the value and what is `allowed`. Else as `open_store`.
     """
     if isinstance(given, Store):
         return given
@@ -56,7 +56,7 @@ def given_store(argument: str, given: object, allowed: str, settings: Settings |
 
 
 def overlap(one: str, other: str) -> bool:
-    """Whether of two places, URLs as stores have them, one is the other or lies in it. Stores in memory are apart."""
+    """Whether one of two store URLs is inside the other, or equal to it. Stores in memory never overlap."""
     places = [_parts(url) for url in (one, other)]
     common = min(map(len, places))
     return places[0][0] != "memory" and places[0][:common] == places[1][:common]
@@ -73,8 +73,9 @@ def _backend(url: str, settings: Settings, clock: Clock) -> Backend:
     if url.startswith(OUTPUT_SCHEME):
         container, _, name = url.removeprefix(OUTPUT_SCHEME).rstrip("/").rpartition("/")
         raise UsageError(
-            f"{url!r} is a processor's output: that is a source, and no log or container. Where a command can take a processor's "
-            f"output in place of a log, give --name {name or 'PROCESSOR'} --container {container or 'CONTAINER'}"
+            f"{url!r} is a processor's output: that is a source, and no log or container. Where a command takes a "
+            f"processor's output in place of a log, give --name {name or 'PROCESSOR'} "
+            f"--container {container or 'CONTAINER'}"
         )
     match = _SCHEME.fullmatch(url)
     scheme, slashes, rest = match.groups() if match else ("file", "//", url)

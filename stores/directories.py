@@ -1,4 +1,4 @@
-"""Folders that many processes write into and remove from at once: made durably, and removed when they are empty."""
+"""Folders in which many processes create and delete files at once: created durably, removed when empty."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 
 from actorproc.errors import StoreRefused, UsageError
 
-_TRIES = 20  # to put a file into a folder that others remove, each time, as soon as it is made
+_TRIES = 20  # while others remove the folder between two attempts
 
 
 def at_home(path: str | Path) -> Path:
-    """The path, with '~' in front as the folder that it means.
+    """The path with a leading '~' expanded.
 
     Raises:
-        UsageError: it means none.
+        UsageError: there is no such user.
     """
     try:
         return Path(path).expanduser()
@@ -29,20 +29,20 @@ def at_home(path: str | Path) -> Path:
 
 
 def place(move: Callable[[str, str], None], draft: str, path: str) -> None:
-    """`move` the draft to its path, into folders that are made if they are missing."""
+    """`move` the draft to its path, and create missing folders."""
     for _ in range(_TRIES):
         try:
             move(draft, path)
             return
         except FileNotFoundError:
             if not os.path.lexists(draft):
-                raise  # all of it is gone, and is not to be made again
+                raise  # the whole store was removed
             make_folders(os.path.dirname(path))
     move(draft, path)
 
 
 def make_folders(folder: str) -> None:
-    """Make `folder` and those above it, durably."""
+    """Create `folder` and its parents durably."""
     for _ in range(_TRIES):
         try:
             _make_missing(folder)
@@ -50,7 +50,7 @@ def make_folders(folder: str) -> None:
         except FileNotFoundError as error:
             latest = error
     parent = os.path.dirname(latest.filename)
-    if os.path.isdir(parent):  # as in /proc; else others were faster each time
+    if os.path.isdir(parent):  # such as in /proc
         raise StoreRefused(
             f"{parent} takes no folders, so {latest.filename} cannot be made; give a place elsewhere"
         ) from None
@@ -58,7 +58,7 @@ def make_folders(folder: str) -> None:
 
 
 def _make_missing(folder: str) -> None:
-    """Raises FileNotFoundError if one above was removed meanwhile."""
+    """Raises FileNotFoundError if a parent was removed meanwhile."""
     missing = []
     while not os.path.isdir(folder):
         missing.append(folder)
@@ -70,11 +70,11 @@ def _make_missing(folder: str) -> None:
 
 
 def remove_empty(path: str, root: str) -> str:
-    """Remove the folders above `path` that hold nothing more, below `root`. Returns the last path that is gone."""
+    """Remove empty parents of `path` below `root`. Returns the topmost removed path."""
     while (folder := os.path.dirname(path)) != root:
         try:
             os.rmdir(folder)
-        except OSError:  # mostly since something is in it; whatever it is, nothing is lost if it stays
+        except OSError:  # usually because it is not empty
             break
         path = folder
     return path
@@ -88,13 +88,13 @@ def sync(handle: int) -> None:
 
 
 def sync_folder(path: str) -> None:
-    """Make the name at `path`, or that it is gone, as durable as its file."""
+    """Make the creation or removal of `path` durable."""
     while True:
         path = os.path.dirname(path)
         try:
             handle = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
-            continue  # removed meanwhile with all that was in it: that shows in the one above
+            continue  # removed meanwhile, which the parent records
         try:
             os.fsync(handle)
         finally:

@@ -3,36 +3,36 @@
 How each promise is kept:
 
 create-if-absent
-    The body is written and synced as a draft under a name of its own, then linked to its key: `link` fails if the name
-    is taken, and no reader ever meets half a file.
+    The body is written and synced as a draft, then linked to its key. `link` fails if the name is taken, and readers
+    never see a partial file.
 match
-    Writes and deletes of one key exclude each other by `flock` on one of a fixed number of lock files. Only comparing
-    and renaming happen under the lock, so a process that is stopped hardly ever holds one; if it does, the others
-    ask again until their deadline instead of hanging.
+    Writes and deletes of one key exclude each other by `flock` on one of a fixed number of lock files. The lock covers
+    only the comparison and the rename, so a stopped process hardly ever holds one. If it does, others retry until their
+    deadline instead of hanging.
 tag
-    Time of modification, inode and size: what `stat` tells, so a listing opens no file. The digits of the time below
-    the millisecond are a nonce, and a file that replaces another gets a later time in any case: no two versions of a
-    key share a tag, however fast they follow one another.
+    Time of modification, inode and size from `stat`, so a listing opens no file. The digits of the time below the
+    millisecond are a nonce, and a file always gets a later time than the one that it replaces. So no two versions of a
+    key share a tag, however fast they follow each other.
 folders
-    Made with the first file in them and removed with the last, while others write there: who finds the folder gone
-    makes it again.
+    Created with the first file in them and removed with the last. A writer that finds its folder removed creates it
+    again.
 durable
-    A write returns when the file and the folders changed for it are synced, unless it is `fleeting`. (Syncs under way at
-    the same time share a commit of the file system's journal, so nothing is gained by grouping them here.)
+    A write returns when the file and the folders changed for it are synced, unless it is `fleeting`. (Concurrent syncs
+    share a commit of the file system's journal, so grouping them here would gain nothing.)
 away
-    A mount that is gone and a folder that was moved are no empty place: what is written below a mount point would be hidden when
-    the mount comes back, and a number be given twice. So once the folder was met, it counts as unavailable
-    while the nonce in its hidden clock file is not there.
+    A missing mount or a moved folder is not an empty store: objects written below the mount point would be hidden when
+    the mount comes back, and a number would be used twice. So after the first access the store is unavailable while the
+    nonce in its hidden clock file is missing.
 hanging
-    A disk that does not answer holds the thread that asks it. Who reads gives up at its deadline, and the thread keeps its place
-    until it ends, so there are never more; a write that has begun is waited for, since what became of it must be known (but not
-    by a process that ends: to it happens what would by a kill).
+    A disk that does not answer blocks the thread that uses it. A reader gives up at its deadline; the thread stays
+    counted until it ends, so their number is bounded. A write that has begun is awaited, because its outcome must be
+    known (except by a process that ends, as after a kill).
 ages
-    Times are the file system's own, also in `Listing.now`; the clocks of hosts that share a network folder do not count.
-    Such a folder must be consistent at once: NFS caches names and attributes unless mounted `noac,lookupcache=none`.
+    Times are the file system's own, also in `Listing.now`; the clocks of hosts are not used. A network folder must be
+    consistent: NFS caches names and attributes unless mounted `noac,lookupcache=none`.
 
-Everything that is no object lives in the hidden folder `.actorproc`. A writer that is killed leaves its draft there,
-which a later one sweeps.
+All other files are in the hidden folder `.actorproc`. A killed writer leaves its draft there, and a later one deletes
+it.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ from actorproc.stores.folder_metadata import HIDDEN, FolderMetadata
 
 T = TypeVar("T")
 
-_LOCKS = 256  # a lock file is empty and stays; the more, the fewer keys wait for each other
+_LOCKS = 256  # empty files; with more, fewer keys share one
 _THREADS = 16
-_LOCKED = Backoff(0.002, 0.03)  # between two tries for a taken lock, which is held for a rename
+_LOCKED = Backoff(0.002, 0.03)  # between two attempts to take a lock
 _MILLISECOND = 1_000_000  # nanoseconds
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -70,11 +70,11 @@ _APART = errno.EXDEV
 
 
 class _Locked(Exception):
-    """Another write of this key (or of one that shares its lock) is just being put in place."""
+    """Another write holds the lock of this key."""
 
 
 class _Draft(NamedTuple):
-    """A body that is durable, but has no key yet."""
+    """A durable body without a key."""
 
     path: str
     tag: str
@@ -82,7 +82,7 @@ class _Draft(NamedTuple):
 
 
 class FolderStore(Backend):
-    """Objects under `root`, which comes into being with the first write."""
+    """Objects below the folder `root`, which the first write creates."""
 
     def __init__(self, root: str | Path, *, clock: Clock = SYSTEM) -> None:
         self._root = os.path.abspath(at_home(root))
@@ -95,7 +95,7 @@ class FolderStore(Backend):
 
     def lane(self) -> FolderStore:
         lane = copy(self)
-        lane._threads = self._clock.thread_pool(LANE)  # beside the threads for which others may be waiting
+        lane._threads = self._clock.thread_pool(LANE)  # not the threads that other requests wait for
         return lane
 
     def fleeting(self) -> FolderStore:
@@ -134,14 +134,14 @@ class FolderStore(Backend):
             await self._clock.sleep(_LOCKED.delay(1, self._clock.random))
             return await self._do_locked(self._replace, path, draft, tag)
         finally:
-            with suppress(OSError):  # it is in its place, or the sweep gets it
+            with suppress(OSError):  # already renamed, or a later sweep deletes it
                 os.unlink(draft.path)
 
     async def close(self) -> None:
         self._threads.close()
 
     async def _ask(self, work: Callable[..., T], *args: object) -> T:
-        """`_do`, for what only reads: a caller who gives up does not wait for the thread."""
+        """`_do` for reads: a caller that gives up does not wait for the thread."""
         return await self._do(work, *args, abandon=True)
 
     async def _do(self, work: Callable[..., T], *args: object, abandon: bool = False) -> T:
@@ -159,13 +159,13 @@ class FolderStore(Backend):
                 attempt += 1
                 await self._clock.sleep(_LOCKED.delay(attempt, self._clock.random))
 
-    # From here on: in a thread.
+    # The methods below run in a thread.
 
     def _guarded(self, work: Callable[..., T], *args: object) -> T:
         try:
             return work(*args)
         except OSError as error:
-            self._ground.proven = False  # whatever it was: look again before the next write
+            self._ground.proven = False  # check the folder again before the next write
             where = f"{self.url}: {error.strerror}" + (f": {error.filename}" if error.filename else "")
             if error.errno in _FULL:
                 raise StoreUnavailable(
@@ -206,7 +206,7 @@ class FolderStore(Backend):
                 if tail is not None:
                     file.seek(max(0, status.st_size - tail))
                 body = file.readall()
-            self._ground.check()  # what is in the way of a write is read, too: so it is no file from below a mount point
+            self._ground.check()  # else this may be a file from below a missing mount
             return Stored(body, tag, status.st_size)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             self._ground.check()
@@ -214,14 +214,14 @@ class FolderStore(Backend):
 
     def _create(self, path: str, body: bytes) -> str:
         if os.path.lexists(path):
-            raise self._exists(path)  # before the work of writing it
+            raise self._exists(path)  # saves writing a draft
         draft = self._draft(body)
         try:
             place(os.link, draft.path, path)
         except FileExistsError:
             raise self._exists(path) from None
         finally:
-            with suppress(OSError):  # it is swept one day
+            with suppress(OSError):  # a later sweep deletes it
                 os.unlink(draft.path)
         self._settle_folder(path)
         return draft.tag
@@ -233,9 +233,9 @@ class FolderStore(Backend):
         return ConditionFailed(f"{self.url}: {path} exists")
 
     def _write_at_once(self, path: str, body: bytes, tag: str | None) -> str | _Draft:
-        """The new tag; or the draft, if somebody else holds the lock just now."""
+        """The new tag; or the draft if another writer holds the lock."""
         if tag is not None:
-            self._compare(path, tag)  # before the work of writing it; what counts is the same question under the lock
+            self._compare(path, tag)  # saves writing a draft; the check under the lock decides
         draft = self._draft(body)
         try:
             return self._replace(path, draft, tag)
@@ -276,7 +276,7 @@ class FolderStore(Backend):
         self._settle_folder(path)
 
     def _settle_folder(self, path: str) -> None:
-        """Make a change in it durable. Whatever is refused now, the change was made: it is a doubt, and no refusal."""
+        """Make a change durable. The change was made, so a failure is a doubt, not a refusal."""
         try:
             self._sync_folder(path)
         except OSError as error:
@@ -285,7 +285,7 @@ class FolderStore(Backend):
             ) from error
 
     def _draft(self, body: bytes) -> _Draft:
-        """Write `body` down durably. Its name is unique among processes: `x` refuses one that is taken."""
+        """Write `body` durably, under a name that is unique among processes."""
         self._ground.prepare()
         path = f"{self._ground.drafts}/{os.getpid()}-{self._clock.nonce()}"
         try:
@@ -317,7 +317,7 @@ class FolderStore(Backend):
         except BlockingIOError:
             raise _Locked from None
         finally:
-            fcntl.flock(handle, fcntl.LOCK_UN)  # a child forked meanwhile has this handle too, and may live for long
+            fcntl.flock(handle, fcntl.LOCK_UN)  # a forked child may hold a copy of this handle
             os.close(handle)
 
     def _list(self, prefix: str, after: str, limit: int | None) -> Listing:
@@ -335,7 +335,7 @@ class FolderStore(Backend):
         return Listing(entries, now)
 
     def _walk(self, base: str, prefix: str, after: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-        """Files in key order. A folder sorts as its name with the '/' that follows in the keys."""
+        """Files in key order. A folder is sorted by its name with a trailing '/'."""
         found: list[tuple[str, os.DirEntry[str]]] = []
         try:
             with os.scandir(f"{self._root}/{base}") as items:
@@ -361,13 +361,13 @@ class FolderStore(Backend):
 
 
 def _fits(key: str) -> bool:
-    """Whether `key` is a path below the root, outside of what is hidden there."""
+    """Whether `key` is a path below the root and outside the hidden folder."""
     parts = key.split("/")
     return {"", ".", ".."}.isdisjoint(parts) and parts[0] != HIDDEN and "\0" not in key
 
 
 def _leave(_: object) -> None:
-    """In place of a sync."""
+    """Instead of a sync."""
 
 
 def _tag(status: os.stat_result) -> str:

@@ -1,4 +1,4 @@
-"""What a folder store keeps beside its objects: drafts, locks and a clock; and whether the folder is still the one that it was."""
+"""The hidden folder of a folder store: drafts, locks, and a clock file whose nonce identifies the store."""
 
 from __future__ import annotations
 
@@ -10,45 +10,43 @@ from actorproc.runtime.clock import Clock
 from actorproc.stores.directories import make_folders, sync, sync_folder
 
 HIDDEN = ".actorproc"
-_LEFTOVER = 3600.0  # seconds after which a draft is nobody's
+_LEFTOVER = 3600.0  # seconds after which a draft was certainly abandoned
 
 
 class FolderMetadata:
-    """The hidden folder in `root`, which comes into being with the first write. All of it is for threads.
-
-    What its clock file holds, a nonce, tells the folder from another one at its path.
-    """
+    """The hidden folder in `root`, which the first write creates. Its methods run in threads."""
 
     def __init__(self, root: str, clock: Clock) -> None:
         self.drafts = f"{root}/{HIDDEN}/drafts"
         self.locks = f"{root}/{HIDDEN}/locks"
         self.proven = False
-        """It is there, and the file system can do what is needed."""
+        """The hidden folder exists, and the file system has the needed features."""
         self._root = root
         self._clock = clock
         self._time = f"{root}/{HIDDEN}/clock"
         self._met: bytes | None = None
 
     def meet(self) -> None:
-        """Remember this folder, if it is one already."""
+        """Remember the identity of the folder, if it has one yet."""
         if self._met is None:
             self._met = self._name()
 
     def check(self) -> None:
-        """Raises StoreUnavailable: the folder is not the one that was met."""
+        """Raises StoreUnavailable if the folder has another identity than before."""
         if self._met is not None and self._name() != self._met:
             raise StoreUnavailable(
                 f"file://{self._root} is away: {HIDDEN}/clock in it is not what it was. If a mount is gone or the "
-                "folder was moved, it goes on when that is back; if it was removed on purpose, or is there and this stays, start "
-                "anew what uses it"
+                "folder was moved, restore it, and work continues. If it was replaced on purpose, restart the "
+                "processes "
+                "that use it"
             )
 
     def prepare(self) -> None:
-        """Before each write.
+        """Check the folder before a write, and create it before the first.
 
         Raises:
             StoreUnavailable: see `check`.
-            StoreRefused: the file system lacks something.
+            StoreRefused: the file system lacks a needed feature.
         """
         self.check()
         if self.proven:
@@ -61,27 +59,28 @@ class FolderMetadata:
         self.proven = True
 
     def now(self) -> float:
-        """The file system's time, in seconds since 1970."""
+        """The file system's time in seconds since 1970."""
         try:
             os.utime(self._time)
             return os.stat(self._time).st_mtime
-        except OSError:  # nothing was ever written here, or this process may only read
+        except OSError:  # before the first write, or without the right to write
             return self._clock.wall()
 
     def _name(self) -> bytes | None:
         try:
             with open(self._time, "rb", buffering=0) as file:
-                return file.readall() or b"%d" % os.fstat(file.fileno()).st_ino  # it was made before it held anything
-        except (FileNotFoundError, NotADirectoryError, PermissionError):  # who only reads need not see it
+                return file.readall() or b"%d" % os.fstat(file.fileno()).st_ino  # an empty one of an earlier version
+        except (FileNotFoundError, NotADirectoryError, PermissionError):  # a reader may lack the right
             return None
 
     def _prove(self) -> None:
-        """The probe becomes the clock, if there is none."""
+        """Test the file system with a probe file, which becomes the clock file if there is none."""
         probe = f"{self.drafts}/{os.getpid()}-{self._clock.nonce()}"
         with open(probe, "xb", buffering=0) as file:
             try:
                 file.write(self._clock.nonce().encode())
-                odd = os.fstat(file.fileno()).st_mtime_ns // 1000 * 1000 + 789  # recent still: others may be sweeping
+                # Still recent, so that others do not sweep it.
+                odd = os.fstat(file.fileno()).st_mtime_ns // 1000 * 1000 + 789
                 os.utime(file.fileno(), ns=(odd, odd))
                 if os.fstat(file.fileno()).st_mtime_ns != odd:
                     raise StoreRefused(
@@ -92,7 +91,7 @@ class FolderMetadata:
                 with suppress(FileExistsError):
                     os.link(probe, self._time)
                     sync_folder(self._time)
-                os.utime(self._time)  # who writes must be able to ask for the time
+                os.utime(self._time)  # a writer must be able to read the time
             finally:
                 os.unlink(probe)
 
@@ -101,7 +100,8 @@ class FolderMetadata:
             os.link(probe, probe + "+")
         except OSError as error:
             raise StoreRefused(
-                f"file://{self._root}: this file system has no hard links ({error.strerror}); use ext4, XFS, Btrfs or APFS"
+                f"file://{self._root}: this file system has no hard links ({error.strerror}); use ext4, XFS, Btrfs "
+                "or APFS"
             ) from error
         os.unlink(probe + "+")
 

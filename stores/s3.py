@@ -1,13 +1,13 @@
-"""Objects in a bucket of an S3 service that knows conditional writes (`If-None-Match` and `If-Match` on PUT).
+"""Objects in a bucket of an S3 service with conditional writes (`If-None-Match` and `If-Match` on PUT).
 
-What is unusual here, and why:
+Unusual settings, and their reasons:
 
-- One request per call. Neither botocore nor aiohttp may send anything again: aiohttp repeats a PUT whose connection
-  breaks, below botocore and whatever its settings, and then hands back the 412 that one's own write has caused.
-  `Store` does all retrying, of reads too, so that each request is counted and has a deadline of its own.
+- One request per call. aiohttp repeats a PUT whose connection breaks, below botocore and regardless of its settings,
+  and then returns the 412 that the first attempt has caused. `Store` does all retries, also of reads, so each request
+  is counted and has its own deadline.
 - No `Expect: 100-continue`: one more round trip per PUT, and a hang on servers that never answer it.
-- Checksums only where the API demands them: several services refuse the others. Bodies are signed or go over TLS.
-- Listings are parsed here: botocore takes some 0.1 s of the event loop for 1,000 keys, and this a tenth, in a thread.
+- Checksums only where the API requires them, because several services refuse others. Bodies are signed or go over TLS.
+- Listings are parsed here: botocore blocks the event loop for 0.1 s per 1,000 keys; this takes a tenth, in a thread.
 
 Protocol: https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html
 """
@@ -40,18 +40,18 @@ from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.storage.backend import LANE, Backend, Entry, Listing, NotModified, Stored, all_pages
 from actorproc.stores.s3_errors import Answer, answered, unanswered, unknown_host
 
-_PAGE = 1000  # most keys that a service lists at once
-_INLINE = 10_000  # bytes of a listing up to which a thread costs more than parsing
+_PAGE = 1000  # maximal keys of a listing
+_INLINE = 10_000  # bytes of a listing; for a smaller one a thread costs more than parsing
 _CONNECT_TIMEOUT = 5.0  # seconds
-_models = create_loader()  # of the API; each session would read them again, which takes longer than connecting
+_models = create_loader()  # shared, because reading them takes longer than connecting
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """How to reach the service. Without keys and region the usual AWS chain is asked (environment, profile, role).
+    """How to reach the service. Without keys and region the usual AWS chain applies (environment, profile, role).
 
-    `timeout`: seconds of silence after which a request is given up. `concurrency`: connections.
-    `path_style`: the bucket in the path, not in the host name; None: with an endpoint of one's own.
+    `timeout`: seconds of silence after which a request fails. `concurrency`: connections.
+    `path_style`: the bucket is in the path, not in the host name. None: if `endpoint` is given.
     """
 
     endpoint: str | None = None
@@ -89,7 +89,7 @@ class S3Store(Backend):
             _check_endpoint(self._connection.endpoint)
 
     async def open(self) -> None:
-        """Connect, and list one key, so that what is wrong shows here, at once and by name."""
+        """Connect and list one key, so that wrong settings fail here."""
         try:
             with self._errors("connect"):
                 self._client = await self._stack.enter_async_context(self._new_client())
@@ -103,10 +103,10 @@ class S3Store(Backend):
             where = self._connection.endpoint or "AWS"
             if isinstance(error, TimeoutError):
                 raise StoreUnavailable(
-                    f"{self.url}: no answer from {where} in {self._connection.timeout:g} s; check s3_endpoint and the network, "
-                    "or raise store_timeout"
+                    f"{self.url}: no answer from {where} in {self._connection.timeout:g} s; check s3_endpoint and the "
+                    "network, or raise store_timeout"
                 ) from None
-            if isinstance(error, ValueError):  # of botocore's, for what s3_endpoint does not say
+            if isinstance(error, ValueError):  # from botocore, for settings outside of actorproc
                 raise UsageError(
                     f"{self.url}: {error}; check the AWS profile, and AWS_ENDPOINT_URL and the like in the environment"
                 ) from error
@@ -259,7 +259,8 @@ def _check_endpoint(endpoint: str) -> None:
         if parts.scheme in ("http", "https") and is_valid_uri(endpoint) and parts.port != 0:
             return
     raise UsageError(
-        f"s3_endpoint = {endpoint!r}: write the whole URL, such as 'http://localhost:9000', with a host of letters, digits, "
+        f"s3_endpoint = {endpoint!r}: write the whole URL, such as 'http://localhost:9000', with a host of letters, "
+        "digits, "
         "'-' and '.' (no '_'; give a container another name, or an alias), or an IPv6 address in brackets"
     )
 

@@ -80,7 +80,7 @@ def unanswered(what: str, endpoint: str, error: Exception) -> StoreError:
 
 
 def unknown_host(error: BaseException) -> bool:
-    """Whether nothing could be sent because the endpoint's name means nothing here, as a name server said that answered."""
+    """Whether a name server answered that the endpoint's host does not exist, so nothing was sent."""
     cause = cause_of(error.__cause__)
     return isinstance(cause, aiohttp.ClientConnectorDNSError) and cause.os_error.errno != socket.EAI_AGAIN
 

@@ -31,8 +31,8 @@ _LISTED = 8  # partitions listed at a time: a busy one makes half a million file
 
 
 class FileGroup(NamedTuple):
-    """Consecutive files of a partition that are merged into one. Originals, of which there may be millions, are listed again
-    before they are merged."""
+    """Consecutive files of a partition that are merged into one. Originals, of which there may be millions, are listed
+    again before they are merged."""
 
     partition: str
     compacted: tuple[DataFile, ...]
@@ -141,8 +141,8 @@ def grouped(files: Sequence[DataFile], target_size: int) -> list[list[DataFile]]
     """Group neighbours of up to `target_size` bytes together.
 
     Files of at least half of that size are not extended, nor is a compacted file that is larger than its new neighbours
-    together. So a row is rewritten only as often as sizes double. Originals stay only at the end, because below the first
-    number that is read from `output/`, all files are compacted. So a single original may be rewritten alone.
+    together. So a row is rewritten only as often as sizes double. Originals stay only at the end, because below the
+    first number that is read from `output/`, all files are compacted. So a single original may be rewritten alone.
     """
     groups: list[list[DataFile]] = []
     room = 0
@@ -185,7 +185,7 @@ async def merge(store: Store, layout: ProcessorLayout, group: FileGroup, schema:
         for file in files:
             stored = fetched[file]
             if stored is None and file.compacted and await _is_led_to(store, layout, group, file):
-                why = "is missing, although readers use it: it was deleted by hand. Restore it, or trim the output up to it"
+                why = "is missing, although readers use it: it was deleted by hand. Restore it, or trim up to it"
                 raise CorruptObject(file.key, why, store.url)
             if stored is None or (file.tag and stored.tag != file.tag):
                 return None
@@ -232,7 +232,8 @@ async def switch(
     """Switch readers to the merged files in one step.
 
     Returns:
-        The ranges that were switched: not those that were trimmed, compacted or swept by others since they were planned.
+        The ranges that were switched: not those that were trimmed, compacted or swept by others since they were
+        planned.
     """
     now = await store_now(store, layout)
     fresh = [(group, replace(made, since=now)) for group, made in done]

@@ -29,8 +29,8 @@ _CHECK_AGAIN = 300.0
 class CommittedFile:
     """A fetched file with the rows of some commits.
 
-    `before`: rows of the partition before this file. `next`: the number after its commits. `counts` and `times`: the row
-    count and time of each commit, in seconds since 1970 by its host's clock.
+    `before`: rows of the partition before this file. `next`: the number after its commits. `counts` and `times`: the
+    row count and time of each commit, in seconds since 1970 by its host's clock.
     """
 
     key: str

@@ -165,7 +165,8 @@ async def register(
         if known is not None:
             if not known.is_same(wanted):
                 raise UsageError(
-                    f"there is a reader {reader.name!r} already ({known}): give this one another name, or remove that one "
+                    f"there is a reader {reader.name!r} already ({known}): give this one another name, or "
+                    f"remove that one "
                     "first"
                 )
             _refuse_if_anothers(wanted, known)

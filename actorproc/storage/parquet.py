@@ -22,7 +22,7 @@ TAIL = 64 * 2**10
 """Bytes fetched at first for a footer: all of most small files, and the footer of nearly every other."""
 
 _BLOCK = 4096
-"""Bytes of columns that are not compressed: zstd's start costs more than all else, and so little takes a block or two anyway."""
+"""Tables up to so many bytes are not compressed: starting zstd costs more than it saves."""
 
 _MAGIC = b"PAR1"
 
@@ -35,7 +35,7 @@ _ALWAYS = {"compression": "zstd", "store_schema": False, "write_page_checksum": 
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """What a file says of itself. `metadata`: our keys as text; `rows`: how many it holds; `tag` and `size` of the object."""
+    """The footer of a Parquet file. `metadata`: our entries. `rows`: row count. `tag` and `size` of the object."""
 
     metadata: dict[str, str]
     rows: int
@@ -46,7 +46,7 @@ class Footer:
 def write_parquet(
     table: pa.Table, metadata: dict[str, str], *, row_group_rows: int | None = None, **options: Any
 ) -> bytes:
-    """The file as bytes. `options` go to `pyarrow.parquet.ParquetWriter`; `use_dictionary` must be a list of columns."""
+    """Encode a file. `options` are for `pyarrow.parquet.ParquetWriter`; `use_dictionary` must be a list of columns."""
     if table.nbytes <= _BLOCK:
         options["compression"] = "none"
     sink = io.BytesIO()
@@ -58,32 +58,34 @@ def write_parquet(
 
 
 def sealed(metadata: Mapping[str, str]) -> dict[str, str]:
-    """What to put into a footer for these entries: they and a checksum. Parquet has one for pages, and none for this."""
+    """Footer entries with a checksum, because Parquet has checksums for pages only."""
     return {**metadata, _CHECKSUM: _checksum(metadata)} if metadata else {}
 
 
 def _checksum(metadata: Mapping[str, str]) -> str:
-    """Of our entries: whoever writes a file anew may add some."""
+    """Checksum of our entries. Other tools that rewrite a file may add entries."""
     text = "\0".join(f"{name}\0{metadata[name]}" for name in sorted(metadata) if name.startswith(_OURS))
     return f"{zlib.crc32(text.encode()):08x}"
 
 
 def encoding_cost(table: pa.Table) -> int:
-    """Bytes in one column and piece that would take about as long to write: each column costs, and each piece of one."""
+    """The encoding time, as bytes of a single column: each column and each chunk adds to it."""
     pieces: int = sum(column.num_chunks for column in table.columns)
     rough = 512 * table.num_columns + 128 * pieces
-    return int(rough + table.nbytes) if pieces < 256 else rough  # with more, to add up their bytes takes long, too
+    return int(rough + table.nbytes) if pieces < 256 else rough  # adding up the bytes of many chunks takes long, too
 
 
 def open_writer(
     sink: io.BytesIO, schema: pa.Schema, growing: Sequence[str], floats: Sequence[str] = (), **options: Any
 ) -> pq.ParquetWriter:
-    """A writer with our encodings: `growing` columns as steps, others with a dictionary, but of floats only `floats`. `options` as
-    in `write_parquet`."""
+    """A writer with our encodings: `growing` columns as differences, others with a dictionary, of floats only `floats`.
+
+    `options`: as for `write_parquet`.
+    """
     leaves = _leaves(schema)
     paths = [path for path, _ in leaves]
-    # Spark's reader passes over row groups by bounds, and by dictionaries. Arrow's bounds leave NaN out, which to Spark is the
-    # largest number; and in a dictionary it looks for 0.0 without finding -0.0, which equals it.
+    # Spark skips row groups by bounds and dictionaries. Arrow's bounds omit NaN, which is the largest number to Spark,
+    # and Spark does not find 0.0 in a dictionary with -0.0, although they are equal.
     bounded = [path for path, kind in leaves if kind not in ("FLOAT", "DOUBLE")]
     once = [path for path in paths if paths.count(path) == 1]  # `a.b` may be a column, and a field of the column a
     growing = [path for path in growing if path in once]
@@ -97,12 +99,12 @@ def open_writer(
 
 
 def open_parquet(body: bytes, *, dictionaries: bool = False) -> pq.ParquetFile:
-    """A whole file, whose pages are checked against their checksums as they are read. Raises pa.ArrowException or OSError.
+    """Open a whole file; page checksums are verified on reading. Raises pa.ArrowException or OSError.
 
     Args:
-        dictionaries: give texts that repeat as dictionary arrays, as they are stored, which takes a quarter of the time.
+        dictionaries: read repeating texts as dictionary arrays, which takes a quarter of the time.
     """
-    # Dead letters in a footer may be larger than texts that Parquet's readers take by default.
+    # Dead letters in a footer may exceed the default limit of Parquet readers.
     checked = {"thrift_string_size_limit": 2**31 - 1, "page_checksum_verification": True}
     try:
         file = pq.ParquetFile(pa.BufferReader(body), **checked)
@@ -114,8 +116,8 @@ def open_parquet(body: bytes, *, dictionaries: bool = False) -> pq.ParquetFile:
 
 
 def _repeating(metadata: pq.FileMetaData) -> list[str]:
-    """Texts stored as indices into a dictionary all through. Where it grew too large, the rest is stored as it is, four bytes
-    and more each, and finding the place of each in a dictionary would take five times as long as reading it."""
+    """Text columns that are completely dictionary-encoded. If a dictionary grew too large, the rest is plain, with
+    four bytes or more per value, and building a dictionary for it would take five times as long as reading it."""
     stored: dict[str, list[int]] = {}
     for group in range(metadata.num_row_groups):
         for index in range(metadata.num_columns):
@@ -127,8 +129,8 @@ def _repeating(metadata: pq.FileMetaData) -> list[str]:
 
 
 def growing_columns(table: pa.Table) -> list[str]:
-    """Columns of whole numbers and times that never fall. Their steps take a fraction of their size, and of the time that
-    the search for a dictionary takes."""
+    """Integer and time columns that never decrease. Their differences take a fraction of the space, and of the time
+    that building a dictionary takes."""
     return [
         field.name
         for field, column in zip(table.schema, table.columns, strict=True)
@@ -137,7 +139,7 @@ def growing_columns(table: pa.Table) -> list[str]:
 
 
 def repeating_floats(table: pa.Table) -> list[str]:
-    """Columns of floats without -0.0, which may have a dictionary."""
+    """Float columns without -0.0, which may have a dictionary."""
     return [
         field.name
         for field, column in zip(table.schema, table.columns, strict=True)
@@ -146,7 +148,7 @@ def repeating_floats(table: pa.Table) -> list[str]:
 
 
 def _has_minus_zero(array: pa.Array) -> bool:
-    """By its bits, all clear but the sign: the least of whole numbers of that width."""
+    """-0.0 has only the sign bit set, as the least integer of that width."""
     whole = pa.int32() if pt.is_float32(array.type) else pa.int64()
     return bool(pc.min(array.view(whole)).as_py() == -(2 ** (whole.bit_width - 1)))
 
@@ -158,7 +160,7 @@ def _never_falls(column: pa.ChunkedArray) -> bool:
 
 @lru_cache(maxsize=64)
 def _leaves(schema: pa.Schema) -> tuple[tuple[str, str], ...]:
-    """Path and physical type of the Parquet columns that the schema becomes."""
+    """Path and physical type of each Parquet column of the schema."""
     sink = io.BytesIO()
     pq.write_table(schema.empty_table(), sink)
     leaves = pq.ParquetFile(sink).schema
@@ -167,10 +169,10 @@ def _leaves(schema: pa.Schema) -> tuple[tuple[str, str], ...]:
 
 
 def parse_footer(key: str, tail: bytes, *, tag: str, size: int) -> Footer | int:
-    """The footer in the last bytes of a file, or how many last bytes it takes.
+    """Parse the footer in the last bytes of a file; or return the number of last bytes that the footer takes.
 
     Raises:
-        CorruptObject: the file is no whole Parquet file, or its footer is damaged.
+        CorruptObject: this is not a whole Parquet file, or its footer is damaged.
     """
     if size < 12 or tail[-4:] != _MAGIC:
         raise CorruptObject(key, f"no whole Parquet file ({size} bytes, and it does not end as one); {RESTORE}")
@@ -187,10 +189,10 @@ def parse_footer(key: str, tail: bytes, *, tag: str, size: int) -> Footer | int:
 
 
 def footer_from(key: str, parsed: pq.FileMetaData, *, tag: str = "", size: int = 0) -> Footer:
-    """What Parquet's reader has found, our entries checked. `tag` and `size` where somebody will ask for them.
+    """The footer from Parquet metadata, with the checksum of our entries verified.
 
     Raises:
-        CorruptObject: they are not what was written.
+        CorruptObject: the checksum is wrong.
     """
     try:
         metadata = {name.decode(): value.decode() for name, value in (parsed.metadata or {}).items()}
@@ -207,7 +209,7 @@ def footer_from(key: str, parsed: pq.FileMetaData, *, tag: str = "", size: int =
 
 
 def footer_of(key: str, body: bytes) -> Footer:
-    """The footer of a whole file. Raises CorruptObject if it is none."""
+    """The footer of a whole file. Raises CorruptObject if this is not one."""
     footer = parse_footer(key, body, tag="", size=len(body))
     if isinstance(footer, int):
         raise CorruptObject(key, f"its footer claims {footer} bytes of {len(body)}; {RESTORE}")
@@ -215,10 +217,10 @@ def footer_of(key: str, body: bytes) -> Footer:
 
 
 async def read_footer(store: Store, key: str) -> Footer | None:
-    """The footer of the object, or None if there is no such object.
+    """The footer of the object; None if it does not exist.
 
     Raises:
-        CorruptObject: it is no whole Parquet file.
+        CorruptObject: it is not a whole Parquet file.
     """
     length = TAIL
     while True:

@@ -1,4 +1,4 @@
-"""Compaction without Spark: what is rewritten, how readers are switched to it, and what they find whenever they look."""
+"""Compaction without Spark: plans, merges, the switch, deletion, and readers at any moment."""
 
 from __future__ import annotations
 

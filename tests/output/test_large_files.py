@@ -1,4 +1,4 @@
-"""Files of many MiB, as compaction makes them: there is room in memory for each before it is fetched, and time enough."""
+"""Large compacted files: memory is reserved before each is fetched, and deadlines are long enough."""
 
 from __future__ import annotations
 

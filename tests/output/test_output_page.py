@@ -27,7 +27,7 @@ class Later(JsonRows):
 
 @pytest.fixture
 async def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the first snippet, for pyarrow, leaves; two partitions, each with a file from before and after a column was added."""
+    """Variables of the pyarrow snippet; two partitions, each with files from before and after a column was added."""
     monkeypatch.chdir(tmp_path)
     source = MemorySource(2)
     for handler, more in ((Orders, b""), (Later, b', "country": "DE"')):

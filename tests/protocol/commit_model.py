@@ -41,7 +41,7 @@ class Checkpoint(NamedTuple):
 
 
 class Worker(NamedTuple):
-    """Phase 'claim', 'walk', 'look', 'run', 'retry' or 'publish', at file `number`; `known`: the checkpoint as it knows it."""
+    """Phase 'claim', 'walk', 'look', 'run', 'retry' or 'publish', at file `number`; `known`: its last checkpoint."""
 
     phase: str
     number: int

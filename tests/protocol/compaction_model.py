@@ -1,12 +1,13 @@
 """Compaction beside committing and trimming, as a model upon the commit model: every interleaving, within small bounds.
 
-What can happen besides: two compactors at once, each of which may die or pause between any two steps; leftovers are swept;
-originals that were compacted are deleted; a reader lists, then reads, with pauses, and meets all of that.
+Added steps: two compactors, each of which may die or pause between any two steps; sweeps of unused files; deletion of
+compacted originals; a reader that lists and then reads, with pauses.
 
-Checked besides: each number that counts is visible in exactly one place, and holds what was committed under it; and so does
-whatever the reader reads.
+Added checks: each number that counts is visible in exactly one place with its committed content; so is everything that
+the reader reads.
 
-Change the protocol here first, then docs/protocol.md, then the code. `python -m tests.protocol.compaction_model [quick]`
+Change the protocol here first, then docs/protocol.md, then the code.
+Run `python -m tests.protocol.compaction_model [quick]`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Range(NamedTuple):
 
 
 class Document(NamedTuple):
-    """What the boundary document says besides the lowest number: below `originals` the ranges count, from there on `output/`."""
+    """The boundary document besides `lowest`: below `originals` the ranges count, from there on `output/`."""
 
     ranges: tuple[Range, ...] = ()
     originals: int = 0
@@ -58,7 +59,7 @@ class Sweeper(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """`listed`: put-ids by number. `plan`: what to read next, in order: a number and the original's put-id, or -1 - body."""
+    """`listed`: put-ids by number. `plan`: reads in order, each a number and the original's put-id, or -1 - body."""
 
     listed: tuple[tuple[int, int], ...] | None = None
     document: Document | None = None

@@ -35,7 +35,7 @@ class Trimmer(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """`wants`: the position that it registers with; None: it begins with what there is. `position`: None until it has begun."""
+    """`wants`: the position that it registers with, or None to begin at `lowest`. `position`: None until it begins."""
 
     wants: int | None
     registered: bool = False
@@ -91,7 +91,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """`numbers`: commits at most. `readers`: the position that each registers with. `late`: creates that may land late."""
+    """`numbers`: maximal commits. `readers`: the position that each registers with. `late`: number of late creates."""
 
     numbers: int
     readers: tuple[int | None, ...]

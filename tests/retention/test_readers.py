@@ -76,7 +76,7 @@ async def test_a_checkpoint_belongs_to_the_query_that_was_started_on_it_first(st
     await register(store, READERS, Reader.spark("app.delays", place, "app:delays"), rename=True)
     with pytest.raises(
         UsageError,
-        match=r"^the checkpoint s3://bucket/one belongs to app:delays: app:late would .*`actorproc readers remove mine ",
+        match=r"^the checkpoint s3://bucket/one belongs to app:delays: app:late .*`actorproc readers remove mine ",
     ):
         await register(store, READERS, Reader.spark("app.late", place, "app:late"), rename=True)
     await register(store, READERS, Reader.spark("mine", place))  # again by hand: it stays whose it is

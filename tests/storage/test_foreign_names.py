@@ -1,5 +1,5 @@
-"""What comes to lie in our folders and is not ours is passed over everywhere: Finder's files, the objects that stand for a
-folder on S3, Hadoop's checksums, copies made by hand."""
+"""What comes to lie in our folders and is not ours is passed over everywhere: Finder's files, the objects that stand
+for a folder on S3, Hadoop's checksums, copies made by hand."""
 
 from __future__ import annotations
 

@@ -152,9 +152,7 @@ def test_a_column_name_that_is_no_text_is_damage_too() -> None:
         open_parquet(damaged)
 
 
-def test_floats_have_no_bounds_and_where_minus_zero_is_or_may_be_no_dictionary_by_which_spark_would_pass_over_rows() -> (
-    None
-):
+def test_a_negative_zero_is_found_by_spark_filters() -> None:
     table = pa.table(
         {
             "x": pa.array([1.0, float("nan"), -0.0]),

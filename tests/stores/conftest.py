@@ -36,8 +36,8 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 async def _sent() -> None:
-    """Where a server refuses a body before it has read it all, aiohttp closes the connection and asyncio goes on sending until
-    the server has read the rest or hung up. A loop that ends before leaves it open."""
+    """Where a server refuses a body before it has read it all, aiohttp closes the connection and asyncio goes on
+    sending until the server has read the rest or hung up. A loop that ends before leaves it open."""
     loop: Any = asyncio.get_running_loop()
     with anyio.fail_after(30):
         while any(transport.get_write_buffer_size() for transport in list(loop._transports.values())):

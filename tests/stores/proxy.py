@@ -121,7 +121,10 @@ async def listening(serve: Serve) -> AsyncIterator[str]:
 def reply(status: int, code: str, message: str = "as the test wants it") -> bytes:
     """An error as S3 words it."""
     body = f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>{message}</Message></Error>'.encode()
-    head = f"HTTP/1.1 {status} {code}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    head = (
+        f"HTTP/1.1 {status} {code}\r\nContent-Type: application/xml\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
     return head.encode() + body
 
 

@@ -43,7 +43,8 @@ async def test_a_folder_that_is_away_is_unavailable_and_not_made_again(
     there = sorted(root.rglob("*"))
     for each in (files, lane, fleeting):
         for request in (
-            each.put("a/key", b"x"), each.put_if_absent("b/new", b"x"), each.put_if_match("a/gone", b"x", tag), each.list(""),
+            each.put("a/key", b"x"), each.put_if_absent("b/new", b"x"), each.put_if_match("a/gone", b"x", tag),
+            each.list(""),
             each.get("a/none"), each.get("a/key"), each.delete("a/none"), each.put_if_absent("a/key", b"x"),
         ):  # fmt: skip
             with pytest.raises(StoreUnavailable, match=r"store is away: .actorproc/clock in it is not what it was"):
@@ -92,7 +93,7 @@ async def test_a_folder_removed_and_made_anew_is_another_one_although_its_files_
     await files.put("key", b"body")
     shutil.rmtree(tmp_path / "store")
     await FolderStore(tmp_path / "store").put("key", b"new")
-    with pytest.raises(StoreUnavailable, match=r"if it was removed on purpose, .* start anew what uses it"):
+    with pytest.raises(StoreUnavailable, match=r"If it was replaced on purpose, .* restart the processes that use it"):
         await files.put("key", b"body")
     assert (tmp_path / "store/key").read_bytes() == b"new"
 

@@ -21,7 +21,10 @@ from tests.servers import S3Server
 from tests.stores.keep_alive import breaking_after
 from tests.stores.proxy import Proxy, Request, proxied, reply
 
-OK = b'HTTP/1.1 200 OK\r\nETag: "x"\r\nDate: Sat, 21 Nov 2026 08:00:00 GMT\r\nContent-Length: 0\r\nConnection: close\r\n\r\n'
+OK = (
+    b'HTTP/1.1 200 OK\r\nETag: "x"\r\nDate: Sat, 21 Nov 2026 08:00:00 GMT\r\n'
+    b"Content-Length: 0\r\nConnection: close\r\n\r\n"
+)
 
 
 class Through(NamedTuple):

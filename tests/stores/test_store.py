@@ -1,4 +1,4 @@
-"""What `Store` adds to a backend: deadlines, bounded concurrency, retries, counts, and conditional writes that are known."""
+"""`Store`: deadlines, bounded concurrency, retries, counts, and settled conditional writes."""
 
 from __future__ import annotations
 
