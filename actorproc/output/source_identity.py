@@ -78,7 +78,8 @@ async def _refuse_state_of_another(store: Store, layout: ProcessorLayout, identi
     if begun and not await check_source(store, layout, identity, name, kind):  # not by another host just now, either
         raise UsageError(
             f"{layout.processor} in {store.url} began with a source that has no identity, and {name} has one. "
-            "Positions of one mean nothing in the other. Give another processor name (or container), or the source it began with"
+            "Positions of one mean nothing in the other. Give another processor name (or container), or the source it "
+            "began with"
         )
 
 

@@ -19,7 +19,7 @@ from actorproc.storage.store import Store
 
 RETENTION = 3600.0
 """Minimal age of trimmed files, in seconds. S3 refuses requests 15 minutes after they were signed, readers of a log
-search up to 32 minutes for files that a lost hint hid, and readers still have to read the files that they just listed."""
+search up to 32 minutes for files that a lost hint hid, and readers still have to read the files that they listed."""
 
 
 class CompactedRange(msgspec.Struct, frozen=True):

@@ -87,13 +87,11 @@ async def test_who_may_not_ask_the_folder_for_the_time_may_not_write_there(
         await FolderStore(tmp_path / "store").put("key", b"more")
 
 
-async def test_a_folder_removed_and_made_anew_is_another_one_although_its_files_may_have_the_inodes_of_the_old(
-    files: FolderStore, tmp_path: Path
-) -> None:
+async def test_a_folder_that_was_removed_and_created_again_is_another_store(files: FolderStore, tmp_path: Path) -> None:
     await files.put("key", b"body")
     shutil.rmtree(tmp_path / "store")
     await FolderStore(tmp_path / "store").put("key", b"new")
-    with pytest.raises(StoreUnavailable, match=r"If it was replaced on purpose, .* restart the processes that use it"):
+    with pytest.raises(StoreUnavailable, match="If it was replaced on purpose, restart the processes"):
         await files.put("key", b"body")
     assert (tmp_path / "store/key").read_bytes() == b"new"
 
