@@ -75,19 +75,31 @@ class InputFormat(ABC):
     def peek(self) -> InputBlock | None:
         """The block that `read` returns next."""
         if not self._peeked:
-            self._peeked.append(self._read())
+            self._peeked.append(self.read())
         return self._peeked[0]
 
     def read(self) -> InputBlock | None:
-        """The next block; None at the end. Blocks until there is a whole line: run it in a thread.
+        """The next block; None at the end. Waits until there is a whole line: run it in a thread."""
+        fetched = self.fetch()
+        return None if fetched is None else self.parse(fetched)
+
+    def fetch(self) -> InputBlock | bytes | None:
+        """The first half of `read`, which waits for input. `parse` is the second, and faster on the event loop's thread.
 
         Raises:
             UsageError: the input does not have this format.
         """
-        return self._peeked.popleft() if self._peeked else self._read()
+        return self._peeked.popleft() if self._peeked else self._fetch()
+
+    def parse(self, fetched: InputBlock | bytes) -> InputBlock:
+        """The block that was fetched last."""
+        return fetched if isinstance(fetched, InputBlock) else self._parse(fetched)
 
     @abstractmethod
-    def _read(self) -> InputBlock | None: ...
+    def _fetch(self) -> InputBlock | bytes | None: ...
+
+    def _parse(self, text: bytes) -> InputBlock:
+        raise NotImplementedError
 
 
 class _Lines:
@@ -124,13 +136,12 @@ class _Lines:
 class _LineFormat(InputFormat):
     """A record for each line that is not blank: the line as it is, without its line break."""
 
-    def _read(self) -> InputBlock | None:
-        first = self._lines.passed + 1
-        text = self._lines.read()
-        if text is None:
-            return None
+    def _fetch(self) -> bytes | None:
+        return self._lines.read()
+
+    def _parse(self, text: bytes) -> InputBlock:
         lines = _without_blanks(text)
-        numbers = _numbers(text, first, len(lines))
+        numbers = _numbers(text, self._lines.passed - text.count(b"\n"), len(lines))
         keys, bad = self._keys(lines)
         errors = {index: self._error(numbers[index], lines[index]) for index in sorted(bad)}
         return InputBlock(lines, keys, numbers, errors, self._lines.passed + 1, len(text) + 1)
@@ -240,7 +251,7 @@ class CsvRows(InputFormat):
         self._header: list[str] = []
         self._key_index = 0
 
-    def _read(self) -> InputBlock | None:
+    def _fetch(self) -> InputBlock | None:
         if not self._header and not self._read_header():
             return None
         values: list[bytes] = []

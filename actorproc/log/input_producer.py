@@ -141,7 +141,8 @@ class InputProducer:
             UsageError: a line is too long.
         """
         began = self._clock.monotonic()
-        while (block := await self._clock.run_in_thread(records.read, abandon=True)) is not None:
+        while (fetched := await self._clock.run_in_thread(records.fetch, abandon=True)) is not None:
+            block = records.parse(fetched)
             failed = min(block.bad) if block.bad and self._on_bad_line == "fail" else None
             await self._send(self._chosen(block, failed), began)
             if failed is not None:
