@@ -101,7 +101,8 @@ def run(events: int = 400_000, rounds: int = 5) -> None:
         ]
         size = lines.stat().st_size / events
         table = Table(
-            title=f"{events:,} JSON events of {size:.0f} bytes, {PARTITIONS} partitions, folder store, one core, median of {rounds}"
+            title=f"{events:,} JSON events of {size:.0f} bytes, {PARTITIONS} partitions, folder store, one core, "
+            f"median of {rounds}"
         )
         for heading in ("produce / bare writer", "events/s", "bare, events/s", "ratio", "lowest, highest", "bar"):
             table.add_column(heading, justify="left" if heading.startswith("produce") else "right")

@@ -208,8 +208,8 @@ class Replay:
             )
         if not state.transaction:
             raise UsageError(
-                f"{state_key}: an older actorproc began a replay of these letters and did not finish it. Run this command "
-                "once more with that version, and then with this one"
+                f"{state_key}: an older actorproc began a replay of these letters and did not finish it. Run this "
+                "command once more with that version, and then with this one"
             )
         replayed = state.of_last_part(letters)
         if not replayed:

@@ -88,8 +88,8 @@ def run(
         with _lines(file) as (lines, size), _progress(size) as progress:
             records = open_format(name, lines, key)
             if partitions is not None and on_bad_line == "fail" and file != "-":
-                # A partition count is fixed for good, so no log is created for a misspelt key. Not so for stdin: it may be
-                # silent for long, and readers wait for the log.
+                # A partition count is fixed for good, so no log is created for a misspelt key. Not so for stdin: it
+                # may be silent for long, and readers wait for the log.
                 with anyio.CancelScope() as reading:
                     async with _stopped_by_signals(reading, reading):
                         await _check_first(records)
@@ -148,7 +148,7 @@ async def _check_first(records: InputFormat) -> None:
 
 @asynccontextmanager
 async def _stopped_by_signals(reading: anyio.CancelScope, everything: anyio.CancelScope) -> AsyncIterator[None]:
-    """The first signal cancels `reading`, and records that were read are appended. A second one cancels `everything`."""
+    """The first signal cancels `reading`; records that were read are appended. A second one cancels `everything`."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_cancel_on_signals, reading, everything)
         yield
@@ -168,7 +168,7 @@ async def _cancel_on_signals(reading: anyio.CancelScope, everything: anyio.Cance
 
 
 class _Input:
-    """A file or pipe that is read in a thread. `wake` ends a read, since a waiting thread would keep the process alive."""
+    """A file or pipe that is read in a thread. `wake` ends a read, or the thread would keep the process alive."""
 
     def __init__(self, name: str, descriptor: int) -> None:
         self._name = name

@@ -112,7 +112,7 @@ class ProducerBatch:
         self.done.set()
 
     async def base(self) -> int:
-        """Wait until the batch is in the log. Returns the sequence of its first record, or raises the error of the append."""
+        """Wait for the append. Returns the sequence of the first record, or raises the error of the append."""
         await self.done.wait()
         if self._error is not None:
             raise self._error.with_traceback(None)
@@ -175,7 +175,7 @@ class Delivery:
 
 
 class Deliveries:
-    """Records that were sent together. Awaiting them returns a `DeliveryReport` for each, or raises as `Delivery` does."""
+    """Records that were sent together. Awaiting them returns a list of reports, or raises as `Delivery` does."""
 
     __slots__ = ("_count", "_parts")
 

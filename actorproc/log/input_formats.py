@@ -84,7 +84,7 @@ class InputFormat(ABC):
         return None if fetched is None else self.parse(fetched)
 
     def fetch(self) -> InputBlock | bytes | None:
-        """The first half of `read`, which waits for input. `parse` is the second, and faster on the event loop's thread.
+        """The first half of `read`, which waits for input. The second, `parse`, is faster on the event loop.
 
         Raises:
             UsageError: the input does not have this format.

@@ -23,8 +23,8 @@ _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
 
-# Bytes of a key. Hashes of 65,536 short keys (64 MiB) and of 512 long ones (32 MiB) are cached. Still longer keys are hashed
-# one by one; the others many of one length at once, which takes nine times their bytes of memory.
+# Bytes of a key. Hashes of 65,536 short keys (64 MiB) and of 512 long ones (32 MiB) are cached. Still longer keys are
+# hashed one by one; the others many of one length at once, which takes nine times their bytes of memory.
 _SHORT, _LONG = 1024, 64 * 2**10
 _BYTES = 4 * 2**20  # hashed at once
 

@@ -61,14 +61,14 @@ class Producer:
     Args:
         log: URL or path of a log, or an open store.
         partitions: partition count. The log is created if there is none. Without it, the log must exist.
-        partitioner: for records without a key: 'sticky' (one partition per batch, the default) or 'round-robin'. Records
-            with a key go to the partition of Kafka's murmur2 hash. A callable decides for all records.
+        partitioner: for records without a key: 'sticky' (one partition per batch, the default) or 'round-robin'.
+            Records with a key go to the partition of Kafka's murmur2 hash. A callable decides for all records.
         linger: seconds that a batch waits for more records. Each batch costs a PUT.
         batch_bytes: bytes of records at which a batch is sent at once; at most 1 GiB.
         buffer_bytes: bytes of records that wait or are in flight; `send` waits while there are more.
         compression: a Parquet codec: 'zstd', 'lz4', 'snappy', 'gzip' or 'none'. Up to 4 KiB are not compressed.
-        delivery_timeout: seconds after the end of its `linger` at which a batch fails that is not confirmed. The outcome
-            is unknown then. While it waits behind another batch it accepts records for a tenth of that time.
+        delivery_timeout: seconds after the end of its `linger` at which a batch fails that is not confirmed. The
+            outcome is unknown then. While it waits behind another batch it accepts records for a tenth of that time.
         settings: of the store; default: from the environment and `actorproc.toml`.
 
     Raises:
@@ -108,8 +108,14 @@ class Producer:
         self._together = _FEW  # records that send_many encodes at once, judging by the latest ones
         self._hints = HintWriter(self._store, clock)
         self._outbox = Sender(
-            self._store, self._hints, buffer_bytes=most, linger=seconds, timeout=timeout, compression=compression, clock=clock
-        )  # fmt: skip
+            self._store,
+            self._hints,
+            buffer_bytes=most,
+            linger=seconds,
+            timeout=timeout,
+            compression=compression,
+            clock=clock,
+        )
         self._stack = AsyncExitStack()
         self._tasks: anyio.abc.TaskGroup | None = None
 
@@ -257,8 +263,8 @@ class Producer:
         """Send all records, and return when they are in the log.
 
         Raises:
-            StoreError: the first error of these records, or of records since the last flush. If several tasks flush, only
-                the first one gets errors from before; await each `Delivery` to get them all.
+            StoreError: the first error of these records, or of records since the last flush. If several tasks flush,
+                only the first one gets errors from before; await each `Delivery` to get them all.
         """
         await self._outbox.flush()
 
@@ -276,7 +282,7 @@ class Producer:
     async def _distribute(
         self, data: pa.RecordBatch, start: int, deliveries: Deliveries, tasks: anyio.abc.TaskGroup
     ) -> None:
-        """Add records to the batches of their partitions, in order. `start`: index of the first in the caller's sequence."""
+        """Add records to the batches of their partitions, in order. `start`: index of the first in the call."""
         chosen = self._router.choose_many(data)
         # Stable. For 16 bits NumPy has a radix sort, which is many times as fast.
         order = np.argsort(chosen.astype(np.uint16) if self._count <= 2**16 else chosen, kind="stable")

@@ -103,8 +103,13 @@ class Sender:
             partition = str(index)
             hint = self._hints.newest.get(partition, 0)
             appender = Appender(
-                self._store, partition, self._hints.producer, compression=self._compression, hint=hint, clock=self._clock
-            )  # fmt: skip
+                self._store,
+                partition,
+                self._hints.producer,
+                compression=self._compression,
+                hint=hint,
+                clock=self._clock,
+            )
             lane = self._lanes[index] = _PartitionQueue(appender)
         now = self._clock.monotonic()
         if lane.queue and not lane.queue[-1].ripe.is_set():

@@ -106,7 +106,7 @@ def headers_weight(listed: list[dict[str, Any]]) -> int:
 
 
 def microseconds(timestamp: datetime) -> int:
-    """Microseconds since 1970. Raises UsageError for a datetime without time zone, or outside of the years 1 to 9999 UTC."""
+    """Microseconds since 1970. Raises UsageError without a time zone, or outside of the years 1 to 9999 UTC."""
     if not isinstance(timestamp, datetime) or timestamp.tzinfo is None:
         raise UsageError(f"timestamp {_shown(timestamp)}: an aware datetime, such as datetime.now(UTC)")
     time = (timestamp - _EPOCH) // _MICROSECOND

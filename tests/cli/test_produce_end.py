@@ -153,7 +153,7 @@ def test_a_signal_during_the_final_flush_keeps_the_error(run: Run, folder: Path)
     run(*PRODUCE, "/dev/null")
     (folder / "events" / "partition=0").write_text("in the way")
     (folder / "full").touch()
-    soon = "from actorproc.log import input_producer; input_producer._IN_FLIGHT = 0"  # blocks: the failure is seen at the first
+    soon = "from actorproc.log import input_producer; input_producer._IN_FLIGHT = 0"
     command = [sys.executable, "-c", soon + FULL, *PRODUCE, "flights.txt"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:

@@ -152,7 +152,8 @@ def test_a_driver_that_slept_finds_its_batch_done(world: World, monkeypatch: pyt
 
 def test_a_replay_that_slept_finds_its_letters_replayed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     letter = {
-        "partition": "0", "sequence": 5, "key": None, "value": "dead", "headers": [], "timestamp": "2026-01-01T00:00:00Z",
+        "partition": "0", "sequence": 5, "key": None, "value": "dead", "headers": [],
+        "timestamp": "2026-01-01T00:00:00Z",
         "error": {"type": "E", "message": "", "traceback": None}, "attempts": 1, "host": "h", "epoch": 1,
         "time": "2026-01-01T00:00:00Z",
     }  # fmt: skip

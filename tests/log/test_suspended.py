@@ -29,7 +29,7 @@ SETTINGS = Settings.load()
 
 
 class World:
-    """A log of one partition. Hours pass on the wall clock alone: the monotonic one stands still in a suspended machine."""
+    """A log of one partition. Hours pass on the wall clock alone; the monotonic clock stops while suspended."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock("world")
@@ -81,7 +81,7 @@ class World:
 
 
 class Interrupted(Backend):
-    """A machine that is suspended for as long as `asleep` takes, before its request number `number` is sent (from 0), or
+    """A machine that is suspended for as long as `asleep` takes, before request `number` (from 0) is sent, or
     after it was carried out."""
 
     def __init__(self, truth: Backend, number: int, after: bool, asleep: Callable[[], Awaitable[None]]) -> None:
