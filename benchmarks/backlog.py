@@ -1,4 +1,4 @@
-"""A long log, quickly: JSON events of about 130 bytes, the same block over and over."""
+"""Makes a long log quickly: JSON events of about 130 bytes, the same block again and again."""
 
 from __future__ import annotations
 

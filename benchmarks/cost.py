@@ -1,7 +1,7 @@
-"""What an idle group asks of its store, reading its idle log included, with the default timers, in virtual time.
+"""Store requests of an idle group, including the reading of its idle log, with default timers, in virtual time.
 
-At most 3 requests per host and renew interval plus one per source poll, however many partitions there are. Dollars:
-list prices of S3 Standard in us-east-1, 0.005 $ per 1,000 PUT or LIST, 0.0004 $ per 1,000 GET; storage aside.
+Goal: at most 3 requests per host and renew interval, plus one per poll of the source, for any number of partitions.
+Prices: S3 Standard in us-east-1, $0.005 per 1,000 PUT or LIST, $0.0004 per 1,000 GET, without storage.
 """
 
 from __future__ import annotations

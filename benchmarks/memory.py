@@ -1,7 +1,6 @@
-"""Memory of one host while it works through a backlog, against half and a tenth of that backlog; folder store,
-JsonRows.
+"""Peak memory of one host that works through a backlog, half of it, and a tenth of it. Folder store, JsonRows.
 
-It is bounded by settings, not by what waits in the log.
+Settings limit the memory; the length of the log does not matter.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measured code in a process of its own: a clean heap, its own affinity, its own peak."""
+"""Runs measured code in a process of its own, with a clean heap, its own CPU affinity and its own peak memory."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A second host joins while all partitions are busy, takes its half, and is stopped again: who waits, and how long.
+"""A second host joins while all partitions are busy, takes half of them, and is stopped again: who waits, and how long.
 
-Two processes, a third that keeps feeding the log; folder store, default timers. The newcomer runs its half within 2 s
-after the rebalance delay; a graceful stop leaves a gap under 1 s; handoffs repeat no record to the handler. How long
-the partitions that stay have no batch meanwhile stands beside how long they have none when nothing moves.
+Two host processes, and a third process that feeds the log; folder store, default timers. Goals: the new host runs its
+half within 2 s after the rebalance delay; a graceful stop leaves a gap below 1 s; handoffs repeat no record. For the
+partitions that stay, the table shows the time between batches during the move, and when nothing moves.
 """
 
 from __future__ import annotations

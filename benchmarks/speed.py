@@ -1,10 +1,12 @@
-"""From the log through exactly-once output, each way of writing a handler against a bare loop of the same work.
+"""From the log through exactly-once output: each kind of handler against a bare loop that does the same work.
 
-Both read the same Parquet files and write the same Parquet; the bare loops commit nothing, retry nothing and sync
-nothing. One core, the order A B A B ..., ratios of the lesser of two neighbours each, the median of all. Start and stop
-of a host count (joining a group, proving the store, leaving); a column tells the ratio without them, as timed beside
-with a log of eight events. The first line is no handler: the bare loop once more, but with an object for each record
-and a dict for each row, which is what any interface by record costs before it does anything else.
+Both read the same Parquet files and write the same Parquet. The bare loop commits nothing, retries nothing and syncs
+nothing. Runs on one core alternate (A B A B ...); a ratio compares the faster of two neighbouring runs of each, and the
+table shows the median. The time of a host includes its start and stop (join the group, check the store, leave); one
+column excludes them, as timed with a log of eight events.
+
+The first line has no handler. It is the bare loop with an object per record and a dict per row: the base cost of any
+interface by record.
 """
 
 from __future__ import annotations
@@ -230,8 +232,7 @@ def product(handler: type[PartitionHandler]) -> Work:
 
 
 def in_turn(works: list[tuple[Work, Path]], folder: Path) -> list[tuple[float, float]]:
-    """The lesser of two times each, as `timed`, taken in turn: others use the machine too, and only ever make it
-    slower."""
+    """The lower of two times each, as `timed`, taken in turn: other users only make a run slower."""
     turns = [[timed(partial(work, log), folder) for work, log in works] for _ in range(2)]
     return [(min(a, b), min(c, d)) for (a, c), (b, d) in zip(*turns, strict=True)]
 

@@ -1,7 +1,7 @@
-"""How it scales with workers: the same log with `actorproc serve --workers 1` and `--workers 2`, on two cores.
+"""Scaling with workers: the same log with `actorproc serve --workers 1` and `--workers 2`, on two cores.
 
-A handler that emits row by row, so that Python is the work. What the same command takes for an empty log (start of the
-interpreters, of the group, of the partitions, and the end) is counted apart.
+The handler emits row by row, so that Python is the work. The time of the same command over an empty log (interpreters,
+group, partitions, end) is shown separately.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def spark(
         typer.Option(
             metavar="URL",
             callback=location,
-            help="Where Spark stores the query's position: a folder or bucket of its own.",
+            help="Folder or bucket for the query's position; it belongs to one function and target.",
         ),
     ],
     to: Annotated[

@@ -1,5 +1,4 @@
-"""A log, a host and a stream into a table, each in a process of its own: what the figures from end to end are taken
-of."""
+"""A log, a host and a stream into a table, each in a process of its own, for end-to-end figures."""
 
 from __future__ import annotations
 
@@ -63,8 +62,7 @@ class Chain:
 
     @contextmanager
     def stream(self, spark: Any, interval: float) -> Iterator[Any]:
-        """The query: at each trigger what is new, as Parquet files in a folder that bears the number of the
-        micro-batch.
+        """The query: writes the new rows of each trigger as Parquet files into a folder named after the micro-batch.
 
         Args:
             interval: of the trigger, in seconds.

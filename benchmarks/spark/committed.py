@@ -1,4 +1,4 @@
-"""Writes what a processor commits, straight into a folder: a dataset of any size in little time."""
+"""Writes committed output straight into a folder: a dataset of any size in little time."""
 
 from __future__ import annotations
 

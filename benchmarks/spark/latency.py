@@ -1,10 +1,9 @@
-"""Seconds from an event's sending until it is in the table, at 10,000 events a second: `produce --rate`, a host, a
-stream.
+"""Seconds from sending an event until it is in the table, at 10,000 events a second.
 
-All on this machine. The clock starts as the producer takes the event in hand, and stops when the micro-batch that holds
-it has been written. An event waits for its commit (half of `commit_interval` on average, and the producer's linger),
-then for the next trigger (half of the interval, or for the micro-batch before it to end), then for its own micro-batch.
-Each round runs all cases, each with a log, a host and a stream of its own.
+Everything runs on this machine: `produce --rate`, a host, a stream. The clock starts when the producer takes the event,
+and stops when the event's micro-batch is written. An event waits for its commit (half of `commit_interval` on average,
+and the producer's linger), for the next trigger (half of the interval, or the rest of the previous micro-batch), and
+for its own micro-batch. Each round runs all cases, each with a log, a host and a stream of its own.
 """
 
 from __future__ import annotations

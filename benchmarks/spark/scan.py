@@ -1,9 +1,9 @@
-"""A full scan of committed output: as it was committed and compacted, with Spark's own Parquet reader and with the data
-source.
+"""A full scan of output, as committed and compacted, with Spark's own Parquet reader and with the data source.
 
-Beside it the same rows in well-sized files that Spark wrote, read with `spark.read.parquet`. Each round reads all of
-them in turn, twice; ratios are within a round, the median of all. All six columns, `_partition` and `_sequence` are
-read. Compacted output reaches 0.9 of the well-sized files; the data source 0.6 of the native read of the same files.
+The comparison is `spark.read.parquet` over the same rows in well-sized files that Spark wrote. Each round reads all
+variants in turn, twice. Ratios are within a round; the table shows their median. All six columns are read, `_partition`
+and `_sequence` included. Goals: 0.9 of the well-sized files for compacted output; 0.6 of the native read of the same
+files for the data source.
 """
 
 from __future__ import annotations
@@ -84,8 +84,7 @@ def _add(table: Table, what: str, seconds: dict[str, list[float]], rows: int, na
 
 
 def _measured(readers: dict[str, Read], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each reader, round by round, the lesser of two in turn: others use the machine too, and only make it
-    slower."""
+    """Seconds of each reader by round: the lower of two runs, since other users only make a run slower."""
     seconds: dict[str, list[float]] = {name: [] for name in readers}
     for turn in range(_WARM + 2 * rounds):
         for name, read in readers.items():

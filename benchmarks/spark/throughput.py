@@ -1,7 +1,7 @@
-"""Rows per second from the log through a handler's `ctx.emit` and committed output into a table that a stream fills.
+"""Rows per second from the log through `ctx.emit` and committed output into a table that a stream fills.
 
-A backlog, one host, one Spark, all on this machine; the host works while the stream reads behind it. Beside it the host
-alone, and the stream alone over what the host has committed. Start and end of the host count.
+A backlog, one host and one Spark on this machine. The stream reads while the host works. The table also shows the host
+alone, and the stream alone over the finished output. Times include start and end of the host.
 """
 
 from __future__ import annotations

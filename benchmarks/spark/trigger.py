@@ -1,7 +1,7 @@
-"""A trigger on output of 100,000 files with 100 new ones: the data source, and Spark's own file stream beside it.
+"""A trigger on 100,000 files of output with 100 new ones: the data source, and Spark's own file stream.
 
-The data source finds them in 2 s. Spark's own lists everything each time it looks, so it is measured at its first look:
-reading its way to the newest files would take it long.
+Goal: the data source finds them within 2 s. Spark's file stream lists everything at each trigger, so its first trigger
+is measured; reading up to the newest files would take too long.
 """
 
 from __future__ import annotations
