@@ -130,7 +130,8 @@ async def test_a_cpu_slot_is_free_after_a_failure_or_cancellation() -> None:
 
 @pytest.mark.parametrize(
     ("limit", "cores"),
-    [("max 100000", 64), ("200000 100000", 2), ("350000 100000", 3), ("50000 100000", 1), ("9900000 100000", 64), ("?", 64),
+    [("max 100000", 64), ("200000 100000", 2), ("350000 100000", 3), ("50000 100000", 1), ("9900000 100000", 64),
+     ("?", 64),
      (None, 64)],
 )  # fmt: skip
 def test_a_containers_cpu_limit_bounds_the_cores(

@@ -1,4 +1,4 @@
-"""User code is contained: its exceptions, its stray cancellations, and the cancellation requests that it leaves behind."""
+"""User code is contained: its exceptions, its stray cancellations, and the cancellation requests that it leaves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOUD = {"error", "critical"}
 
 
 class Stumbling(Double):
-    """Runs a failing asyncio.TaskGroup in each batch. Before Python 3.13 that leaves a cancellation request in the task."""
+    """Runs a failing asyncio.TaskGroup in each batch, which before Python 3.13 leaves a cancellation request behind."""
 
     closed: ClassVar[list[CloseReason]] = []
 

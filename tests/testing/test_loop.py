@@ -90,7 +90,7 @@ from actorproc.testing.simulation.loop import current_loop, run
 
 async def main():
     loop, random = current_loop(), Random(7)
-    hosts = [loop.host(name, rate=1 + random.uniform(-.02, .02), offset=random.uniform(0, 300)) for name in {"a", "b", "c"} and "abc"]
+    hosts = [loop.host(name, rate=1 + random.uniform(-.02, .02), offset=random.uniform(0, 300)) for name in "abc"]
     async def work():
         with anyio.move_on_after(random.uniform(1, 20)):
             async with anyio.create_task_group() as tasks:
