@@ -72,7 +72,7 @@ def test_a_wrong_handler_definition_is_named_by_its_line(run: Run, folder: Path)
         "from actorproc.handlers import RecordHandler\n\nclass Eager(RecordHandler):\n    concurrency = 8\n"
         "    def process_record(self, record, ctx): ...\n"
     )
-    said = "error: .*/eager_app.py, line 3: Eager.concurrency = 8: only calls of an `async def process_record` can wait"
+    said = "error: .*/eager_app.py, line 3: Eager.concurrency = 8: it needs an `async def process_record`"
     result = run("serve", "eager_app:Eager", *HERE)
     assert result.exit_code == 2
     assert re.match(said, result.stderr), result.stderr
