@@ -141,7 +141,7 @@ def test_groups_are_neighbours_and_no_original_before_them_stays(compacted: list
     assert taken == list(range(len(compacted), len(compacted) + len(taken)))
 
 
-async def test_the_newest_commit_what_is_young_and_what_a_worker_may_walk_over_stay(store: Store, fleet: Fleet) -> None:
+async def test_new_and_recent_commits_are_not_compacted(store: Store, fleet: Fleet) -> None:
     first, _ = await planned(store)
     assert first.groups[0].originals == range(4)
     assert not any(found.groups for found in await plan(store, LAYOUT, ["0", "1"], target_size=LARGE, older_than=60))
@@ -159,7 +159,7 @@ async def test_a_file_deleted_by_hand_is_named(store: Store, fleet: Fleet) -> No
 # What readers find
 
 
-async def test_rows_are_the_same_after_each_step_and_each_is_in_one_place(store: Store, fleet: Fleet) -> None:
+async def test_rows_are_the_same_after_each_step_of_a_compaction(store: Store, fleet: Fleet) -> None:
     assert len(await compact(store)) == 2
     assert await rows(store) == fleet.expected()
     assert await delete_originals(store) == 6
@@ -222,9 +222,7 @@ async def test_a_boundary_within_a_compacted_file_hides_the_rows_below_it(store:
 # Killed, twice, asleep
 
 
-async def test_of_two_compactions_one_is_told_of_and_the_other_leaves_files_that_are_swept(
-    store: Store, fleet: Fleet
-) -> None:
+async def test_only_one_of_two_compactions_is_switched_to(store: Store, fleet: Fleet) -> None:
     one, other = (await planned(store))[0], (await planned(store, 10_000))[0]
     ours, theirs = await merged(store, one.groups[0]), await merged(store, other.groups[0])
     assert await switch(store, LAYOUT, one, [(one.groups[0], ours)])
@@ -235,7 +233,7 @@ async def test_of_two_compactions_one_is_told_of_and_the_other_leaves_files_that
     assert await rows(store) == fleet.expected()
 
 
-async def test_what_was_made_of_files_that_readers_are_led_to_no_more_is_refused(store: Store, fleet: Fleet) -> None:
+async def test_a_merge_of_replaced_files_is_refused(store: Store, fleet: Fleet) -> None:
     await fleet.commit(p0=100)
     one, other = (await planned(store))[0], (await planned(store, 9_000))[0]
     first, *_, last = other.groups
@@ -325,7 +323,7 @@ async def test_a_merge_gives_up_when_an_original_is_another_or_gone(store: Store
     assert (await store.list(LAYOUT.compacted)).entries == []
 
 
-async def test_a_compacted_file_that_readers_are_led_to_and_that_is_gone_is_named(store: Store, fleet: Fleet) -> None:
+async def test_a_missing_compacted_file_is_named(store: Store, fleet: Fleet) -> None:
     await compact(store)
     await fleet.commit(p0=100)
     group = next(found.groups[0] for found in await planned(store) if found.partition == "0")
@@ -335,9 +333,7 @@ async def test_a_compacted_file_that_readers_are_led_to_and_that_is_gone_is_name
         await maybe_merged(store, group)
 
 
-async def test_a_merge_gives_up_when_a_compacted_file_was_replaced_and_swept_meanwhile(
-    store: Store, fleet: Fleet
-) -> None:
+async def test_a_merge_gives_up_when_its_files_were_swept(store: Store, fleet: Fleet) -> None:
     await compact(store)
     await fleet.commit(p0=100)
     group = next(found.groups[0] for found in await planned(store) if found.partition == "0")
@@ -354,9 +350,7 @@ async def test_the_files_of_a_group_are_not_held_while_others_are_rewritten(stor
     assert len(pickle.dumps(many)) < len(pickle.dumps(few)) + 100
 
 
-async def test_readers_find_each_row_once_while_hosts_commit_and_two_compactors_trim_behind_themselves(
-    store: Store, fleet: Fleet
-) -> None:
+async def test_readers_find_each_row_once_during_commits_and_compactions(store: Store, fleet: Fleet) -> None:
     settings: dict[str, Any] = {**QUICK, "poll_interval": 0.01}
     host = Processor(Numbers, name="numbers", source=fleet.stream, container=store, host="a", **settings)
     switched = [0, 0]
@@ -546,9 +540,7 @@ async def test_a_damaged_compacted_file_is_named(store: Store, fleet: Fleet) -> 
         await rows(store)
 
 
-async def test_a_struct_with_a_not_null_field_that_came_later_is_null_in_what_is_older(
-    store: Store, fleet: Fleet
-) -> None:
+async def test_an_added_struct_is_null_in_older_files(store: Store, fleet: Fleet) -> None:
     class Structured(Numbers):
         output_schema = "n long, s struct<x: int NOT NULL, deep: struct<y: array<struct<z: string NOT NULL>>>>"
 
@@ -565,7 +557,7 @@ async def test_a_struct_with_a_not_null_field_that_came_later_is_null_in_what_is
     assert [found[0], found[49], found[50]] == [None, None, {"x": 50, "deep": None}]
 
 
-async def test_a_batch_of_a_compacted_file_takes_no_more_than_a_row_group_however_well_it_is_compressed(
+async def test_a_batch_of_a_compacted_file_is_at_most_a_row_group(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Large(Numbers):

@@ -50,7 +50,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("compacted", [False, True])
-async def test_a_file_is_fetched_when_there_is_room_for_all_of_it_and_one_that_never_fits_alone(
+async def test_a_file_is_fetched_when_memory_is_reserved_for_all_of_it(
     compacted: bool,
 ) -> None:
     budget = ByteBudget(600)

@@ -48,7 +48,7 @@ def executed(of: str, names: dict[str, Any]) -> dict[str, Any]:
     return names
 
 
-def test_pyarrow_reads_the_output_with_the_columns_that_came_in_later_and_the_partition_as_text(
+def test_pyarrow_reads_added_columns_and_the_partition(
     names: dict[str, Any],
 ) -> None:
     assert sorted(names["table"].to_pylist(), key=lambda row: (row["id"], row["_sequence"])) == [

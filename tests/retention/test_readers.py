@@ -37,7 +37,7 @@ async def test_many_that_register_at_once_are_all_in_it(store: Store) -> None:
     assert {name: reader.positions for name, reader in readers.items()} == {f"reader-{n}": {"0": n} for n in range(8)}
 
 
-async def test_who_is_known_costs_one_get(store: Store) -> None:
+async def test_registering_a_known_reader_costs_one_get(store: Store) -> None:
     reader = Reader.spark("table", "s3a://bucket/checkpoints/table")
     await register(store, READERS, reader)
     before = store.requests.copy()
@@ -112,7 +112,7 @@ async def test_partitions_that_are_moved_at_once_are_all_moved(store: Store) -> 
     assert (await read_registry(store, READERS)).readers["export"].positions == dict.fromkeys("0123", 2)
 
 
-async def test_a_decision_on_readers_that_are_not_these_any_more_is_refused(store: Store) -> None:
+async def test_a_trim_decided_for_other_readers_is_refused(store: Store) -> None:
     seen = await read_registry(store, READERS)
     await register(store, READERS, Reader.at("export", {"0": 0}))
     assert not await decide(store, READERS, seen, {"0": 4})
@@ -122,7 +122,7 @@ async def test_a_decision_on_readers_that_are_not_these_any_more_is_refused(stor
     assert (await read_registry(store, READERS)).lowest == {}
 
 
-async def test_who_begins_now_begins_at_what_is_decided_even_before_it_is_done(store: Store) -> None:
+async def test_a_new_reader_begins_at_the_decided_trim(store: Store) -> None:
     boundaries = Boundaries(LOG_BOUNDARIES)
     await raise_boundary(store, log_boundary("1"), 3)
     await decide(store, READERS, await read_registry(store, READERS), {"0": 4, "1": 2})
@@ -179,14 +179,14 @@ def test_a_checkpoint_in_a_home_that_is_nobodys_is_refused() -> None:
         "7",
     ],
 )
-async def test_what_is_no_list_of_readers_is_named(store: Store, reader: str) -> None:
+async def test_a_corrupt_registry_is_named(store: Store, reader: str) -> None:
     document = f'{{"version": 1, "readers": {{"x": {reader}}}, "lowest": {{}}, "put_id": ""}}'
     await store.put(READERS, document.encode())
     with pytest.raises(CorruptObject, match=r"readers\.json: is not a valid Registry document"):
         await read_registry(store, READERS)
 
 
-async def test_a_program_adds_and_removes_readers_of_outputs_and_logs_by_their_places(tmp_path: Path) -> None:
+async def test_a_program_adds_and_removes_readers(tmp_path: Path) -> None:
     log, container = tmp_path / "log", tmp_path / "state"
     async with Producer(log, partitions=2) as producer:
         await producer.send_many([b"1", b"2"])
@@ -208,16 +208,14 @@ async def test_a_program_adds_and_removes_readers_of_outputs_and_logs_by_their_p
 
 
 @pytest.mark.parametrize("number", [150.0, True, -5, 2**63, "150", None, np.float64(150)])
-def test_a_position_that_is_no_whole_number_from_0_is_refused_as_the_reader_is_made(number: Any) -> None:
+def test_a_reader_position_must_be_a_whole_number(number: Any) -> None:
     """Once it stood in the list, nobody could read that any more."""
     with pytest.raises(UsageError, match=r"^reader 'archive', partition 0: .* must be a whole number from 0"):
         Reader.at("archive", {"0": number})
 
 
 @pytest.mark.parametrize("positions", [{"0": np.int64(150)}, {0: 150}])
-async def test_positions_may_be_integers_of_numpy_and_a_number_names_a_partition_as_well(
-    store: Store, positions: Any
-) -> None:
+async def test_positions_may_be_numpy_integers(store: Store, positions: Any) -> None:
     await register(store, READERS, Reader.at("archive", positions))
     assert (await read_registry(store, READERS)).readers["archive"].positions == {"0": 150}
 
@@ -260,7 +258,7 @@ async def test_a_processor_whose_source_has_no_identity_may_read_what_is_kept(tm
     await add_reader(reader, log=tmp_path / "log")
 
 
-async def test_a_processor_that_reads_something_else_is_refused_as_a_reader_of_outputs_and_of_logs(
+async def test_a_processor_of_another_stream_is_refused_as_a_reader(
     tmp_path: Path,
 ) -> None:
     """Its positions are in something else: it would hold nothing, or too little."""

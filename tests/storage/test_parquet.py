@@ -84,7 +84,7 @@ def test_a_table_without_rows_or_without_columns_can_be_written() -> None:
         assert pq.ParquetFile(pa.BufferReader(write_parquet(table, {}))).read().equals(table)
 
 
-def test_a_byte_that_is_not_what_was_written_is_noticed_when_it_is_read() -> None:
+def test_a_damaged_byte_is_noticed_on_reading() -> None:
     body = bytearray(
         write_parquet(pa.table({"a": pa.array([1.5, 0.75, 0.25])}), {}, use_dictionary=[], compression="none")
     )
@@ -111,7 +111,7 @@ def test_only_texts_that_repeat_throughout_are_read_as_dictionaries() -> None:
     assert read.to_pylist() == open_parquet(body).read().to_pylist() == table.to_pylist()
 
 
-def test_few_bytes_in_very_many_columns_or_pieces_cost_more_than_in_few() -> None:
+def test_many_columns_or_chunks_raise_the_encoding_cost() -> None:
     wide = pa.table({f"c{n}": [1.0] for n in range(100)})
     pieces = pa.concat_tables([pa.table({"n": [1]})] * 300)
     assert encoding_cost(pa.table({"n": [1] * 300})) < 4096
@@ -174,14 +174,12 @@ def test_a_negative_zero_is_found_by_spark_filters() -> None:
 
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
 @pytest.mark.parametrize("values", [[], [None], [-0.0, 0.0, -0.0]])
-def test_what_a_slice_hides_does_not_count_and_nothing_has_no_minus_zero(
-    kind: pa.DataType, values: list[float]
-) -> None:
+def test_only_the_visible_part_of_a_slice_is_searched_for_negative_zero(kind: pa.DataType, values: list[float]) -> None:
     column = pa.array(values, kind)
     assert repeating_floats(pa.table({"x": column[1:2]})) == ["x"]
 
 
-def test_a_column_of_the_same_path_as_a_field_of_another_is_written_too() -> None:
+def test_a_column_and_a_nested_field_may_have_the_same_path() -> None:
     columns = {"a.b": pa.array([1, 2]), "a": pa.array([{"b": "x"}, {"b": "y"}])}
     table = pa.table(columns)
     assert pq.read_table(io.BytesIO(write_parquet(table, {}))).equals(table)

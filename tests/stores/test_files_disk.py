@@ -20,7 +20,7 @@ from actorproc.storage.store import Store, StoreLimits
 from actorproc.stores.folder import _THREADS, FolderStore
 
 
-async def test_requests_of_a_lane_do_not_wait_behind_those_for_which_there_is_no_thread(
+async def test_requests_of_a_lane_have_threads_of_their_own(
     files: FolderStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, free, really = Store(files), threading.Event(), os.scandir
@@ -41,9 +41,7 @@ async def test_requests_of_a_lane_do_not_wait_behind_those_for_which_there_is_no
     assert store.requests["put"] == 2
 
 
-async def test_who_reads_a_disk_that_hangs_gives_up_in_time_and_the_threads_are_counted_until_they_end(
-    files: FolderStore, tmp_path: Path
-) -> None:
+async def test_a_reader_of_a_hanging_disk_gives_up_at_its_deadline(files: FolderStore, tmp_path: Path) -> None:
     await files.put("here", b"body")
     os.mkfifo(tmp_path / "store" / "key")  # who opens it waits for one who writes
     handles, place = os.listdir("/proc/self/fd"), f"{tmp_path}/store/key"
@@ -125,7 +123,7 @@ anyio.run(main)
 """
 
 
-def test_a_full_disk_is_named_loses_nothing_and_is_gone_when_there_is_room(tmp_path: Path) -> None:
+def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     """On a small file system of its own, which is then made read-only."""
     (tmp_path / "disk").mkdir()
     unshare = ["unshare", "--user", "--map-root-user", "--mount"]
@@ -145,9 +143,7 @@ def test_a_full_disk_is_named_loses_nothing_and_is_gone_when_there_is_room(tmp_p
     assert "must be able to read and write there" in read_only
 
 
-async def test_a_folder_on_another_disk_is_refused_and_not_tried_again_and_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_folder_on_another_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def link(source: str, target: str) -> None:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), source, None, target)
 
@@ -162,7 +158,7 @@ async def test_a_folder_on_another_disk_is_refused_and_not_tried_again_and_again
 
 
 @pytest.mark.parametrize("write", ["put_if_absent", "put", "delete"])
-async def test_what_is_refused_after_a_change_is_made_is_a_doubt_and_no_refusal(
+async def test_a_failed_sync_after_a_change_is_a_doubt(
     files: FolderStore, write: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(path: str) -> None:

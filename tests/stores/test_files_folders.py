@@ -70,7 +70,7 @@ async def test_who_only_reads_need_not_see_the_hidden_folder(
     assert await reading.get("key") == Stored(b"body", tag, 4)
 
 
-async def test_who_may_not_ask_the_folder_for_the_time_may_not_write_there(
+async def test_a_writer_without_the_right_to_read_the_time_is_refused(
     files: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a clock of its own what is young may seem old enough to be deleted."""
@@ -96,7 +96,7 @@ async def test_a_folder_that_was_removed_and_created_again_is_another_store(file
     assert (tmp_path / "store/key").read_bytes() == b"new"
 
 
-async def test_a_folder_that_goes_while_a_file_is_put_in_place_is_not_made_again(
+async def test_a_removed_store_is_not_created_again_by_a_pending_write(
     files: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def link(draft: str, path: str) -> None:
@@ -124,7 +124,7 @@ async def test_folders_go_with_the_last_object_in_them(files: FolderStore, tmp_p
 
 
 @pytest.mark.parametrize("verb", ["link", "rename"])
-async def test_a_writer_whose_folder_is_removed_as_soon_as_it_is_made_makes_it_again(
+async def test_a_writer_creates_a_removed_folder_again(
     files: FolderStore, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     folders = iter(["a/b/c", "a/b", "a/b/c", "a/b"])

@@ -54,7 +54,7 @@ async def test_files_made_by_other_programs_are_objects_too(files: FolderStore, 
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="it needs /proc to tell what is synced")
-async def test_what_is_written_or_removed_is_synced_with_its_folder_unless_it_is_fleeting(
+async def test_writes_and_deletes_are_synced_unless_fleeting(
     files: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fsync, synced = os.fsync, list[str]()
@@ -95,7 +95,7 @@ async def test_no_listing_leads_out_of_the_folder(files: FolderStore, tmp_path: 
         assert (await files.list(prefix)).entries == []
 
 
-async def test_a_key_below_a_file_or_above_one_is_refused_with_the_reason(files: FolderStore) -> None:
+async def test_a_key_that_clashes_with_a_file_or_folder_is_refused(files: FolderStore) -> None:
     await files.put("a/b", b"body")
     for call in (files.put("a", b"x"), files.put_if_absent("a", b"x"), files.put("a/b/c", b"x")):
         with pytest.raises(StoreRefused, match="cannot be a file beside the ones that are there"):
@@ -114,9 +114,7 @@ async def test_a_place_that_is_a_file_is_refused_at_open(tmp_path: Path) -> None
         await FolderStore(tmp_path / "file").open()
 
 
-async def test_a_place_in_which_no_folder_can_be_made_is_refused_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_parent_that_takes_no_folders_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def mkdir(path: str) -> None:
         raise FileNotFoundError(2, "No such file or directory", path)  # as /proc says
 
@@ -126,9 +124,7 @@ async def test_a_place_in_which_no_folder_can_be_made_is_refused_at_once(
         await Store(FolderStore(tmp_path / "x")).create("key", b"body")
 
 
-async def test_a_version_is_later_than_the_one_it_replaces_also_when_clocks_step_back(
-    files: FolderStore, tmp_path: Path
-) -> None:
+async def test_a_version_is_later_than_the_one_it_replaces(files: FolderStore, tmp_path: Path) -> None:
     await files.put("key", b"old")
     future = 4_000_000_000 * 10**9
     os.utime(tmp_path / "store/key", ns=(future, future))
@@ -141,7 +137,7 @@ async def test_a_version_is_later_than_the_one_it_replaces_also_when_clocks_step
         await files.put_if_match("key", b"two", tag)
 
 
-async def test_times_hold_a_nonce_below_the_millisecond_so_a_key_used_again_gets_another_tag(
+async def test_a_key_that_is_used_again_gets_another_tag(
     files: FolderStore,
 ) -> None:
     """Same size, same inode, same millisecond: all that a delete and a create at once leave to tell them apart."""

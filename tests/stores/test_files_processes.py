@@ -50,9 +50,7 @@ async def test_a_writer_killed_in_the_middle_leaves_no_object(tmp_path: Path) ->
     await files.put_if_absent("a/key", b"alive")
 
 
-async def test_while_a_stopped_process_holds_a_lock_others_wait_until_their_deadline_and_reads_go_on(
-    files: FolderStore, tmp_path: Path
-) -> None:
+async def test_a_lock_of_a_stopped_process_delays_writes_not_reads(files: FolderStore, tmp_path: Path) -> None:
     tag = await files.put("key", b"old")
     store = Store(files, limits=StoreLimits(timeout=0.2, patience=0.1, backoff=Backoff(0.001, 0.01)))
     locks = tmp_path / "store" / HIDDEN / "locks"
@@ -68,9 +66,7 @@ async def test_while_a_stopped_process_holds_a_lock_others_wait_until_their_dead
     assert os.listdir(tmp_path / "store" / HIDDEN / "drafts") == []
 
 
-async def test_a_lock_ends_with_its_write_though_a_child_forked_meanwhile_has_its_handle(
-    files: FolderStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_forked_child_does_not_prolong_a_lock(files: FolderStore, monkeypatch: pytest.MonkeyPatch) -> None:
     inherited = []
 
     def flock(handle: int, operation: int) -> None:

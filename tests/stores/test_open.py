@@ -265,7 +265,7 @@ async def test_a_host_name_that_nobody_knows_is_refused(monkeypatch: pytest.Monk
         await _open("s3://bucket/x", **ELSEWHERE)
 
 
-async def test_a_name_server_that_does_not_answer_is_no_reason_to_call_a_name_unknown(
+async def test_a_silent_name_server_does_not_make_a_host_unknown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _no_name(monkeypatch, socket.EAI_AGAIN, "Temporary failure in name resolution")

@@ -41,7 +41,7 @@ NAMES = [
 ]
 
 
-async def test_every_store_of_ours_keeps_every_property_and_is_left_as_it_was(store: Store) -> None:
+async def test_our_stores_keep_every_property(store: Store) -> None:
     await store.put("probe/mine", b"body")
     properties = await probe(store, "probe/")
     assert [(p.name, p.held) for p in properties] == [(name, True) for name in NAMES]
@@ -174,7 +174,7 @@ async def test_a_folder_whose_files_cannot_be_synced_is_not_called_safe(tmp_path
         await ensure_safe(Store(files, limits=StoreLimits(patience=0)), "probe/")
 
 
-async def test_a_start_sweeps_what_hosts_left_that_were_killed_in_their_probe_a_day_ago() -> None:
+async def test_a_start_deletes_probes_that_were_killed_a_day_ago() -> None:
     clock = Days()
     store = Store(MemoryStore(clock=clock), clock=clock)
     await store.put("probe/killed/000", b"")
@@ -193,7 +193,7 @@ async def test_a_right_that_is_missing_is_not_called_unsafe() -> None:
         await ensure_safe(Store(Forbidden()), "probe/")
 
 
-async def test_a_write_that_is_not_allowed_is_refused_as_such_by_the_races_too() -> None:
+async def test_a_race_without_the_right_to_write_is_refused() -> None:
     class ReadOnly(MemoryStore):
         async def put(self, key: str, body: bytes) -> str:
             raise StoreRefused("AccessDenied")
@@ -205,7 +205,7 @@ async def test_a_write_that_is_not_allowed_is_refused_as_such_by_the_races_too()
         await ensure_safe(Store(ReadOnly()), "probe/")
 
 
-async def test_a_store_that_ignores_one_condition_and_does_not_know_the_other_is_unsafe() -> None:
+async def test_a_store_that_ignores_one_condition_is_unsafe() -> None:
     class OldService(MemoryStore):
         async def put_if_absent(self, key: str, body: bytes) -> str:
             return await self.put(key, body)
@@ -233,7 +233,7 @@ class Refusing(MemoryStore):
 
 
 @pytest.mark.parametrize("verb", ["open", "put"])
-async def test_a_store_that_refuses_at_the_first_contact_is_wrong_use_unless_credentials_have_expired(
+async def test_a_refusal_at_the_first_contact_is_a_usage_error(
     verb: str,
 ) -> None:
     async def contact(error: StoreRefused) -> None:
@@ -265,14 +265,14 @@ class SentTwice(MemoryStore):
         return await write() if self.writes % 3 == 0 else tag
 
 
-async def test_a_store_behind_a_proxy_that_sends_requests_twice_now_and_then_is_not_called_unsafe() -> None:
+async def test_a_proxy_that_sometimes_sends_twice_is_not_unsafe() -> None:
     limits = StoreLimits(backoff=Backoff(0.001, 0.001))
     for _ in range(20):
         store = Store(SentTwice(), limits=limits)
         assert all(p.held for p in await probe(store, "probe/"))
 
 
-async def test_a_proxy_that_sends_every_request_twice_is_named_as_what_is_wrong() -> None:
+async def test_a_proxy_that_always_sends_twice_is_named() -> None:
     class Always(SentTwice):
         async def _perhaps_twice(self, write: Callable[[], Awaitable[str]]) -> str:
             await write()

@@ -86,7 +86,7 @@ async def test_create_after_a_lost_request_sends_the_same_bytes_again() -> None:
     assert await wire.far.get("key") == Stored(b"mine", created, 4)
 
 
-async def test_create_after_a_lost_reply_finds_its_own_object_and_sends_nothing_again() -> None:
+async def test_create_finds_its_own_object_after_a_lost_reply() -> None:
     wire = Wire(lost_reply)
     created = await Store(wire, limits=LIMITS).create("key", b"mine")
     assert wire.sent == ["put_if_absent", "get"]
@@ -157,7 +157,7 @@ async def test_swap_of_what_is_gone_is_a_conflict_with_nothing() -> None:
     assert caught.value.stored is None
 
 
-async def test_swap_that_was_overwritten_before_it_could_be_read_back_is_a_conflict() -> None:
+async def test_a_swap_that_was_overwritten_before_the_read_back_conflicts() -> None:
     wire = Wire()
     tag = await wire.far.put("key", b"old")
 
@@ -212,7 +212,7 @@ async def test_a_refusal_is_final() -> None:
         assert len(wire.sent) == 1
 
 
-async def test_a_request_without_answer_ends_at_the_deadline_and_its_outcome_is_settled() -> None:
+async def test_a_request_without_answer_ends_at_its_deadline() -> None:
     wire = Wire(applied_then_hangs)
     store = Store(wire, limits=StoreLimits(timeout=0.02, patience=5, backoff=Backoff(0.0001, 0.001)))
     created = await store.create("key", b"mine")
@@ -298,7 +298,7 @@ def test_a_large_object_has_time_enough_to_come_and_go() -> None:
 
 
 @pytest.mark.parametrize("known", [0, 2**20])
-def test_a_large_object_of_unknown_size_is_asked_for_it_and_then_has_time_enough(known: int) -> None:
+def test_a_large_object_of_unknown_size_gets_a_longer_deadline(known: int) -> None:
     async def main() -> None:
         clock = VirtualClock("host")
         store = Store(Slow(clock=clock), limits=StoreLimits(timeout=15), clock=clock)
@@ -357,7 +357,7 @@ class Pages(MemoryStore):
 
 
 @pytest.mark.parametrize("lost", [None, 3])
-def test_a_long_listing_has_its_deadline_for_each_page_and_asks_only_for_a_lost_one_again(lost: int | None) -> None:
+def test_each_page_of_a_listing_has_its_deadline_and_retries(lost: int | None) -> None:
     async def listed() -> None:
         backend = Pages(lost)
         keys = [f"k{number:03}" for number in range(95)]
