@@ -104,7 +104,8 @@ class BatchProcessor:
         """The sequence up to which the handler wants the last processed `batch` committed.
 
         A handler cannot commit a record at which it fails. So records given up right behind the last requested one
-        count as requested. At the beginning of the batch they count only if nothing earlier waits for a commit (`settled`).
+        count as requested. At the beginning of the batch they count only if nothing earlier waits for a commit
+        (`settled`).
         """
         upto = self._wanted
         if upto < 0 and not settled:
