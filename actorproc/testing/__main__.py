@@ -1,4 +1,4 @@
-"""`python -m actorproc.testing`: the cluster in virtual time, seed after seed, until something breaks."""
+"""`python -m actorproc.testing`: runs the simulated cluster seed by seed until an invariant is violated."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ console = Console()
 _FAULTS = {
     "crash": "processes killed",
     "pause": "processes paused (2 to 200 s)",
-    "stop": "processes stopped in good order",
+    "stop": "processes stopped by a signal",
     "start": "processes started",
     "lost_request": "requests lost",
     "lost_reply": "replies lost (write applied)",
@@ -40,19 +40,19 @@ _FAULTS = {
     "producer": "processes started that append to the log",
 }
 _CHECKED = {
-    "acknowledged": "records acknowledged to producers: there, at that place, once",
-    "sent": "records sent to the log: there at most once",
-    "records": "records: each ended once, as it asked for",
-    "lost": "records lost at most once, with whoever had them in hand",
+    "acknowledged": "records acknowledged to producers: once in the log, at the acknowledged place",
+    "sent": "records sent to the log: at most once in the log",
+    "records": "records: each ended once, with the expected result",
+    "lost": "records lost with at-most-once delivery, all in flight",
     "rows": "rows",
     "dead_letters": "dead letters",
-    "commits": "commits: chained, never overwritten",
-    "refused": "commits refused: another host's was there",
+    "commits": "commits: without gaps, never overwritten",
+    "refused": "commits refused, because another host had committed",
     "promises": "commits by the handler that were durable when they returned",
     "purged": "files of dead letters purged while hosts ran",
-    "calls": "handler calls: by who holds the lease",
+    "calls": "handler calls: by the host that holds the lease",
     "moves": "leases that moved",
-    "expired": "members written out as dead: rightly",
+    "expired": "members removed as dead, rightly",
     "left": "members that left",
 }
 
@@ -62,19 +62,19 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def main(
-    seeds: Annotated[int, typer.Option(help="How many seeds to play.", min=1)] = 200,
-    seed: Annotated[int | None, typer.Option(help="Play this one alone, with the log of all hosts.")] = None,
+    seeds: Annotated[int, typer.Option(help="Number of seeds.", min=1)] = 200,
+    seed: Annotated[int | None, typer.Option(help="Run this seed alone, with the log of all hosts.")] = None,
     first: Annotated[int, typer.Option(help="The first seed.")] = 0,
     hours: Annotated[float, typer.Option(help="Virtual hours for each seed.", min=0.01)] = 1.0,
     hosts: Annotated[int, typer.Option(help="Hosts at the start; some come, some go.", min=1)] = 5,
     partitions: Annotated[int, typer.Option(help="Partitions at the start.", min=1)] = 6,
-    style: Annotated[str | None, typer.Option(help="One style of handler for all seeds, such as 'map'.")] = None,
+    style: Annotated[str | None, typer.Option(help="Style of handler for all seeds, such as 'map'.")] = None,
 ) -> None:
     """Play a cluster in virtual time, with crashes, pauses, failing stores and wrong clocks, and check that output,
     dead letters, checkpoints and leases are what the protocol promises. A seed that fails is printed, and plays the
     same again by itself."""
     if style is not None and style not in STYLES:
-        raise typer.BadParameter(f"{style!r} is none; there are: {'; '.join(STYLES)}", param_hint="--style")
+        raise typer.BadParameter(f"{style!r} is not a style; the styles are: {'; '.join(STYLES)}", param_hint="--style")
     play = partial(simulate, hours=hours, hosts=hosts, partitions=partitions, style=style)
     if seed is not None:
         _log_with_virtual_time()

@@ -116,7 +116,7 @@ async def _opened(source: Source, which: str, patience: float) -> AsyncIterator[
 
 
 class _Check:
-    """Of one instance. The guard that it has in a processor refuses what is no answer at all."""
+    """Checks one instance of the source."""
 
     def __init__(self, source: Source, name: str, patience: float) -> None:
         self.source, self.name, self.patience = source, name, patience
@@ -297,7 +297,7 @@ class _Check:
                     break
         what = f"read() from {position!r}, which {whence} gave,"
         there = {fact.sequence: fact for fact in part.facts}
-        came = [fact for fact in came if fact.sequence <= part.last]  # what is new by now is not known
+        came = [fact for fact in came if fact.sequence <= part.last]  # without records that were added meanwhile
         for fact in came:
             if (was := there.get(fact.sequence)) != fact:
                 self.fail(
