@@ -146,9 +146,9 @@ class Transactions:
         if in_turn and found.batch > batch:
             raise SourceError(
                 f"micro-batch {batch} is to be appended to {self._store.url}, and {found.batch} of the same "
-                "query is there already: its checkpoint was restored from an older copy, or the query runs somewhere else, too. Under "
-                "these numbers are other rows by now. Restore the newest checkpoint, or begin with a new "
-                "checkpointLocation"
+                "query is there already: its checkpoint was restored from an older copy, or the query runs somewhere "
+                "else, too. Under these numbers are other rows by now. Restore the newest checkpoint, or begin with a "
+                "new checkpointLocation"
             )
         await self._delete_staged(name, batch)
 
@@ -159,9 +159,9 @@ class Transactions:
         found = {entry.key for listing in listings for entry in listing.entries}
         if missing := sum(file.key not in found for file in staged):
             raise UsageError(
-                f"{missing} of {len(staged)} objects that tasks have staged for {self._store.url} are not "
-                "there for the driver: every machine must reach the log at this URL, in a bucket or in a folder that all "
-                "of them share"
+                f"{missing} of {len(staged)} objects that tasks have staged for {self._store.url} are not there for "
+                "the driver: every machine must reach the log at this URL, in a bucket or in a folder that all of "
+                "them share"
             )
 
     async def _plan(self, batch: int, staged: Sequence[StagedFile]) -> Transaction:
@@ -266,8 +266,8 @@ class Transactions:
             if base < lowest:
                 raise CorruptObject(
                     log_file(partition, base),
-                    f"is where an unfinished transaction was to append, and the log was trimmed below {lowest} since "
-                    "then. Nobody can tell whether its records were appended before. Look for them in the output of the "
+                    f"is where an unfinished transaction was to append, and the log was trimmed below {lowest} since. "
+                    "Nobody can tell whether its records were appended before. Look for them in the output of the "
                     "log's readers; then delete the transaction, and with it the records that are not appended yet",
                 )
             return other is None or other.footer.put_id == segment.put_id

@@ -99,7 +99,8 @@ async def test_keys_headers_and_timestamps_arrive_as_given() -> None:
     assert [record.text for record in found] == ["plain", "with", "later plain", "m1", "m2", "m3", "m4"]
     assert [record.key for record in found] == [None, b"7", b"k", None, b"12", b"z", None]
     assert [record.headers for record in found] == [
-        (), (("trace", b"\x01"), ("trace", b"\x02"), ("text", "é".encode()), ("none", None)), (), (), (("a", b"b"),), (),
+        (), (("trace", b"\x01"), ("trace", b"\x02"),
+        ("text", "é".encode()), ("none", None)), (), (), (("a", b"b"),), (),
         (),
     ]  # fmt: skip
     assert {record.timestamp for record in found} == {AT}
