@@ -101,7 +101,7 @@ async def _measure(partitions: int, hosts: int, intervals: int) -> Idle:
     before = [(store.requests.copy(), source.requests.copy()) for store, source in stores]
     seconds = intervals * settings.lease_renew_interval
     await anyio.sleep(seconds)
-    states = [p.state for processor in processors if (s := processor.statistics().supervisor) for p in s.partitions]
+    states = [p.state for processor in processors if (s := processor.statistics()) for p in s.partitions]
     idle = Idle(
         hosts, seconds, states.count("running"), len((await container.list("cost/output/")).entries),
         sum((store.requests - was[0] for (store, _), was in zip(stores, before, strict=True)), Counter()),

@@ -73,7 +73,7 @@ async def _measure(folder: Path, partitions: int, idle_seconds: float) -> None:
 
 
 def _running(processor: Processor) -> int:
-    supervisor = processor.statistics().supervisor
+    supervisor = processor.statistics()
     return sum(p.state == "running" for p in supervisor.partitions) if supervisor else 0
 
 

@@ -56,7 +56,7 @@ async def _measure(settings: Mapping[str, float], partitions: int, hosts: int, s
 
 def _running(processes: list[Process]) -> Iterator[str]:
     for process in processes:
-        supervisor = process.processor.statistics().supervisor if process.processor else None
+        supervisor = process.processor.statistics() if process.processor else None
         if supervisor is not None:
             yield from (found.partition for found in supervisor.partitions if found.state == "running")
 

@@ -54,7 +54,7 @@ async def health(response: Response) -> dict[str, Any]:
     failed checks.
     """
     statistics = app.state.processor.statistics()
-    error = statistics.supervisor.error if statistics.supervisor else None
+    error = statistics.error
     response.status_code = 200 if statistics.running and error is None else 503
     return {"running": statistics.running, "error": error}
 

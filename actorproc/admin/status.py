@@ -99,7 +99,7 @@ async def read_status(
         CorruptObject: `group.json` is not what was written there. (A partition's own trouble is in its `error`.)
         StoreError, SourceError: the group, or the list of partitions, could not be read.
     """
-    group = await read_group(store, layout) or GroupDocument()
+    group = await read_group(store, layout) or GroupDocument.of()
     heartbeats = await read_heartbeats(store, layout)
     names = {*await documents(store, layout.checkpoints), *group.leases}
     if source is not None:
@@ -117,9 +117,13 @@ async def read_status(
 
 
 def _failing(group: GroupDocument, heartbeats: Iterable[tuple[Heartbeat, float]]) -> dict[str, str]:
-    """Partition -> why it fails, as the heartbeat of its owner says."""
-    said = group.said_by_owners((beat for beat, _ in heartbeats), "failing")
-    return {partition: f"on {beat.host}: {beat.failure(partition)}" for partition, beat in said.items()}
+    """Partition -> why it fails, as its owner reports in its heartbeat."""
+    return {
+        partition: f"on {beat.host}: {error}"
+        for beat, _ in heartbeats
+        for partition, error in beat.report.failing.items()
+        if group.owner_of(partition) == (beat.host, beat.incarnation)
+    }
 
 
 async def _read_partition(
@@ -212,11 +216,9 @@ def _members(
 def _with_heartbeat(member: MemberStatus, beat: Heartbeat | None, age: float | None) -> MemberStatus:
     if beat is None:
         return member
-    error = beat.statistics.get("error")
     return replace(
-        member, heartbeat_age=age, started=beat.started, pid=beat.pid, address=beat.address,
-        error=error if isinstance(error, str) else None,
-    )  # fmt: skip
+        member, heartbeat_age=age, started=beat.started, pid=beat.pid, address=beat.address, error=beat.report.error
+    )
 
 
 async def next_plan(store: Store, layout: ProcessorLayout, *, expiration: float, source: Source | None = None) -> Plan:
@@ -225,7 +227,7 @@ async def next_plan(store: Store, layout: ProcessorLayout, *, expiration: float,
     Hosts that have watched for longer know sooner that one of them is silent, and wait for `rebalance_delay` before
     they move live leases.
     """
-    group = await read_group(store, layout) or GroupDocument()
+    group = await read_group(store, layout) or GroupDocument.of()
     who = [(host, member.incarnation) for host, member in group.members.items()]
     watch = LivenessTracker(expiration)
     now = store.clock.monotonic()

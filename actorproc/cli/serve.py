@@ -17,7 +17,7 @@ from actorproc.cli.streams import conclude
 from actorproc.cli.terminal import counted
 from actorproc.cli.workers import FAILED, REACHED_END, Workers, command_line, deadline, end_soon, stop_with_parent
 from actorproc.errors import UsageError
-from actorproc.host.supervisor import SupervisorStatistics
+from actorproc.host.statistics import Statistics
 from actorproc.processor import Processor, default_host
 from actorproc.runtime.clock import SYSTEM
 
@@ -85,19 +85,9 @@ def run(
             await processor.run(until_end=until_end, signals=True, draining=drained.start, aborting=end_soon)
         finally:
             drained.cancel()
-            if (did := processor.statistics().supervisor) is not None:
-                conclude(_summary(did, processor, SYSTEM.monotonic() - began, look))
-                if (
-                    until_end
-                    and did.done.dead_letters
-                    and not did.done.rows
-                    and did.done.dead_letters >= did.done.records
-                ):
-                    typer.secho(
-                        f"warning: every record that {processor.host} handled became a dead letter, and no row was committed: "
-                        "does the handler fit the source?",
-                        err=True, fg=typer.colors.YELLOW,
-                    )  # fmt: skip
+            statistics = processor.statistics()
+            if statistics.incarnation is not None:
+                _conclude(statistics, SYSTEM.monotonic() - began, look, until_end=until_end)
 
     run_async(work)
     if is_worker and until_end:
@@ -141,12 +131,20 @@ def _supervise(hosts: dict[str, list[str]], name: str, query: list[str] | None, 
     return run_async(Workers({name: command_line([*query, "--trigger", "available-now"])}, until_end=True).run)
 
 
-def _summary(did: SupervisorStatistics, processor: Processor, seconds: float, look: Sequence[str]) -> str:
-    skipped = f", {did.done.skipped:,} skipped" if did.done.skipped else ""
+def _conclude(statistics: Statistics, seconds: float, look: Sequence[str], *, until_end: bool) -> None:
+    """Print what this host has done. `look`: options for a command that shows the dead letters."""
+    did, host = statistics, statistics.host
+    skipped = f", {did.skipped:,} skipped" if did.skipped else ""
     lines = [
-        f"{processor.name} on {processor.host}: {counted(did.done.records, 'record')} handled, {counted(did.done.rows, 'row')} and "
-        f"{counted(did.done.dead_letters, 'dead letter')} committed{skipped}, in {seconds:.1f} s"
+        f"{statistics.processor} on {host}: {counted(did.records, 'record')} handled, {counted(did.rows, 'row')} and "
+        f"{counted(did.dead_letters, 'dead letter')} committed{skipped}, in {seconds:.1f} s"
     ]
-    if did.done.dead_letters:
+    if did.dead_letters:
         lines.append(f"see why: actorproc dead-letters list {shlex.join(look)}")
-    return "\n".join(lines)
+    conclude("\n".join(lines))
+    if until_end and did.dead_letters and not did.rows and did.dead_letters >= did.records:
+        typer.secho(
+            f"warning: every record that {host} handled became a dead letter, and no row was committed: does the handler fit "
+            "the source?",
+            err=True, fg=typer.colors.YELLOW,
+        )  # fmt: skip

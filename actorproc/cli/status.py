@@ -1,4 +1,4 @@
-"""`actorproc status`: who runs what, how far it is, what the group would change next."""
+"""`actorproc status`: members, leases, progress and lag of a processor."""
 
 from __future__ import annotations
 
@@ -167,16 +167,11 @@ def _headline(status: ProcessorStatus) -> Text:
 def _members(status: ProcessorStatus) -> RenderableType:
     if not status.members:
         return Text("no members: no host is running", style="yellow")
-    table = Table("member", _right("leases"), "state", "heartbeat", "started", box=SIMPLE_HEAD)
+    table = Table("host", _right("pid"), _right("leases"), "state", "heartbeat", "started", box=SIMPLE_HEAD)
     for member in status.members:
-        age = member.heartbeat_age
-        table.add_row(
-            text(member.host),
-            str(member.leases),
-            _state(member),
-            "-" if age is None else f"{age:.0f} s ago",
-            _ago(member.started),
-        )
+        pid = "-" if member.pid is None else str(member.pid)
+        heartbeat, started = _ago(member.heartbeat_age), _since(member.started)
+        table.add_row(text(member.host), pid, str(member.leases), _state(member), heartbeat, started)
     return table
 
 
@@ -206,7 +201,7 @@ def _partitions(partitions: Sequence[PartitionStatus]) -> Table:
             f"{totals.rows:,}",
             Text(f"{totals.dead_letters:,}", style="yellow" if totals.dead_letters else ""),
             *([f"{totals.skipped:,}"] if skipped else []),
-            _ago(partition.last_commit),
+            _since(partition.last_commit),
         )
     return table
 
@@ -224,11 +219,14 @@ def _failing(partitions: Sequence[PartitionStatus]) -> dict[str, list[str]]:
     return found
 
 
-def _ago(time: float | None) -> str:
-    """For people: between two clocks."""
-    if time is None:
+def _since(time: float | None) -> str:
+    """How long ago a time of another host's clock was, by this host's clock."""
+    return _ago(None if time is None else max(0.0, SYSTEM.wall() - time))
+
+
+def _ago(seconds: float | None) -> str:
+    if seconds is None:
         return "-"
-    seconds = max(0.0, SYSTEM.wall() - time)
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds // size:.0f} {unit} ago"

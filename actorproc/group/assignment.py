@@ -8,8 +8,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
+from msgspec.structs import replace
 
-class Member(NamedTuple):
+
+class Member(msgspec.Struct, frozen=True):
     """A host in the group. Its leases belong to its incarnation: another one of the same name does not inherit them."""
 
     incarnation: str
@@ -74,7 +77,7 @@ def plan(
     """
     gone, ready = gone or {}, ready or {}
     now = {host: member for host, member in members.items() if host not in gone}
-    now.update((host, now[host]._replace(leaving=True)) for host in leaving if host in now)
+    now.update((host, replace(now[host], leaving=True)) for host in leaving if host in now)
     now.update((host, Member(incarnation)) for host, incarnation in (joining or {}).items())
     stays = {host for host in now if host in members and members[host].incarnation == now[host].incarnation}
     wanted = _Targets(host for host, member in now.items() if not member.leaving)

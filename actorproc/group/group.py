@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import anyio
@@ -12,7 +11,7 @@ import anyio
 from actorproc.config.settings import Settings
 from actorproc.errors import Fenced, RemovedFromGroup
 from actorproc.group.assignment import Lease, Member, Move, Plan, plan
-from actorproc.group.heartbeat import TRUST, HeartbeatWriter, Incarnation
+from actorproc.group.heartbeat import TRUST, HeartbeatWriter, HostReport, Incarnation
 from actorproc.group.liveness import LivenessTracker
 from actorproc.group.membership import GroupDocument
 from actorproc.group.nudge import NoNudges, Nudges
@@ -20,7 +19,7 @@ from actorproc.group.peers import Peers
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
-from actorproc.storage.backend import NotModified, Stored
+from actorproc.storage.document import SharedDocument
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Conflict, Store
 
@@ -77,14 +76,14 @@ class Group:
         self._peers = Peers(store, layout, self._nudges, self._log)
         self._lock = anyio.Lock()
         self._watch = LivenessTracker(settings.lease_expiration_interval)
-        self._pulse = HeartbeatWriter(store, layout, host, settings, clock)
+        self._heartbeat = HeartbeatWriter(store, layout, host, settings, clock)
         self._joined = False  # this incarnation has been a member
         self._was_in = False  # this or an earlier one has
         self._retiring = False
         self._left = False
 
-        self._document = GroupDocument()
-        self._tag: str | None = None
+        self._stored = SharedDocument(store, layout.group, GroupDocument)
+        self._document = GroupDocument.of()
         self._mine: dict[str, Lease] | None = None
         self._quiet_since = clock.monotonic()
         self._marks: dict[str, tuple[Lease, float]] = {}  # leases with a `next`, and since when they are seen so
@@ -96,26 +95,23 @@ class Group:
     @property
     def incarnation(self) -> str:
         """Which life of the host this is: another one after each start and each `rejoin`."""
-        return self._pulse.incarnation
+        return self._heartbeat.incarnation
 
-    async def renew(self, statistics: Mapping[str, object]) -> None:
+    async def renew(self, report: HostReport | None = None) -> None:
         """Write the heartbeat, which renews every lease of this host.
-
-        Args:
-            statistics: a few numbers for whoever asks how the group is.
 
         Raises:
             StoreUnavailable: not written within the renew interval; due again at once.
         """
-        await self._pulse.renew(self._nudges.address, statistics)
+        await self._heartbeat.renew(self._nudges.address, report or HostReport())
 
     def valid_until(self) -> float:
         """Until when, on `clock.monotonic`, nobody may take this host for dead."""
-        return self._pulse.valid_until
+        return self._heartbeat.valid_until
 
     def fenced(self) -> bool:
         """Whether others may take this host for dead: it must run nothing until it has renewed."""
-        return self._clock.monotonic() >= self._pulse.valid_until
+        return self._clock.monotonic() >= self._heartbeat.valid_until
 
     # The cycle
 
@@ -127,7 +123,7 @@ class Group:
 
         Raises:
             Fenced: another host with this name has joined later. Final.
-            WrittenOut: the others took this host for dead. Its partitions must stop; then `rejoin`.
+            RemovedFromGroup: the others took this host for dead. Its partitions must stop; then `rejoin`.
             CorruptObject: `group.json` is not what we wrote.
             StoreError: the store failed; nothing is known to have changed, the next look starts over.
         """
@@ -213,7 +209,7 @@ class Group:
             # Who has seen the heartbeat may be about to write this host in.
             return Plan(dict(members), dict(leases), [], changed=True)
 
-        self._pulse.end()
+        self._heartbeat.end()
         self._left = True
         async with self._lock:
             # First: nobody is to find the heartbeat of a host that is out. Should it stay, the document says so.
@@ -222,30 +218,27 @@ class Group:
 
     def rejoin(self) -> None:
         """After RemovedFromGroup: be a new incarnation, which joins with its first `renew` and `look`."""
-        self._pulse.restart()
+        self._heartbeat.restart()
         self._joined = False
 
     # Reading
 
     async def _refresh(self) -> None:
-        with suppress(NotModified):
-            self._adopt(await self._store.get(self._layout.group, unless=self._tag))
+        before = self._stored.current
+        stored = await self._stored.read()
+        if stored is before:
+            return
+        if stored is not None:
+            self._note(stored)
+            return
+        # Deleted under a running group: all join anew, and epochs must not start over.
+        leases = {partition: Lease(None, lease.epoch) for partition, lease in self._document.leases.items()}
+        self._note(self._document.followed_by({}, leases, listed=self._watch.listed))
 
     async def _observe(self) -> None:
         asked = self._clock.monotonic()
         listing = await self._store.list(self._layout.hosts)
         self._watch.observe(listing, self._document.incarnations(), asked=asked, answered=self._clock.monotonic())
-
-    def _adopt(self, stored: Stored | None) -> None:
-        """Take over the document as it is stored."""
-        if stored is not None:
-            document = GroupDocument.from_json(self._layout.group, stored.body)
-            self._tag = stored.tag
-        else:
-            # Never written, or deleted under a running group: then all join anew, and epochs must not start over.
-            leases = {partition: Lease(None, lease.epoch) for partition, lease in self._document.leases.items()}
-            document, self._tag = self._document.followed_by({}, leases, "", listed=self._watch.listed), None
-        self._note(document)
 
     def _note(self, document: GroupDocument) -> None:
         before, self._document, self._mine, self._settled_for = self._document, document, None, None
@@ -267,7 +260,7 @@ class Group:
                 raise RemovedFromGroup(f"{self._layout.group}: the others took host {self.host} for dead")
         elif member.incarnation == self.incarnation:
             self._joined = self._was_in = True
-        elif self._was_in and member.incarnation not in self._pulse.past:
+        elif self._was_in and member.incarnation not in self._heartbeat.past:
             raise Fenced(
                 f"{self._layout.group}: another host named {self.host!r} has joined and replaced this one, which stops; "
                 "its partitions go on there. If something starts this one again, it will replace the other in turn, and so on: give "
@@ -363,12 +356,10 @@ class Group:
     async def _write(self, proposal: Plan, attempt: int) -> bool:
         """Swap the document, then tell those whom it concerns. False, after a pause: others were first."""
         before = self._document
-        put_id = f"{self.host}/{self.incarnation}/{self._clock.nonce()}"
         left = [(self.host, self.incarnation)] if self._left else []
-        document = before.followed_by(proposal.members, proposal.leases, put_id, listed=self._watch.listed, left=left)
-        body = document.to_json()
+        successor = before.followed_by(proposal.members, proposal.leases, listed=self._watch.listed, left=left)
         try:
-            self._tag = await self._store.write(self._layout.group, body, self._tag)
+            document = await self._stored.swap(successor)
         except Conflict:
             await self._clock.sleep(_RIVALRY.delay(attempt, self._clock.random))
             return False
@@ -396,4 +387,4 @@ class Group:
 
     def _remains(self) -> list[Incarnation]:
         """This host's earlier incarnations in this process whose heartbeats are still there."""
-        return [(self.host, past) for past in sorted(self._pulse.past) if (self.host, past) in self._watch.listed]
+        return [(self.host, past) for past in sorted(self._heartbeat.past) if (self.host, past) in self._watch.listed]

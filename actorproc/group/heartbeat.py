@@ -1,37 +1,47 @@
-"""Heartbeats: how a host says that it lives, for how long it may rely on that, and how others read it."""
+"""Heartbeats: the document by which a host renews all of its leases, its writer and its readers."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Self
 
 import anyio
+import msgspec
 
 from actorproc.config.settings import Settings
 from actorproc.errors import CorruptObject, StoreUnavailable
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.logger import get_logger
 from actorproc.runtime.tasks import gather
-from actorproc.storage.document import document, to_document
+from actorproc.storage.document import Document
 from actorproc.storage.names import ProcessorLayout, host_of
 from actorproc.storage.store import Store
 
 log = get_logger(__name__)
 
 Incarnation = tuple[str, str]
-"""A host, and which of its lives: a nonce and the silence, in seconds, after which it is dead, such as `1f0c...-60s`. In the
-name, so that a listing tells it: hosts may be configured differently, and each relies on its own setting."""
+"""A host, and one of its lives: a nonce and the expiration in seconds, such as `1f0c...-60s`. The expiration is in the name,
+and so in every listing, because hosts may be configured differently."""
 
 TRUST = 0.8
 """Share of the expiration for which a host relies on its own heartbeat: the rest is for clocks that run unevenly."""
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
-    """What one incarnation of a host says of itself, now and then. `time`, `started`: seconds since 1970, by its clock."""
+class HostReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a host reports of itself in its heartbeat, for `status` and for runs until the end."""
+
+    partitions: int = 0
+    """How many run there."""
+    failing: dict[str, str] = {}
+    """Partition -> error, for the first few."""
+    failed_for_good: tuple[str, ...] = ()
+    """Partitions that have failed repeatedly, with nothing committed in between."""
+    error: str | None = None
+    """Why it cannot look at the group or the source."""
+
+
+class Heartbeat(Document, frozen=True):
+    """The latest renewal of one incarnation of a host. `started`, `time`: seconds since 1970, by the host's clock."""
 
     host: str
     incarnation: str
@@ -41,30 +51,12 @@ class Heartbeat:
     started: float
     time: float
     beat: int
-    """Grows with each renewal, so that no two have the same content and with it the same tag."""
-    statistics: Mapping[str, object]
-
-    def failure(self, partition: str) -> str | None:
-        """Why the partition fails there, as far as it says so."""
-        failing = self.statistics.get("failing")
-        return failing.get(partition) if isinstance(failing, dict) else None
-
-    def to_json(self) -> bytes:
-        return to_document(asdict(self))
-
-    @classmethod
-    def from_json(cls, key: str, body: bytes) -> Self:
-        """The heartbeat in `body`, which was read from `key`.
-
-        Raises:
-            CorruptObject: it is none, or of a newer version.
-        """
-        with document(key, body, "heartbeat") as fields:
-            return cls(**fields)
+    """Grows with each renewal, so that no two have the same content, and with it the same tag."""
+    report: HostReport = msgspec.field(default=HostReport(), name="statistics")
 
 
 class HeartbeatWriter:
-    """The heartbeat of this host: one object for each incarnation, rewritten at every renewal."""
+    """Writes the heartbeat of this host: one object for each incarnation, rewritten at every renewal."""
 
     def __init__(self, store: Store, layout: ProcessorLayout, host: str, settings: Settings, clock: Clock) -> None:
         self._store = store
@@ -73,7 +65,7 @@ class HeartbeatWriter:
         self._settings = settings
         self._clock = clock
         self._beat = 0
-        self._under_way: set[anyio.CancelScope] = set()
+        self._writes: set[anyio.CancelScope] = set()
         self._ended = False
         self.past: set[str] = set()
         """Earlier incarnations of this host in this process."""
@@ -85,8 +77,8 @@ class HeartbeatWriter:
         """Until when, on `clock.monotonic`, nobody may take this host for dead."""
         self._started = self._clock.wall()
 
-    async def renew(self, address: str | None, statistics: Mapping[str, object]) -> None:
-        """Write it. What it is worth counts from before the request: the store may have had it no later.
+    async def renew(self, address: str | None, report: HostReport) -> None:
+        """Write the heartbeat. Its expiration counts from before the request: the store may have had it no later.
 
         Raises:
             StoreUnavailable: not written within the renew interval; due again at once.
@@ -103,16 +95,16 @@ class HeartbeatWriter:
             started=self._started,
             time=self._clock.wall(),
             beat=self._beat,
-            statistics=statistics,
+            report=report,
         )
         within = self._settings.lease_renew_interval
         asked = self._clock.monotonic()
         with anyio.move_on_after(within) as scope:  # trying for longer would make `asked` too old to be of use
-            self._under_way.add(scope)
+            self._writes.add(scope)
             try:
                 await self._store.put(self._layout.host(self._host, incarnation), heartbeat.to_json())
             finally:
-                self._under_way.discard(scope)
+                self._writes.discard(scope)
         if scope.cancelled_caught and not self._ended:
             raise StoreUnavailable(f"{self._store.url}: no heartbeat written within {within:g} s")
         if incarnation == self.incarnation and not self._ended:
@@ -120,22 +112,22 @@ class HeartbeatWriter:
             self.valid_until = max(self.valid_until, asked + trusted)
 
     def restart(self) -> None:
-        """Be another incarnation from now on; the next `renew` is its first."""
+        """Become another incarnation; the next `renew` is its first."""
         self.past.add(self.incarnation)
         self._begin()
 
     def end(self) -> None:
-        """Write no more, not even what is under way."""
+        """Write no more, and cancel a write that is in progress."""
         self._ended = True
         self.valid_until = float("-inf")
-        for scope in self._under_way:
+        for scope in self._writes:
             scope.cancel()
 
 
 async def read_heartbeats(store: Store, layout: ProcessorLayout) -> list[tuple[Heartbeat, float]]:
     """Every heartbeat, by key, with its age in seconds by the store's own clock. One LIST, and one GET for each.
 
-    One that is not what we wrote is passed over, and told: it must not hide the others.
+    A corrupt one is logged and skipped.
 
     Raises:
         StoreError: one could not be read.
@@ -151,13 +143,13 @@ async def read_heartbeats(store: Store, layout: ProcessorLayout) -> list[tuple[H
             heartbeats.append((Heartbeat.from_json(key, stored.body), listing.now - modified[key]))
         except CorruptObject as error:
             log.warning(
-                "heartbeat.unreadable", error=str(error), what_to_do="delete it: a host that lives writes it again"
+                "heartbeat.unreadable", error=str(error), what_to_do="delete it: a host that runs writes it again"
             )
     return heartbeats
 
 
 def expiration_of(who: Incarnation, default: float) -> float:
-    """Seconds of silence after which it is dead; `default`, where it does not say."""
+    """Seconds without a renewal after which it is dead; `default` if its name does not say."""
     _, dash, seconds = who[1].rpartition("-")
     try:
         found = float(seconds.removesuffix("s"))
@@ -167,7 +159,7 @@ def expiration_of(who: Incarnation, default: float) -> float:
 
 
 def incarnation_of(key: str) -> Incarnation | None:
-    """Whose heartbeat the key names; None for any other key."""
+    """The incarnation whose heartbeat has this key; None for any other key."""
     try:
         return host_of(key)
     except ValueError:

@@ -1,149 +1,292 @@
-"""Running until the end: where each partition should get to, when all of them have, and when to give up on some."""
+"""Run until the end: takes the end of each partition once, watches the checkpoints, and stops when all have passed."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
-import anyio
-
-from actorproc.errors import CorruptObject, EndNotReached, SourceError
-from actorproc.host.end_progress import UntilEnd
-from actorproc.host.remote_progress import RemoteProgress
+from actorproc.errors import CorruptObject, EndNotReached, SourceError, StoreError
+from actorproc.group.heartbeat import Incarnation, read_heartbeats
+from actorproc.group.membership import GroupDocument, read_group
 from actorproc.host.supervisor import Supervisor
+from actorproc.output.chain import OutputChain
+from actorproc.partition.actor import PartitionActor
+from actorproc.records import Cursor
 from actorproc.runtime.logger import REPEAT_INTERVAL
 from actorproc.runtime.tasks import gather
-from actorproc.sources.protocol import End, Source, with_deadline
+from actorproc.sources.protocol import End, Source, earliest_position, is_certainly_at_end, with_deadline
 from actorproc.storage.names import ProcessorLayout, named_partitions, natural
 from actorproc.storage.store import Store
 
-END_POLL = 0.5
-"""Seconds between looks at partitions of other hosts, at least."""
+_UNREADABLE = (CorruptObject, SourceError, StoreError)
 
-_EACH = 0.01  # seconds for each of them: however many there are, some hundred requests a second
+LOCAL_POLL = 0.05
+"""Seconds between two looks at the partitions of this host, which cost no request."""
 
-_NAMED = 5  # partitions that a message names
+STORE_POLL = 0.5
+"""Seconds between two looks at the checkpoints of other hosts' partitions, at least."""
 
-_HERE = (
-    "they run here, and nothing new has come of them since the last such line: the handler is at a batch or in opened(), or the source "
-    "gives nothing"
-)
-_ELSEWHERE = "they do not run here: actorproc status tells who has them, how far they are, and what fails"
+_STORE_POLL_EACH = 0.01  # seconds for each of them: about a hundred requests a second, however many there are
+_NAMED = 5  # reasons that the error message lists
 
 
-class Ending:
-    """One run until the end. `log`: bound to processor and host."""
+class RunUntilEnd:
+    """One run with an end.
+
+    Args:
+        log: bound to processor and host.
+    """
 
     def __init__(self, source: Source, store: Store, layout: ProcessorLayout, log: Any) -> None:
         self._source = source
-        self._clock, self._limits = store.clock, store.limits
+        self._store = store
+        self._layout = layout
+        self._clock = store.clock
         self._log = log
-        self._elsewhere = RemoteProgress(source, store, layout, log)
-        self._hopeless: dict[str, str] = {}
-        self._seen: dict[str, tuple[object, ...]] = {}  # partition -> how far it was when that was looked at last
-        self._endless: dict[str, str] = {}  # partition -> why it cannot be told where it ends
+        self._ends: dict[str, End] = {}
+        self._later_ends: dict[str, End] = {}  # of partitions that were empty at the start
+        self.waiting: set[str] = set()
+        """Partitions that have not passed their end."""
+        self._failed: dict[str, str] = {}  # partition -> why it will not reach its end
+        self._without_end: dict[str, str] = {}  # partition -> why its end could not be read
+        self._lost: dict[str, str] = {}  # partition -> how the source has lost records that were processed
+        self._reports: dict[
+            str, tuple[Incarnation, int]
+        ] = {}  # partition -> the first heartbeat that reports it as failed
+        self._remotely_failed: dict[str, str] = {}
+        self._flushed: dict[str, PartitionActor] = {}  # the actors that were asked to commit at their end
+        self._supervisor: Supervisor | None = None
 
-    async def find(self) -> UntilEnd:
-        """Where each partition ends now. One that cannot tell, such as for a damaged file, fails alone, in `check`: the
-        others have an end to get to.
+    async def take_ends(self) -> None:
+        """Note where each partition ends now. If that cannot be read for one, the others still have an end to get to.
 
         Raises:
-            SourceError: the source cannot tell its partitions.
+            SourceError: the partitions cannot be listed.
             StoreError: the store cannot be used.
         """
 
         async def end(partition: str) -> End | None:
             try:
-                return await with_deadline(self._source.end(partition), "end", self._limits)
+                return await self._end(partition)
             except (CorruptObject, SourceError) as error:
                 self._log.warning("processor.end_unknown", partition=partition, error=str(error))
-                self._endless[partition] = str(error)
+                self._without_end[partition] = f"could not tell where it ends: {error}"
                 return None
 
-        ends = await gather(await with_deadline(self._source.partitions(), "partitions", self._limits), end)
-        return UntilEnd({partition: found for partition, found in ends.items() if found is not None})
+        partitions = await with_deadline(self._source.partitions(), "partitions", self._store.limits)
+        found = await gather(partitions, end)
+        self._ends = {partition: end for partition, end in found.items() if end is not None}
+        self.waiting = set(self._ends)
 
     async def watch(self, supervisor: Supervisor) -> None:
-        """Stop it when every partition has reached its end, here (it says so) or elsewhere (the checkpoint does).
+        """Stop `supervisor` once every partition has passed its end, or all that are left have failed for good.
 
-        Or when all that is left here fails again and again, or by a mistake in the handler itself. Then it does not wait for
-        other hosts, which may be waiting for this one: its leases go to them, and they have another try. Or when all that is
-        left does so, here and on hosts that go on with it.
+        If all that are left on this host have failed for good, it does not wait for the other hosts, which may be waiting for
+        this one: they get its leases, and try those partitions once more.
         """
-        run, clock = supervisor.until_end, self._clock
-        told_at = clock.monotonic()
-
-        async def has_reached(partition: str) -> bool:
-            return await self._elsewhere.has_reached(partition, run.ends[partition])
-
-        while left := run.left:
-            hopeless, own = supervisor.hopeless(), supervisor.partitions
-            self._hopeless = {p: why for p, why in self._elsewhere.hopeless.items() if p not in own} | hopeless
-            here = left & own  # of what it runs, one that fails now may have got there before
-            if (here and here <= hopeless.keys()) or left <= self._hopeless.keys():
+        self._supervisor = supervisor
+        store_poll_at = self._clock.monotonic()
+        report_at = store_poll_at + REPEAT_INTERVAL
+        while True:
+            await self._look_here(supervisor)
+            if self._clock.monotonic() >= store_poll_at:
+                elsewhere = sorted(self.waiting - supervisor.partitions.keys())
+                await self._look_elsewhere(elsewhere)
+                pause = max(STORE_POLL, _STORE_POLL_EACH * len(elsewhere))
+                store_poll_at = self._clock.monotonic() + pause
+            if self._clock.monotonic() >= report_at:
+                report_at = self._clock.monotonic() + REPEAT_INTERVAL
+                await self._report(supervisor)
+            here = self.waiting & supervisor.partitions.keys()
+            failed_here = supervisor.partitions.failed_for_good()
+            remotely = {p: why for p, why in (self._remotely_failed | self._lost).items() if p not in here}
+            self._failed = remotely | failed_here
+            if (here and here <= failed_here.keys()) or self.waiting <= self._failed.keys():
                 break
-            with anyio.move_on_after(max(END_POLL, _EACH * len(left - own))):
-                await run.all_reached.wait()
-            elsewhere = sorted(left - supervisor.partitions)
-            for partition, reached in (await gather(elsewhere, has_reached)).items():
-                if reached:
-                    run.note_reached(partition)
-            if clock.monotonic() - told_at < REPEAT_INTERVAL:
-                continue
-            told_at = clock.monotonic()
-            others = run.left - supervisor.partitions
-            self._tell(others, _ELSEWHERE)
-            self._tell(run.left & self._quiet(supervisor), _HERE)
-            if others:
-                await self._elsewhere.listen(others)
-        else:
-            self._log.info("processor.reached_end", partitions=len(run.ends))
+            await self._clock.sleep(LOCAL_POLL if here else store_poll_at - self._clock.monotonic())
+        if not self.waiting:
+            self._log.info("processor.reached_end", partitions=len(self._ends))
         supervisor.stop()
 
-    def _tell(self, partitions: Collection[str], why: str) -> None:
-        if partitions:
-            named = named_partitions(sorted(partitions, key=natural))
-            self._log.info("processor.waiting_for_end", waiting_for=named, why=why)
+    # Partitions of this host
 
-    def _quiet(self, supervisor: Supervisor) -> set[str]:
-        """Partitions here that have not got on since this was asked last."""
-        before = self._seen
-        self._seen = {p.partition: (p.epoch, p.state, p.records, p.cursor) for p in supervisor.statistics().partitions}
-        return {partition for partition, now in self._seen.items() if before.get(partition) == now}
+    async def _look_here(self, supervisor: Supervisor) -> None:
+        """Go by what the actors have committed. One that has processed everything up to the end is asked to commit."""
+        for partition in sorted(self.waiting & supervisor.partitions.keys()):
+            actor = supervisor.partitions[partition].actor
+            if actor is None or actor.flushing or not self._has_processed(actor):
+                continue
+            if self._flushed.get(partition) is not actor or not self._has_committed(actor):
+                self._flushed[partition] = actor
+                actor.flush()
+            elif (shortfall := await self._shortfall(actor)) is not None:
+                actor.abort(shortfall)
+            else:
+                self.waiting.discard(partition)
 
-    def check(self, supervisor: Supervisor | None) -> None:
-        """After the run.
+    def _has_processed(self, actor: PartitionActor) -> bool:
+        done, end = actor.statistics, self._ends[actor.partition]
+        if done.state != "running":
+            return False
+        if done.caught_up is not None:
+            return True
+        if not done.records and end.sequence is not None and done.cursor.sequence > end.sequence:
+            return False  # beyond the end from the start: the source has to confirm that it has such a position
+        return self._is_past(actor.partition, done.cursor)
+
+    def _has_committed(self, actor: PartitionActor) -> bool:
+        done = actor.statistics
+        if done.caught_up is not None and done.committed.sequence >= done.caught_up.sequence:
+            return True
+        return self._is_past(actor.partition, done.committed)
+
+    def _is_past(self, partition: str, cursor: Cursor) -> bool:
+        end = self._ends[partition]
+        return self._source.reached(cursor, end) and is_certainly_at_end(self._source, partition, cursor, end)
+
+    async def _shortfall(self, actor: PartitionActor) -> SourceError | None:
+        """The error if the source says that it has nothing more, and records that it had at the start were not read."""
+        partition, cursor = actor.partition, actor.statistics.committed
+        newest = self._ends[partition].sequence
+        if self._source.reached(cursor, self._ends[partition]) or newest is None:
+            return None
+        if not await self._is_short(partition, cursor, newest):
+            return None
+        return SourceError(
+            f"the source has nothing more of partition {partition} after sequence {cursor.sequence}, and at the start of "
+            f"this run its newest record was {newest}: the records in between are gone, or cannot be read"
+        )
+
+    async def _is_short(self, partition: str, cursor: Cursor, newest: int) -> bool:
+        """Whether the source still has records after `cursor`, up to sequence `newest`. False if positions and sequences
+        of the source cannot be compared."""
+        before = self._source.sequence_before(partition, cursor.position)
+        upto = max(cursor.sequence, -1 if before is None else before)
+        if upto >= newest:
+            return False
+        if (
+            before is None
+            and cursor.sequence < 0
+            and cursor.position != await earliest_position(self._source, partition)
+        ):
+            return False  # a position without a sequence may be anywhere, at the end too
+        now = (await self._end(partition)).sequence
+        return now is not None and upto < now
+
+    # Partitions of other hosts
+
+    async def _look_elsewhere(self, partitions: Sequence[str]) -> None:
+        """Go by the checkpoints and the commits after them."""
+        for partition, is_committed in (await gather(partitions, self._is_committed_elsewhere)).items():
+            if is_committed:
+                self.waiting.discard(partition)
+
+    async def _is_committed_elsewhere(self, partition: str) -> bool:
+        self._lost.pop(partition, None)
+        try:
+            tip = await OutputChain(self._store, self._layout, partition).tip()
+            if tip is None or tip.ahead:
+                return False
+            return await self._is_past_elsewhere(partition, tip.cursor)
+        except _UNREADABLE as error:
+            self._log.warning("processor.end_unknown", partition=partition, error=str(error))
+            return False
+
+    async def _is_past_elsewhere(self, partition: str, cursor: Cursor) -> bool:
+        source, end = self._source, self._ends[partition]
+        if end.sequence is None and not source.reached(cursor, end):
+            end = await self._later_end(partition)
+        if not source.reached(cursor, end):
+            return False
+        if not is_certainly_at_end(source, partition, cursor, end):
+            if source.sequence_before(partition, cursor.position) is not None or cursor.sequence >= 0:
+                return False
+            # Nothing was processed: either it began at the end, or it is about to begin.
+            return cursor.position != await earliest_position(source, partition)
+        if end.sequence is None or cursor.sequence <= end.sequence:
+            return True
+        now = await self._end(partition)
+        if now.sequence is None or cursor.sequence <= now.sequence:  # it has grown
+            return True
+        self._lost[partition] = (
+            f"its newest record is {now.sequence}, and this processor has read up to {cursor.sequence}: records are gone, or "
+            "the stream was made anew"
+        )
+        return False
+
+    async def _later_end(self, partition: str) -> End:
+        """A later end of a partition that was empty at the start, whose positions cannot be compared with that of an empty one.
+
+        Taken once, as soon as there is a record: a stream that grows would be followed for ever.
+        """
+        end = self._later_ends.get(partition) or await self._end(partition)
+        if end.sequence is not None:
+            self._later_ends[partition] = end
+        return end
+
+    async def _end(self, partition: str) -> End:
+        return await with_deadline(self._source.end(partition), "end", self._store.limits)
+
+    # Reports
+
+    async def _report(self, supervisor: Supervisor) -> None:
+        """Log which partitions are waited for, and read which of them other hosts report as failed for good."""
+        here = self.waiting & supervisor.partitions.keys()
+        elsewhere = self.waiting - here
+        if self.waiting:
+            self._log.info("processor.waiting_for_end", here=_named(here), elsewhere=_named(elsewhere))
+        self._remotely_failed = await self._failed_elsewhere(elsewhere) if elsewhere else {}
+
+    async def _failed_elsewhere(self, partitions: set[str]) -> dict[str, str]:
+        """Partitions that their owners have reported as failed for good in three heartbeats: they live, and have not got on."""
+        try:
+            group = await read_group(self._store, self._layout) or GroupDocument.of()
+            heartbeats = [heartbeat for heartbeat, _ in await read_heartbeats(self._store, self._layout)]
+        except _UNREADABLE:
+            return self._remotely_failed  # the supervisor reads the group, too, and logs the error
+        owners = {(h.host, h.incarnation): h for h in heartbeats}
+        before, self._reports, failed = self._reports, {}, {}
+        for partition in partitions:
+            heartbeat = owners.get(group.owner_of(partition) or ("", ""))
+            if heartbeat is None or partition not in heartbeat.report.failed_for_good:
+                continue
+            who = (heartbeat.host, heartbeat.incarnation)
+            first = before.get(partition, (who, heartbeat.beat))
+            self._reports[partition] = first if first[0] == who else (who, heartbeat.beat)
+            if heartbeat.beat >= self._reports[partition][1] + 2:
+                failed[partition] = (
+                    f"on {heartbeat.host}: {heartbeat.report.failing.get(partition, 'it fails again and again')}"
+                )
+        return failed
+
+    def check(self) -> None:
+        """Call it after the run.
 
         Raises:
-            EndNotReached: partitions have not got to where they should; names them and why. Or nothing was begun.
+            EndNotReached: names the partitions that have not reached their end, and why. Or rows were lost.
         """
-        if supervisor is None:
+        if self._supervisor is None:
             raise EndNotReached("stopped while starting: nothing was begun")
-        run = supervisor.until_end
-        if run.lost:
-            named = sorted(run.lost, key=natural)[:_NAMED]
-            lines = [f"partition {partition}: {run.lost[partition]}" for partition in named]
+        if lost := self._supervisor.partitions.rows_lost:
+            lines = [f"partition {partition}: {lost[partition]}" for partition in sorted(lost, key=natural)[:_NAMED]]
             raise EndNotReached("\n".join(["rows were lost by the handler's own doing", *lines]))
-        everything = run.ends.keys() | self._endless.keys()
-        left = sorted(everything - run.reached, key=natural)
-        if not left:
-            return
-        has, it = ("has", "it") if len(left) == 1 else ("have", "they")
-        lines = [
-            f"{len(left)} of {len(everything)} partition{'' if len(everything) == 1 else 's'} {has} not reached the end {it} had at the start"
-        ]
-        reasons: dict[str, list[str]] = {}
+        left = sorted(self.waiting | self._without_end.keys(), key=natural)
+        if left:
+            raise EndNotReached(self._message(left))
+
+    def _message(self, left: list[str]) -> str:
+        count = len(self._ends) + len(self._without_end)
+        have = "has not reached the end it" if len(left) == 1 else "have not reached the end they"
+        lines = [f"{len(left)} of {count} partition{'' if count == 1 else 's'} {have} had at the start"]
+        why_not, reasons = self._failed | self._without_end, dict[str, list[str]]()
         for partition in left:
-            reasons.setdefault(self._why(partition), []).append(partition)
+            reasons.setdefault(why_not.get(partition, "not there yet"), []).append(partition)
         lines += [f"{named_partitions(names)}: {why}" for why, names in list(reasons.items())[:_NAMED]]
         if len(reasons) > _NAMED:
             lines.append(f"and {sum(map(len, list(reasons.values())[_NAMED:]))} more")
         lines.append("What is committed stays; the next run goes on from there")
-        raise EndNotReached("\n".join(lines))
+        return "\n".join(lines)
 
-    def _why(self, partition: str) -> str:
-        if partition in self._endless:
-            return f"could not tell where it ends: {self._endless[partition]}"
-        if partition in self._hopeless:
-            return self._hopeless[partition]
-        return "not there yet"
+
+def _named(partitions: Collection[str]) -> str | None:
+    return named_partitions(sorted(partitions, key=natural)) if partitions else None

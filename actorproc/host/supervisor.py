@@ -1,16 +1,15 @@
-"""The supervisor actor, one per host: its timers, what it sees of the group, and handing over."""
+"""The supervisor actor, one per host: heartbeat, self-fencing, looks at the group, hand-over, leaving."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum, auto
 from itertools import islice
 from math import inf
 
 import anyio
 import anyio.abc
 import structlog
+from msgspec.structs import asdict
 
 from actorproc.config.settings import Settings
 from actorproc.errors import (
@@ -24,11 +23,10 @@ from actorproc.errors import (
     locate,
 )
 from actorproc.group.group import Group
-from actorproc.host.end_progress import UntilEnd
-from actorproc.host.owned_partitions import OwnPartitions
-from actorproc.host.partition_slot import Done
+from actorproc.group.heartbeat import HostReport
+from actorproc.host.owned_partitions import OwnedPartitions, RaiseEpoch, Wake
+from actorproc.host.statistics import Statistics
 from actorproc.partition.actor import HostContext
-from actorproc.partition.statistics import PartitionStatistics
 from actorproc.runtime.actor import Actor
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.error_text import error_message
@@ -39,135 +37,95 @@ log = get_logger(__name__)
 HAND_OVER_PAUSE = 0.05
 """Seconds over which drained partitions are gathered, so that many are handed over in one write."""
 
-
-SHOWN_FAILING = 50
+FAILING_IN_HEARTBEAT = 50
 """Failing partitions that a heartbeat names: enough to see that something is wrong, and it stays small."""
+
+_ERROR_IN_HEARTBEAT = 600  # characters
+
+LEAVING_TIME = 5.0
+"""Seconds that a stopping host takes for the group, beyond the time in which its partitions drain."""
 
 _NO_PARTITIONS = (
     "nothing is processed until the source lists some, for which it is asked again each partition_refresh_interval: check that "
-    "it reads what you mean, and may see it"
+    "it is the right source, and that it may be read"
 )
 
-_NO_GROUP = (StoreError, CorruptObject)
-"""The group's document cannot be read or written. A damaged one tells nobody that his lease has gone."""
-
-_TOLD = 600  # characters of an error in a heartbeat
-
-LEAVING_TIME = 5.0
-"""Seconds that a stopping host takes for the group, beyond what its partitions take to drain."""
+_GROUP_UNUSABLE = (StoreError, CorruptObject)
+"""The group's document cannot be read or written. A corrupt one does not revoke leases."""
 
 
-class Note(Enum):
-    """What the supervisor is told: where to look, and nothing else. It decides from what it finds."""
+class Supervisor(Actor[Wake | RaiseEpoch]):
+    """Keeps this host in the group, and makes the partitions that run here match the leases of this host."""
 
-    LOOK = auto()
-    """At the group."""
-    RELEASED = auto()
-    """At what is drained here, and waits to be handed over."""
-
-
-@dataclass(slots=True)
-class SupervisorStatistics:
-    """A snapshot: what this host runs and has done, and how the group looks from here."""
-
-    host: str
-    incarnation: str
-    fenced: bool
-    members: list[str]
-    partitions: list[PartitionStatistics]
-    done: Done
-    """Here, in partitions that have moved on since, too."""
-    error: str | None
-    """Why the latest look at the group, or at the source for its partitions, failed; None: it did not. What runs goes on."""
-
-
-class Supervisor(Actor[Note]):
-    """Renews, looks, and makes what runs here equal to the leases that this host holds.
-
-    Args:
-        until_end: where a run with an end is to get to.
-    """
-
-    def __init__(self, group: Group, common: HostContext, until_end: UntilEnd | None = None) -> None:
+    def __init__(self, group: Group, context: HostContext) -> None:
         super().__init__(mailbox=16)
         self._group = group
-        self._common = common
-        self._settings: Settings = common.settings
-        self._clock: Clock = common.clock
-        self.until_end = until_end or UntilEnd()
-        self._partitions: Sequence[str] = ()
-        self._partitions_at = float("-inf")
-        self._said_empty = False
+        self._context = context
+        self._settings: Settings = context.settings
+        self._clock: Clock = context.clock
+        self._source_partitions: Sequence[str] = ()
+        self._partitions_read_at = -inf
+        self._warned_of_no_partitions = False
         self._members: list[str] = []
         self._fences = 0
-        self._is_leaving = False  # nothing runs any more
+        self._has_left = False
         self._renewed = anyio.Event()
         self._looking: anyio.CancelScope | None = None
         self._error: str | None = None  # of the latest look, if it failed
-        self._needs_mending = False  # the group's document
+        self._group_is_broken = False  # its document is corrupt, or the store refuses it
         self._failing_since = 0.0
         self._repeats = LogThrottle()
-        self._log = log.bind(processor=common.processor, host=common.host)
-        self._own = OwnPartitions(
-            common, self.until_end, released=lambda: self.tell(Note.RELEASED), changed=self.nudge, raise_epoch=self._raise_epoch, log=self._log
-        )  # fmt: skip
+        self._log = log.bind(processor=context.processor, host=context.host)
+        self.partitions = OwnedPartitions(context, self.tell, self._log)
 
     def nudge(self) -> None:
         """Look at the group now."""
-        self.tell(Note.LOOK)
+        self.tell(Wake.LOOK)
 
     def stop(self) -> None:
-        """Drain every partition, hand the leases over, leave the group; `run` then returns."""
-        self._own.close()
+        """Drain every partition, hand the leases over and leave the group; `run` then returns."""
+        self.partitions.close()
         if self._looking is not None:
-            self._looking.cancel()  # a store that hangs must not hold the drain up; what it was to see is looked at again
+            self._looking.cancel()  # a store that hangs must not hold the drain up; the group is looked at again
         self.nudge()
 
-    def statistics(self) -> SupervisorStatistics:
-        """What this host runs now, by partition."""
-        own = self._own
-        return SupervisorStatistics(
-            self._common.host, self._group.incarnation, own.fenced, list(self._members), own.statistics(), own.done(), self._error
+    def statistics(self, *, running: bool = True) -> Statistics:
+        context = self._context
+        slots = self.partitions
+        return Statistics(
+            processor=context.processor, host=context.host, running=running, incarnation=self._group.incarnation,
+            fenced=slots.fenced, members=tuple(self._members), error=self._error, **asdict(slots.totals()),
+            partitions=tuple(slots[partition].statistics() for partition in sorted(slots)),
+            store_requests=dict(context.store.requests), read_ahead_bytes=context.budget.used,
         )  # fmt: skip
 
-    def hopeless(self) -> dict[str, str]:
-        """Partitions here that need not be waited for -> why: see `Running.hopeless`."""
-        return self._own.hopeless()
-
-    @property
-    def partitions(self) -> set[str]:
-        """Partitions that run on this host, or are drained and wait to be handed over."""
-        return self._own.names
-
     async def run(self) -> None:
-        """Join the group, run partitions, and leave when told to stop.
+        """Join the group, run partitions, and leave after `stop`.
 
         Raises:
             Fenced: another host with the same name has taken over.
             StoreRefused: the container may not be used, from the beginning or for `lease_expiration_interval`.
-            CorruptObject: the group's document is damaged, as this host begins.
+            CorruptObject: the group's document is corrupt as this host begins.
             ActorprocError: one of its tasks was cancelled, and nobody had asked it to stop.
         """
-        left = False
-        # So that what stores and sources log, which do not know whose they are, says it too.
-        with structlog.contextvars.bound_contextvars(processor=self._common.processor, host=self._common.host):
+        # Stores and sources do not know whose they are: their log lines get processor and host from here.
+        with structlog.contextvars.bound_contextvars(processor=self._context.processor, host=self._context.host):
             async with anyio.create_task_group() as tasks:
                 await self._join()
-                tasks.start_soon(self._renew_for_ever)
+                tasks.start_soon(self._renew_forever)
                 tasks.start_soon(self._fence_in_time)
-                self._own.begin(tasks)
+                self.partitions.begin(tasks)
                 await self._serve()
                 await self._leave()
-                left = True
                 tasks.cancel_scope.cancel()
-        if not left:  # a task that ends cancelled ends its group without a word
+        if not self._has_left:  # a task that ends cancelled ends its group without an error
             raise ActorprocError(
                 "this host has ended without being asked to: one of its tasks was cancelled, by code that runs beside it, such as a "
                 "handler that cancels tasks not its own"
             )
 
     async def _join(self) -> None:
-        """Write the first heartbeat. It is tried as long as any request is, but one try of it only for a renew interval."""
+        """Write the first heartbeat, within `store_patience`."""
         give_up = self._clock.monotonic() + self._settings.store_patience
         while True:
             try:
@@ -182,29 +140,28 @@ class Supervisor(Actor[Note]):
 
     async def _renew(self) -> None:
         self._log_dead_letters()
-        error = None if self._error is None else _cut(self._error)
-        failing, hopeless = self._shown_failing(), sorted(self._own.hopeless())
+        failing = islice(self.partitions.failing().items(), FAILING_IN_HEARTBEAT)
         await self._group.renew(
-            {"partitions": len(self._own), "failing": failing, "hopeless": hopeless, "error": error}
+            HostReport(
+                partitions=len(self.partitions),
+                failing={partition: _cut(error) for partition, error in failing},
+                failed_for_good=tuple(sorted(self.partitions.failed_for_good())),
+                error=None if self._error is None else _cut(self._error),
+            )
         )
         self._renewed.set()
         self._renewed = anyio.Event()
 
     def _log_dead_letters(self, *, at_once: bool = False) -> None:
         """Log the dead letters of all partitions in one line, at most once a minute."""
-        new = self._common.news.due(self._clock.monotonic(), at_once=at_once)
+        new = self._context.news.due(self._clock.monotonic(), at_once=at_once)
         if new is not None:
             self._log.warning(
-                "processor.dead_letters", new=new.errors.total(), since_start=self._own.done().dead_letters,
+                "processor.dead_letters", new=new.errors.total(), since_start=self.partitions.totals().dead_letters,
                 errors=new.most_common, example=new.example,
             )  # fmt: skip
 
-    def _shown_failing(self) -> dict[str, str]:
-        """Partitions that failed and have not got on since -> why. A few of them, cut: they ride in the heartbeat."""
-        found = islice(self._own.failing().items(), SHOWN_FAILING)
-        return {partition: _cut(error) for partition, error in found}
-
-    async def _renew_for_ever(self) -> None:
+    async def _renew_forever(self) -> None:
         interval = self._settings.lease_renew_interval
         while True:
             await self._clock.sleep(interval)
@@ -222,69 +179,71 @@ class Supervisor(Actor[Note]):
 
     async def _fence_in_time(self) -> None:
         """Stop everything before others may take this host for dead, until the next heartbeat is written."""
-        while not self._is_leaving:
+        while not self._has_left:
             left = self._group.valid_until() - self._clock.monotonic()
             if left > 0:
-                if self._own.fenced:
-                    self._own.unfence()
+                if self.partitions.fenced:
+                    self.partitions.unfence()
                     self._log.warning("supervisor.renewed")
                     self.nudge()
                 await self._clock.sleep(left)
                 continue
-            if not self._own.fenced:
+            if not self.partitions.fenced:
                 self._fences += 1
                 if left > -inf:  # else it has just joined anew, and not written any
                     self._log.error(
                         "supervisor.fenced_itself",
-                        partitions=len(self._own),
+                        partitions=len(self.partitions),
                         why="no heartbeat was written in time; loop.blocked tells if a handler held the event loop up",
                     )
-                self._own.fence()
+                self.partitions.fence()
             await self._renewed.wait()
 
     # Looking
 
     async def _serve(self) -> None:
         look_at = self._clock.monotonic()
-        while not self._own.closing:
-            note = await self.receive(look_at - self._clock.monotonic())
+        while not self.partitions.closing:
+            message = await self.receive(look_at - self._clock.monotonic())
             with anyio.CancelScope() as self._looking:
-                if note is Note.RELEASED:
+                if message is Wake.HAND_OVER:
                     await self._hand_over()
-                elif not self._own.closing:  # it may have been while an earlier note was on its way
+                elif isinstance(message, RaiseEpoch):
+                    await self._raise_epoch(message)
+                elif not self.partitions.closing:  # an earlier message may have been on its way
                     look_at = self._clock.monotonic() + await self._look()
             self._looking = None
 
     async def _look(self) -> float:
         """One cycle; in how many seconds the next is due."""
         fences = self._fences
-        fenced = self._own.fenced
+        fenced = self.partitions.fenced
         try:
             view = await self._group.look(await self._known_partitions())
         except RemovedFromGroup:
             self._log.warning("supervisor.written_out", why="the others took this host for dead; it joins again")
-            self._own.revoke_all()
-            if not self._own.closing:
+            self.partitions.revoke_all()
+            if not self.partitions.closing:
                 self._group.rejoin()
                 if not await self._has_renewed():
                     return self._clock.jitter(self._settings.lease_renew_interval / 4)
             return 0.0
-        except (*_NO_GROUP, SourceError) as error:
-            locate(error, self._common.store.url)
-            self._needs_mending = isinstance(error, CorruptObject | StoreRefused)
-            if self._needs_mending and not self._members:
+        except (*_GROUP_UNUSABLE, SourceError) as error:
+            locate(error, self._context.store.url)
+            self._group_is_broken = isinstance(error, CorruptObject | StoreRefused)
+            if self._group_is_broken and not self._members:
                 raise  # nothing runs here yet; what does goes on until somebody mends the document, or renews the credentials
             if self._look_failed(str(error)) and isinstance(error, StoreRefused):
                 raise
             return self._clock.jitter(self._settings.lease_acquire_interval / 4)
-        self._error, self._needs_mending = None, False
+        self._error, self._group_is_broken = None, False
         self._members = sorted(view.members)
         if not fenced and fences == self._fences:
             # A view from before or during a fencing may be stale; a look follows the renewal.
-            self._own.apply(view.mine)
+            self.partitions.apply(view.mine)
         await self._hand_over()
-        soon = view.look_again_in
-        return self._clock.jitter(self._settings.lease_acquire_interval) if soon is None else soon
+        pause = self._clock.jitter(self._settings.lease_acquire_interval)
+        return pause if view.look_again_in is None else min(pause, view.look_again_in)
 
     def _look_failed(self, error: str) -> bool:
         """Whether it has failed for longer than the group has patience with a host."""
@@ -301,75 +260,76 @@ class Supervisor(Actor[Note]):
 
     async def _known_partitions(self) -> Sequence[str]:
         now = self._clock.monotonic()
-        if now - self._partitions_at < self._settings.partition_refresh_interval:
-            return self._partitions
+        if now - self._partitions_read_at < self._settings.partition_refresh_interval:
+            return self._source_partitions
         try:
-            self._partitions, self._partitions_at = await self._asked_source(), now
-        except Exception as error:  # whatever it is, what is known goes on
-            if not self._partitions:
+            self._source_partitions, self._partitions_read_at = await self._list_partitions(), now
+        except Exception as error:  # of the user's source: go on with the partitions that are known
+            if not self._source_partitions:
                 raise SourceError(error_message(error)) from error
             self._log.warning("supervisor.partitions_failed", error=error_message(error))
-        if not self._partitions and not self._said_empty:
-            self._said_empty = True
-            self._log.warning("processor.no_partitions", source=str(self._common.source), what_to_do=_NO_PARTITIONS)
-        return self._partitions
+        if not self._source_partitions and not self._warned_of_no_partitions:
+            self._warned_of_no_partitions = True
+            self._log.warning("processor.no_partitions", source=str(self._context.source), what_to_do=_NO_PARTITIONS)
+        return self._source_partitions
 
-    async def _asked_source(self) -> Sequence[str]:
-        most = self._settings.store_timeout
-        with anyio.move_on_after(most):  # while it does not answer no lease is taken, and none handed over
-            return await self._common.source.partitions()
-        raise SourceError(f"partitions() of the source has not answered within {most:g} s (store_timeout)")
+    async def _list_partitions(self) -> Sequence[str]:
+        limit = self._settings.store_timeout
+        with anyio.move_on_after(limit):  # until it answers no lease is taken, and none handed over
+            return await self._context.source.partitions()
+        raise SourceError(f"partitions() of the source has not answered within {limit:g} s (store_timeout)")
 
     async def _hand_over(self) -> None:
         """Give the leases of drained partitions to their next owners, many in one write."""
-        if not self._own.released:
+        if not self.partitions.released:
             return
-        if self._own.draining:
+        if self.partitions.draining:
             await self._clock.sleep(HAND_OVER_PAUSE)
-        released = self._own.released
+        released = self.partitions.released
         try:
-            kept = await self._group.hand_over(released)
-        except _NO_GROUP as error:
+            staying = await self._group.hand_over(released)
+        except _GROUP_UNUSABLE as error:
             self._log.warning("supervisor.hand_over_failed", error=str(error), partitions=len(released))
             return  # the next look tries again
-        self._own.handed_over(partition for partition in released if partition not in kept)
-        if kept and not self._own.fenced:
+        self.partitions.handed_over(partition for partition in released if partition not in staying)
+        if staying and not self.partitions.fenced:
             self.nudge()  # the next look starts them again
 
-    async def _raise_epoch(self, partition: str, epoch: int) -> None:
-        """If the lease is ours all the same, the group has forgotten its epochs: mend it, and start with the new one."""
+    async def _raise_epoch(self, message: RaiseEpoch) -> None:
+        """If the lease is ours all the same, the group has forgotten its epochs: raise that of the lease, and start again."""
+        partition, epoch = message
         try:
             await self._group.raise_epoch(partition, epoch)
-        except _NO_GROUP as error:
-            self._log.warning("supervisor.outrank_failed", partition=partition, epoch=epoch, error=str(error))
+        except _GROUP_UNUSABLE as error:
+            self._log.warning("supervisor.raise_epoch_failed", partition=partition, epoch=epoch, error=str(error))
         self.nudge()
 
     # Leaving
 
     async def _leave(self) -> None:
         """Drain everything, hand it over, and say so. Bounded: what takes too long is left to expire."""
-        self._log.info("supervisor.leaving", partitions=len(self._own))
+        self._log.info("supervisor.leaving", partitions=len(self.partitions))
         self._group.retire()
-        self._own.drain_all()
+        self.partitions.drain_all()
         with anyio.move_on_after(self._settings.max_handoff_time + LEAVING_TIME):
             look_at = self._clock.monotonic()
             while True:
                 if self._clock.monotonic() >= look_at:
                     look_at = self._clock.monotonic() + await self._look() / 4
-                if not len(self._own) or (self._needs_mending and not self._own.draining):
+                if not len(self.partitions) or (self._group_is_broken and not self.partitions.draining):
                     break  # a damaged document waits for a person, not for a while
-                if await self.receive(look_at - self._clock.monotonic()) is Note.RELEASED:
+                if await self.receive(look_at - self._clock.monotonic()) is Wake.HAND_OVER:
                     await self._hand_over()
-        self._own.end_all()
-        self._is_leaving = True
+        self.partitions.cancel_all()
+        self._has_left = True
         self._log_dead_letters(at_once=True)
         with anyio.move_on_after(LEAVING_TIME):
             try:
                 await self._group.leave()
-            except _NO_GROUP as error:
+            except _GROUP_UNUSABLE as error:
                 self._log.warning("supervisor.leave_failed", error=str(error), why="what is left of this host expires")
 
 
 def _cut(error: str) -> str:
     """As much of it as rides in a heartbeat."""
-    return error if len(error) <= _TOLD else f"{error[:_TOLD]} ..."
+    return error if len(error) <= _ERROR_IN_HEARTBEAT else f"{error[:_ERROR_IN_HEARTBEAT]} ..."

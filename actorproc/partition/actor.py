@@ -6,7 +6,7 @@ protocol make two owners at once harmless.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +23,6 @@ from actorproc.partition.batch_size import Pace
 from actorproc.partition.committer import Committer
 from actorproc.partition.dead_letter_limit import DeadLetterLimit
 from actorproc.partition.dead_letter_summary import DeadLetterSummary
-from actorproc.partition.end_offset import EndOffset
 from actorproc.partition.handler_threads import HandlerThreads
 from actorproc.partition.read_ahead import Read, ReadAhead
 from actorproc.partition.retry_pause import Interrupted
@@ -35,7 +34,7 @@ from actorproc.runtime.error_text import format_error
 from actorproc.runtime.logger import get_logger
 from actorproc.runtime.tasks import first_cause
 from actorproc.runtime.user_code import user_code
-from actorproc.sources.protocol import End, Source, Start
+from actorproc.sources.protocol import Source, Start
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 
@@ -72,8 +71,6 @@ class PartitionActor(Restartable):
 
     Args:
         limit: of dead letters; pass one in to keep its count across restarts.
-        end: the end that a run until the end waits for.
-        reached: called once everything up to `end` is committed.
     """
 
     def __init__(
@@ -83,8 +80,6 @@ class PartitionActor(Restartable):
         host: HostContext,
         *,
         limit: DeadLetterLimit | None = None,
-        end: End | None = None,
-        reached: Callable[[str], None] = lambda _: None,
     ) -> None:
         super().__init__()
         settings, clock = host.settings, host.clock
@@ -92,15 +87,15 @@ class PartitionActor(Restartable):
         self._host = host
         self._settings, self._clock = settings, clock
         self._limit = limit or DeadLetterLimit(settings)
-        self._end = EndOffset(host.source, partition, end) if end is not None else None
-        self._reached = reached
+        self.flushing = False
+        """Whether a `flush` was requested and is not done."""
         self._closing_for = CloseReason.HANDOFF
         self.statistics = PartitionStatistics(partition, epoch)
         self._log = log.bind(processor=host.processor, host=host.host, partition=partition, epoch=epoch)
         self._info = PartitionInfo(host.processor, host.host, partition, epoch, host.options, host.shared, self._log)
         self._draining = anyio.Event()
         self._pace = Pace(clock, settings)
-        self._reads = ReadAhead(host.source, partition, settings, host.budget, self._pace, self._end)
+        self._reads = ReadAhead(host.source, partition, settings, host.budget, self._pace)
         self._committer = Committer(
             self.statistics, host=host.host, schema=host.schema, store=host.store, layout=host.layout,
             settings=settings, clock=clock, held=host.held, news=host.news, log=self._log,
@@ -113,6 +108,11 @@ class PartitionActor(Restartable):
         self._draining.set()
         self._reads.interrupt()
 
+    def flush(self) -> None:
+        """Commit after the current batch, and write the checkpoint, without waiting for `commit_interval`."""
+        self.flushing = True
+        self._reads.wake()
+
     @property
     def progress(self) -> tuple[object, ...] | None:
         """Changes while the handler gets on; None while it has nothing to do."""
@@ -122,6 +122,12 @@ class PartitionActor(Restartable):
     def trouble(self) -> str | None:
         """Why the batch at hand does not begin, or is tried again; None: neither."""
         return self._processor.trouble if self._processor else None
+
+    @property
+    def lag(self) -> int | None:
+        """Records that the source has after the committed ones; None while reading has not come to its end."""
+        newest = self._reads.newest
+        return None if newest is None else max(0, newest - self.statistics.committed.sequence)
 
     async def run(self) -> None:
         """Claim the partition, walk its commits, process and commit.
@@ -190,7 +196,6 @@ class PartitionActor(Restartable):
     # Processing
 
     async def _work(self, processor: BatchProcessor) -> None:
-        await self._check_end()
         while not self._draining.is_set():
             try:
                 read = await self._next()
@@ -198,17 +203,18 @@ class PartitionActor(Restartable):
                 await self._commit_before_failing()
                 raise
             if read is not None:
-                if self._end is not None:
-                    self._end.note(at_end=read.at_end)
                 try:
                     await self._handle(processor, read)
                 except Interrupted:
                     return
+                if read.at_end and self.statistics.caught_up is None:
+                    self.statistics.caught_up = self._committer.cursor
                 del read  # the next may take its time, and need not wait beside the memory of this one
             await self._check_late_rows(processor)
             if self._committer.is_due():
                 await self._committer.commit()
-            await self._check_end()
+            if self.flushing:
+                await self._flush()
 
     async def _next(self) -> Read | None:
         """The next read; None when a commit is due first, or a drain has come."""
@@ -244,25 +250,16 @@ class PartitionActor(Restartable):
                 await self._commit_before_failing()
             raise RowsLost("rows were emitted after process() had returned: await all work before it returns")
 
-    async def _check_end(self) -> None:
-        """Once the end that a run waits for is processed, commit, write the checkpoint and report it."""
-        if self._end is None:
-            return
+    async def _flush(self) -> None:
         committer = self._committer
-        if (shortfall := await self._end.shortfall(committer.cursor)) is not None:
-            await self._commit_before_failing()
-            raise shortfall
-        if not self._end.is_reached(committer.cursor):
-            return
         if not self._settings.auto_commit and committer.committed.sequence != committer.cursor.sequence:
             raise HandlerError(
                 f"the end is processed, but the handler has not committed the records after "
                 f"{committer.committed.sequence}: with auto_commit off, call ctx.commit() at the end of each batch"
             )
-        await committer.commit()  # at least the position up to which the source has looked
+        await committer.commit()
         await committer.checkpoint()
-        self._end = None
-        self._reached(self.partition)
+        self.flushing = False
 
     # Ending
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -117,7 +118,7 @@ class Committer:
             self._number += 1
             self._totals = commit.totals
             self._time = max(self._time, commit.time)
-            self._statistics.last_commit = commit.time
+            self._statistics.last_commit = _utc(commit.time)
             if commit.next.sequence >= self.cursor.sequence:
                 self.cursor = commit.next
         return walking
@@ -212,7 +213,7 @@ class Committer:
             await self._write(self._pending, totals)
         elif self.cursor != self.committed:
             await self._keeper.advance(self._number, self.cursor, totals, self._now())
-            statistics.last_commit = self._time
+            statistics.last_commit = _utc(self._time)
         statistics.skipped += self._new.skipped
         self._totals = totals
         self._clear()
@@ -238,7 +239,7 @@ class Committer:
         statistics.commits += 1
         statistics.rows += commit.rows
         statistics.dead_letters += len(letters)
-        statistics.last_commit = commit.time
+        statistics.last_commit = _utc(commit.time)
         self._news.add(summary)
         self._log.debug("partition.committed", number=self._number - 1, rows=commit.rows, letters=len(letters))
 
@@ -279,3 +280,7 @@ class Committer:
         now = self._clock.wall()
         self._time = now if self._time - now > _BROKEN else max(self._time, now)
         return self._time
+
+
+def _utc(time: float) -> datetime:
+    return datetime.fromtimestamp(time, UTC)

@@ -15,7 +15,6 @@ import pyarrow as pa
 from actorproc.config.settings import Settings
 from actorproc.errors import SourceError
 from actorproc.partition.batch_size import Pace
-from actorproc.partition.end_offset import EndOffset
 from actorproc.records import RECORD_SCHEMA, Batch, Cursor
 from actorproc.runtime.budget import ByteBudget, ReadBudget
 from actorproc.runtime.clock import Clock
@@ -84,7 +83,6 @@ class ReadAhead:
     Args:
         budget: bytes that all partitions of the host may have read and not handled.
         pace: how large a batch the handler gets.
-        end: an end that somebody waits for; reads up to it are not joined with later ones.
     """
 
     def __init__(
@@ -94,18 +92,18 @@ class ReadAhead:
         settings: Settings,
         budget: ByteBudget,
         pace: Pace,
-        end: EndOffset | None = None,
     ) -> None:
         self._source = source
         self._partition = partition
         self._settings = settings
         self._room = ReadBudget(budget)
         self._pace = pace
-        self._end = end
         self._queue: deque[Read] = deque()
         self._failure: Exception | None = None  # raised once the queue is empty
         self._joining = False
         self._interrupted = False
+        self.newest: int | None = None
+        """Sequence of the newest record of the source; None while there is more to read."""
         self._changed = anyio.Event()
 
     # Reading
@@ -146,6 +144,7 @@ class ReadAhead:
             await self._put(Read([piece], start, Cursor(start if len(batch) else chunk.next, done)))
         if not reserved:
             self._room.resize(0)
+        self.newest = None if len(chunk.batch) else done
         if not len(chunk.batch):
             await self._put(Read([], start, Cursor(chunk.next, done), at_end=True))
         return Cursor(chunk.next, done)
@@ -174,10 +173,11 @@ class ReadAhead:
 
         Raises the error of the source after everything that was read before it.
         """
+        changed = self._changed  # taken first, so that no `wake` is missed
         await anyio.lowlevel.checkpoint()  # a partition with much to read must not starve the others
         if not self._queue and self._failure is None and not self._interrupted:
             with anyio.move_on_after(None if within is None else max(0.0, within)):
-                await self._changed.wait()
+                await changed.wait()
         if self._interrupted:
             return None
         if not self._queue:
@@ -223,8 +223,6 @@ class ReadAhead:
         if not self._joining or not self._queue:
             return False
         last = self._queue[-1]
-        if self._end is not None and (last.at_end or self._end.may_be_at(last.cursor)):
-            return False
         if not last.fits(read, self._settings, self._pace):
             return False
         last.join(read)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Literal
 
 from actorproc.records import Cursor
@@ -16,7 +17,7 @@ PartitionState = Literal["opening", "running", "draining", "drained", "closing",
 
 @dataclass(slots=True)
 class PartitionStatistics:
-    """Counters of one partition actor. Times are seconds since 1970 by this host's clock."""
+    """Progress of a partition actor since it started here."""
 
     partition: str
     epoch: int
@@ -24,10 +25,14 @@ class PartitionStatistics:
     cursor: Cursor = field(default_factory=lambda: Cursor(""))
     """Processed up to here; committed up to `committed`."""
     committed: Cursor = field(default_factory=lambda: Cursor(""))
+    caught_up: Cursor | None = None
+    """`cursor` when the source first had nothing more; None: not yet."""
     records: int = 0
     rows: int = 0
     dead_letters: int = 0
     skipped: int = 0
     commits: int = 0
-    last_commit: float | None = None
+    lag: int | None = None
+    """Records that the source has after `committed`, by their sequences; None while reading has not come to its end."""
+    last_commit: datetime | None = None
     error: str | None = None

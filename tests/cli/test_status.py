@@ -10,7 +10,7 @@ import orjson
 
 from actorproc import Cursor, Producer
 from actorproc.group.assignment import Lease, Member
-from actorproc.group.heartbeat import Heartbeat
+from actorproc.group.heartbeat import Heartbeat, HostReport
 from actorproc.group.membership import GroupDocument
 from actorproc.output.checkpoint import Checkpoint, Totals
 from actorproc.stores import open_store
@@ -68,7 +68,7 @@ def test_status_shows_a_host_that_cannot_list_the_partitions_of_its_source_and_w
     async def looked() -> None:
         async with open_store(str(tmp_path)) as store:
             now, error = store.clock.wall(), "listing the partitions of PR failed: ConnectionError: db away"
-            beat = Heartbeat("a", "1-60s", None, 42, now, now, 1, {"partitions": 0, "failing": {}, "error": error})
+            beat = Heartbeat("a", "1-60s", None, 42, now, now, 1, HostReport(error=error))
             await store.put(LAYOUT.host("a", "1-60s"), beat.to_json())
 
     anyio.run(looked)
@@ -116,8 +116,8 @@ def test_partitions_with_the_same_trouble_share_a_line(run: Run, tmp_path: Path)
         why = {"why": ["0", "1", "2", "9", "10"], "another": ["4"]}
         trouble = {partition: text for text, partitions in why.items() for partition in partitions}
         async with open_store(str(tmp_path)) as store:
-            await store.put(LAYOUT.group, GroupDocument({"a": Member("1")}, leases, "put").to_json())
-            beat = Heartbeat("a", "1", "127.0.0.1:1", 42, 0.0, 0.0, 1, {"failing": trouble})
+            await store.put(LAYOUT.group, GroupDocument.of({"a": Member("1")}, leases, put_id="put").to_json())
+            beat = Heartbeat("a", "1", "127.0.0.1:1", 42, 0.0, 0.0, 1, HostReport(failing=trouble))
             await store.put(LAYOUT.host("a", "1"), beat.to_json())
 
     anyio.run(failing)

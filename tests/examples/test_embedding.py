@@ -37,7 +37,7 @@ async def test_a_service_processes_a_stream_in_its_lifespan(tmp_path: Path, monk
         assert (await client.get("/health")).status_code == 200
         statistics = (await client.get("/statistics")).json()
         assert statistics["processor"] == "Users"
-        assert [p["partition"] for p in statistics["supervisor"]["partitions"]] == ["0", "1"]
+        assert [p["partition"] for p in statistics["partitions"]] == ["0", "1"]
     assert list((tmp_path / "state" / "Users" / "output").rglob("*.parquet"))
 
 

@@ -154,7 +154,7 @@ class Node:
     async def _renew(self, group: Group) -> None:
         relied_until = group.valid_until()
         try:
-            await group.renew({"label": self.label})
+            await group.renew()
         except StoreError:
             await self.clock.sleep(1)
         if self.clock.monotonic() >= relied_until:  # it had fenced itself: look before running anything again

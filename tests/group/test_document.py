@@ -17,17 +17,17 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
 
 
 def test_the_document_names_the_latest_that_are_out_and_older_ones_while_their_heartbeat_is_there() -> None:
-    document = GroupDocument()
+    document = GroupDocument.of()
     for number in range(200):
-        document = document.followed_by({"a": Member(str(number))}, {}, "", listed={("a", "7"), ("a", "9")})
+        document = document.followed_by({"a": Member(str(number))}, {}, listed={("a", "7"), ("a", "9")})
     assert document.out == (("a", "7"), ("a", "9"), *(("a", str(number)) for number in range(199 - 64, 199)))
-    later = document.followed_by(document.members, {}, "", listed=())
+    later = document.followed_by(document.members, {}, listed=())
     assert later.out == document.out[2:], "and forgets them with the next write"
 
 
 def test_a_document_that_names_nobody_who_is_out_is_read() -> None:
     body = b'{"version":1,"put_id":"p","members":{},"leases":{},"unowned":{"0":3},"next":{}}'
-    assert GroupDocument.from_json("group.json", body) == GroupDocument({}, {"0": Lease(None, 3)}, "p")
+    assert GroupDocument.from_json("group.json", body) == GroupDocument.of({}, {"0": Lease(None, 3)}, put_id="p")
 
 
 def test_a_deleted_group_document_is_made_anew_and_epochs_go_on() -> None:
@@ -49,7 +49,7 @@ def test_a_deleted_group_document_is_made_anew_and_epochs_go_on() -> None:
 def test_a_document_that_is_not_ours_is_refused_with_its_name() -> None:
     async def main() -> None:
         site = PartitionInfo(1)
-        for body, said in ((b"[1]", "no group document"), (b'{"version": 9}', "version 9")):
+        for body, said in ((b"[1]", "is not a valid GroupDocument"), (b'{"version": 9}', "has format 9")):
             await site.truth.put(site.layout.group, body)
             with pytest.raises(CorruptObject, match=f"p/group.json: .*{said}"):
                 await site.document()
@@ -65,7 +65,7 @@ def test_the_document_of_ten_thousand_partitions_is_small_and_comes_back_as_it_w
     }
     leases["free"] = Lease(None, 4)
     out = tuple((f"host-{i}.some.where.internal", f"{i:016x}-60s") for i in range(64))
-    document = GroupDocument(members, leases, "host-1/x/y", out)
+    document = GroupDocument.of(members, leases, put_id="host-1/x/y", out=out)
     body = document.to_json()
     assert len(body) < 400_000
     assert GroupDocument.from_json("group.json", body) == document

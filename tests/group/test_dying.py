@@ -181,14 +181,14 @@ def test_a_host_never_writes_itself_out() -> None:
     async def main() -> None:
         site = PartitionInfo(2)
         group = site.group("a")
-        await group.renew({})
+        await group.renew()
         await group.look(site.partitions)
         await anyio.sleep(300)  # suspended, say
         assert group.fenced()
         view = await group.look(site.partitions)
         assert set(view.mine) == {"0000", "0001"}
         assert len(site.versions) == 1
-        await group.renew({})
+        await group.renew()
         assert not group.fenced()
 
     run(main())

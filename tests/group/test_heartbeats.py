@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from actorproc.errors import StoreUnavailable
 from actorproc.group.group import Group
-from actorproc.group.heartbeat import expiration_of, read_heartbeats
+from actorproc.group.heartbeat import HostReport, expiration_of, read_heartbeats
 from actorproc.storage.backend import Stored
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
@@ -32,7 +32,7 @@ def test_what_a_heartbeat_is_worth_counts_from_before_the_request() -> None:
         group = site.group("a")
         assert group.fenced()
         start = now()
-        await group.renew({})
+        await group.renew()
         assert now() - start == pytest.approx(5)
         assert group.valid_until() == pytest.approx(start + 0.8 * 60)
         await anyio.sleep(42)
@@ -50,7 +50,7 @@ def test_a_heartbeat_that_cannot_be_written_is_given_up_within_the_renew_interva
         site.backend.outage(100)
         start = now()
         with pytest.raises(StoreUnavailable, match="no heartbeat written within 13 s"):
-            await group.renew({})
+            await group.renew()
         assert now() - start <= 13
         assert group.fenced()
 
@@ -61,11 +61,11 @@ def test_a_heartbeat_says_who_it_is_and_differs_each_time() -> None:
     async def main() -> None:
         site = PartitionInfo(1)
         group = site.group("a")
-        await group.renew({"partitions": 3})
-        await group.renew({"partitions": 3})
+        await group.renew(HostReport(partitions=3))
+        await group.renew(HostReport(partitions=3))
         [(heartbeat, age)] = await read_heartbeats(site.reader(), site.layout)
         assert (heartbeat.host, heartbeat.incarnation, heartbeat.beat) == ("a", group.incarnation, 2)
-        assert heartbeat.statistics == {"partitions": 3}
+        assert heartbeat.report == HostReport(partitions=3)
         assert heartbeat.pid == os.getpid()
         assert 0 <= age < 1
         await anyio.sleep(10)
@@ -77,7 +77,7 @@ def test_a_heartbeat_says_who_it_is_and_differs_each_time() -> None:
                 "it hides no other"
             )
         (told,) = (entry for entry in logs if entry["event"] == "heartbeat.unreadable")
-        assert "x~1.json: is no heartbeat" in told["error"]
+        assert "x~1.json: is not a valid Heartbeat" in told["error"]
 
     run(main())
 
@@ -86,15 +86,15 @@ def test_a_heartbeat_of_an_earlier_incarnation_that_is_written_late_is_worth_not
     async def main() -> None:
         slow = Faults(latency=(5, 5), slow=0, lost_request=0, lost_reply=0, late_write=0, busy=0)
         group = PartitionInfo(1, faults=slow).group("a")
-        await group.renew({})
+        await group.renew()
         assert not group.fenced()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(group.renew, {})
+            tasks.start_soon(group.renew)
             await anyio.sleep(1)
             group.rejoin()
             assert group.fenced(), "no store has a heartbeat of this one"
         assert group.fenced()
-        await group.renew({})
+        await group.renew()
         assert not group.fenced()
 
     run(main())
@@ -110,10 +110,10 @@ def test_a_heartbeat_that_is_on_its_way_as_its_host_leaves_is_not_written_after_
         site, clock = PartitionInfo(1), VirtualClock("a")
         store = Store(Slow(clock=clock), clock=clock)
         group = Group(store, site.layout, "a", site.settings, clock=clock)
-        await group.renew({})
+        await group.renew()
         await group.look(site.partitions)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(group.renew, {})
+            tasks.start_soon(group.renew)
             await anyio.sleep(1)
             await group.leave()
         await anyio.sleep(30)
@@ -133,7 +133,7 @@ def test_a_heartbeat_that_goes_while_all_are_read_is_passed_over() -> None:
         site, clock = PartitionInfo(1), VirtualClock("a")
         store = Store(Goes(clock=clock), clock=clock)
         for host in ("gone", "here"):
-            await Group(store, site.layout, host, site.settings, clock=VirtualClock(host)).renew({})
+            await Group(store, site.layout, host, site.settings, clock=VirtualClock(host)).renew()
         assert [beat.host for beat, _ in await read_heartbeats(store, site.layout)] == ["here"]
 
     run(main())

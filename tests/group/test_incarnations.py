@@ -74,19 +74,19 @@ def test_a_host_that_saw_itself_written_out_does_not_push_its_successor_out_eith
     async def main() -> None:
         site = PartitionInfo(2)
         earlier, later = site.group("a"), site.group("a")
-        await earlier.renew({})
+        await earlier.renew()
         await earlier.look(site.partitions)
         other = site.group("b")
         for _ in range(10):
-            await other.renew({})
+            await other.renew()
             await other.look(site.partitions)
             await anyio.sleep(13)
-        await earlier.renew({})
+        await earlier.renew()
         with pytest.raises(RemovedFromGroup, match="took host a for dead"):
             await earlier.look(site.partitions)
         earlier.rejoin()
-        await earlier.renew({})
-        await later.renew({})
+        await earlier.renew()
+        await later.renew()
         await later.look(site.partitions)
         with pytest.raises(Fenced):
             await earlier.look(site.partitions)
@@ -98,18 +98,18 @@ def test_a_host_that_was_written_in_and_out_again_before_its_first_look_joins_as
     async def main() -> None:
         site = PartitionInfo(2)
         a, b = site.group("a"), site.group("b")
-        await a.renew({})
+        await a.renew()
         first = a.incarnation
         for _ in range(10):
-            await b.renew({})
+            await b.renew()
             await b.look(site.partitions)
             await anyio.sleep(13)
         assert ("a", first) in site.versions[-1].document.out
-        await a.renew({})
+        await a.renew()
         with pytest.raises(RemovedFromGroup):
             await a.look(site.partitions)
         a.rejoin()
-        await a.renew({})
+        await a.renew()
         await a.look(site.partitions)
         assert site.members == {"a", "b"}
         assert a.incarnation != first

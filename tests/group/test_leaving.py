@@ -21,14 +21,14 @@ def test_nothing_is_renewed_after_leaving_not_even_what_is_being_tried() -> None
     async def main() -> None:
         site = PartitionInfo(1)
         group = site.group("a")
-        await group.renew({})
+        await group.renew()
         await group.look(site.partitions)
         site.backend.outage(10)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(group.renew, {})
+            tasks.start_soon(group.renew)
             await anyio.sleep(0.1)
             tasks.start_soon(group.leave)
-        await group.renew({})
+        await group.renew()
         await anyio.sleep(30)
         assert site.members == set()
         [(heartbeat, _)] = await read_heartbeats(site.reader(), site.layout)  # the outage saved it from removal
@@ -100,9 +100,9 @@ def test_a_host_that_leaves_before_it_was_in_is_not_written_in_by_one_that_has_j
     async def main() -> None:
         site = PartitionInfo(4)
         stays, leaves = site.group("a"), site.group("b")
-        await stays.renew({})
+        await stays.renew()
         await stays.look(site.partitions)
-        await leaves.renew({})
+        await leaves.renew()
         listed = site.truth.list
 
         async def leave_once_listed(prefix: str, after: str = "", limit: int | None = None) -> Listing:
@@ -149,7 +149,7 @@ def test_a_newcomer_leaves_out_a_host_that_left_while_its_heartbeat_could_not_be
     async def main() -> None:
         site = PartitionInfo(4)
         a = site.group("a")
-        await a.renew({})
+        await a.renew()
         await a.look(site.partitions)
         removed = site.truth.delete
 
@@ -170,17 +170,17 @@ def test_a_host_that_leaves_removes_what_is_left_of_its_earlier_incarnations_too
     async def main() -> None:
         site = PartitionInfo(2)
         a, b = site.group("a"), site.group("b")
-        await a.renew({})
+        await a.renew()
         await a.look(site.partitions)
         for _ in range(10):
-            await b.renew({})
+            await b.renew()
             await b.look(site.partitions)
             await anyio.sleep(13)
-        await a.renew({})  # it was only paused
+        await a.renew()  # it was only paused
         with pytest.raises(RemovedFromGroup):
             await a.look(site.partitions)
         a.rejoin()
-        await a.renew({})
+        await a.renew()
         await a.look(site.partitions)
         assert sorted(await site.heartbeats()) == ["a", "a", "b"]
         await a.leave()

@@ -83,7 +83,7 @@ def test_a_retiring_host_may_hand_over_before_anybody_has_marked_its_leases() ->
         site = PartitionInfo(4)
         a, b = site.group("a"), site.group("b")
         for group in (a, b):
-            await group.renew({})
+            await group.renew()
         await a.look(site.partitions)
         assert site.of("a") == {"0000", "0002"}
         a.retire()
@@ -100,7 +100,7 @@ def test_leases_of_others_and_leases_that_shall_stay_are_not_handed_over() -> No
         site = PartitionInfo(4)
         a, b = site.group("a"), site.group("b")
         for group in (a, b):
-            await group.renew({})
+            await group.renew()
         await a.look(site.partitions)
         versions = len(site.versions)
         await a.hand_over(site.partitions)
@@ -151,10 +151,10 @@ def test_leases_do_not_move_before_the_membership_was_quiet_however_often_one_lo
     async def main() -> None:
         site = PartitionInfo(4)
         a, b = site.group("a"), site.group("b")
-        await a.renew({})
+        await a.renew()
         assert (await a.look(site.partitions)).look_again_in is None
         await anyio.sleep(20)
-        await b.renew({})
+        await b.renew()
         await b.look(site.partitions)
         joined = now()
         while now() - joined < 4.9:

@@ -43,13 +43,13 @@ async def test_the_number_of_partitions_is_decided_once(store: Store) -> None:
 
 
 async def test_a_log_is_not_made_among_processors_nor_inside_one(store: Store) -> None:
-    await store.put(ProcessorLayout("Delays").group, GroupDocument().to_json())
+    await store.put(ProcessorLayout("Delays").group, GroupDocument.of().to_json())
     with pytest.raises(UsageError, match=r"is a container, in which processors live \(Delays\)"):
         await create_log(store, 3)
     with pytest.raises(UsageError, match="in which processors live"):
         async with Producer(store, partitions=8):
             pass
-    await store.put("group.json", GroupDocument().to_json())
+    await store.put("group.json", GroupDocument.of().to_json())
     with pytest.raises(UsageError, match="is the folder of a processor"):
         await create_log(store, 3)
     await store.put("log.json", b'{"version":1,"partitions":3,"put_id":"x"}')

@@ -164,9 +164,8 @@ async def processed(whats: list[str], **settings: Any) -> tuple[int, int]:
     source.append("0", [orjson.dumps([number, what]) for number, what in enumerate(whats)])
     processor = Processor(Sorted, source=source, container=Store(MemoryStore()), host="a", **QUICK, **settings)
     await processor.run(until_end=True)
-    supervisor = processor.statistics().supervisor
-    assert supervisor is not None
-    return supervisor.done.rows, supervisor.done.dead_letters
+    supervisor = processor.statistics()
+    return supervisor.rows, supervisor.dead_letters
 
 
 async def test_a_tenth_of_bad_records_is_no_alarm_when_some_are_given_up_and_others_fail() -> None:

@@ -23,7 +23,6 @@ from actorproc.records import Batch
 from actorproc.rows.schema import output_schema, parse_schema
 from actorproc.runtime.budget import BufferTotal, ByteBudget
 from actorproc.runtime.clock import Clock
-from actorproc.sources.protocol import End
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
@@ -72,25 +71,23 @@ class World:
         self.source.append("0", [str(n).encode() for n in range(self.fed, self.fed + count)])
         self.fed += count
 
-    def actor(
-        self, epoch: int, end: End | None = None, reached: Callable[[str], None] = lambda _: None
-    ) -> PartitionActor:
+    def actor(self, epoch: int) -> PartitionActor:
         common = HostContext(
             "p", f"host-{epoch}", self.handler, output_schema(parse_schema(self.handler.output_schema)), self.source,
             self.store, self.layout, self.settings, self.clock(epoch), "earliest", None, None,
             self.budget, self.waiting, DeadLetterSummary(), HandlerThreads(1, self.clock(epoch)),
         )  # fmt: skip
-        return PartitionActor("0", epoch, common, end=end, reached=reached)
+        return PartitionActor("0", epoch, common)
 
     async def until_end(self, epoch: int) -> PartitionActor:
         """Run a new owner until everything there is now is committed, and drain it."""
-        done = anyio.Event()
-        actor = self.actor(epoch, await self.source.end("0"), lambda _: done.set())
+        actor = self.actor(epoch)
         with closing(actor):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(actor.run)
                 with anyio.fail_after(300):
-                    await done.wait()
+                    while actor.statistics.caught_up is None:
+                        await anyio.sleep(0.001)
                 actor.drain()
         return actor
 

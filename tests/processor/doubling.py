@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow.parquet as pq
 
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor
+from actorproc.partition.statistics import PartitionStatistics
 from actorproc.storage.store import Store
 from actorproc.testing.memory_source import MemorySource
 
@@ -47,6 +49,5 @@ async def rows(store: Store, name: str = "Double") -> list[int]:
     return sorted(found)
 
 
-def _partitions(processor: Processor) -> list[Any]:
-    supervisor = processor.statistics().supervisor
-    return [] if supervisor is None else supervisor.partitions
+def _partitions(processor: Processor) -> Sequence[PartitionStatistics]:
+    return processor.statistics().partitions

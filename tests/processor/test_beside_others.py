@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import anyio
@@ -10,7 +9,7 @@ import pytest
 
 from actorproc import Batch, Decision, PartitionContext, Processor, errors
 from actorproc.group.nudge import NoNudges
-from actorproc.host.partition_slot import HOPELESS
+from actorproc.host.partition_slot import FAILURES_FOR_GOOD
 from actorproc.output.checkpoint import Checkpoint
 from actorproc.records import Cursor
 from actorproc.sources.protocol import End, Start
@@ -103,7 +102,7 @@ def test_a_host_that_fails_a_while_and_gets_on_is_waited_for() -> None:
         failures: ClassVar[int] = 0
 
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
-            if type(self).failures <= HOPELESS:
+            if type(self).failures <= FAILURES_FOR_GOOD:
                 type(self).failures += 1
                 raise ValueError("away")
             await super().process(batch, ctx)
@@ -116,7 +115,7 @@ def test_a_host_that_fails_a_while_and_gets_on_is_waited_for() -> None:
         async with Processor(Outage, host="a", clock=VirtualClock("a"), **both):
             await anyio.sleep(1)
             await Processor(Double, host="b", clock=VirtualClock("b"), **both).run(until_end=True)
-        assert Outage.failures > HOPELESS
+        assert Outage.failures > FAILURES_FOR_GOOD
         assert await rows(store) == [2 * n for n in range(10)]
 
     run(main())
@@ -133,26 +132,6 @@ def test_at_most_once_a_batch_whose_host_has_died_is_not_waited_for() -> None:
             with anyio.fail_after(100):
                 await Processor(Double, host="b", clock=VirtualClock("b"), **both).run(until_end=True)
         assert await rows(store) == []
-
-    run(main())
-
-
-def test_a_partition_that_the_source_lists_no_more_is_given_up() -> None:
-    class Fewer(MemorySource):
-        looks = 0
-
-        async def partitions(self) -> Sequence[str]:
-            self.looks += 1
-            return ["0", "1"] if self.looks == 1 else ["0"]
-
-    async def main() -> None:
-        source = Fewer(2)
-        for partition in "01":
-            source.append(partition, [b"1"])
-        store, both = at_defaults(source)
-        with pytest.raises(errors.EndNotReached, match="partition 1: the source does not list it any more"):
-            await Processor(Double, clock=VirtualClock("a"), **both).run(until_end=True)
-        assert await rows(store) == [2]
 
     run(main())
 

@@ -23,9 +23,8 @@ async def test_embedded_it_runs_in_the_background_and_drains_when_the_block_ends
                 await anyio.sleep(0.01)
         statistics = processor.statistics()
         assert statistics.running
-        assert statistics.supervisor is not None
-        assert [p.partition for p in statistics.supervisor.partitions] == ["0", "1", "2", "3"]
-        assert sum(p.rows for p in statistics.supervisor.partitions) == 40
+        assert [p.partition for p in statistics.partitions] == ["0", "1", "2", "3"]
+        assert sum(p.rows for p in statistics.partitions) == 40
         assert statistics.store_requests["put_if_absent"] >= 4
     assert not processor.statistics().running
     assert (await store.list("Double/hosts/")).entries == []

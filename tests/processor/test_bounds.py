@@ -41,7 +41,7 @@ async def test_rows_that_wait_for_a_commit_are_bounded_over_all_partitions() -> 
     class Watched(Double):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             nonlocal most
-            statistics = processor.statistics().supervisor
+            statistics = processor.statistics()
             assert statistics is not None
             most = max(most, sum(p.records - p.rows for p in statistics.partitions))
             await super().process(batch, ctx)

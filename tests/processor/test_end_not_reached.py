@@ -12,7 +12,8 @@ import anyio
 import pytest
 
 from actorproc import Batch, Decision, PartitionContext, PartitionHandler, Processor, Producer, Record, errors
-from actorproc.host.partition_slot import HOPELESS
+from actorproc.host.partition_slot import FAILURES_FOR_GOOD
+from actorproc.host.run_until_end import LOCAL_POLL
 from actorproc.output.chain import read_cursor
 from actorproc.sources import LogSource
 from actorproc.sources.protocol import Chunk
@@ -36,7 +37,7 @@ async def test_until_end_says_which_partition_cannot_go_on_after_the_others_have
 
     store = Store(MemoryStore())
     processor = Processor(Stopping, name="Double", source=fed(), container=store, **QUICK)
-    says = rf"1 of 4 partitions has not reached the end it had .*\npartition 2: failed at least {HOPELESS} times.*on_error said stop: ValueError: poison"
+    says = rf"1 of 4 partitions has not reached the end it had .*\npartition 2: failed at least {FAILURES_FOR_GOOD} times.*on_error said stop: ValueError: poison"
     with anyio.fail_after(60), pytest.raises(errors.EndNotReached, match=says):
         await processor.run(until_end=True)
     assert await rows(store) == sorted(2 * n for n in range(10) for _ in range(3))
@@ -183,6 +184,7 @@ async def test_until_end_that_is_stopped_before_does_not_return_as_if_it_had_got
             await asking.wait()
             while sum(p.rows for p in _partitions(processor)) < 10:
                 await anyio.sleep(0.01)
+            await anyio.sleep(10 * LOCAL_POLL)
         processor.stop()
 
 

@@ -37,7 +37,7 @@ async def test_what_is_done_is_committed_although_the_source_waits_in_a_thread()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(processor.run)
             with anyio.fail_after(30):
-                while not (did := processor.statistics().supervisor) or did.done.records < 2:
+                while not (did := processor.statistics()) or did.records < 2:
                     await anyio.sleep(0.01)
                 processor.stop()
                 while await rows(store) != [2, 4]:
@@ -111,7 +111,7 @@ async def test_a_stop_does_not_wait_for_a_store_that_hangs() -> None:
         processor = Processor(Watched, source=fed(), container=store, host="a", name="Double", **settings)
         tasks.start_soon(processor.run)
         with anyio.fail_after(60):
-            while not (s := processor.statistics().supervisor) or len(s.partitions) < 4:
+            while not (s := processor.statistics()) or len(s.partitions) < 4:
                 await anyio.sleep(0.01)
         await anyio.sleep(0.05)
         backend.hangs = True

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from actorproc import Batch, Decision, PartitionContext, Processor
-from actorproc.host.partition_slot import HOPELESS
+from actorproc.host.partition_slot import FAILURES_FOR_GOOD
 from actorproc.sources.protocol import Chunk, Start
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
@@ -80,7 +80,7 @@ async def test_until_end_from_the_latest_record_on_is_there_although_the_source_
 async def test_until_end_has_patience_with_a_partition_that_gets_on_between_its_failures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("actorproc.host.run_until_end.END_POLL", 0.001)  # it looks between any two failures
+    monkeypatch.setattr("actorproc.host.run_until_end.LOCAL_POLL", 0.001)  # it looks between any two failures
 
     class Stumbling(Double):
         failures: ClassVar[int] = 0
@@ -98,11 +98,11 @@ async def test_until_end_has_patience_with_a_partition_that_gets_on_between_its_
 
     store = Store(MemoryStore())
     with anyio.fail_after(60):
-        await Processor(Stumbling, name="Double", source=fed(1, HOPELESS + 2), container=store, **QUICK).run(
+        await Processor(Stumbling, name="Double", source=fed(1, FAILURES_FOR_GOOD + 2), container=store, **QUICK).run(
             until_end=True
         )
-    assert Stumbling.failures == HOPELESS + 1
-    assert await rows(store) == list(range(HOPELESS + 2))
+    assert Stumbling.failures == FAILURES_FOR_GOOD + 1
+    assert await rows(store) == list(range(FAILURES_FOR_GOOD + 2))
 
 
 async def test_until_end_of_an_empty_stream_returns() -> None:

@@ -113,7 +113,7 @@ def test_every_event_names_processor_host_partition_and_epoch() -> None:
             tasks.start_soon(partial(host("a").run, until_end=True))
             await anyio.sleep(10)
             async with host("b") as b:
-                while (seen := b.statistics().supervisor) is None or not seen.partitions:
+                while (seen := b.statistics()) is None or not seen.partitions:
                     await anyio.sleep(1)
                 Troubled.go_on.set()
                 await anyio.sleep(60)

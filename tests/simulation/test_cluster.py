@@ -305,7 +305,7 @@ def test_a_host_that_renews_again_starts_no_lease_it_lost(seed: int) -> None:
         await cluster.run_for(60)
 
         def fenced() -> bool:
-            supervisor = a.processor.statistics().supervisor if a.processor else None
+            supervisor = a.processor.statistics() if a.processor else None
             return supervisor is not None and supervisor.fenced
 
         def interfere(verb: str, key: str) -> str | None:

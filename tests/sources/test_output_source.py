@@ -540,7 +540,7 @@ def test_a_source_is_opened_by_text_path_or_store(source: Callable[[Any], LogSou
 
 async def test_an_unknown_upstream_is_refused_with_the_known_ones(store: Store) -> None:
     for name in ("Big", "Orders"):
-        await store.put(ProcessorLayout(name).group, GroupDocument().to_json())
+        await store.put(ProcessorLayout(name).group, GroupDocument.of().to_json())
     with pytest.raises(
         UsageError, match=r"no processor 'Order' at memory://.*: there are: Big, Orders. Check the name"
     ):

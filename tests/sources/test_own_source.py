@@ -199,7 +199,7 @@ async def test_a_source_without_partitions_is_warned_of_once(until_end: bool) ->
             await processor.run(until_end=True)
         else:
             async with processor:
-                while (did := processor.statistics().supervisor) is None or not did.members:
+                while (did := processor.statistics()) is None or not did.members:
                     await anyio.sleep(0.01)
                 await anyio.sleep(0.5)  # looks at the group: one each 0.2 s
                 source.add_partition("0")

@@ -41,7 +41,7 @@ class GroupChecks:
         paused_since: Callable[[str, float], bool],
         broken: Report,
     ) -> None:
-        self.document = GroupDocument()
+        self.document = GroupDocument.of()
         self.seen: Counter[str] = Counter()
         self._expire = expire
         self._running_since = running_since

@@ -1,0 +1,85 @@
+"""Checks of the arguments of `Processor`, before anything is touched."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import socket
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from itertools import count
+from typing import Any
+
+from actorproc.config.settings import Settings
+from actorproc.errors import UsageError
+from actorproc.handler.base import PartitionHandler
+from actorproc.handler.checks import is_ready_made
+from actorproc.sources import LogSource, OutputSource
+from actorproc.sources.protocol import Source
+from actorproc.storage.store import Store
+from actorproc.stores import OUTPUT_SCHEME, overlap
+
+_default_hosts = count(1)
+_FOR_TESTS = {"keywords", "clock", "nudges"}  # parameters that are never suggested
+
+
+def default_host() -> str:
+    """This machine's name and the process id, and a number from the second call in this process on.
+
+    So two processes on one machine are two hosts, as are two processors in one process.
+    """
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).strip("-._") or "host"
+    number = next(_default_hosts)
+    return f"{name}-{os.getpid()}" if number == 1 else f"{name}-{os.getpid()}-{number}"
+
+
+def check_types(*, name: object, host: object, container: object, settings: object) -> None:
+    """Raises UsageError: names the argument, its value and the types that are allowed."""
+    for argument, value in (("name", name), ("host", host)):
+        if not isinstance(value, str | None):
+            raise UsageError(f"{argument} = {value!r}: a text, or None for the default")
+    if not isinstance(container, str | os.PathLike | Store):
+        raise UsageError(
+            f"container = {container!r}: the URL of a store as text, such as 's3://bucket/state', a folder, or an opened Store"
+        )
+    if not isinstance(settings, Settings | None):
+        raise UsageError(
+            f"settings = {settings!r:.80}: Settings(...), or none, and each as a keyword: commit_interval='1s'"
+        )
+
+
+def check_keywords(keywords: Mapping[str, object], callee: Callable[..., Any]) -> None:
+    """Raises UsageError: a keyword is a misspelt parameter of `callee`, not a setting."""
+    parameters = inspect.signature(callee).parameters.keys() - _FOR_TESTS
+    for keyword, value in keywords.items():
+        near = get_close_matches(keyword, [*parameters, *Settings.model_fields], n=1)
+        if parameters.intersection(near):
+            raise UsageError(f"{keyword} = {value!r}: Processor has no such argument; did you mean {near[0]}?")
+
+
+def check_auto_commit(handler: type[PartitionHandler], settings: Settings) -> None:
+    """Raises UsageError: nobody would ever commit."""
+    if not settings.auto_commit and is_ready_made(handler):
+        raise UsageError(
+            f"auto_commit = false cannot go with {handler.__name__}: with it only the handler commits, by ctx.commit() in its "
+            "process, and this one's is ready-made and never does. Leave it on, or write a PartitionHandler"
+        )
+
+
+def check_places(name: str, source: Source, store: Store, settings: Settings) -> None:
+    """Raises UsageError: the processor would read its own output, or its own files would mix with those of its source."""
+    if str(source) == OutputSource(store, name, settings=settings, clock=store.clock).url:
+        raise UsageError(f"{name} would read its own output, for ever: give it another name or container")
+    if not isinstance(source, (LogSource, OutputSource)):
+        return
+    if store.url == source.url != "memory://":  # memory stores without a name are separate
+        raise UsageError(
+            f"source and container are the same place, {source.url}: the container must be another one than the log"
+        )
+    own, read = f"{store.url.rstrip('/')}/{name}", source.url.removeprefix(OUTPUT_SCHEME)
+    if overlap(own, read):
+        raise UsageError(
+            f"{name} would keep what it owns at {own}, and the source is at {read}: neither may be, or lie in, the "
+            "other. Give another container"
+        )

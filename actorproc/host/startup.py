@@ -1,0 +1,95 @@
+"""Opens and checks what a host needs before it joins its group: container, source, and the handler's `shared`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pyarrow as pa
+
+from actorproc.errors import HandlerError, SourceError, StoreError, UsageError
+from actorproc.handler.base import PartitionHandler
+from actorproc.output.schema import agree_on_schema
+from actorproc.output.source_identity import agree_on_source
+from actorproc.runtime.logger import warn_while_slow
+from actorproc.runtime.tasks import first_cause
+from actorproc.runtime.user_code import user_code
+from actorproc.sources import source_kind
+from actorproc.sources.protocol import Source, Start
+from actorproc.storage.locations import log_in_the_way, wrong_container
+from actorproc.storage.names import ProcessorLayout
+from actorproc.storage.probe import ensure_safe
+from actorproc.storage.store import Store
+
+
+async def check_container(store: Store, name: str) -> None:
+    """Raises UsageError: processor `name` cannot live in this container."""
+    wrong = await wrong_container(store) or await log_in_the_way(store, name)
+    if wrong is not None:
+        raise UsageError(wrong)
+
+
+@asynccontextmanager
+async def opened(source: Source, start: Start, log: Any) -> AsyncIterator[None]:
+    """Open the source, and close it at the end. A `start` that it does not have is refused here, not in each partition.
+
+    Raises:
+        UsageError: the source has no such start.
+        SourceError: it cannot be opened.
+    """
+    with warn_while_slow(log, "open() of the source"):
+        await source.open()
+    try:
+        if start != "earliest":
+            with warn_while_slow(log, "start() of the source"), suppress(SourceError, StoreError):  # may be over soon
+                for partition in list(await source.partitions())[:1]:
+                    await source.start(partition, start)
+        yield
+    finally:
+        with warn_while_slow(log, "close() of the source"):
+            await source.close()
+
+
+async def prepare_container(store: Store, layout: ProcessorLayout, source: Source, schema: pa.Schema, log: Any) -> None:
+    """Probe the store, and agree with what earlier runs have stored on source and schema.
+
+    Raises:
+        UsageError: source or schema do not go with what is stored.
+        StoreError: the store cannot be used, or is not safe.
+    """
+    await ensure_safe(store, layout.probe)
+    await agree_on_source(store, layout, source.identity, str(source), source_kind(source))
+    if added := await agree_on_schema(store, layout, schema):
+        log.warning("processor.columns_added", columns=added, why="for good: every later handler must declare them")
+
+
+@asynccontextmanager
+async def shared_value(handler: type[PartitionHandler], options: Any) -> AsyncIterator[Any]:
+    """Enter the handler's `shared`. Errors that pass through it stay as they are.
+
+    Raises:
+        HandlerError: `shared` itself failed, at its beginning or its end.
+    """
+    name = f"{handler.__name__}.shared"
+    with user_code(name, HandlerError, application_task=True):
+        shared = handler.shared(options)
+        value = await shared.__aenter__()
+    try:
+        yield value
+    except BaseException as error:
+        try:
+            with user_code(name, HandlerError, application_task=True):
+                if await shared.__aexit__(type(error), error, error.__traceback__):
+                    return
+        except HandlerError as failure:
+            if failure.__cause__ is None or _cause(failure.__cause__) is not _cause(error):
+                raise
+        raise
+    with user_code(name, HandlerError, application_task=True):
+        await shared.__aexit__(None, None, None)
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Behind groups: a task group in a handler's `shared` wraps what passes it."""
+    return first_cause(error) if isinstance(error, Exception) else error

@@ -1,0 +1,42 @@
+"""`Statistics`: a snapshot of one processor on one host, as `Processor.statistics()` returns it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from actorproc.partition.statistics import PartitionStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """A snapshot of one processor on one host. After it has stopped: as it was at the end."""
+
+    processor: str
+    host: str
+    running: bool = False
+    incarnation: str | None = None
+    """Another one after each start, and after each time the host was taken for dead; None before the first start."""
+    fenced: bool = False
+    """No heartbeat was written in time, so nothing runs until one is."""
+    members: tuple[str, ...] = ()
+    """Hosts of the group, as this one saw it last."""
+    error: str | None = None
+    """Why the latest look at the group, or at the source for its partitions, failed. Partitions that run go on."""
+    records: int = 0
+    """Processed since this host started, by partitions that have moved away, too. A record that is processed again counts again."""
+    rows: int = 0
+    """Committed since this host started, as are `dead_letters` and `skipped`."""
+    dead_letters: int = 0
+    skipped: int = 0
+    partitions: tuple[PartitionStatistics, ...] = ()
+    """Partitions that run on this host, by name."""
+    store_requests: dict[str, int] = field(default_factory=dict)
+    """Requests to the container's store, by verb."""
+    read_ahead_bytes: int = 0
+    """Bytes that were read and not processed yet."""
+
+    @property
+    def lag(self) -> int | None:
+        """Sum of the partitions' lags that are known; None if none is."""
+        known = [partition.lag for partition in self.partitions if partition.lag is not None]
+        return sum(known) if known else None
