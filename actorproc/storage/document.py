@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from collections.abc import Callable
+from contextlib import suppress
+from typing import ClassVar, Generic, Self, TypeVar
 
 import msgspec
-import orjson
 from msgspec.structs import replace
 
 from actorproc.errors import RESTORE, CorruptObject
@@ -130,8 +129,6 @@ class SharedDocument(Generic[D]):
         self._tag = stored.tag if stored else None
 
 
-VERSION = 1
-
 _MOST_DIGITS = 1_000  # Python refuses to convert more than some thousands
 
 MOST_NUMBER = 2**63 - 1
@@ -144,27 +141,3 @@ def whole_number(text: str) -> int | None:
         return None
     number = int(text)
     return number if number <= MOST_NUMBER else None
-
-
-def to_document(fields: Mapping[str, Any]) -> bytes:
-    """The document with `fields`, its keys in order so that people find them."""
-    return orjson.dumps({"version": VERSION, **fields}, option=orjson.OPT_SORT_KEYS)
-
-
-@contextmanager
-def document(key: str, body: bytes | str, what: str) -> Iterator[dict[str, Any]]:
-    """The fields of the document in `body`, read from `key`. What they give rise to in the block is their fault:
-
-    Raises:
-        CorruptObject: it is no `what`, or of a newer version.
-    """
-    try:
-        fields: dict[str, Any] = orjson.loads(body)
-        version = fields.pop("version")
-        if version != VERSION:
-            raise CorruptObject(key, f"has version {version!r}, this actorproc knows {VERSION}: update it here")
-        yield fields
-    except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:  # OSError: of a codec
-        raise CorruptObject(
-            key, f"is no {what} ({error!r}). It is written whole or not at all: look who changed it, and {RESTORE}"
-        ) from None
