@@ -146,7 +146,8 @@ async def test_an_output_file_with_invalid_text_is_named(run: Run, state: Path, 
     footer = {"actorproc.commit": file.metadata.metadata[b"actorproc.commit"].decode()}
     none = pa.array([b"\xff"] * len(table), pa.binary()).view(pa.string())
     path.write_bytes(write_parquet(table.set_column(0, table.field(0), none), footer))
-    result = await anyio.to_thread.run_sync(run, "output", "--name", "Delays", "--container", tmp_path / "state")
+    command = ["output", "--name", "Delays", "--container", tmp_path / "state", "--all"]
+    result = await anyio.to_thread.run_sync(run, *command)
     assert result.exit_code == 1
     assert f"{key}: cannot be read" in result.stderr
     assert "Traceback" not in result.output
