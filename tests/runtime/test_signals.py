@@ -97,4 +97,4 @@ def test_signals_are_refused_outside_the_main_thread() -> None:
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    assert "only Python's main thread hears signals" in found[0]
+    assert "works in Python's main thread only" in found[0]
