@@ -46,8 +46,8 @@ __all__ = ["Processor", "Statistics", "default_host"]
 log = get_logger(__name__)
 
 _CANCELLED = (
-    "the task that ran it was cancelled, so nothing was drained: what is not committed is processed again, elsewhere once the leases "
-    "have expired. stop() drains, and so does run(signals=True) on SIGTERM and Ctrl-C"
+    "the task that ran it was cancelled, so nothing was drained: what is not committed is processed again, elsewhere "
+    "once the leases have expired. stop() drains, and so does run(signals=True) on SIGTERM and Ctrl-C"
 )
 
 
@@ -57,7 +57,7 @@ class Processor:
     Args:
         handler: the delegate; one instance is made for each partition.
         source: URL (or folder) of a built-in log, URL of another processor's output, or a `Source`.
-        container: URL (or folder) of the store under which the processor keeps everything it owns, or an opened `Store`.
+        container: URL (or folder) of the store in which the processor keeps everything it owns, or an opened `Store`.
         name: of the processor, the same on all hosts; default: the handler's name.
         host: name of this host, unique; default: `default_host()`. A second one of the same name replaces the first.
         start: where to begin without a checkpoint: 'earliest', 'latest', or a time with its zone.
@@ -132,12 +132,12 @@ class Processor:
         Args:
             until_end: return when every partition has reached the end it had at the start, and all of it is committed.
             signals: SIGTERM and SIGINT drain and stop; a second one aborts. Only in the main thread.
-            draining, aborting: called at the first and the second signal, from the signal handler: an event loop that hangs does
-                not hear of it.
+            draining, aborting: called at the first and the second signal, by the signal handler itself, so that it also
+                works while the event loop hangs.
 
         Raises:
-            EndNotReached: `until_end`, and it was stopped before; or the partitions that are left have failed repeatedly
-                with nothing committed in between, or by a mistake in the handler itself (HandlerMisuse).
+            EndNotReached: `until_end`, and it was stopped before; or the partitions that are left have failed again and
+                again with nothing committed in between, or by a mistake in the handler itself (HandlerMisuse).
             Aborted: a second signal came.
             Fenced: another host of the same name has taken over.
             StoreError: the store cannot be used.
@@ -205,7 +205,7 @@ class Processor:
                 await ended.wait()
 
     def stop(self) -> None:
-        """Ask it to drain, commit and hand the leases over; `run` then returns. Before `run`: takes effect as it starts."""
+        """Drain, commit and hand the leases over; `run` then returns. Called before `run`, it takes effect there."""
         self._stop_requested = True
         if self._supervisor is not None:
             self._supervisor.stop()
@@ -252,7 +252,8 @@ class Processor:
             processor=self.name, host=self.host, handler=self.handler, schema=output_schema(self.schema),
             source=self._source, store=self._store, layout=self.layout, settings=settings, clock=clock,
             start=self.start, options=self.options, shared=shared,
-            budget=ByteBudget(settings.read_ahead_bytes), held=BufferTotal(settings.uncommitted_bytes), news=DeadLetterSummary(),
+            budget=ByteBudget(settings.read_ahead_bytes), held=BufferTotal(settings.uncommitted_bytes),
+            news=DeadLetterSummary(),
             threads=HandlerThreads(settings.handler_threads, clock, settings.max_process_time),
         )  # fmt: skip
 

@@ -46,7 +46,7 @@ class MemberStatus:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """A partition: its lease, what is committed, and the source's end. Times: seconds since 1970, by the hosts' clocks."""
+    """Lease and progress of a partition, and the end of its source. Times: seconds since 1970, by the hosts' clocks."""
 
     partition: str
     owner: str | None

@@ -69,7 +69,8 @@ def load_source(spec: str) -> str | Source:
     if not isinstance(made, Source):
         kind = type(made)
         raise HandlerDefinitionError(
-            f"source {spec!r} is of class {kind.__module__}.{kind.__qualname__}; it must be, or make, an actorproc.Source"
+            f"source {spec!r} is of class {kind.__module__}.{kind.__qualname__}; "
+            "it must be, or make, an actorproc.Source"
         )
     return made
 
@@ -100,7 +101,8 @@ def _load(what: str, spec: str, kind: type) -> object:
     for attribute in path.split("."):
         if not hasattr(found, attribute):
             raise HandlerDefinitionError(
-                f"{name}{_elsewhere(imported)} has no {path!r}{_suggestion(found, attribute, kind)}{_shadow(name, imported)}"
+                f"{name}{_elsewhere(imported)} has no {path!r}{_suggestion(found, attribute, kind)}"
+                f"{_shadow(name, imported)}"
             )
         found = getattr(found, attribute)
     return found

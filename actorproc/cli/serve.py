@@ -144,7 +144,7 @@ def _conclude(statistics: Statistics, seconds: float, look: Sequence[str], *, un
     conclude("\n".join(lines))
     if until_end and did.dead_letters and not did.rows and did.dead_letters >= did.records:
         typer.secho(
-            f"warning: every record that {host} handled became a dead letter, and no row was committed: does the handler fit "
-            "the source?",
+            f"warning: every record that {host} handled became a dead letter, and no row was committed: "
+            "does the handler fit the source?",
             err=True, fg=typer.colors.YELLOW,
         )  # fmt: skip

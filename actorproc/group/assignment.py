@@ -1,4 +1,4 @@
-"""Who runs which partition: a pure function from members and leases to what should change, with a reason for each move."""
+"""Assignment of partitions to hosts: a pure function from members and leases to a plan, with a reason for each move."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Lease(NamedTuple):
-    """The right to run a partition. `epoch` grows with each change of owner; `next`: the owner shall hand it over to."""
+    """The right to run a partition. `epoch` grows with each change of owner; `next` is the host to hand it over to."""
 
     owner: str | None
     epoch: int

@@ -262,9 +262,10 @@ class Group:
             self._joined = self._was_in = True
         elif self._was_in and member.incarnation not in self._heartbeat.past:
             raise Fenced(
-                f"{self._layout.group}: another host named {self.host!r} has joined and replaced this one, which stops; "
-                "its partitions go on there. If something starts this one again, it will replace the other in turn, and so on: give "
-                "each process a host name of its own, or none (then it is the machine's name and the process id)"
+                f"{self._layout.group}: another host named {self.host!r} has joined and replaced this one, which "
+                "stops; its partitions go on there. If something starts this one again, it will replace the other in "
+                "turn, and so on: give each process a host name of its own, or none (then it is the machine's name and "
+                "the process id)"
             )
 
     def _is_in(self) -> bool:

@@ -20,8 +20,9 @@ from actorproc.storage.store import Store
 log = get_logger(__name__)
 
 Incarnation = tuple[str, str]
-"""A host, and one of its lives: a nonce and the expiration in seconds, such as `1f0c...-60s`. The expiration is in the name,
-and so in every listing, because hosts may be configured differently."""
+"""A host, and one of its lives: a nonce and the expiration in seconds, such as `1f0c...-60s`.
+
+The expiration is in the name, and so in every listing, because hosts may be configured differently."""
 
 TRUST = 0.8
 """Share of the expiration for which a host relies on its own heartbeat: the rest is for clocks that run unevenly."""

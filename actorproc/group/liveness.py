@@ -1,4 +1,4 @@
-"""Who is alive: judged from listings of heartbeats, by this host's own clock; the clocks of hosts are never compared."""
+"""Liveness of hosts, from listings of heartbeats and this host's own clock. Clocks of hosts are never compared."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class LivenessTracker:
             if who is None:
                 continue
             old = before.get(who)
-            # The time as well: tags may go by content, and an earlier heartbeat may land a second time, after later ones.
+            # The time as well: tags may go by content, and an earlier heartbeat may land again after later ones.
             if old is None or (old.tag, old.modified) != (entry.tag, entry.modified):
                 self._seen[who] = _Seen(entry.tag, answered, age, entry.modified, old is not None)
             else:

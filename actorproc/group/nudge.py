@@ -114,7 +114,7 @@ class UdpNudges(Nudges):
 
 
 class _Receiver(asyncio.DatagramProtocol):
-    """Calls back for each datagram that is ours; those that come too fast share one call, which is late but not lost."""
+    """Calls back for each datagram of ours. Those that come too fast share one call, which is late but not lost."""
 
     def __init__(self, expected: bytes, on_nudge: Callable[[], None]) -> None:
         self._expected = expected

@@ -41,7 +41,8 @@ def check_types(*, name: object, host: object, container: object, settings: obje
             raise UsageError(f"{argument} = {value!r}: a text, or None for the default")
     if not isinstance(container, str | os.PathLike | Store):
         raise UsageError(
-            f"container = {container!r}: the URL of a store as text, such as 's3://bucket/state', a folder, or an opened Store"
+            f"container = {container!r}: the URL of a store as text, such as 's3://bucket/state', a folder, "
+            "or an opened Store"
         )
     if not isinstance(settings, Settings | None):
         raise UsageError(
@@ -62,13 +63,13 @@ def check_auto_commit(handler: type[PartitionHandler], settings: Settings) -> No
     """Raises UsageError: nobody would ever commit."""
     if not settings.auto_commit and is_ready_made(handler):
         raise UsageError(
-            f"auto_commit = false cannot go with {handler.__name__}: with it only the handler commits, by ctx.commit() in its "
-            "process, and this one's is ready-made and never does. Leave it on, or write a PartitionHandler"
+            f"auto_commit = false cannot go with {handler.__name__}: with it only the handler commits, by ctx.commit() "
+            "in its process, and this one's is ready-made and never does. Leave it on, or write a PartitionHandler"
         )
 
 
 def check_places(name: str, source: Source, store: Store, settings: Settings) -> None:
-    """Raises UsageError: the processor would read its own output, or its own files would mix with those of its source."""
+    """Raises UsageError: the processor would read its own output, or mix its files with those of its source."""
     if str(source) == OutputSource(store, name, settings=settings, clock=store.clock).url:
         raise UsageError(f"{name} would read its own output, for ever: give it another name or container")
     if not isinstance(source, (LogSource, OutputSource)):

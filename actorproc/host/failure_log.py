@@ -38,8 +38,9 @@ class FailureLog:
         same.partitions.add(slot.partition)
         if times := same.repeats.due(text, self._clock.monotonic()):
             self._log.error(
-                "partition.failed", partition=slot.partition, epoch=slot.epoch, times=times, partitions=len(same.partitions),
-                again_in=round(delay, 3), error=text, exc_info=_traceback(error) if same.is_new else None,
+                "partition.failed", partition=slot.partition, epoch=slot.epoch, times=times,
+                partitions=len(same.partitions), again_in=round(delay, 3), error=text,
+                exc_info=_traceback(error) if same.is_new else None,
             )  # fmt: skip
             same.is_new = False
             same.partitions.clear()

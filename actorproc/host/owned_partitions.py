@@ -42,7 +42,7 @@ class Wake(Enum):
 
 
 class RaiseEpoch(NamedTuple):
-    """The checkpoint of an own partition has an `epoch` beyond that of its lease: the group has forgotten its epochs."""
+    """The checkpoint of an own partition has a higher `epoch` than its lease: the group has forgotten its epochs."""
 
     partition: str
     epoch: int

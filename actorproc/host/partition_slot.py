@@ -88,8 +88,10 @@ class PartitionSlot:
         return f"{how}: {self.error}"
 
     def failed_for_good(self) -> str | None:
-        """Why a run until the end gives it up: it failed `FAILURES_FOR_GOOD` times in a row, or by a mistake in the handler,
-        and has committed nothing since. It is restarted all the same."""
+        """Why a run until the end gives it up; it is restarted all the same.
+
+        It failed `FAILURES_FOR_GOOD` times in a row, or by a mistake in the handler, and has committed nothing since.
+        """
         if self.actor is not None and self.actor.statistics.committed.sequence > self._committed:
             return None
         if self._is_misuse:

@@ -81,8 +81,8 @@ class RunUntilEnd:
     async def watch(self, supervisor: Supervisor) -> None:
         """Stop `supervisor` once every partition has passed its end, or all that are left have failed for good.
 
-        If all that are left on this host have failed for good, it does not wait for the other hosts, which may be waiting for
-        this one: they get its leases, and try those partitions once more.
+        If all that are left on this host have failed for good, it does not wait for the other hosts, which may be
+        waiting for this one: they get its leases, and try those partitions once more.
         """
         self._supervisor = supervisor
         store_poll_at = self._clock.monotonic()
@@ -153,13 +153,15 @@ class RunUntilEnd:
         if not await self._is_short(partition, cursor, newest):
             return None
         return SourceError(
-            f"the source has nothing more of partition {partition} after sequence {cursor.sequence}, and at the start of "
-            f"this run its newest record was {newest}: the records in between are gone, or cannot be read"
+            f"the source has nothing more of partition {partition} after sequence {cursor.sequence}, and at the start "
+            f"of this run its newest record was {newest}: the records in between are gone, or cannot be read"
         )
 
     async def _is_short(self, partition: str, cursor: Cursor, newest: int) -> bool:
-        """Whether the source still has records after `cursor`, up to sequence `newest`. False if positions and sequences
-        of the source cannot be compared."""
+        """Whether the source still has records after `cursor`, up to sequence `newest`.
+
+        False if positions and sequences of the source cannot be compared.
+        """
         before = self._source.sequence_before(partition, cursor.position)
         upto = max(cursor.sequence, -1 if before is None else before)
         if upto >= newest:
@@ -209,13 +211,13 @@ class RunUntilEnd:
         if now.sequence is None or cursor.sequence <= now.sequence:  # it has grown
             return True
         self._lost[partition] = (
-            f"its newest record is {now.sequence}, and this processor has read up to {cursor.sequence}: records are gone, or "
-            "the stream was made anew"
+            f"its newest record is {now.sequence}, and this processor has read up to {cursor.sequence}: records "
+            "are gone, or the stream was made anew"
         )
         return False
 
     async def _later_end(self, partition: str) -> End:
-        """A later end of a partition that was empty at the start, whose positions cannot be compared with that of an empty one.
+        """A later end of a partition that was empty at the start: positions cannot be compared with an empty one's.
 
         Taken once, as soon as there is a record: a stream that grows would be followed for ever.
         """
@@ -238,7 +240,7 @@ class RunUntilEnd:
         self._remotely_failed = await self._failed_elsewhere(elsewhere) if elsewhere else {}
 
     async def _failed_elsewhere(self, partitions: set[str]) -> dict[str, str]:
-        """Partitions that their owners have reported as failed for good in three heartbeats: they live, and have not got on."""
+        """Partition -> error, where its owner lives and has reported it as failed for good in three heartbeats."""
         try:
             group = await read_group(self._store, self._layout) or GroupDocument.of()
             heartbeats = [heartbeat for heartbeat, _ in await read_heartbeats(self._store, self._layout)]

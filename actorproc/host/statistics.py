@@ -23,7 +23,7 @@ class Statistics:
     error: str | None = None
     """Why the latest look at the group, or at the source for its partitions, failed. Partitions that run go on."""
     records: int = 0
-    """Processed since this host started, by partitions that have moved away, too. A record that is processed again counts again."""
+    """Processed since this host started, with partitions that moved away. Processed again, a record counts again."""
     rows: int = 0
     """Committed since this host started, as are `dead_letters` and `skipped`."""
     dead_letters: int = 0

@@ -46,8 +46,8 @@ LEAVING_TIME = 5.0
 """Seconds that a stopping host takes for the group, beyond the time in which its partitions drain."""
 
 _NO_PARTITIONS = (
-    "nothing is processed until the source lists some, for which it is asked again each partition_refresh_interval: check that "
-    "it is the right source, and that it may be read"
+    "nothing is processed until the source lists some, for which it is asked again each partition_refresh_interval: "
+    "check that it is the right source, and that it may be read"
 )
 
 _GROUP_UNUSABLE = (StoreError, CorruptObject)
@@ -120,8 +120,8 @@ class Supervisor(Actor[Wake | RaiseEpoch]):
                 tasks.cancel_scope.cancel()
         if not self._has_left:  # a task that ends cancelled ends its group without an error
             raise ActorprocError(
-                "this host has ended without being asked to: one of its tasks was cancelled, by code that runs beside it, such as a "
-                "handler that cancels tasks not its own"
+                "this host has ended without being asked to: one of its tasks was cancelled, by code that runs beside "
+                "it, such as a handler that cancels tasks not its own"
             )
 
     async def _join(self) -> None:
@@ -232,7 +232,7 @@ class Supervisor(Actor[Wake | RaiseEpoch]):
             locate(error, self._context.store.url)
             self._group_is_broken = isinstance(error, CorruptObject | StoreRefused)
             if self._group_is_broken and not self._members:
-                raise  # nothing runs here yet; what does goes on until somebody mends the document, or renews the credentials
+                raise  # nothing runs here yet; later, partitions go on until somebody mends the document
             if self._look_failed(str(error)) and isinstance(error, StoreRefused):
                 raise
             return self._clock.jitter(self._settings.lease_acquire_interval / 4)
@@ -296,7 +296,7 @@ class Supervisor(Actor[Wake | RaiseEpoch]):
             self.nudge()  # the next look starts them again
 
     async def _raise_epoch(self, message: RaiseEpoch) -> None:
-        """If the lease is ours all the same, the group has forgotten its epochs: raise that of the lease, and start again."""
+        """If this host still has the lease, the group has forgotten its epochs: raise the epoch, and start again."""
         partition, epoch = message
         try:
             await self._group.raise_epoch(partition, epoch)
