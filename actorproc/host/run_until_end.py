@@ -20,12 +20,13 @@ from actorproc.storage.store import Store
 
 _UNREADABLE = (CorruptObject, SourceError, StoreError)
 
-LOCAL_POLL = 0.05
-"""Seconds between two looks at the partitions of this host, which cost no request."""
+LOCAL_POLL = 0.01
+"""Seconds between two looks at the partitions of this host, at least. A look costs no request."""
 
 STORE_POLL = 0.5
 """Seconds between two looks at the checkpoints of other hosts' partitions, at least."""
 
+_LOCAL_POLL_EACH = 0.0002  # seconds for each of them: a look takes some microseconds per partition
 _STORE_POLL_EACH = 0.01  # seconds for each of them: about a hundred requests a second, however many there are
 _NAMED = 5  # reasons that the error message lists
 
@@ -103,7 +104,8 @@ class RunUntilEnd:
             self._failed = remotely | failed_here
             if (here and here <= failed_here.keys()) or self.waiting <= self._failed.keys():
                 break
-            await self._clock.sleep(LOCAL_POLL if here else store_poll_at - self._clock.monotonic())
+            local_pause = max(LOCAL_POLL, _LOCAL_POLL_EACH * len(here))
+            await self._clock.sleep(local_pause if here else store_poll_at - self._clock.monotonic())
         if not self.waiting:
             self._log.info("processor.reached_end", partitions=len(self._ends))
         supervisor.stop()

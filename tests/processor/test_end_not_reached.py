@@ -184,7 +184,7 @@ async def test_until_end_that_is_stopped_before_does_not_return_as_if_it_had_got
             await asking.wait()
             while sum(p.rows for p in _partitions(processor)) < 10:
                 await anyio.sleep(0.01)
-            await anyio.sleep(10 * LOCAL_POLL)
+            await anyio.sleep(50 * LOCAL_POLL)
         processor.stop()
 
 
