@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
+from actorproc.admin.spark_checkpoint import dataset_title, stream_identity
 from actorproc.log.metadata import open_log
 from actorproc.log.offsets import end_offset, last_base
 from actorproc.output.chain import OutputChain, large_letters
@@ -14,7 +15,6 @@ from actorproc.output.output_files import OutputFiles
 from actorproc.output.row_reader import partitions_with_state
 from actorproc.output.source_identity import dataset_identity
 from actorproc.retention.boundary import read_boundary
-from actorproc.retention.spark_offsets import dataset_title, stream_identity
 from actorproc.storage.listing import DataFile
 from actorproc.storage.names import LOG_BOUNDARIES, READERS, ProcessorLayout, log_dir, partition_key
 from actorproc.storage.store import Store

@@ -1,4 +1,4 @@
-"""Reads the position of a Spark query from its checkpoint: the offsets at which its last committed micro-batch ended.
+"""The offsets that a Spark query keeps in its checkpoint, and its position: where its last committed micro-batch ended.
 
 Spark writes `offsets/<n>` before micro-batch n runs and `commits/<n>` after it. A restarted query begins where the last
 committed micro-batch ended, so nothing before that is read again.
@@ -7,17 +7,74 @@ committed micro-batch ended, so nothing before that is read again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Self
 
 import orjson
 
 from actorproc.errors import CorruptObject, UsageError
-from actorproc.retention.spark_offsets import Offset
 from actorproc.storage.store import Store
 
 _COMMITS, _OFFSETS = "commits/", "offsets/"
-_VERSION = "v1"
-_NO_OFFSET = "-"  # written for a source that has not begun
+_VERSION = "v1"  # of the file
+_OFFSET_VERSION = 1
+
+
+def dataset_title(kind: str, path: str, url: str) -> str:
+    """A dataset in the store at `url`, for messages and offsets."""
+    return f"{kind} {path} at {url}" if path else f"{kind} at {url}"
+
+
+def stream_identity(kind: str, identity: str | None, of: str) -> str:
+    """Distinguishes datasets in offsets: by their identity, or else by their location."""
+    return f"{kind}: {identity or of}"
+
+
+@dataclass(frozen=True)
+class Offset:
+    """An offset.
+
+    Attributes:
+        of: title of the dataset.
+        identity: distinguishes it from another dataset at the same location.
+        next: number to read next, by partition.
+    """
+
+    of: str
+    identity: str
+    next: Mapping[str, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"version": _OFFSET_VERSION, "of": self.of, "identity": self.identity, "next": dict(self.next)}
+
+    @classmethod
+    def checked(cls, found: Mapping[str, Any], of: str, identity: str) -> Self:
+        """Parse the offset in the checkpoint of a query that reads dataset `of` with this `identity`.
+
+        Raises:
+            UsageError: the checkpoint belongs to another dataset, or to another version of actorproc.
+        """
+        try:
+            version, known = found["version"], cls(found["of"], found["identity"], dict(found["next"]))
+        except (KeyError, TypeError, ValueError):
+            raise UsageError(
+                f"the checkpoint holds {str(found)[:200]!r}, which is not an offset of actorproc: "
+                "it belongs to another query. Give this one a checkpointLocation of its own"
+            ) from None
+        if version != _OFFSET_VERSION:
+            raise UsageError(
+                f"the checkpoint holds an offset of version {version!r}, and this actorproc knows {_OFFSET_VERSION}: "
+                "update it"
+            )
+        if known.identity != identity:
+            again = f"{of} as it was before it was deleted and created again" if known.of == of else known.of
+            raise UsageError(
+                f"the checkpoint belongs to a query on {again}, and this query reads {of}: their numbers have nothing "
+                "to do with each other. Give this query a checkpointLocation of its own, or the container and name it "
+                "began with"
+            )
+        return known
 
 
 async def committed_numbers(store: Store, of: str, identity: str) -> Mapping[str, int]:
@@ -36,7 +93,7 @@ async def committed_numbers(store: Store, of: str, identity: str) -> Mapping[str
     if not batches:
         return {}
     sources = await _sources(store, max(batches))
-    ours = [Offset.checked(found, of, identity) for found in sources if _is_ours(found, identity)]
+    ours = [Offset.checked(found, of, identity) for found in sources if found.get("identity") == identity]
     if not ours:
         raise UsageError(f"the Spark checkpoint {store.url} belongs to a query that does not read {of}")
     partitions = set[str]().union(*(offset.next for offset in ours))
@@ -49,25 +106,13 @@ async def has_begun(store: Store) -> bool:
     return bool(await _batches(store, _OFFSETS))
 
 
-async def reads_through_data_source(store: Store) -> bool:
-    """Whether a query with this checkpoint read through our data source.
-
-    Raises:
-        CorruptObject: the checkpoint is corrupt, or of an unknown version.
-    """
-    batches = await _batches(store, _OFFSETS)
-    return bool(batches) and any(
-        isinstance(found, dict) and "identity" in found for found in await _sources(store, max(batches))
-    )
-
-
 async def _batches(store: Store, folder: str) -> list[int]:
     names = [entry.key.removeprefix(folder) for entry in (await store.list(folder)).entries]
     return [int(name) for name in names if name.isdecimal()]
 
 
-async def _sources(store: Store, batch: int) -> list[Any]:
-    """The offsets of a micro-batch's sources; None for offsets that are not JSON."""
+async def _sources(store: Store, batch: int) -> list[Mapping[str, Any]]:
+    """The offsets of a micro-batch's sources; without those that are not JSON objects."""
     key = f"{_OFFSETS}{batch}"
     stored = await store.get(key)
     if stored is None:
@@ -76,15 +121,12 @@ async def _sources(store: Store, batch: int) -> list[Any]:
     if version != _VERSION:
         raise CorruptObject(key, f"has version {version!r}, this actorproc knows {_VERSION}", store.url)
     _, *sources = rest.splitlines()  # the first line is about the whole query
-    return list(map(_parsed, sources))
+    return [offset for source in sources if (offset := parse_offset(source))]
 
 
-def _parsed(line: str) -> Any:
-    try:
-        return None if line == _NO_OFFSET else orjson.loads(line)
-    except orjson.JSONDecodeError:
-        return None
-
-
-def _is_ours(found: Any, identity: str) -> bool:
-    return isinstance(found, dict) and found.get("identity") == identity
+def parse_offset(offset: object) -> Mapping[str, Any]:
+    """An offset as Spark has it, parsed or as JSON; empty if it is not a JSON object."""
+    if isinstance(offset, str):
+        with suppress(orjson.JSONDecodeError):
+            offset = orjson.loads(offset)
+    return offset if isinstance(offset, dict) else {}

@@ -19,7 +19,6 @@ from actorproc.spark.query import Sink
 from actorproc.spark.session import ConnectSession, Session
 from actorproc.spark.session_options import AVAILABLE_NOW, default_master, session_options
 
-_MODES = ("append", "update", "complete")
 _LOG = "actorproc"  # the format of our own sink: it opens the log with our settings
 _NEED_PATH = ("parquet", "orc", "json", "csv", "text", "avro", "delta", _LOG)
 
@@ -74,28 +73,18 @@ class SparkArguments:
         Raises:
             UsageError: an argument is wrong, or something is missing on this machine.
         """
-        self._check_sink()
+        if self.to.lower() in _NEED_PATH and self.path is None:
+            raise UsageError(f"--to {self.to} needs --path URL: the {'log' if self._to_log else 'folder of the table'}")
         self.trigger_keywords()
         self.seconds("stop_within")
         self.seconds("wait")
         if self.remote is None:
             self.load_early()
             check_java(command)
-            return
-        if self.master or self.packages:
+        elif self.master or self.packages:
             raise UsageError(
                 "--remote (or SPARK_REMOTE) uses a running server: --master and --package do not go with it"
             )
-        if not self.remote.startswith("sc://"):
-            raise UsageError(f"--remote (or SPARK_REMOTE) {self.remote!r}: write sc://HOST:PORT")
-
-    def _check_sink(self) -> None:
-        if self.to.lower() in _NEED_PATH and self.path is None:
-            raise UsageError(f"--to {self.to} needs --path URL: the {'log' if self._to_log else 'folder of the table'}")
-        if self.mode is not None and self.mode.lower() not in _MODES:
-            raise UsageError(f"--mode {self.mode!r}: {', '.join(_MODES)}")
-        if self._to_log and self.mode not in (None, "append"):
-            raise UsageError(f"--mode {self.mode!r} with --to {_LOG}: a log can only be appended to; leave --mode out")
 
     def load_early(self) -> Callable[..., Any] | None:
         """The function; None if its module needs an open session to be imported, or exists for the server only."""

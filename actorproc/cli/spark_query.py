@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -28,7 +27,7 @@ from actorproc.spark.dataframes import stream_output
 from actorproc.spark.hadoop import spark_url
 from actorproc.spark.options import checked_names
 from actorproc.spark.output import Output
-from actorproc.spark.progress import Lag, Progress, read_lag
+from actorproc.spark.progress import Lag, read_lag
 from actorproc.spark.query import Query
 from actorproc.spark.query_runner import QueryRunner, RunLimits
 from actorproc.spark.schema import check_column_names
@@ -37,15 +36,8 @@ from actorproc.storage.store import Store
 
 log = get_logger(__name__)
 
-_READS_SOMETHING_ELSE = (
-    "the query does not read the output that the function was given: its lag is unknown, and its reader holds back "
-    "every trim until it is removed (actorproc readers remove)"
-)
-
 _EXIT_MARGIN = 20.0
 """Seconds beyond `stop_within` until an orphan is killed; stopping the query and closing the session take less."""
-
-_CHECKPOINT_ERROR = re.compile(r"^the checkpoint (?=belongs|holds)")
 
 
 def run(arguments: SparkArguments, config: Path | None, given: Sequence[str] | None) -> None:
@@ -142,7 +134,12 @@ class QueryRun:
             Backoff(self._settings.restart_backoff, self._settings.restart_backoff_max),
         )
         return QueryRunner(
-            self._start, spec=self._query.spec, reads=self._reads, limits=limits, on_progress=self._note, clock=SYSTEM
+            self._start,
+            spec=self._query.spec,
+            reads=self._reads,
+            limits=limits,
+            on_progress=self._totals.add,
+            clock=SYSTEM,
         )
 
     async def _run(self, runner: QueryRunner, signals: Signals) -> None:
@@ -159,12 +156,7 @@ class QueryRun:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(stop)
                 tasks.start_soon(Display(self._query.spec, self._totals, self._lag).run)
-                try:
-                    await runner.run()
-                except UsageError as error:
-                    # Raised in a process of Spark's, which does not know the checkpoint's URL.
-                    named = _CHECKPOINT_ERROR.sub(f"the checkpoint {self._query.checkpoint} ", str(error))
-                    raise type(error)(named) from error
+                await runner.run()
                 tasks.cancel_scope.cancel()
         except* ActorprocError as failed:
             if new_reader is not None and not self._totals.batches:
@@ -186,13 +178,6 @@ class QueryRun:
             }
             show_started(facts, self._session.description())
         return query
-
-    def _note(self, progress: Progress) -> None:
-        if progress.ran and progress.next is None and not self._arguments.native and not self._totals.batches:
-            log.warning(
-                "spark.reads_something_else", query=self._query.spec, reads=self._reads, why=_READS_SOMETHING_ELSE
-            )
-        self._totals.add(progress)
 
     async def _lag(self) -> Lag | None:
         if self._totals.latest is None or self._totals.latest.next is None:

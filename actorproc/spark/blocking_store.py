@@ -48,15 +48,9 @@ def open_blocking(url: str, settings: Settings, *, retry: bool = False) -> Itera
         UsageError, StoreError: as `open_store` and its connecting do.
     """
     with start_blocking_portal() as portal:
-        store_context = _open_with_retries(url, settings) if retry else _open(url, settings)
-        with portal.wrap_async_context_manager(store_context) as store:
+        opening = _open_with_retries(url, settings) if retry else open_store(url, settings)
+        with portal.wrap_async_context_manager(opening) as store:
             yield BlockingStore(store, portal)
-
-
-@asynccontextmanager
-async def _open(url: str, settings: Settings) -> AsyncIterator[Store]:
-    async with open_store(url, settings) as store:
-        yield store
 
 
 @asynccontextmanager

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from actorproc.admin.reader_positions import position_of
 from actorproc.admin.retained import RetainedOutput
-from actorproc.admin.spark_checkpoint import has_begun, reads_through_data_source
+from actorproc.admin.spark_checkpoint import has_begun
 from actorproc.config.settings import Settings
 from actorproc.errors import ActorprocError, UsageError
 from actorproc.retention.readers import Reader, read_registry, register, remove
@@ -88,7 +88,9 @@ class Checkpoint:
             )
             return None
         if self.native:
-            await self._check_native(reader)
+            log.warning(
+                "spark.not_registered", why="the position of Spark's own file stream is unknown: trim with care"
+            )
             return None
         key = ProcessorLayout(self.name).readers
         before = (await read_registry(self.store, key)).readers
@@ -99,9 +101,11 @@ class Checkpoint:
 
     async def unregister(self, reader: Reader, *, refused: bool) -> None:
         """Remove a new reader if its query was `refused`, or has planned no micro-batch that would run again."""
-        if not refused and await self._ask(reader, has_begun) is not False:
-            return
         try:
+            if not refused:
+                async with open_store(reader.url, self.settings) as checkpoint:
+                    if await has_begun(checkpoint):
+                        return
             await remove(self.store, ProcessorLayout(self.name).readers, reader.name)
         except ActorprocError as error:  # the query's own failure is reported
             log.debug("spark.reader_stays", reader=reader.name, error=str(error))
@@ -111,23 +115,6 @@ class Checkpoint:
         try:
             return Reader.spark(reader_name(self.spec), self.url, self.spec)
         except UsageError:
-            return None
-
-    async def _check_native(self, reader: Reader) -> None:
-        if await self._ask(reader, reads_through_data_source):
-            raise UsageError(
-                f"the checkpoint {self.url} belongs to a query that reads through the data source, and --native reads "
-                "with Spark's own file stream: leave --native out, or give it a new checkpoint"
-            )
-        log.warning("spark.not_registered", why="the position of Spark's own file stream is unknown: trim with care")
-
-    async def _ask(self, reader: Reader, question: Callable[[Store], Awaitable[bool]]) -> bool | None:
-        """The checkpoint's answer; None if it cannot be read."""
-        try:
-            async with open_store(reader.url, self.settings) as checkpoint:
-                return await question(checkpoint)
-        except ActorprocError as error:
-            log.debug("spark.checkpoint_unknown", error=str(error))
             return None
 
     async def _position(self, reader: Reader) -> Mapping[str, int] | None:

@@ -9,8 +9,8 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from actorproc.admin.spark_checkpoint import dataset_title
 from actorproc.errors import RecordsLost, SourceError
-from actorproc.retention.spark_offsets import dataset_title
 from actorproc.storage.listing import DataFile, numbered_files
 from actorproc.storage.store import Store
 

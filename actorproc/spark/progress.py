@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import orjson
-
+from actorproc.admin.spark_checkpoint import parse_offset
 from actorproc.runtime.tasks import gather
 from actorproc.spark.output import Output
 from actorproc.spark.planning import Numbers
@@ -44,37 +43,24 @@ class Progress:
     @classmethod
     def from_document(cls, document: Mapping[str, Any], reads: str) -> Progress:
         """Parse Spark's report. `reads`: title of the dataset, as in its offsets."""
-        ours = [source for source in document["sources"] if _offset(source.get("endOffset")).get("of") == reads]
+        ours = [source for source in document["sources"] if parse_offset(source.get("endOffset")).get("of") == reads]
         return cls(
             batch=document["batchId"],
             ran="addBatch" in document["durationMs"],
             rows=sum(source["numInputRows"] for source in document["sources"]),
             seconds=document["batchDuration"] / 1000,
-            next=_minimum([_numbers(source["endOffset"]) for source in ours]),
-            seen=_minimum([_numbers(source.get("latestOffset") or source["endOffset"]) for source in ours]),
+            next=_lowest([source["endOffset"] for source in ours]),
+            seen=_lowest([source.get("latestOffset") or source["endOffset"] for source in ours]),
             sink=document["sink"]["description"],
             late=sum(operator.get("numRowsDroppedByWatermark", 0) for operator in document.get("stateOperators", ())),
         )
 
 
-def _offset(offset: object) -> Mapping[str, Any]:
-    """An offset as a document. Spark returns it as JSON, or as a string of JSON."""
-    if isinstance(offset, str):
-        try:
-            offset = orjson.loads(offset)
-        except orjson.JSONDecodeError:
-            return {}
-    return offset if isinstance(offset, dict) else {}
-
-
-def _numbers(offset: object) -> Numbers:
-    return dict(_offset(offset).get("next", {}))
-
-
-def _minimum(found: list[Numbers]) -> Numbers | None:
+def _lowest(offsets: list[object]) -> Numbers | None:
     """The lowest number of each partition. A query may read the output several times; the slowest counts."""
-    if not found:
+    if not offsets:
         return None
+    found = [parse_offset(offset).get("next", {}) for offset in offsets]
     return {p: min(numbers[p] for numbers in found if p in numbers) for p in set().union(*found)}
 
 

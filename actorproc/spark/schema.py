@@ -75,15 +75,7 @@ def nullable(field: pa.Field) -> pa.Field:
 
 def same_type(left: pa.DataType, right: pa.DataType) -> bool:
     """Whether the types are equal, apart from nullability and the names that Arrow gives to elements."""
-    if pa.types.is_struct(left) and pa.types.is_struct(right):
-        return [f.name for f in left] == [f.name for f in right] and all(
-            same_type(a.type, b.type) for a, b in zip(left, right, strict=True)
-        )
-    if pa.types.is_list(left) and pa.types.is_list(right):
-        return same_type(left.value_type, right.value_type)
-    if pa.types.is_map(left) and pa.types.is_map(right):
-        return same_type(left.key_type, right.key_type) and same_type(left.item_type, right.item_type)
-    return bool(left.equals(right))
+    return bool(nullable(pa.field("", left)).type.equals(nullable(pa.field("", right)).type))
 
 
 def check_column_names(processor: str, columns: Sequence[str], existing: Sequence[str]) -> None:

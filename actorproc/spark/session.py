@@ -22,15 +22,11 @@ from pyspark.sql import SparkSession
 from actorproc.errors import QueryFailed, UsageError
 from actorproc.runtime.clock import SYSTEM
 from actorproc.runtime.extras import how_to_install
-from actorproc.runtime.logger import get_logger
 from actorproc.spark.errors import error_text, shorten
 from actorproc.spark.session_options import redacted, session_environment
 
-log = get_logger(__name__)
-
 _CLOSE_TIMEOUT = 10.0  # seconds; Java ends with this process in any case
 _CONNECT_TIMEOUT = 60.0  # seconds until a Spark Connect server must answer
-_SILENT = 5.0  # seconds of them that pass without a log line
 _EXECUTORS_TIMEOUT = 20.0  # seconds from the session's start in which a cluster's first executors are awaited
 _EXECUTORS_SETTLED = 3.0  # seconds without a new executor, after which no more are awaited
 _TOKEN = re.compile(r"(?i)(token=)[^;]*")
@@ -61,19 +57,11 @@ class Session:
             try:
                 self._current = self._start()
             except (PySparkException, Py4JError, OSError) as error:
-                raise QueryFailed(f"Spark does not start on {self.master}: {self._why(error)}") from error
+                why = shorten(error_text(error))
+                if "stopped SparkContext" in why:  # Spark stops it when it gives up
+                    why = "no Spark master of this version answers there"
+                raise QueryFailed(f"Spark does not start on {self.master}: {why}") from error
         return self._current
-
-    def _why(self, error: BaseException) -> str:
-        why = shorten(error_text(error))
-        if "JAVA_GATEWAY_EXITED" in why:
-            hint = (
-                " (under UNRESOLVED DEPENDENCIES: packages not found)" if "spark.jars.packages" in self._options else ""
-            )
-            return f"its Java process exited at once; the cause is printed above{hint}"
-        if "stopped SparkContext" in why and self.master.startswith("spark://"):  # it stops when it gives up
-            return "no Spark master of this version answers there"
-        return why
 
     def reopen(self) -> SparkSession:
         """The session for a query that failed."""
@@ -163,13 +151,8 @@ class ConnectSession(Session):
         from pyspark.sql.connect.client import DefaultChannelBuilder
 
         with DefaultChannelBuilder(self._url).toChannel() as channel:
-            ready = grpc.channel_ready_future(channel)
-            with suppress(grpc.FutureTimeoutError):
-                ready.result(_SILENT)
-                return
-            log.info("spark.waiting", on=self.master, why="no Spark Connect server answers yet")
             try:
-                ready.result(_CONNECT_TIMEOUT - _SILENT)
+                grpc.channel_ready_future(channel).result(_CONNECT_TIMEOUT)
             except grpc.FutureTimeoutError:
                 raise QueryFailed(
                     f"no Spark Connect server answers at {self.master}, tried for {_CONNECT_TIMEOUT:g} s"

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from actorproc.retention.spark_offsets import Offset, stream_identity
+from actorproc.admin.spark_checkpoint import Offset, stream_identity
 from actorproc.spark.blocking_store import open_blocking
 from actorproc.spark.dataset import Span
 from actorproc.spark.options import ReadOptions

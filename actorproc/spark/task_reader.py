@@ -133,12 +133,10 @@ def _fitted(key: str, rows: FileRows, schema: pa.Schema) -> pa.RecordBatch:
         column = rows.columns.get(field.name)
         if column is None:
             column = pa.nulls(len(rows.sequences), field.type)
-        elif not same_type(column.type, field.type):
-            reason = (
-                f"column {field.name!r} is {column.type}, not {field.type} as in the schema: no host wrote this file"
-            )
-            raise CorruptObject(key, reason)
         elif not column.type.equals(field.type):
+            if not same_type(column.type, field.type):
+                why = f"column {field.name!r} is {column.type}, not {field.type} as in the schema"
+                raise CorruptObject(key, f"{why}: no host wrote this file")
             column = column.cast(field.type)
         arrays.append(column)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from actorproc.admin.spark_checkpoint import committed_numbers, has_begun, reads_through_data_source
+from actorproc.admin.spark_checkpoint import committed_numbers, has_begun
 from actorproc.errors import CorruptObject, UsageError
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
@@ -62,13 +62,6 @@ async def test_a_query_that_reads_something_else_is_refused() -> None:
 async def test_a_query_has_begun_once_a_micro_batch_is_planned() -> None:
     assert not await has_begun(Store(MemoryStore()))
     assert await has_begun(await checkpoint((offset(p0=5),), committed=0))
-
-
-async def test_a_checkpoint_tells_whether_the_data_source_was_read() -> None:
-    sparks = b'{"logOffset":0}'
-    assert not await reads_through_data_source(Store(MemoryStore()))
-    assert not await reads_through_data_source(await checkpoint((sparks, b"-", b"17"), committed=1))
-    assert await reads_through_data_source(await checkpoint((sparks, offset("output: another", p0=1)), committed=0))
 
 
 async def test_what_cannot_be_understood_is_named() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from actorproc.cli.spark_arguments import SparkArguments
 from actorproc.config.settings import Settings
-from actorproc.errors import UsageError
 from actorproc.retention.readers import Reader
 from actorproc.spark.checkpoint import reader_name
 from actorproc.spark.options import parse_write_options
@@ -61,18 +60,6 @@ def test_a_connect_server_gets_only_settings_that_were_typed() -> None:
     assert given.sink("s3://bucket/alerts", given.spark_settings(S3, set())).options == {}
     typed = given.spark_settings(S3, {"s3_endpoint"})
     assert given.sink("s3://bucket/alerts", typed).options == {"s3_endpoint": "http://127.0.0.1:9000"}
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"path": "s3://bucket/alerts", "mode": "update"}, "--mode 'update' with --to actorproc: a log can only be"),
-        ({}, "--to actorproc needs --path"),
-    ],
-)
-def test_a_wrong_log_sink_is_refused(options: dict[str, Any], says: str) -> None:
-    with pytest.raises(UsageError, match=says):
-        arguments(to="actorproc", **options).check("actorproc spark")
 
 
 @pytest.mark.parametrize(

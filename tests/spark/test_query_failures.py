@@ -20,15 +20,14 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 import actorproc.cli.spark_query
 import actorproc.spark.session
 from actorproc.admin.retained import RetainedOutput
+from actorproc.admin.spark_checkpoint import Offset
 from actorproc.cli.spark_query import QueryRun
 from actorproc.config.settings import Settings
 from actorproc.errors import HandlerDefinitionError, QueryFailed, UsageError
 from actorproc.retention.readers import Reader, decide, read_registry, register
-from actorproc.retention.spark_offsets import Offset
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import SYSTEM
 from actorproc.runtime.signals import Signals
-from actorproc.runtime.tasks import first_cause
 from actorproc.spark.checkpoint import TARGET_KEY
 from actorproc.spark.query import Query, Sink
 from actorproc.spark.query_runner import QueryRunner, RunLimits
@@ -187,12 +186,10 @@ def test_a_started_query_describes_its_sink(function: Any, sink: str) -> None:
     assert started.start_with(SimpleNamespace(), SimpleNamespace()) == (query, sink)  # type: ignore[arg-type]
 
 
-async def run_query(
-    store: Store, checkpoint: Path, start: Callable[[], Any], *, native: bool = False, sink: Sink | None = None
-) -> None:
+async def run_query(store: Store, checkpoint: Path, start: Callable[[], Any], *, sink: Sink | None = None) -> None:
     """Run `start` as `actorproc spark` runs a query, without Spark."""
     arguments = SimpleNamespace(
-        name="Delays", native=native, remote=None, trigger="10s", max_failures=2, seconds=lambda _: 30.0
+        name="Delays", native=False, remote=None, trigger="10s", max_failures=2, seconds=lambda _: 30.0
     )
     session = SimpleNamespace(
         master="local", open=lambda: SimpleNamespace(version="4"), ui_url=lambda: None, description=dict, close=list
@@ -255,28 +252,6 @@ async def test_a_reader_stays_if_it_existed_before_or_has_begun(tmp_path: Path) 
 
 async def test_a_query_that_never_began_does_not_stay_a_reader(tmp_path: Path) -> None:
     assert await readers_after(tmp_path, QueryFailed("no space")) == []
-
-
-@pytest.mark.parametrize("begun", [False, True])
-async def test_native_is_refused_on_a_checkpoint_of_the_data_source(tmp_path: Path, begun: bool) -> None:
-    async with open_store(str(tmp_path / "state")) as store:
-        if begun:
-            await read_up_to(3, store, tmp_path / "c")
-        with pytest.raises(UsageError if begun else ExceptionGroup) as refused:
-            await run_query(store, tmp_path / "c", raises(QueryFailed("started")), native=True)
-    if begun:
-        assert str(refused.value).startswith(
-            f"the checkpoint file://{tmp_path}/c belongs to a query that reads through"
-        )
-        assert "leave --native out, or give it a new checkpoint" in str(refused.value)
-
-
-async def test_an_error_about_the_checkpoint_names_it(tmp_path: Path) -> None:
-    async with open_store(str(tmp_path / "state")) as store:
-        refused = raises(UsageError("the checkpoint belongs to a query on output A"))
-        with pytest.raises(ExceptionGroup) as raised:
-            await run_query(store, tmp_path / "c", refused)
-    assert str(first_cause(raised.value)) == f"the checkpoint file://{tmp_path}/c belongs to a query on output A"
 
 
 async def read_up_to(number: int, store: Store, checkpoint: Path) -> None:

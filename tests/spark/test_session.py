@@ -48,26 +48,13 @@ def test_a_local_task_gets_four_tries_by_default(given: str, told: str) -> None:
     assert options(given)["spark.master"] == told
 
 
-@pytest.mark.parametrize(
-    ("place", "told", "raised", "says"),
-    [
-        ("spark://a:1", {}, "Cannot call methods on a stopped SparkContext.", "spark://a:1: no Spark master of this"),
-        (
-            "local",
-            {"spark.jars.packages": "a:b:1"},
-            "[JAVA_GATEWAY_EXITED]",
-            "printed above .under UNRESOLVED DEPENDENCIES",
-        ),
-        ("local", {}, "[JAVA_GATEWAY_EXITED]", "printed above$"),
-    ],
-)
-def test_a_failed_start_is_explained_in_one_line(place: str, told: dict[str, str], raised: str, says: str) -> None:
+def test_a_master_that_does_not_answer_is_an_error_in_one_line() -> None:
     class Dead(Session):
         def _start(self) -> Any:
-            raise PySparkException(raised)
+            raise PySparkException("Cannot call methods on a stopped SparkContext.")
 
-    with pytest.raises(QueryFailed, match=says):
-        Dead(place, told).open()
+    with pytest.raises(QueryFailed, match="spark://a:1: no Spark master of this version answers there"):
+        Dead("spark://a:1", {}).open()
 
 
 def test_executors_get_the_python_path_of_the_driver() -> None:
@@ -296,18 +283,14 @@ class Remote(ConnectSession):
 
 def test_a_connect_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("grpc", reason="Spark Connect: install the extra 'connect'")
-    said: list[str] = []
-    monkeypatch.setattr(actorproc.spark.session, "log", SimpleNamespace(info=lambda event, **_: said.append(event)))
-    monkeypatch.setattr(actorproc.spark.session, "_SILENT", 0.01)
     monkeypatch.setattr(actorproc.spark.session, "_CONNECT_TIMEOUT", 0.02)
     with pytest.raises(
         QueryFailed, match=r"^no Spark Connect server answers at sc://127\.0\.0\.1:1, tried for 0\.02 s$"
     ):
         ConnectSession("sc://127.0.0.1:1", {}).open()
-    assert said == ["spark.waiting"]
 
 
-@pytest.mark.parametrize("url", ["sc://h:x", "sc://h/;token=hidden;a"])
+@pytest.mark.parametrize("url", ["h:15002", "sc://h:x", "sc://h/;token=hidden;a"])
 def test_a_malformed_connect_url_is_a_usage_error_without_the_token(url: str) -> None:
     pytest.importorskip("grpc", reason="Spark Connect: install the extra 'connect'")
     with pytest.raises(UsageError, match="write sc://HOST:PORT") as refused:
