@@ -93,11 +93,15 @@ class Registry(Document, frozen=True):
     readers: dict[str, Reader]
     lowest: dict[str, int]
 
+    def to_json(self) -> bytes:
+        """See `Document.to_json`. A stored reader has its name only as the key."""
+        return Document.to_json(replace(self, readers={n: replace(r, name="") for n, r in self.readers.items()}))
+
     @classmethod
     def from_json(cls, key: str, body: bytes | str) -> Self:
-        """See `Document.from_json`. Documents of earlier versions have a reader's name only as the key."""
+        """See `Document.from_json`."""
         found = super().from_json(key, body)
-        return replace(found, readers={name: replace(reader, name=name) for name, reader in found.readers.items()})
+        return replace(found, readers={n: replace(reader, name=n) for n, reader in found.readers.items()})
 
 
 _NO_READERS = Registry({}, {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,14 @@ async def test_registering_a_known_reader_costs_one_get(store: Store) -> None:
     registry = await register(store, READERS, reader)
     assert store.requests - before == {"get": 1}
     assert registry.readers == {"table": reader}
+
+
+async def test_a_stored_reader_has_its_name_only_as_the_key(store: Store) -> None:
+    """Earlier versions refuse a second name inside the reader."""
+    await register(store, READERS, Reader.at("export", {"0": 7}))
+    stored = await store.get(READERS)
+    assert stored
+    assert json.loads(stored.body)["readers"] == {"export": {"kind": "position", "positions": {"0": 7}}}
 
 
 async def test_a_name_belongs_to_one_reader(store: Store) -> None:
