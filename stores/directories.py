@@ -6,26 +6,8 @@ import fcntl
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
-from actorproc.errors import StoreRefused, UsageError
-
-_TRIES = 20  # while others remove the folder between two attempts
-
-
-def at_home(path: str | Path) -> Path:
-    """The path with a leading '~' expanded.
-
-    Raises:
-        UsageError: there is no such user.
-    """
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        raise UsageError(
-            f"{str(path)!r}: there is no user {Path(path).parts[0][1:]!r} with a home; write ~/FOLDER for your own, "
-            "./~FOLDER for a folder of this name, or the whole path"
-        ) from None
+_TRIES = 20  # while others remove the folders between two attempts
 
 
 def place(move: Callable[[str, str], None], draft: str, path: str) -> None:
@@ -37,28 +19,13 @@ def place(move: Callable[[str, str], None], draft: str, path: str) -> None:
         except FileNotFoundError:
             if not os.path.lexists(draft):
                 raise  # the whole store was removed
-            make_folders(os.path.dirname(path))
+            with suppress(FileNotFoundError):
+                make_folders(os.path.dirname(path))
     move(draft, path)
 
 
 def make_folders(folder: str) -> None:
-    """Create `folder` and its parents durably."""
-    for _ in range(_TRIES):
-        try:
-            _make_missing(folder)
-            return
-        except FileNotFoundError as error:
-            latest = error
-    parent = os.path.dirname(latest.filename)
-    if os.path.isdir(parent):  # such as in /proc
-        raise StoreRefused(
-            f"{parent} takes no folders, so {latest.filename} cannot be made; give a place elsewhere"
-        ) from None
-    raise latest
-
-
-def _make_missing(folder: str) -> None:
-    """Raises FileNotFoundError if a parent was removed meanwhile."""
+    """Create `folder` and its parents durably. Raises FileNotFoundError if a parent was removed meanwhile."""
     missing = []
     while not os.path.isdir(folder):
         missing.append(folder)

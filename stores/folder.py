@@ -45,7 +45,7 @@ from contextlib import contextmanager, suppress
 from copy import copy
 from pathlib import Path
 from stat import S_ISREG
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 from zlib import crc32
 
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, UsageError
@@ -53,7 +53,7 @@ from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.thread_pool import NoThread
 from actorproc.storage.backend import LANE, Backend, Entry, Listing, NotModified, Stored
-from actorproc.stores.directories import at_home, place, remove_empty, sync, sync_folder
+from actorproc.stores.directories import place, remove_empty, sync, sync_folder
 from actorproc.stores.folder_metadata import HIDDEN, FolderMetadata
 
 T = TypeVar("T")
@@ -65,27 +65,18 @@ _MILLISECOND = 1_000_000  # nanoseconds
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _RIGHTS = {errno.EACCES, errno.EPERM, errno.EROFS}
-_SHAPE = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EILSEQ}
-_APART = errno.EXDEV
+_SHAPE = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EILSEQ, errno.EXDEV}
 
 
 class _Locked(Exception):
     """Another write holds the lock of this key."""
 
 
-class _Draft(NamedTuple):
-    """A durable body without a key."""
-
-    path: str
-    tag: str
-    modified_ns: int
-
-
 class FolderStore(Backend):
     """Objects below the folder `root`, which the first write creates."""
 
     def __init__(self, root: str | Path, *, clock: Clock = SYSTEM) -> None:
-        self._root = os.path.abspath(at_home(root))
+        self._root = os.path.abspath(os.path.expanduser(root))
         self.url = f"file://{self._root}"
         self._clock = clock
         self._ground = FolderMetadata(self._root, clock)
@@ -104,53 +95,38 @@ class FolderStore(Backend):
         return fleeting
 
     async def open(self) -> None:
-        await self._ask(self._look)
+        await self._do(self._look, abandon=True)
 
     async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
-        return await self._ask(self._read, self._path(key), unless, tail)
+        return await self._do(self._read, self._path(key), unless, tail, abandon=True)
 
     async def put(self, key: str, body: bytes) -> str:
-        return await self._write(key, body, None)
+        return await self._do_locked(self._write, self._path(key), body, None)
 
     async def put_if_absent(self, key: str, body: bytes) -> str:
         return await self._do(self._create, self._path(key), body)
 
     async def put_if_match(self, key: str, body: bytes, tag: str) -> str:
-        return await self._write(key, body, tag)
+        return await self._do_locked(self._write, self._path(key), body, tag)
 
     async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Listing:
-        return await self._ask(self._list, prefix, after, limit)
+        return await self._do(self._list, prefix, after, limit, abandon=True)
 
     async def delete(self, key: str) -> None:
         await self._do_locked(self._remove, self._path(key))
 
-    async def _write(self, key: str, body: bytes, tag: str | None) -> str:
-        path = self._path(key)
-        written = await self._do(self._write_at_once, path, body, tag)
-        if isinstance(written, str):
-            return written
-        draft = written
-        try:
-            await self._clock.sleep(_LOCKED.delay(1, self._clock.random))
-            return await self._do_locked(self._replace, path, draft, tag)
-        finally:
-            with suppress(OSError):  # already renamed, or a later sweep deletes it
-                os.unlink(draft.path)
-
     async def close(self) -> None:
         self._threads.close()
 
-    async def _ask(self, work: Callable[..., T], *args: object) -> T:
-        """`_do` for reads: a caller that gives up does not wait for the thread."""
-        return await self._do(work, *args, abandon=True)
-
     async def _do(self, work: Callable[..., T], *args: object, abandon: bool = False) -> T:
+        """`abandon`: a caller that gives up does not wait for the thread. For reads."""
         try:
             return await self._threads.run(self._guarded, work, *args, abandon=abandon)
         except NoThread as error:
             raise StoreUnavailable(f"{self.url}: no thread to ask it with: {error}") from error
 
     async def _do_locked(self, work: Callable[..., T], *args: object) -> T:
+        """`_do`, and repeat it while another write holds the lock."""
         attempt = 0
         while True:
             try:
@@ -173,10 +149,6 @@ class FolderStore(Backend):
                 ) from error
             if error.errno in _RIGHTS:
                 raise StoreRefused(f"{where}: user {os.geteuid()} must be able to read and write there") from error
-            if error.errno == _APART:
-                raise StoreRefused(
-                    f"{where}: a folder below {self._root} is on another disk; all of a store must be on one"
-                ) from error
             if error.errno in _SHAPE:
                 raise StoreRefused(f"{where}: this key cannot be a file beside the ones that are there") from error
             raise StoreUnavailable(where) from error
@@ -215,16 +187,14 @@ class FolderStore(Backend):
     def _create(self, path: str, body: bytes) -> str:
         if os.path.lexists(path):
             raise self._exists(path)  # saves writing a draft
-        draft = self._draft(body)
-        try:
-            place(os.link, draft.path, path)
-        except FileExistsError:
-            raise self._exists(path) from None
-        finally:
-            with suppress(OSError):  # a later sweep deletes it
-                os.unlink(draft.path)
+        with self._draft(body) as draft:
+            tag = _tag(os.stat(draft))
+            try:
+                place(os.link, draft, path)
+            except FileExistsError:
+                raise self._exists(path) from None
         self._settle_folder(path)
-        return draft.tag
+        return tag
 
     def _exists(self, path: str) -> Exception:
         self._ground.check()
@@ -232,31 +202,18 @@ class FolderStore(Backend):
             return IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         return ConditionFailed(f"{self.url}: {path} exists")
 
-    def _write_at_once(self, path: str, body: bytes, tag: str | None) -> str | _Draft:
-        """The new tag; or the draft if another writer holds the lock."""
+    def _write(self, path: str, body: bytes, tag: str | None) -> str:
         if tag is not None:
             self._compare(path, tag)  # saves writing a draft; the check under the lock decides
-        draft = self._draft(body)
-        try:
-            return self._replace(path, draft, tag)
-        except _Locked:
-            return draft
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(draft.path)
-            raise
-
-    def _replace(self, path: str, draft: _Draft, tag: str | None) -> str:
-        new = draft.tag
-        with self._lock(path):
-            status = self._compare(path, tag)
-            if status is not None and status.st_mtime_ns >= draft.modified_ns:
-                later = status.st_mtime_ns + 1
-                os.utime(draft.path, ns=(later, later))
-                new = _tag(os.stat(draft.path))
-            place(os.rename, draft.path, path)
+        with self._draft(body) as draft, self._lock(path):
+            replaced, status = self._compare(path, tag), os.stat(draft)
+            if replaced is not None and replaced.st_mtime_ns >= status.st_mtime_ns:
+                later = replaced.st_mtime_ns + 1
+                os.utime(draft, ns=(later, later))
+                status = os.stat(draft)
+            place(os.rename, draft, path)
         self._settle_folder(path)
-        return new
+        return _tag(status)
 
     def _compare(self, path: str, tag: str | None) -> os.stat_result | None:
         status = _stat(path)
@@ -284,12 +241,13 @@ class FolderStore(Backend):
                 f"{self.url}: {path} is changed, and its folder cannot be synced: {error}"
             ) from error
 
-    def _draft(self, body: bytes) -> _Draft:
-        """Write `body` durably, under a name that is unique among processes."""
+    @contextmanager
+    def _draft(self, body: bytes) -> Iterator[str]:
+        """Path of a durable file with this body, whose name is unique among processes. It is deleted if left there."""
         self._ground.prepare()
         path = f"{self._ground.drafts}/{os.getpid()}-{self._clock.nonce()}"
-        try:
-            with open(path, "xb", buffering=0) as file:
+        with open(path, "xb", buffering=0) as file:
+            try:
                 handle = file.fileno()
                 rest = memoryview(body)
                 while rest:
@@ -298,13 +256,10 @@ class FolderStore(Backend):
                 modified = now - now % _MILLISECOND + self._clock.random.randrange(_MILLISECOND)
                 os.utime(handle, ns=(modified, modified))
                 self._sync(handle)
-                return _Draft(path, _tag(os.fstat(handle)), modified)
-        except FileExistsError:
-            raise
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(path)
-            raise
+                yield path
+            finally:
+                with suppress(OSError):  # already renamed, or a later sweep deletes it
+                    os.unlink(path)
 
     @contextmanager
     def _lock(self, path: str) -> Iterator[None]:

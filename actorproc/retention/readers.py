@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from itertools import count
 from operator import index
+from pathlib import Path
 from typing import Literal, Self, SupportsIndex
 
 import msgspec
@@ -22,7 +23,6 @@ from actorproc.storage.document import MOST_NUMBER, Document, SharedDocument
 from actorproc.storage.names import checked_name
 from actorproc.storage.store import Conflict, Store
 from actorproc.stores import SCHEMES
-from actorproc.stores.directories import at_home
 
 Kind = Literal["spark", "processor", "position"]
 
@@ -128,7 +128,8 @@ def _checkpoint_url(given: str | os.PathLike[str]) -> str:
     match = _SCHEME.match(url)
     scheme, slashes = match.groups() if match else ("file", "/")
     if scheme == "file":
-        return f"file://{at_home(url.removeprefix('file:').removeprefix('//') if match else url).absolute()}"
+        path = url.removeprefix("file:").removeprefix("//") if match else url
+        return f"file://{Path(os.path.expanduser(path)).absolute()}"  # noqa: PTH111 (an unknown ~user stays as it is)
     if scheme in ("s3a", "s3n") and slashes == "//":
         return f"s3://{url[len(scheme) + 3 :]}"
     if scheme not in SCHEMES or slashes == "/":  # such as hdfs:/checkpoints

@@ -171,11 +171,6 @@ def test_a_checkpoint_that_we_cannot_read_is_refused(place: str) -> None:
         Reader.spark("table", place)
 
 
-def test_a_checkpoint_in_a_home_that_is_nobodys_is_refused() -> None:
-    with pytest.raises(UsageError, match="there is no user 'nosuchuser' with a home"):
-        Reader.spark("table", "~nosuchuser/checkpoints")
-
-
 @pytest.mark.parametrize(
     "reader",
     [

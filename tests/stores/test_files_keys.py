@@ -6,12 +6,10 @@ import os
 from collections.abc import Awaitable
 from pathlib import Path
 
-import anyio
 import pytest
 
 from actorproc.errors import ConditionFailed, StoreRefused, UsageError
 from actorproc.storage.backend import Stored
-from actorproc.storage.store import Store
 from actorproc.stores.folder import FolderStore
 from actorproc.stores.folder_metadata import HIDDEN
 
@@ -112,16 +110,6 @@ async def test_a_place_that_is_a_file_is_refused_at_open(tmp_path: Path) -> None
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="file is a file, or lies below one; give a folder"):
         await FolderStore(tmp_path / "file").open()
-
-
-async def test_a_parent_that_takes_no_folders_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def mkdir(path: str) -> None:
-        raise FileNotFoundError(2, "No such file or directory", path)  # as /proc says
-
-    monkeypatch.setattr(os, "mkdir", mkdir)
-    says = f"{tmp_path} takes no folders, so {tmp_path}/x cannot be made; give a place elsewhere"
-    with anyio.fail_after(5), pytest.raises(StoreRefused, match=says):
-        await Store(FolderStore(tmp_path / "x")).create("key", b"body")
 
 
 async def test_a_version_is_later_than_the_one_it_replaces(files: FolderStore, tmp_path: Path) -> None:

@@ -136,12 +136,6 @@ async def test_an_endpoint_of_the_environment_that_is_no_url_is_refused(monkeypa
         await _open("s3://bucket", s3_access_key="a", s3_secret_key="b")
 
 
-@pytest.mark.parametrize("url", ["~nosuchuser/x", "file://~nosuchuser/x"])
-def test_the_home_of_a_user_that_there_is_not_is_refused(url: str) -> None:
-    with pytest.raises(UsageError, match=r"'~nosuchuser/x': there is no user 'nosuchuser' with a home; write ~/FOLDER"):
-        open_store(url)
-
-
 async def test_a_prefix_keeps_containers_of_a_bucket_apart(s3_server: S3Server) -> None:
     bucket = await s3_server.new_bucket()
     settings = Settings.load(**s3_server.settings)
