@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -16,6 +17,17 @@ Seconds = Annotated[float, BeforeValidator(seconds), Field(gt=0, allow_inf_nan=F
 Size = Annotated[int, BeforeValidator(size), Field(gt=0)]
 Count = Annotated[int, Field(gt=0, le=10**15)]  # larger ones would overflow 64 bits in calculations
 Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def _json_object(value: object) -> object:
+    """Parse text as JSON, so that an environment variable and `--set` can hold a table."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        raise ValueError('must be JSON, such as {"security.protocol": "SASL_SSL"}') from None
+
 
 ORDERED = (
     ("lease_acquire_interval", "lease_expiration_interval", "or dead hosts are noticed too late"),
@@ -67,6 +79,17 @@ class Settings(BaseModel):
         1,
         description="How often an idle source is polled: a log once per host, an output once per partition. An output "
         "is polled less often the longer nothing comes.",
+    )
+    source_options: Annotated[dict[str, str | int | float | bool], BeforeValidator(_json_object)] = Field(
+        {},
+        repr=False,
+        description="Options of the source's client by name: librdkafka's properties for Kafka. A table "
+        "`[source_options]` in the file, or JSON. Keep secrets in the file or the environment.",
+    )
+    on_out_of_range: Literal["fail", "earliest", "latest"] = Field(
+        "fail",
+        description="What a Kafka source does when the broker has removed records before they were read: stop the "
+        "partition and say how many, or go on at the earliest or latest record.",
     )
     read_ahead_batches: Count = Field(2, description="Batches read ahead of the handler, per partition.")
     read_ahead_bytes: Size = Field(

@@ -27,8 +27,9 @@ def open_source(
     """The source at a URL, not yet connected. A `Source` is returned as it is.
 
     Args:
-        source: URL or path of a built-in log, such as `s3://bucket/events` or `file:///data/events`; or of another
-            processor's output, such as `actorproc+s3://bucket/state/Delays`.
+        source: URL or path of a built-in log, such as `s3://bucket/events` or `file:///data/events`; of another
+            processor's output, such as `actorproc+s3://bucket/state/Delays`; or of topics, such as
+            `kafka://broker:9092/events`.
         create: see `LogSource`.
 
     Raises:
@@ -45,9 +46,20 @@ def open_source(
     if source.startswith(OUTPUT_SCHEME):
         return OutputSource.of_url(source, settings=settings, clock=clock)
     scheme, found, _ = source.partition("://")
+    if scheme == "kafka" and found:
+        return _kafka_source(source, settings or Settings.load(), clock)
     if found and scheme not in SCHEMES:
         raise UsageError(
             f"source {source!r}: there is no {scheme!r} source. Allowed are a built-in log (s3://, file:// or a path), "
-            f"another processor's output ({OUTPUT_SCHEME}CONTAINER/PROCESSOR), and your own Source (docs/sources.md)"
+            f"another processor's output ({OUTPUT_SCHEME}CONTAINER/PROCESSOR), kafka://BROKER/TOPIC, and your own Source (docs/sources.md)"
         )
     return LogSource(source, settings=settings, clock=clock, create=create)
+
+
+def _kafka_source(url: str, settings: Settings, clock: Clock) -> Source:
+    """Raises UsageError: the extra `kafka` is not installed."""
+    try:
+        from actorproc.sources.kafka import KafkaSource
+    except ImportError as error:
+        raise UsageError(f"source {url}: {error}") from None
+    return KafkaSource(url, settings.source_options, settings=settings, clock=clock)
