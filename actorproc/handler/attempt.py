@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from actorproc.errors import HandlerError
-from actorproc.records import Batch
+from actorproc.errors import HandlerError, HandlerMisuse, RowMismatch, RowsLost
+from actorproc.records import SEQUENCE, Batch
 from actorproc.rows.row_buffer import RowBuffer
+from actorproc.rows.sequence_order import joined
 
 T = TypeVar("T")
 
@@ -25,13 +27,6 @@ _MAP_CUT_OFF = (
 )
 
 
-class GivenUp(NamedTuple):
-    """Why the handler gave a record up, and the kind of its dead letter."""
-
-    reason: str
-    kind: str
-
-
 @dataclass(slots=True)
 class Attempt:
     """State that a `PartitionContext` fills and the partition reads."""
@@ -43,8 +38,8 @@ class Attempt:
     """Sequence up to which the handler has committed the batch."""
     encoded: list[pa.Table] = field(default_factory=list)
     """Rows that a commit has encoded and not taken, each table ordered by sequence."""
-    letters: dict[int, GivenUp] = field(default_factory=dict)
-    """Records that the handler gave up, by sequence."""
+    letters: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """Reason and kind of the dead letter of each record that the handler gave up, by sequence."""
     failures: dict[int, Exception] = field(default_factory=dict)
     """Records that failed alone, by sequence."""
     hopeless: set[int] = field(default_factory=set)
@@ -91,3 +86,50 @@ class Attempt:
         for sequence in self.cut_off - self.letters.keys() - self.failures.keys():
             if sequence > self.committed:
                 self.failures[sequence] = HandlerError(_MAP_CUT_OFF)
+
+    # Encoded rows
+
+    def add_encoded(self, tables: list[pa.Table], misfits: dict[int, RowMismatch]) -> None:
+        """Add encoded rows to the self. A record with a row that does not fit has failed, and would fail again.
+
+        Raises:
+            HandlerMisuse: a row belongs to a record that is not at hand.
+            RowsLost: a row belongs to a record that was committed without it.
+        """
+        self._check_records(pa.array(sorted(misfits), pa.int64()))
+        for table in tables:
+            self._check_records(table[SEQUENCE.name])
+        self.hopeless |= misfits.keys() - self.failures.keys()
+        self.failures = misfits | self.failures
+        self.encoded += tables
+
+    def good_rows(self) -> pa.Table | None:
+        """The encoded rows, ordered by sequence, without those of records that failed or were given up."""
+        if not self.encoded:
+            return None
+        table = joined(self.encoded)
+        if dropped := self.failures.keys() | self.letters.keys():
+            unwanted = pc.is_in(table[SEQUENCE.name], value_set=pa.array(sorted(dropped), pa.int64()))
+            table = table.filter(pc.invert(unwanted))
+        return table
+
+    def _check_records(self, sequences: pa.Array | pa.ChunkedArray) -> None:
+        """`sequences` are ordered."""
+        if len(sequences) == 0:
+            return
+        batch = self.batch
+        first, last = sequences[0].as_py(), sequences[-1].as_py()
+        has_gaps = batch.last - batch.first >= len(batch)
+        if first < batch.first or last > batch.last or has_gaps:
+            foreign = sequences.filter(pc.invert(pc.is_in(sequences, value_set=batch.sequence_array)))
+            if len(foreign):
+                raise HandlerMisuse(
+                    f"a row was emitted for record {foreign[0]}, which is not among those at hand ({batch.first} to "
+                    f"{batch.last}): it was done before, or is tried apart from them. A row belongs to a record of the "
+                    "batch; a row for records of several batches is emitted for the last of them"
+                )
+        if first <= self.committed:
+            raise RowsLost(
+                f"a row was emitted for a record up to {self.committed}, which ctx.commit had committed already, and is "
+                "lost: emit first, or commit up to an earlier record with ctx.commit(record)"
+            )

@@ -12,7 +12,7 @@ import anyio
 import pyarrow as pa
 
 from actorproc.errors import HandlerError, HandlerMisuse
-from actorproc.handler.attempt import CUT_OFF, RETURNED, Attempt, GivenUp
+from actorproc.handler.attempt import CUT_OFF, RETURNED, Attempt
 from actorproc.records import Batch, Record
 from actorproc.rows.encoder import Row
 from actorproc.rows.row_buffer import PIECE
@@ -23,7 +23,7 @@ from actorproc.runtime.user_code import failure_of, user_code
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class PartitionInfo:
     """The partition that a handler works for; the same for all its batches."""
 
@@ -40,7 +40,7 @@ class PartitionInfo:
     """A structlog logger with processor, host, partition and epoch bound."""
 
 
-class PartitionContext:
+class PartitionContext(PartitionInfo):
     """One attempt at one batch.
 
     `async def process` uses it on the event loop. A plain `def process` uses it in its worker thread, where
@@ -50,7 +50,9 @@ class PartitionContext:
     def __init__(
         self, info: PartitionInfo, attempt: Attempt, commit: Callable[[Attempt, int], Awaitable[None]]
     ) -> None:
-        self._info = info
+        super().__init__(
+            info.processor, info.host, info.partition, info.epoch, info.options, info.shared, info.log
+        )  # fmt: skip
         self._attempt = attempt
         self._buffer = attempt.rows
         self._rows = attempt.rows.rows
@@ -59,38 +61,6 @@ class PartitionContext:
         self._trusted: Batch | None = attempt.batch  # records of it need no check; None once the attempt is closed
         self.attempt = attempt.number
         """Number of this attempt at these records, from 1."""
-
-    @property
-    def processor(self) -> str:
-        return self._info.processor
-
-    @property
-    def host(self) -> str:
-        return self._info.host
-
-    @property
-    def partition(self) -> str:
-        return self._info.partition
-
-    @property
-    def epoch(self) -> int:
-        """Grows with each change of owner. Send it along with side effects, so that they can be fenced."""
-        return self._info.epoch
-
-    @property
-    def options(self) -> Any:
-        """The handler's `Options`, filled."""
-        return self._info.options
-
-    @property
-    def shared(self) -> Any:
-        """The object that the handler class's `shared` yielded, one for all partitions of the host."""
-        return self._info.shared
-
-    @property
-    def log(self) -> Any:
-        """A structlog logger with processor, host, partition and epoch bound."""
-        return self._info.log
 
     # Rows
 
@@ -159,7 +129,7 @@ class PartitionContext:
         for name, text in (("reason", reason), ("kind", kind)):
             if not isinstance(text, str):
                 raise TypeError(f"ctx.dead_letter: {name} must be a str, not {type(text).__name__}; an error: ctx.fail")
-        self._attempt.letters[record.sequence] = GivenUp(reason, kind)
+        self._attempt.letters[record.sequence] = reason, kind
 
     def fail(self, record: Record, error: Exception, *, again: bool = True) -> None:
         """Fail this record alone: it is tried again and in the end dead-lettered. The other records are processed.
@@ -184,7 +154,7 @@ class PartitionContext:
         why = self._attempt.closed or ""
         if why == RETURNED and not self._attempt.late.is_set():
             self._attempt.late.set()
-            self._info.log.error("partition.emitted_too_late", error=why)
+            self.log.error("partition.emitted_too_late", error=why)
         return HandlerError(why)
 
     def _check(self, record: Record) -> None:

@@ -154,11 +154,10 @@ class Supervisor(Actor[Wake | RaiseEpoch]):
 
     def _log_dead_letters(self, *, at_once: bool = False) -> None:
         """Log the dead letters of all partitions in one line, at most once a minute."""
-        new = self._context.news.due(self._clock.monotonic(), at_once=at_once)
-        if new is not None:
+        if new := self._context.news.due(self._clock.monotonic(), at_once=at_once):
             self._log.warning(
-                "processor.dead_letters", new=new.errors.total(), since_start=self.partitions.totals().dead_letters,
-                errors=new.most_common, example=new.example,
+                "processor.dead_letters", new=new.total(), since_start=self.partitions.totals().dead_letters,
+                errors=dict(new.most_common(5)), example=self._context.news.example,
             )  # fmt: skip
 
     async def _renew_forever(self) -> None:

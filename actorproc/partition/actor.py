@@ -121,7 +121,7 @@ class PartitionActor(Restartable):
     @property
     def trouble(self) -> str | None:
         """Why the batch at hand does not begin, or is tried again; None: neither."""
-        return self._processor.trouble if self._processor else None
+        return self._processor.retries.trouble if self._processor else None
 
     @property
     def lag(self) -> int | None:
@@ -165,7 +165,7 @@ class PartitionActor(Restartable):
             await self._commit_after_abort()
         self.statistics.state = "closing"
         self._reads.close()
-        self._committer.close()
+        self._committer.clear()
         if self._processor is not None:
             await self._close_handler(self._processor.handler, reason)
 
@@ -197,8 +197,9 @@ class PartitionActor(Restartable):
 
     async def _work(self, processor: BatchProcessor) -> None:
         while not self._draining.is_set():
+            due = self._committer.due_at()  # a commit comes before the next read
             try:
-                read = await self._next()
+                read = await self._reads.next(None if due is None else due - self._clock.monotonic())
             except Exception:
                 await self._commit_before_failing()
                 raise
@@ -215,11 +216,6 @@ class PartitionActor(Restartable):
                 await self._committer.commit()
             if self.flushing:
                 await self._flush()
-
-    async def _next(self) -> Read | None:
-        """The next read; None when a commit is due first, or a drain has come."""
-        due = self._committer.due_at()
-        return await self._reads.next(None if due is None else due - self._clock.monotonic())
 
     async def _handle(self, processor: BatchProcessor, read: Read) -> None:
         if not read.pieces:

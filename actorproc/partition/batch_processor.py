@@ -16,13 +16,11 @@ from actorproc.handler.attempt import CUT_OFF, FAILED, Attempt
 from actorproc.handler.base import Decision, PartitionHandler
 from actorproc.handler.context import PartitionContext, PartitionInfo
 from actorproc.output.dead_letters import render_letter, was_dead
-from actorproc.partition.attempt_rows import add_encoded, good_rows
 from actorproc.partition.batch_size import Pace
-from actorproc.partition.bisection import Part, Parts, Ruling
-from actorproc.partition.committer import Committer
+from actorproc.partition.bisection import GivenUp, Part, Parts
+from actorproc.partition.committer import Committer, Pending
 from actorproc.partition.dead_letter_limit import DeadLetterLimit
 from actorproc.partition.handler_threads import HandlerThreads
-from actorproc.partition.pending import Pending
 from actorproc.partition.read_ahead import ReadAhead
 from actorproc.partition.retry_pause import RetryPause
 from actorproc.records import Batch, Cursor
@@ -132,11 +130,6 @@ class BatchProcessor:
     def progress(self) -> tuple[object, ...] | None:
         """Changes when the handler emits, fails, commits or finishes a call of `map`; None while it is not called."""
         return self._run.progress if self._run else None
-
-    @property
-    def trouble(self) -> str | None:
-        """Why the batch at hand does not begin, or is tried again; None: neither."""
-        return self.retries.trouble
 
 
 class _BatchRun:
@@ -266,13 +259,13 @@ class _BatchRun:
                 "a row was emitted, and the handler declares no output_schema, such as 'carrier string, n long'"
             )
         try:
-            add_encoded(attempt, tables, misfits)
+            attempt.add_encoded(tables, misfits)
         except RowsLost as error:
             self._broken = error
             raise
 
     async def _returned(self, part: Part, attempt: Attempt) -> None:
-        table, failures = good_rows(attempt), attempt.uncommitted(attempt.failures)
+        table, failures = attempt.good_rows(), attempt.uncommitted(attempt.failures)
         if table is not None:
             self._done.tables.append(table)
         for sequence, (reason, kind) in attempt.uncommitted(attempt.letters).items():
@@ -299,24 +292,24 @@ class _BatchRun:
             await self._failed_alone(part, failures, attempt, others=True)
             return
         seeking = part.isolating
-        ruling = self._parts.failed(part, error)
-        if ruling.again or not (seeking or ruling.given_up):
+        given_up = self._parts.failed(part, error)
+        if given_up is None or not (seeking or given_up):
             self._on.retries.tell(attempt.number, rest.sequences, error)
-        await self._follow(ruling, attempt)
+        await self._follow(given_up or {}, attempt, pause=given_up is None)
 
     async def _failed_alone(
         self, part: Part, failures: dict[int, Exception], attempt: Attempt, *, others: bool
     ) -> None:
-        ruling = self._parts.failed_alone(part, failures, hopeless=attempt.hopeless, others=others)
-        again = sorted(failures.keys() - ruling.given_up.keys())
+        given_up = self._parts.failed_alone(part, failures, hopeless=attempt.hopeless, others=others)
+        again = sorted(failures.keys() - given_up.keys())
         if again:
             self._on.retries.tell(attempt.number, again, failures[again[0]])
-        await self._follow(ruling, attempt)
+        await self._follow(given_up, attempt, pause=bool(again))
 
-    async def _follow(self, ruling: Ruling, attempt: Attempt) -> None:
-        for sequence, (error, decision) in ruling.given_up.items():
+    async def _follow(self, given_up: GivenUp, attempt: Attempt, *, pause: bool) -> None:
+        for sequence, (error, decision) in given_up.items():
             self._give_up(attempt, sequence, error, decision)
-        if ruling.again:
+        if pause:
             await self._on.pause(attempt.number, len(self._batch))
 
     def _give_up(
@@ -374,7 +367,7 @@ class _BatchRun:
             self._broken = error  # not the handler's failure: another attempt would find these letters written
             raise
         now, self._done = self._done.split(upto)
-        if (table := good_rows(attempt)) is not None:
+        if (table := attempt.good_rows()) is not None:
             now.tables.append(rows_upto(table, upto))
             attempt.encoded = [rows_after(table, upto)]
         if now.tables:

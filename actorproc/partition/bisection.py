@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from actorproc.config.settings import Settings
@@ -17,6 +17,9 @@ from actorproc.runtime.user_code import user_code
 Decide = Callable[[Exception, Batch, int], Decision | None]
 """`on_error`, called with the error, the failed records and the number of the attempt."""
 
+GivenUp = dict[int, tuple[Exception, Decision]]
+"""Error and decision for each record that is not tried again, by sequence."""
+
 
 @dataclass(slots=True)
 class Part:
@@ -26,16 +29,6 @@ class Part:
     attempt: int = 1
     isolating: bool = False
     """A bad record is sought among them."""
-
-
-@dataclass(slots=True)
-class Ruling:
-    """The consequences of a failure."""
-
-    given_up: dict[int, tuple[Exception, Decision]] = field(default_factory=dict)
-    """Error and decision for each record that is not tried again, by sequence."""
-    again: bool = False
-    """The failed records wait among the parts, and are tried only after a pause."""
 
 
 class Parts:
@@ -64,8 +57,8 @@ class Parts:
         """First sequences of the parts that wait."""
         return [part.batch.first for part in self._left]
 
-    def failed(self, part: Part, error: Exception) -> Ruling:
-        """The attempt as a whole failed.
+    def failed(self, part: Part, error: Exception) -> GivenUp | None:
+        """The attempt as a whole failed. None: the part is tried again after a pause.
 
         Raises:
             HandlerError: the handler's `on_error` said stop, or failed itself.
@@ -75,18 +68,18 @@ class Parts:
         if self._again(decision, part, error):
             part.attempt += 1
             self._left.appendleft(part)
-            return Ruling(again=True)
+            return None
         if len(part.batch) == 1 or self._once:
-            return Ruling(dict.fromkeys(part.batch.sequences, (error, decision or Decision.DEAD_LETTER)))
+            return dict.fromkeys(part.batch.sequences, (error, decision or Decision.DEAD_LETTER))
         middle = len(part.batch) // 2
         for half in (part.batch[middle:], part.batch[:middle]):
             self._left.appendleft(Part(half, part.attempt + (len(half) == 1), isolating=True))
-        return Ruling()
+        return {}
 
     def failed_alone(
         self, part: Part, failures: Mapping[int, Exception], *, hopeless: Set[int], others: bool
-    ) -> Ruling:
-        """Some records failed, each on its own.
+    ) -> GivenUp:
+        """Some records failed, each on its own. Those that are not given up are tried again after a pause.
 
         Args:
             failures: errors by sequence.
@@ -100,7 +93,7 @@ class Parts:
             rest = [index for index, sequence in enumerate(part.batch.sequences) if sequence not in failures]
             if rest:
                 self._left.appendleft(Part(part.batch.take(rest), part.attempt, part.isolating))
-        ruling = Ruling()
+        given_up: GivenUp = {}
         self._tried.update(set(map(_kind, failures.values())))
         again: list[int] = []
         for index, sequence in enumerate(part.batch.sequences):
@@ -110,11 +103,10 @@ class Parts:
             if self._again(decision, part, error, helps=sequence not in hopeless):
                 again.append(index)
             else:
-                ruling.given_up[sequence] = error, decision or Decision.DEAD_LETTER
+                given_up[sequence] = error, decision or Decision.DEAD_LETTER
         if again:
             self._left.appendleft(Part(part.batch.take(again), part.attempt + 1, part.isolating))
-            ruling.again = True
-        return ruling
+        return given_up
 
     def _decision(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
         try:

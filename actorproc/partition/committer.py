@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,9 +18,9 @@ from actorproc.errors import HandlerError, StoreUnavailable
 from actorproc.output.chain import Commit, OutputChain, encode_commit
 from actorproc.output.checkpoint import Checkpoint, CheckpointKeeper, Totals
 from actorproc.partition.dead_letter_summary import DeadLetterSummary, summarize
-from actorproc.partition.pending import Pending
 from actorproc.partition.statistics import PartitionStatistics
 from actorproc.records import Batch, Cursor
+from actorproc.rows.sequence_order import rows_after, rows_upto
 from actorproc.runtime.budget import BufferTotal
 from actorproc.runtime.clock import Clock
 from actorproc.storage.names import ProcessorLayout
@@ -30,6 +31,35 @@ _BROKEN = 86_400.0  # seconds ahead of another host's clock
 
 CHECKPOINT_EVERY = 16
 """Commits after which the checkpoint is written: the next owner has to walk that many at most."""
+
+
+@dataclass(slots=True)
+class Pending:
+    """Results of processed records: output rows, dead letters by sequence, and how many records `on_error` skipped."""
+
+    tables: list[pa.Table] = field(default_factory=list)
+    letters: dict[int, bytes] = field(default_factory=dict)
+    skipped: int = 0
+
+    @property
+    def rows(self) -> int:
+        return sum(table.num_rows for table in self.tables)
+
+    @property
+    def row_bytes(self) -> int:
+        return sum(table.nbytes for table in self.tables)
+
+    @property
+    def letter_bytes(self) -> int:
+        return sum(map(len, self.letters.values()))
+
+    def split(self, upto: int) -> tuple[Pending, Pending]:
+        """The results of records up to sequence `upto`, and the rest. All skipped records count with the first."""
+        head = Pending([rows_upto(table, upto) for table in self.tables], skipped=self.skipped)
+        tail = Pending([rows_after(table, upto) for table in self.tables])
+        for sequence, letter in self.letters.items():
+            (head if sequence <= upto else tail).letters[sequence] = letter
+        return head, tail
 
 
 class Committer:
@@ -123,11 +153,8 @@ class Committer:
                 self.cursor = commit.next
         return walking
 
-    def close(self) -> None:
-        """Drop the results that are not committed."""
-        self._clear()
-
-    def _clear(self) -> None:
+    def clear(self) -> None:
+        """Drop the results that wait for a commit."""
         self._pending, self._new, self._row_bytes, self._letter_bytes = Pending(), Totals(), 0, 0
         self._since = self._moved_at = None
         self._held.clear()
@@ -202,22 +229,19 @@ class Committer:
             Fenced: another host runs this partition; nothing of it is committed.
             StoreUnavailable: in doubt; only a new start can find out.
         """
-        with self._settling():
-            await self._commit()
-        if self._number - self._keeper.current.number >= CHECKPOINT_EVERY:
-            await self.checkpoint()
-
-    async def _commit(self) -> None:
         totals, statistics = self._totals + self._new, self._statistics
-        if self._new.rows or self._pending.letters:
-            await self._write(self._pending, totals)
-        elif self.cursor != self.committed:
-            await self._keeper.advance(self._number, self.cursor, totals, self._now())
-            statistics.last_commit = _utc(self._time)
+        with self._settling():
+            if self._new.rows or self._pending.letters:
+                await self._write(self._pending, totals)
+            elif self.cursor != self.committed:
+                await self._keeper.advance(self._number, self.cursor, totals, self._now())
+                statistics.last_commit = _utc(self._time)
         statistics.skipped += self._new.skipped
         self._totals = totals
-        self._clear()
+        self.clear()
         self.committed = statistics.committed = self.cursor
+        if self._number - self._keeper.current.number >= CHECKPOINT_EVERY:
+            await self.checkpoint()
 
     async def _write(self, pending: Pending, totals: Totals) -> None:
         """Create the next file of the chain, with rows, dead letters and position, and publish the dead letters."""
@@ -240,7 +264,7 @@ class Committer:
         statistics.rows += commit.rows
         statistics.dead_letters += len(letters)
         statistics.last_commit = _utc(commit.time)
-        self._news.add(summary)
+        self._news.add(*summary)
         self._log.debug("partition.committed", number=self._number - 1, rows=commit.rows, letters=len(letters))
 
     async def go_ahead(self, cursor: Cursor) -> None:
