@@ -12,7 +12,7 @@ import pytest
 from actorproc.handler.base import Decision
 from actorproc.handler.context import PartitionContext
 from actorproc.records import RECORD_SCHEMA, Batch, Record
-from actorproc.sources.protocol import Chunk, End
+from actorproc.sources.protocol import Chunk
 from actorproc.testing.memory_source import MemorySource
 from actorproc.testing.simulation.clock import VirtualClock
 from actorproc.testing.simulation.loop import run
@@ -94,33 +94,6 @@ def test_without_pauses_each_page_is_a_batch() -> None:
             return Decision.DEAD_LETTER
 
     assert set(in_small_pages(Never)) == {10}
-
-
-@pytest.mark.parametrize("end", [End("300", 299 * 3), End("unknown", None)])
-def test_records_after_the_awaited_end_are_not_joined_with_earlier_ones(end: End) -> None:
-    class Poisoned(Fails):
-        def on_error(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
-            return Decision.STOP if failed.last >= 300 * 3 else None
-
-    class Grows(MemorySource):
-        async def end(self, partition: str) -> End:
-            return end
-
-        async def read(self, partition: str, position: str) -> AsyncGenerator[Chunk, None]:
-            async for chunk in super().read(partition, position):
-                yield chunk
-                if chunk.next == "300" and len(chunk.batch):
-                    yield Chunk(chunk.batch[:0], chunk.next)
-                    self.append("0", [b"5"] * 700)
-
-    async def main() -> None:
-        world = World(Poisoned, clock=VirtualClock)
-        world.source = Grows(1, page=10, step=3)
-        world.feed(300)
-        actor = await world.until_end(1)
-        assert actor.statistics.committed.sequence == 299 * 3
-
-    run(main())
 
 
 async def test_pages_of_other_types_are_batches_of_their_own() -> None:
