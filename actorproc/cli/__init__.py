@@ -21,7 +21,7 @@ from actorproc.cli.logging import FORMATS, LEVELS, set_up_logging
 from actorproc.cli.parameters import one_of
 from actorproc.cli.spark import spark
 from actorproc.cli.streams import has_color, prepare, stdout_failure
-from actorproc.cli.usage import Command, Group, message_of
+from actorproc.cli.usage import Group, message_of
 from actorproc.errors import ActorprocError, UsageError
 
 FAILED, WRONG_USE = 1, 2
@@ -91,14 +91,14 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     epilog="Exit codes: 0 done; 1 failed, or not all done; 2 wrong use.",
 )
 app.add_typer(commands.app)
 app.add_typer(dead_letter_commands.app)
 app.add_typer(retention.app)
-app.command(cls=Command)(demo)
-app.command(cls=Command)(spark)
+app.command()(demo)
+app.command()(spark)
 
 
 def _show_version(wanted: bool) -> None:

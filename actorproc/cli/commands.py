@@ -20,12 +20,11 @@ from actorproc.cli.parameters import (
     one_of,
     positive,
 )
-from actorproc.cli.usage import Command
 
 app = typer.Typer()
 
 
-@app.command(cls=Command)
+@app.command()
 def produce(
     file: Annotated[
         str, typer.Argument(metavar="FILE|-", help="Lines or CSV rows, one record each; '-' follows stdin.")
@@ -90,7 +89,7 @@ def produce(
     run(file, log, partitions, format_name, keys, rate, on_bad_line, config, settings)
 
 
-@app.command(cls=Command)
+@app.command()
 def serve(
     ctx: typer.Context,
     handler: Annotated[
@@ -200,7 +199,7 @@ def _root_options(ctx: typer.Context) -> list[str]:
     return options
 
 
-@app.command(cls=Command)
+@app.command()
 def status(
     name: Name,
     container: Container,
@@ -213,19 +212,19 @@ def status(
     config: Config = None,
     settings: Set = None,
 ) -> None:
-    """Show the hosts, their partitions, the committed positions and the lag.
+    """Show hosts, partitions, committed positions and lag.
 
     \b
       actorproc status --name Delays --container state --source events
       actorproc status --name Delays --container state --watch
-      actorproc status --name Delays --container state --source log --json | jq .lag
+      actorproc status --name Delays --container state --json | jq .partitions
     """
     from actorproc.cli.status import run
 
     run(name, container, source, as_json, watch, plan, config, settings)
 
 
-@app.command(cls=Command)
+@app.command()
 def output(
     name: Name,
     container: Container,
@@ -254,7 +253,7 @@ def output(
     run(name, container, limit, all_rows, partition, as_json, config, settings)
 
 
-@app.command(cls=Command)
+@app.command()
 def doctor(
     url: Annotated[
         str, typer.Argument(metavar="URL", callback=location, help="A container or log, such as s3://bucket/prefix.")

@@ -7,13 +7,13 @@ from typing import Annotated
 import typer
 
 from actorproc.cli.parameters import Config, Container, Json, Name, Partition, Set, SourceLog, count
-from actorproc.cli.usage import Command, Group
+from actorproc.cli.usage import Group
 
 app = typer.Typer(
     name="dead-letters",
     cls=Group,
     no_args_is_help=True,
-    help="""List, show, replay and purge records that could not be processed.
+    help="""List, show, replay and purge records that failed.
 
     \b
       actorproc dead-letters list --name Delays --container state
@@ -29,7 +29,7 @@ Ids = Annotated[
 ]
 
 
-@app.command("list", cls=Command)
+@app.command("list")
 def list_letters(
     name: Name,
     container: Container,
@@ -55,7 +55,7 @@ def list_letters(
     show_all(name, container, partition, kind, replayed, not_replayed, limit, as_json, config, settings)
 
 
-@app.command("show", cls=Command)
+@app.command("show")
 def show_letter(
     letter: Annotated[str, typer.Argument(metavar="PARTITION:SEQUENCE", help="Its id in `list`.")],
     name: Name,
@@ -74,7 +74,7 @@ def show_letter(
     show_one(letter, name, container, as_json, config, settings)
 
 
-@app.command("replay", cls=Command)
+@app.command("replay")
 def replay_letters(
     name: Name,
     container: Container,
@@ -102,7 +102,7 @@ def replay_letters(
     replay(ids or (), name, container, source, partition, kind, as_json, config, settings)
 
 
-@app.command("purge", cls=Command)
+@app.command("purge")
 def purge_letters(
     name: Name,
     container: Container,

@@ -24,10 +24,10 @@ def demo(
         bool, typer.Option("--check", help="Only check the output of the last run, in demo-data.")
     ] = False,
 ) -> None:
-    """See it work: a year of flights through three hosts, one of them killed with -9, into Spark.
+    """See it work: a year of flights through three hosts into Spark.
 
     336,776 real departures become events in 8 partitions. Three host processes compute the delays. One of them is
-    killed midway, and the others take over. Spark sums up the output, and the demo compares that with the same table
+    killed with -9 midway, and the others take over. Spark sums up the output, and the demo compares that with the same table
     computed from the CSV: exit code 1 if they differ.
 
     \b

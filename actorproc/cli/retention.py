@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from actorproc.cli.parameters import Config, Container, Json, MaybeContainer, MaybeLog, MaybeName, Name, Set, location
-from actorproc.cli.usage import Command, Group
+from actorproc.cli.usage import Group
 from actorproc.errors import UsageError
 
 
-class _OfOne(Command):
+class _OfOne(TyperCommand):
     """A command on either a log or a processor's output."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -141,7 +142,9 @@ def trim(
     config: Config = None,
     settings: Set = None,
 ) -> None:
-    """Delete the files that every reader has read; without --yes only show them, and what holds the others.
+    """Delete the files that every reader has read.
+
+    Without --yes only show them, and what holds the others.
 
     \b
       actorproc trim --name Delays --container state
@@ -156,7 +159,7 @@ def trim(
     run(name, container, log, older_than, yes, as_json, config, settings)
 
 
-@app.command(cls=Command)
+@app.command()
 def compact(
     name: Name,
     container: Container,

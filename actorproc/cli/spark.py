@@ -10,7 +10,7 @@ import typer
 from typer.main import get_command
 
 from actorproc.cli.parameters import Config, Container, Name, Set, count, location
-from actorproc.cli.usage import Command, message_of
+from actorproc.cli.usage import message_of
 from actorproc.errors import UsageError
 
 
@@ -130,7 +130,7 @@ def check(spark_option: str, words: Sequence[str]) -> None:
         parameters.update(given)
 
     app = typer.Typer()
-    app.command(cls=Command, add_help_option=False)(collect)
+    app.command(add_help_option=False)(collect)
     try:
         get_command(app).main(list(words), "actorproc spark", standalone_mode=False)
     except Exception as error:

@@ -14,7 +14,7 @@ TEXT_LIMIT = 16 * 2**10
 GROUP_LIMIT = 3
 """Errors of an exception group that its text names."""
 
-_FRAMEWORK = {"actorproc", "anyio", "asyncio", "contextlib"}
+_FRAMEWORK = {"actorproc", "anyio", "asyncio", "contextlib", "importlib"}
 
 
 def user_traceback(error: BaseException) -> TracebackType | None:

@@ -51,8 +51,7 @@ def refused(run: Run, *arguments: object, says: str) -> None:
     [
         (["queries_app"], "write MODULE:FUNCTION, such as app:delays"),
         (["src/shop/tables.py"], "write MODULE:FUNCTION, such as shop.tables:FUNCTION"),
-        (["shop.tables.late"], "write MODULE:FUNCTION, such as shop.tables:late"),
-        (["queries_app.py:counts"], "name the module, not its file: queries_app:counts"),
+        (["queries_app.py:counts"], "write MODULE:FUNCTION, such as queries_app:counts"),
         (["nowhere:counts"], "there is no module 'nowhere'"),
         (["queries_app:count"], "did you mean counts?"),
         (["queries_app:Rows"], "no function"),

@@ -38,11 +38,8 @@ def refused(run: Run, *arguments: object, says: str, code: int = 2) -> None:
     ("handler", "says"),
     [
         ("flights_app", "write MODULE:CLASS"),
-        ("flights_app.py:Delays", "name the module, not its file: flights_app:Delays"),
-        ("src/shop/orders.py:Orders", "name the module, not its file: shop.orders:Orders"),
+        ("flights_app.py:Delays", "write MODULE:CLASS, such as flights_app:Delays"),
         ("src/shop/orders.py", "write MODULE:CLASS, such as shop.orders:CLASS"),
-        ("shop.orders.Orders", "write MODULE:CLASS, such as shop.orders:Orders"),
-        ("shop.orders", "write MODULE:CLASS, such as shop.orders:CLASS"),
         ("nowhere:Delays", "there is no module 'nowhere'"),
         ("flights_app:Delay", "did you mean Delays?"),
         ("flights_app:Xyz", "it has: BadSchema, Delays, Silent"),
@@ -57,22 +54,21 @@ def test_serve_refuses_what_is_no_handler(run: Run, handler: str, says: str) -> 
     refused(run, "serve", handler, *HERE, says=says)
 
 
-def test_an_error_in_the_users_module_shows_its_traceback(run: Run, folder: Path) -> None:
+def test_an_error_in_the_users_module_names_file_and_line(run: Run, folder: Path) -> None:
     (folder / "broken_app.py").write_text("import nothing_like_it\n")
     result = run("serve", "broken_app:Delays", *HERE)
     assert result.exit_code == 2
-    assert result.stderr.startswith("error: importing broken_app failed:\n")
-    assert 'broken_app.py", line 1' in result.stderr
-    assert "No module named 'nothing_like_it'" in result.stderr
-    assert "loading.py" not in result.stderr
+    assert result.stderr.startswith("error: importing broken_app failed: ModuleNotFoundError: No module named 'nothing")
+    assert "broken_app.py:1)" in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
-def test_a_wrong_handler_definition_is_named_by_its_line(run: Run, folder: Path) -> None:
+def test_a_wrong_handler_definition_is_one_line(run: Run, folder: Path) -> None:
     (folder / "eager_app.py").write_text(
         "from actorproc.handlers import RecordHandler\n\nclass Eager(RecordHandler):\n    concurrency = 8\n"
         "    def process_record(self, record, ctx): ...\n"
     )
-    said = "error: .*/eager_app.py, line 3: Eager.concurrency = 8: it needs an `async def process_record`"
+    said = "error: Eager.concurrency = 8: it needs an `async def process_record`"
     result = run("serve", "eager_app:Eager", *HERE)
     assert result.exit_code == 2
     assert re.match(said, result.stderr), result.stderr
@@ -112,11 +108,6 @@ def test_serve_names_the_option_its_value_and_what_is_allowed(run: Run, options:
 def test_a_misspelt_setting_in_the_file_is_refused(run: Run, folder: Path) -> None:
     (folder / "actorproc.toml").write_text('comit_interval = "1s"\n')
     refused(run, "serve", "flights_app:Delays", *HERE, says="did you mean commit_interval?")
-
-
-def test_a_module_that_hides_the_users_is_named(run: Run, folder: Path) -> None:
-    (folder / "calendar.py").write_text(APP)
-    refused(run, "serve", "calendar:Delays", *HERE, says=f"calendar.py, which hides {folder}/calendar.py")
 
 
 def test_an_error_in_shared_names_handler_and_line(run: Run, folder: Path) -> None:
