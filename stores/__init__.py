@@ -18,7 +18,6 @@ OUTPUT_SCHEME = "actorproc+"
 """Prefix of the URL of a processor's output: `actorproc+CONTAINER/PROCESSOR`. It names a source, not a store."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?(.*)", re.DOTALL)  # two letters at least: not the drive of a path
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _S3 = ("s3", "s3a", "s3n")  # spellings of Hadoop and others
 # Without memory://NAME, which is for tests.
 _ALLOWED = "write file:///FOLDER, file://FOLDER, a plain path, or s3://BUCKET/PREFIX"
@@ -92,18 +91,14 @@ def _backend(url: str, settings: Settings, clock: Clock) -> Backend:
 
         return FolderStore(rest, clock=clock)
     if scheme == "s3":
-        return _s3(url, rest, settings, clock)
+        return _s3(rest, settings, clock)
     meant = f" (did you mean s3://{rest}?)" if scheme.lower() in _S3 else ""
     raise UsageError(f"store URL {url!r} has the unknown scheme {scheme!r}{meant}: {_ALLOWED}")
 
 
-def _s3(url: str, rest: str, settings: Settings, clock: Clock) -> Backend:
+def _s3(rest: str, settings: Settings, clock: Clock) -> Backend:
     bucket, _, prefix = rest.partition("/")
     prefix = prefix.strip("/")
-    if not _BUCKET.fullmatch(bucket):
-        raise UsageError(
-            f"store URL {url!r} names no possible bucket ({bucket!r}): 3 to 63 lower-case letters, digits, '-' and '.'"
-        )
     from actorproc.stores.s3 import Connection, S3Store  # takes 0.3 s to import
 
     connection = Connection(

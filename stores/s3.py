@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, NamedTuple
-from urllib.parse import unquote_plus, urlsplit
+from typing import Any
+from urllib.parse import unquote_plus
 from xml.etree import ElementTree as ET
 
 import aiohttp
@@ -33,16 +33,15 @@ from botocore import exceptions as aws
 from botocore.handlers import add_expect_header
 from botocore.loaders import create_loader
 from botocore.parsers import ResponseParserError
-from botocore.utils import is_valid_uri
 
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, UsageError
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.storage.backend import LANE, Backend, Entry, Listing, NotModified, Stored, all_pages
-from actorproc.stores.s3_errors import Answer, answered, unanswered, unknown_host
+from actorproc.stores.s3_errors import Answer, answered, unanswered
 
 _PAGE = 1000  # maximal keys of a listing
-_INLINE = 10_000  # bytes of a listing; for a smaller one a thread costs more than parsing
 _CONNECT_TIMEOUT = 5.0  # seconds
+_Page = tuple[list[Entry], str | None]  # of a listing, and the token of the next page
 _models = create_loader()  # shared, because reading them takes longer than connecting
 
 
@@ -85,8 +84,6 @@ class S3Store(Backend):
         self._clock = clock
         self._stack = AsyncExitStack()
         self._client: Any = None
-        if self._connection.endpoint is not None:
-            _check_endpoint(self._connection.endpoint)
 
     async def open(self) -> None:
         """Connect and list one key, so that wrong settings fail here."""
@@ -106,12 +103,11 @@ class S3Store(Backend):
                     f"{self.url}: no answer from {where} in {self._connection.timeout:g} s; check s3_endpoint and the "
                     "network, or raise store_timeout"
                 ) from None
-            if isinstance(error, ValueError):  # from botocore, for settings outside of actorproc
+            if isinstance(error, ValueError):  # from botocore, such as for a host name with '_'
                 raise UsageError(
-                    f"{self.url}: {error}; check the AWS profile, and AWS_ENDPOINT_URL and the like in the environment"
+                    f"{self.url}: {error}; check s3_endpoint (a whole URL, such as http://localhost:9000), the AWS "
+                    "profile, and AWS_ENDPOINT_URL and the like in the environment"
                 ) from error
-            if unknown_host(error):
-                raise StoreRefused(f"{self.url}: there is no host of the name in {where}; check s3_endpoint") from error
             raise
 
     async def close(self) -> None:
@@ -213,10 +209,10 @@ class S3Store(Backend):
                 MaxKeys=_PAGE if limit is None else min(_PAGE, limit),
                 **ask,
             )
-        found = await self._parsed(reply["Page"])
+        entries, following = await self._parsed(reply["Page"])
         skip = len(self._prefix)
-        entries = [entry._replace(key=entry.key[skip:]) for entry in found.entries] if skip else found.entries
-        return Listing(entries, self._date(reply)), found.next
+        entries = [entry._replace(key=entry.key[skip:]) for entry in entries] if skip else entries
+        return Listing(entries, self._date(reply)), following
 
     async def delete(self, key: str) -> None:
         with self._errors("delete", key):
@@ -224,7 +220,7 @@ class S3Store(Backend):
 
     async def _parsed(self, page: bytes) -> _Page:
         try:
-            return _parse(page) if len(page) < _INLINE else await self._clock.run_in_thread(_parse, page)
+            return await self._clock.run_in_thread(_parse, page)
         except (ET.ParseError, ValueError, TypeError) as error:
             raise StoreUnavailable(f"{self.url}: the answer to list is no listing: {error}") from error
 
@@ -252,25 +248,6 @@ class S3Store(Backend):
             raise unanswered(what, self._connection.endpoint or "AWS", error) from error
 
 
-def _check_endpoint(endpoint: str) -> None:
-    """Refuse what botocore or aiohttp would stumble over."""
-    with suppress(ValueError):  # of brackets, or a port, that are none
-        parts = urlsplit(endpoint)
-        if parts.scheme in ("http", "https") and is_valid_uri(endpoint) and parts.port != 0:
-            return
-    raise UsageError(
-        f"s3_endpoint = {endpoint!r}: write the whole URL, such as 'http://localhost:9000', with a host of letters, "
-        "digits, "
-        "'-' and '.' (no '_'; give a container another name, or an alias), or an IPv6 address in brackets"
-    )
-
-
-class _Page(NamedTuple):
-    entries: list[Entry]
-    next: str | None
-    """Token that continues, where there is more."""
-
-
 def _keep_body(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object) -> None:
     """Put a listing aside before botocore parses it. (An event of botocore's, as its own handlers use it.)"""
     if response_dict["status_code"] == 200:
@@ -279,7 +256,7 @@ def _keep_body(response_dict: dict[str, Any], customized_response_dict: dict[str
 
 
 def _parse(page: bytes) -> _Page:
-    """A ListBucketResult. Raises ParseError, ValueError or TypeError for anything else."""
+    """Entries of a ListBucketResult, and the token that continues it. Raises ParseError, ValueError or TypeError for anything else."""
     root = ET.fromstring(page)  # noqa: S314 (expat of today refuses to blow up entities; the service is trusted)
     space = root.tag[: root.tag.find("}") + 1]  # '{http://s3.amazonaws.com/doc/2006-03-01/}', or nothing
     if root.tag != f"{space}ListBucketResult":
@@ -294,4 +271,4 @@ def _parse(page: bytes) -> _Page:
         )
         for item in root.iter(f"{space}Contents")
     ]
-    return _Page(entries, root.findtext(f"{space}NextContinuationToken") or None)
+    return entries, root.findtext(f"{space}NextContinuationToken") or None

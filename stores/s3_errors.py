@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
 from typing import NamedTuple
 
-import aiohttp
 from botocore import exceptions as aws
 
 from actorproc.errors import CredentialsExpired, StoreError, StoreRefused, StoreUnavailable
@@ -61,7 +59,7 @@ def answered(what: str, answer: Answer) -> StoreError:
 
 def unanswered(what: str, endpoint: str, error: Exception) -> StoreError:
     """The error for a request that got no answer, or none that can be read."""
-    cause = cause_of(error)
+    cause = getattr(error, "kwargs", {}).get("error") or error  # botocore keeps the cause of its own error there
     match error:
         case _ if isinstance(cause, StoreError):
             return cause
@@ -79,17 +77,6 @@ def unanswered(what: str, endpoint: str, error: Exception) -> StoreError:
     return StoreUnavailable(f"{what}: no whole answer from {endpoint}: {error}")
 
 
-def unknown_host(error: BaseException) -> bool:
-    """Whether a name server answered that the endpoint's host does not exist, so nothing was sent."""
-    cause = cause_of(error.__cause__)
-    return isinstance(cause, aiohttp.ClientConnectorDNSError) and cause.os_error.errno != socket.EAI_AGAIN
-
-
 def _is_distrusted(cause: object) -> bool:
     cause = getattr(cause, "certificate_error", cause)  # aiohttp's own error wraps what ssl raised
     return isinstance(cause, ssl.SSLCertVerificationError)
-
-
-def cause_of(error: BaseException | None) -> object:
-    """botocore keeps what its own error wraps in `kwargs`."""
-    return getattr(error, "kwargs", {}).get("error") or error

@@ -11,7 +11,8 @@ from typing import TypeVar
 import anyio
 
 from actorproc.errors import StoreError
-from actorproc.storage.probe import Property, probe
+from actorproc.storage.probe import probe
+from actorproc.storage.probe_checks import Property
 from actorproc.storage.store import Store
 
 T = TypeVar("T")

@@ -129,15 +129,11 @@ class SharedDocument(Generic[D]):
         self._tag = stored.tag if stored else None
 
 
-_MOST_DIGITS = 1_000  # Python refuses to convert more than some thousands
-
 MOST_NUMBER = 2**63 - 1
 """Limit of positions and file numbers: readers in other languages may have 64 bits for them."""
 
 
 def whole_number(text: str) -> int | None:
     """The number that these digits spell; None if it is not one from 0 to `MOST_NUMBER`."""
-    if not text.isdecimal() or len(text) > _MOST_DIGITS:
-        return None
-    number = int(text)
-    return number if number <= MOST_NUMBER else None
+    number = int(text) if text.isdecimal() and len(text) < 20 else -1
+    return number if 0 <= number <= MOST_NUMBER else None

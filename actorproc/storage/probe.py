@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import NamedTuple
 
 import anyio
 
 from actorproc.errors import StoreError, StoreUnavailable, StoreUnsafe, first_contact
 from actorproc.runtime.tasks import gather
-from actorproc.storage.probe_checks import CHECKS, Bench, Broken, Check
+from actorproc.storage.probe_checks import CHECKS, Bench, Broken, Check, Property
 from actorproc.storage.store import Store
 
 _LEFTOVER = 86400.0  # seconds after which a probe was certainly killed
 _SWEPT = 1_000  # leftover keys deleted by one start
-
-
-class Property(NamedTuple):
-    """The result for one property. `done`: the test; `found`: its result; `meaning`: the consequence of a failure."""
-
-    name: str
-    held: bool
-    done: str
-    found: str
-    meaning: str
 
 
 async def probe(store: Store, prefix: str) -> list[Property]:
@@ -34,18 +23,15 @@ async def probe(store: Store, prefix: str) -> list[Property]:
         PlaceRefused: no property was found broken, but the store denied a request.
     """
     bench = Bench(store, f"{prefix}{store.clock.nonce()}/")
-    results: dict[int, Property | StoreError] = {}
 
-    async def run(index: int) -> None:
+    async def run(check: Check) -> Property | StoreError:
         try:
-            results[index] = await _try(CHECKS[index], bench)
+            return await _try(check, bench)
         except StoreError as error:
-            results[index] = error
+            return error
 
     try:
-        async with anyio.create_task_group() as tasks:
-            for index in range(len(CHECKS)):
-                tasks.start_soon(run, index)
+        results = await gather(CHECKS, run)
     finally:
         with anyio.CancelScope(shield=True), anyio.move_on_after(store.limits.timeout):
             await bench.clean()
@@ -54,14 +40,10 @@ async def probe(store: Store, prefix: str) -> list[Property]:
     if errors and not broken:
         with first_contact():
             raise errors[0]
-    return [_told(CHECKS[index], results[index]) for index in range(len(CHECKS))]
-
-
-def _told(check: Check, result: Property | StoreError) -> Property:
-    """The property; reported as not held if it could not be tested, beside another one that is broken."""
-    if isinstance(result, Property):
-        return result
-    return Property(check.name, False, check.done, f"it could not be tried: {result}", check.meaning)
+    return [
+        result if isinstance(result, Property) else check.result(held=False, found=f"it could not be tried: {result}")
+        for check, result in results.items()
+    ]
 
 
 async def ensure_safe(store: Store, prefix: str) -> None:
@@ -75,7 +57,7 @@ async def ensure_safe(store: Store, prefix: str) -> None:
         if not held:
             raise StoreUnsafe(
                 f"{store.url} is not safe to use. It does not keep {name!r}: {done}: {found}. "
-                f"So {meaning}. Use another service, or a newer version; `actorproc doctor {store.url}` tells all"
+                f"So {meaning}. Use another service, or a newer version; `actorproc doctor {store.url}` shows all of them"
             )
     with suppress(StoreError), anyio.move_on_after(store.limits.timeout):  # the next start does it as well
         listing = await store.list(prefix, limit=_SWEPT)
@@ -91,9 +73,9 @@ async def _try(check: Check, bench: Bench) -> Property:
     while True:
         attempt += 1
         try:
-            return Property(check.name, True, check.done, await check.run(bench), check.meaning)
+            return check.result(held=True, found=await check.run(bench))
         except Broken as error:
-            return Property(check.name, False, check.done, str(error), check.meaning)
+            return check.result(held=False, found=str(error))
         except StoreUnavailable:
             delay = limits.backoff.delay(attempt, clock.random)
             if clock.monotonic() + delay >= give_up:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import count
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import anyio
 
 from actorproc.errors import ConditionFailed, StoreError, StoreRefused, StoreUnavailable
+from actorproc.runtime.tasks import gather
 from actorproc.storage.backend import Entry, NotModified, Stored
 from actorproc.storage.store import Store
-
-T = TypeVar("T")
 
 RACERS = 8
 
@@ -45,16 +43,16 @@ class Bench:
         return key
 
     async def put(self, key: str, body: bytes) -> str:
-        return await self._once("put", self.store.backend.put(key, body))
+        return await self.store.once("put", lambda: self.store.backend.put(key, body))
 
     async def put_durably(self, key: str, body: bytes) -> str:
-        return await self._once("put", self._durable.backend.put(key, body))
+        return await self._durable.once("put", lambda: self._durable.backend.put(key, body))
 
     async def create(self, key: str, body: bytes) -> str:
-        return await self._once("put_if_absent", self.store.backend.put_if_absent(key, body))
+        return await self.store.once("put_if_absent", lambda: self.store.backend.put_if_absent(key, body))
 
     async def swap(self, key: str, body: bytes, tag: str) -> str:
-        return await self._once("put_if_match", self.store.backend.put_if_match(key, body, tag))
+        return await self.store.once("put_if_match", lambda: self.store.backend.put_if_match(key, body, tag))
 
     async def accepted(self, key: str, body: bytes, write: Awaitable[str]) -> str:
         """The tag of a conditional write of `body` without a competitor."""
@@ -73,13 +71,13 @@ class Bench:
         )
 
     async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
-        return await self._once("get", self.store.backend.get(key, unless=unless, tail=tail))
+        return await self.store.once("get", lambda: self.store.backend.get(key, unless=unless, tail=tail))
 
     async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Sequence[Entry]:
-        return (await self._once("list", self.store.backend.list(prefix, after, limit))).entries
+        return (await self.store.once("list", lambda: self.store.backend.list(prefix, after, limit))).entries
 
     async def delete(self, key: str) -> None:
-        await self._once("delete", self.store.backend.delete(key))
+        await self.store.once("delete", lambda: self.store.backend.delete(key))
 
     async def expect(self, key: str, body: bytes | None, when: str) -> None:
         stored = await self.get(key)
@@ -91,19 +89,17 @@ class Bench:
             with suppress(StoreError):
                 await self.store.delete(key)
 
-        async with anyio.create_task_group() as tasks:
-            for key in self._keys:
-                tasks.start_soon(delete, key)
+        await gather(self._keys, delete)
 
-    async def _once(self, verb: str, request: Awaitable[T]) -> T:
-        self.store.requests[verb] += 1
-        try:
-            with anyio.fail_after(self.store.limits.timeout):
-                return await request
-        except TimeoutError:
-            raise StoreUnavailable(
-                f"{self.store.url}: no answer to {verb} within {self.store.limits.timeout:g} s (store_timeout)"
-            ) from None
+
+class Property(NamedTuple):
+    """The result for one property. `done`: the test; `found`: its result; `meaning`: the consequence of a failure."""
+
+    name: str
+    held: bool
+    done: str
+    found: str
+    meaning: str
 
 
 class Check(NamedTuple):
@@ -111,7 +107,10 @@ class Check(NamedTuple):
     done: str
     meaning: str
     run: Callable[[Bench], Awaitable[str]]
-    """Returns what was found; raises Broken where that is wrong."""
+    """Returns the finding; raises Broken if the property does not hold."""
+
+    def result(self, *, held: bool, found: str) -> Property:
+        return Property(self.name, held, self.done, found, self.meaning)
 
 
 async def _read_your_write(bench: Bench) -> str:
@@ -172,17 +171,13 @@ async def _match_on_missing(bench: Bench) -> str:
 
 async def _create_race(bench: Bench) -> str:
     key = bench.key()
-    return await _race(bench, key, partial(bench.create, key))
+    return await _race(bench, key, lambda body: bench.create(key, body))
 
 
 async def _match_race(bench: Bench) -> str:
     key = bench.key()
     tag = await bench.put(key, b"start")
-    return await _race(bench, key, partial(_swap_to, bench, key, tag))
-
-
-async def _swap_to(bench: Bench, key: str, tag: str, body: bytes) -> str:
-    return await bench.swap(key, body, tag)
+    return await _race(bench, key, lambda body: bench.swap(key, body, tag))
 
 
 async def _race(bench: Bench, key: str, write: Callable[[bytes], Awaitable[str]]) -> str:

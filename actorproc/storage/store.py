@@ -98,7 +98,7 @@ class Store:
         """
 
         async def measure() -> int:
-            found = await self._once("get", lambda: self.backend.get(key, tail=1))
+            found = await self.once("get", lambda: self.backend.get(key, tail=1))
             return found.size if found is not None else 0
 
         known, missing = (size, measure) if tail is None else (tail, None)
@@ -156,7 +156,7 @@ class Store:
             attempt += 1
             try:
                 try:
-                    return await self._once(verb, send, len(body))
+                    return await self.once(verb, send, len(body))
                 except ConditionFailed:
                     pass
                 except StoreUnavailable as error:
@@ -194,7 +194,7 @@ class Store:
         while True:
             attempt += 1
             try:
-                return await self._once(verb, send, size)
+                return await self.once(verb, send, size)
             except StoreUnavailable as error:
                 if measure is not None and isinstance(error.__cause__, TimeoutError):
                     with suppress(StoreUnavailable):
@@ -205,7 +205,8 @@ class Store:
                 log.debug("store.retry", verb=verb, key=key, attempt=attempt, delay=delay, error=str(error))
             await self.clock.sleep(delay)
 
-    async def _once(self, verb: str, send: Callable[[], Awaitable[T]], size: int = 0) -> T:
+    async def once(self, verb: str, send: Callable[[], Awaitable[T]], size: int = 0) -> T:
+        """Send one request, with its deadline, and count it. `size`: bytes that it transfers, for the deadline."""
         timeout = self.limits.timeout + size // SLOWEST
         async with self._slots:
             self.requests[verb] += 1

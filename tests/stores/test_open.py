@@ -101,38 +101,21 @@ def test_a_link_to_a_folder_is_that_folder(tmp_path: Path) -> None:
     assert overlap(f"file://{tmp_path}/link/x", f"file://{tmp_path}/events")
 
 
-@pytest.mark.parametrize("bucket", ["/prefix", "My_Bucket", "ab", "-x-", "a" * 64])
-def test_an_impossible_bucket_name_is_refused(bucket: str) -> None:
-    with pytest.raises(UsageError, match="names no possible bucket"):
-        open_store(f"s3://{bucket}")
+@pytest.mark.parametrize("bucket", ["", "a b"])
+async def test_an_impossible_bucket_name_is_refused(bucket: str) -> None:
+    with pytest.raises(UsageError, match=f'Invalid bucket name "{bucket}"'):
+        await _open(f"s3://{bucket}/prefix", s3_access_key="a", s3_secret_key="b")
 
 
-@pytest.mark.parametrize(
-    "endpoint",
-    [
-        "localhost:9000",
-        "//host",
-        "ftp://host",
-        "http://",
-        "http://my_minio:9000",
-        "http://[::1",
-        "http://host:port",
-        "http://host:99999",
-    ],
-)
-def test_an_endpoint_that_is_no_url_is_refused_naming_the_setting(endpoint: str) -> None:
-    with pytest.raises(UsageError, match=r"s3_endpoint = .*write the whole URL"):
-        open_store("s3://bucket", Settings.load(s3_endpoint=endpoint))
-
-
-@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:9000", "https://minio.my-host.example", "HTTP://[::1]:9000/"])
-def test_an_endpoint_that_is_a_url_is_taken(endpoint: str) -> None:
-    open_store("s3://bucket", Settings.load(s3_endpoint=endpoint))
+@pytest.mark.parametrize("endpoint", ["localhost:9000", "ftp://host", "http://", "http://my_minio:9000", "http://[::1"])
+async def test_an_endpoint_that_is_not_a_url_is_refused(endpoint: str) -> None:
+    with pytest.raises(UsageError, match=r"check s3_endpoint|Custom endpoint .* was not a valid URI"):
+        await _open("s3://bucket", s3_endpoint=endpoint, s3_access_key="a", s3_secret_key="b")
 
 
 async def test_an_endpoint_of_the_environment_that_is_no_url_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://my_minio:9000")
-    with pytest.raises(UsageError, match=r"http://my_minio:9000; check the AWS profile, and AWS_ENDPOINT_URL"):
+    with pytest.raises(UsageError, match=r"http://my_minio:9000; check s3_endpoint .* and AWS_ENDPOINT_URL"):
         await _open("s3://bucket", s3_access_key="a", s3_secret_key="b")
 
 
@@ -243,28 +226,14 @@ async def test_an_endpoint_that_accepts_but_never_answers_fails_at_the_deadline(
             await _open("s3://bucket/x", s3_endpoint=endpoint, s3_access_key="a", s3_secret_key="b", store_timeout=0.3)
 
 
-def _no_name(monkeypatch: pytest.MonkeyPatch, number: int, text: str) -> None:
+async def test_an_unknown_host_name_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def getaddrinfo(*args: object, **how: object) -> None:
-        raise socket.gaierror(number, text)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-
-
-ELSEWHERE = {"s3_endpoint": "http://nobody.invalid:9000", "s3_access_key": "a", "s3_secret_key": "b"}
-
-
-async def test_a_host_name_that_nobody_knows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    _no_name(monkeypatch, socket.EAI_NONAME, "Name or service not known")
-    with pytest.raises(StoreRefused, match=r"no host of the name in http://nobody.invalid:9000; check s3_endpoint"):
-        await _open("s3://bucket/x", **ELSEWHERE)
-
-
-async def test_a_silent_name_server_does_not_make_a_host_unknown(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    _no_name(monkeypatch, socket.EAI_AGAIN, "Temporary failure in name resolution")
-    with pytest.raises(StoreUnavailable, match=r"cannot reach http://nobody.invalid:9000: .*Temporary failure"):
-        await _open("s3://bucket/x", **ELSEWHERE)
+    endpoint = "http://nobody.invalid:9000"
+    with pytest.raises(StoreUnavailable, match=f"cannot reach {endpoint}: .*not known.*; check s3_endpoint"):
+        await _open("s3://bucket/x", s3_endpoint=endpoint, s3_access_key="a", s3_secret_key="b")
 
 
 async def test_tls_with_a_server_that_speaks_none_fails_saying_so(s3_server: S3Server) -> None:
