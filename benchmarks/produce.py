@@ -48,7 +48,7 @@ async def produced(lines: Path, out: Path, key: str | None) -> None:
     """The work of the command line, without its progress bar."""
     async with Producer(str(out), partitions=PARTITIONS) as producer:
         with lines.open("rb") as file:
-            await InputProducer(producer).run(JsonLines(file, key))
+            await InputProducer().run(JsonLines(file, key), producer)
 
 
 def bare(lines: Path, out: Path, key: str) -> None:

@@ -6,8 +6,8 @@ import os
 import select
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -16,19 +16,22 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from actorproc.cli.common import load_settings, run_async, shown_settings
-from actorproc.cli.produce_end import BadLines, Resume, explained, interrupted
+from actorproc.cli.produce_end import Resume, explained, interrupted, show_bad_lines
 from actorproc.cli.streams import conclude
 from actorproc.cli.terminal import counted
 from actorproc.cli.workers import end_soon
 from actorproc.errors import ActorprocError, UsageError
 from actorproc.log.input_formats import CsvRows, InputFormat, JsonLines, LineReader, TextLines
-from actorproc.log.input_producer import DeliveryTracker, InputProducer, OnBadLine, Produced
+from actorproc.log.input_producer import InputProducer, OnBadLine, Produced
 from actorproc.log.producer import Producer
 from actorproc.runtime.clock import SYSTEM
 from actorproc.runtime.signals import SAME_SIGNAL_TIME
 from actorproc.runtime.tasks import first_cause
 
 FormatName = Literal["json", "text", "csv"]
+
+_FORMATS: dict[FormatName, Callable[[LineReader, str | None], InputFormat]]
+_FORMATS = {"json": JsonLines, "text": TextLines, "csv": CsvRows}
 
 _KEY_OPTIONS: dict[FormatName, str] = {"json": "--key", "text": "--key-regex", "csv": "--key-column"}
 
@@ -55,13 +58,6 @@ def choose_format(
     return chosen, keys[chosen]
 
 
-def open_format(name: FormatName, reader: LineReader, key: str | None) -> InputFormat:
-    """The records of `reader`."""
-    kinds: dict[str, Callable[[LineReader, str | None], InputFormat]]
-    kinds = {"json": JsonLines, "text": TextLines, "csv": CsvRows}
-    return kinds[name](reader, key)
-
-
 def run(
     file: str,
     log: str,
@@ -80,35 +76,23 @@ def run(
     words = [part for option, value in options.items() if value is not None for part in (option, str(value))]
     words += ["--format", name] if format_name is not None or (name == "csv" and key is None) else []
     words += [*(["--on-bad-line", on_bad_line] if on_bad_line != "fail" else []), *shown_settings(given or [])]
-    tracker = DeliveryTracker()
-    bad_lines = BadLines(file)
+    input_producer = InputProducer(rate=rate, on_bad_line=on_bad_line)
     resume = Resume(file, log, words)
 
     async def work() -> str | None:
+        reading, everything = anyio.CancelScope(), anyio.CancelScope()
         with _lines(file) as (lines, size), _progress(size) as progress:
-            records = open_format(name, lines, key)
-            if partitions is not None and on_bad_line == "fail" and file != "-":
-                # A partition count is fixed for good, so no log is created for a misspelt key. Not so for stdin: it
-                # may be silent for long, and readers wait for the log.
-                with anyio.CancelScope() as reading:
-                    async with _stopped_by_signals(reading, reading):
-                        await _check_first(records)
-                if reading.cancelled_caught:
-                    return None
+            records = _FORMATS[name](lines, key)
             began = SYSTEM.monotonic()
-            reading = anyio.CancelScope()
-            with anyio.CancelScope() as everything:
+            with everything:
                 async with (
                     Producer(log, partitions=partitions, partitioner="round-robin", settings=settings) as producer,
-                    _stopped_by_signals(reading, everything),
+                    anyio.create_task_group() as tasks,
                 ):
-                    input_producer = InputProducer(
-                        producer, rate=rate, on_bad_line=on_bad_line, report=bad_lines.add, progress=progress,
-                        tracker=tracker,
-                    )  # fmt: skip
+                    tasks.start_soon(_cancel_on_signals, reading, everything)
                     try:
                         with reading:
-                            produced = await input_producer.run(records)
+                            await input_producer.run(records, producer, progress)
                     except ActorprocError:
                         with suppress(ActorprocError):  # it has the same cause
                             await producer.flush()  # here, where signals are handled
@@ -116,46 +100,32 @@ def run(
                     finally:
                         resume.header_lines = records.header_lines
                     await producer.flush()
+                    tasks.cancel_scope.cancel()
             seconds = SYSTEM.monotonic() - began
         if reading.cancelled_caught or everything.cancelled_caught:
             return None
-        return _summary(produced, seconds, log, key)
+        return _summary(input_producer.produced, seconds, log, key)
 
     try:
         try:
             summary = run_async(work)
         finally:
-            bad_lines.show()
+            show_bad_lines(file, input_producer)
     except (ActorprocError, ExceptionGroup) as errors:
         error = first_cause(errors)
         if not isinstance(error, ActorprocError):
             raise
-        raise explained(error, tracker.delivered(), resume) from None
+        raise explained(error, input_producer.delivered(), resume) from None
     if summary is None:
-        delivered = tracker.delivered()
+        delivered = input_producer.delivered()
         summary = interrupted(delivered, resume)
         if file != "-" or delivered.doubtful:  # a stream has no end
             raise ActorprocError(summary)
     conclude(summary)
 
 
-async def _check_first(records: InputFormat) -> None:
-    """Raise the error of the first record, if it is bad."""
-    first = await SYSTEM.run_in_thread(records.peek, abandon=True)
-    if first is not None and 0 in first.bad:
-        raise first.bad[0]
-
-
-@asynccontextmanager
-async def _stopped_by_signals(reading: anyio.CancelScope, everything: anyio.CancelScope) -> AsyncIterator[None]:
-    """The first signal cancels `reading`; records that were read are appended. A second one cancels `everything`."""
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_cancel_on_signals, reading, everything)
-        yield
-        tasks.cancel_scope.cancel()
-
-
 async def _cancel_on_signals(reading: anyio.CancelScope, everything: anyio.CancelScope) -> None:
+    """The first signal cancels `reading`; records that were read are appended. A second one cancels `everything`."""
     first: float | None = None
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for _ in signals:

@@ -11,30 +11,17 @@ import typer
 from actorproc.cli.terminal import counted
 from actorproc.errors import ActorprocError, UsageError
 from actorproc.log.input_formats import BadLine
-from actorproc.log.input_producer import Delivered
+from actorproc.log.input_producer import Delivered, InputProducer
 
 _WAYS = "give --on-bad-line keep (the line is appended without a key) or skip"
-_PRINTED = 10  # bad lines
 
 
-class BadLines:
-    """Prints the first bad lines of `file` to stderr."""
-
-    def __init__(self, file: str) -> None:
-        self._file = file
-        self._first: list[BadLine] = []
-        self._count = 0
-
-    def add(self, line: BadLine) -> None:
-        self._count += 1
-        if len(self._first) < _PRINTED:
-            self._first.append(line)
-
-    def show(self) -> None:
-        for line in self._first:
-            typer.echo(f"{self._file}: line {line.number:,}: {line.why}", err=True)
-        if self._count > _PRINTED:
-            typer.echo(f"... and {self._count - _PRINTED:,} more bad lines", err=True)
+def show_bad_lines(file: str, done: InputProducer) -> None:
+    """Print the first bad lines that were kept or skipped to stderr."""
+    for line in done.bad_lines:
+        typer.echo(f"{file}: line {line.number:,}: {line.why}", err=True)
+    if more := done.produced.kept + done.produced.skipped - len(done.bad_lines):
+        typer.echo(f"... and {more:,} more bad lines", err=True)
 
 
 @dataclass
@@ -61,17 +48,15 @@ class Resume:
 
 def explained(error: ActorprocError, done: Delivered, resume: Resume) -> ActorprocError:
     """The error, with what is in the log and how to go on."""
-    why, mend, hint = str(error), "Mend the cause", ""
+    why, mend = str(error), "Mend the cause"
     if isinstance(error, BadLine):
-        why, mend, hint = f"{resume.file}: line {error.number}: {error.why}", f"Mend the line, or {_WAYS}", error.hint
+        why, mend = f"{resume.file}: line {error.number}: {error.why}", f"Mend the line, or {_WAYS}"
         resume.options = [*resume.options, "--on-bad-line", "keep"]  # so that it does not end at this line again
     kind = UsageError if isinstance(error, UsageError) else ActorprocError
     if done.records or done.doubtful:
         return kind(f"{why}.\n{_in_the_log(done, resume)}. {mend}, and {_going_on(done, resume)}")
     if isinstance(error, BadLine):
-        return kind(
-            f"{why}.\nNothing was appended. {hint and f'{hint}. Or '}{mend[0].lower() if hint else mend[0]}{mend[1:]}"
-        )
+        return kind(f"{why}.\nNothing was appended. {mend}")
     return error if isinstance(error, UsageError) else kind(f"{why}.\nNothing was appended")
 
 

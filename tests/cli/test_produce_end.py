@@ -213,14 +213,6 @@ def test_a_key_option_of_another_format_is_refused(run: Run, options: list[str],
     assert says in ended.stderr
 
 
-def test_a_csv_file_without_the_key_column_creates_no_log(run: Run, folder: Path) -> None:
-    (folder / "rows.csv").write_text("id,name\n1,a\n")
-    ended = run(*PRODUCE, "--key-column", "nmae", "rows.csv")
-    assert ended.exit_code == 2
-    assert "no column 'nmae'; did you mean name? there are: id, name" in ended.stderr
-    assert not (folder / "events").exists()
-
-
 def test_an_unreadable_input_is_an_error_that_says_nothing_was_appended(run: Run) -> None:
     ended = run(*PRODUCE, "/proc/self/mem")  # opens, and cannot be read at 0
     assert ended.exit_code == 1

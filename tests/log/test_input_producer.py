@@ -7,15 +7,14 @@ import io
 import math
 import os
 from pathlib import Path
-from typing import Any
 
 import anyio
 import orjson
 import pytest
 
 from actorproc.errors import StoreRefused, UsageError
-from actorproc.log.input_formats import BLOCK, BadLine, CsvRows, InputFormat, JsonLines, TextLines
-from actorproc.log.input_producer import DeliveryTracker, InputProducer, Produced
+from actorproc.log.input_formats import BLOCK, BadLine, CsvRows, InputBlock, InputFormat, JsonLines, TextLines
+from actorproc.log.input_producer import InputProducer, OnBadLine, Produced
 from actorproc.log.partitioner import partition_of_key
 from actorproc.log.producer import Producer
 from actorproc.sources.log import LogSource
@@ -35,7 +34,7 @@ async def test_json_lines_go_to_the_partition_of_their_key(tmp_path: Path) -> No
     steps: list[Produced] = []
     with path.open("rb") as file:
         async with Producer(store, partitions=4) as producer:
-            produced = await InputProducer(producer, progress=steps.append).run(JsonLines(file, "tail"))
+            produced = await InputProducer().run(JsonLines(file, "tail"), producer, steps.append)
     contents = await log_contents(store)
     assert produced == steps[-1]
     assert produced[:4] == (20_000, path.stat().st_size, 0, 0)
@@ -50,7 +49,7 @@ async def test_json_lines_go_to_the_partition_of_their_key(tmp_path: Path) -> No
 async def test_blank_lines_and_line_breaks_are_no_part_of_records(ending: bytes) -> None:
     store = Store(MemoryStore())
     async with Producer(store, partitions=1) as producer:
-        produced = await InputProducer(producer).run(TextLines(io.BytesIO(b"\n one\r\n\r\ntwo\n \t\nthree" + ending)))
+        produced = await InputProducer().run(TextLines(io.BytesIO(b"\n one\r\n\r\ntwo\n \t\nthree" + ending)), producer)
     assert (await log_contents(store))["0"] == [b" one", b"two", b"three"]
     assert (produced.records, produced.unkeyed) == (3, 0)
 
@@ -58,7 +57,7 @@ async def test_blank_lines_and_line_breaks_are_no_part_of_records(ending: bytes)
 async def test_an_empty_input_produces_no_records() -> None:
     store = Store(MemoryStore())
     async with Producer(store, partitions=1) as producer:
-        assert await InputProducer(producer).run(TextLines(io.BytesIO(b""))) == (0, 0, 0, 0, 0, {})
+        assert await InputProducer().run(TextLines(io.BytesIO(b"")), producer) == (0, 0, 0, 0, 0, {})
 
 
 async def test_keys_are_text_or_json_and_null_is_none() -> None:
@@ -66,7 +65,7 @@ async def test_keys_are_text_or_json_and_null_is_none() -> None:
     keys = ["text", 5, 2.5, True, {"a": 1}, None]
     lines = b"\n".join(orjson.dumps({"k": key}) for key in keys)
     async with Producer(store, partitions=8) as producer:
-        produced = await InputProducer(producer).run(JsonLines(io.BytesIO(lines), "k"))
+        produced = await InputProducer().run(JsonLines(io.BytesIO(lines), "k"), producer)
     assert (produced.records, produced.unkeyed) == (6, 1)
     contents = await log_contents(store)
     for key, line in zip([b"text", b"5", b"2.5", b"true", b'{"a":1}'], lines.split(b"\n"), strict=False):
@@ -76,7 +75,7 @@ async def test_keys_are_text_or_json_and_null_is_none() -> None:
 async def test_a_large_number_in_deeply_nested_json_is_a_key() -> None:
     async with Producer(Store(MemoryStore()), partitions=8) as producer:
         line = b'{"k": 1e30, "x": %s}' % (b"[" * 1010 + b"]" * 1010)
-        assert (await InputProducer(producer).run(JsonLines(io.BytesIO(line), "k"))).unkeyed == 0
+        assert (await InputProducer().run(JsonLines(io.BytesIO(line), "k"), producer)).unkeyed == 0
 
 
 async def test_whole_numbers_are_keys_to_the_last_digit() -> None:
@@ -84,38 +83,34 @@ async def test_whole_numbers_are_keys_to_the_last_digit() -> None:
     numbers = [str(10**29 + n).encode() for n in range(20)]
     async with Producer(store, partitions=8) as producer:
         lines = [b'{"k":%s}' % number for number in numbers]
-        assert (await InputProducer(producer).run(JsonLines(io.BytesIO(b"\n".join(lines)), "k"))).records == 20
+        assert (await InputProducer().run(JsonLines(io.BytesIO(b"\n".join(lines)), "k"), producer)).records == 20
     contents = await log_contents(store)
     for number, line in zip(numbers, lines, strict=False):
         assert line in contents[str(partition_of_key(number, 8))]
 
 
-BAD = b'{"k":"a"}\n\nnot json\n[1]\n{"other":1}\n{"k":"b"}\n'
+BAD = b'{"k":"a"}\n\nnonsense\n[1]\n{"other":1}\n{"k":"b"}\n'
 
 
-async def test_a_bad_line_is_skipped_or_kept_or_ends_the_call() -> None:
+@pytest.mark.parametrize(
+    ("way", "counts", "lines"),
+    [("skip", (2, 0, 0, 3), [b'{"k":"a"}', b'{"k":"b"}']), ("keep", (5, 3, 3, 0), BAD.split())],
+)
+async def test_bad_lines_are_skipped_or_kept(way: OnBadLine, counts: tuple[int, ...], lines: list[bytes]) -> None:
     store = Store(MemoryStore())
-    told: list[BadLine] = []
+    input_producer = InputProducer(on_bad_line=way)
     async with Producer(store, partitions=1) as producer:
-        produced = await InputProducer(producer, on_bad_line="skip", report=told.append).run(
-            JsonLines(io.BytesIO(BAD), "k")
-        )
-    assert produced[:5] == (2, produced.bytes, 0, 0, 3)
-    assert (await log_contents(store))["0"] == [b'{"k":"a"}', b'{"k":"b"}']
-    assert [line.number for line in told] == [3, 4, 5]
+        produced = await input_producer.run(JsonLines(io.BytesIO(BAD), "k"), producer)
+    assert (produced.records, produced.unkeyed, produced.kept, produced.skipped) == counts
+    assert (await log_contents(store))["0"] == lines
+    assert [line.number for line in input_producer.bad_lines] == [3, 4, 5]
+
+
+async def test_a_bad_line_ends_the_call() -> None:
     store = Store(MemoryStore())
-    told.clear()
-    async with Producer(store, partitions=1) as producer:
-        produced = await InputProducer(producer, on_bad_line="keep", report=told.append).run(
-            JsonLines(io.BytesIO(BAD), "k")
-        )
-    assert produced[:5] == (5, produced.bytes, 3, 3, 0)
-    assert (await log_contents(store))["0"] == [line for line in BAD.splitlines() if line]
-    assert [line.number for line in told] == [3, 4, 5]
-    store = Store(MemoryStore())
-    with pytest.raises(UsageError, match=r"line 3: not JSON .*: not json; the lines before it are in the log"):
+    with pytest.raises(UsageError, match=r"line 3: not JSON .*: nonsense; the lines before it are in the log"):
         async with Producer(store, partitions=1) as producer:
-            await InputProducer(producer, on_bad_line="fail").run(JsonLines(io.BytesIO(BAD), "k"))
+            await InputProducer(on_bad_line="fail").run(JsonLines(io.BytesIO(BAD), "k"), producer)
     assert (await log_contents(store))["0"] == [b'{"k":"a"}']
 
 
@@ -129,17 +124,17 @@ async def test_the_line_to_go_on_from_counts_skipped_lines() -> None:
     def by_key(key: bytes | None, value: bytes | None, partitions: int) -> int:
         return int(key == b"b")
 
-    tracker = DeliveryTracker()
+    input_producer = InputProducer(on_bad_line="skip")
     with pytest.raises(StoreRefused):
         async with Producer(Store(RefusesB()), partitions=2, partitioner=by_key) as producer:
-            await InputProducer(producer, on_bad_line="skip", tracker=tracker).run(JsonLines(io.BytesIO(BAD), "k"))
-    assert tracker.delivered() == (1, 0, 6, 0), "what was refused is in no doubt"
+            await input_producer.run(JsonLines(io.BytesIO(BAD), "k"), producer)
+    assert input_producer.delivered() == (1, 0, 6, 0), "what was refused is in no doubt"
 
 
 async def test_without_a_key_field_a_line_may_be_anything() -> None:
     store = Store(MemoryStore())
     async with Producer(store, partitions=1) as producer:
-        await InputProducer(producer, on_bad_line="fail").run(TextLines(io.BytesIO(BAD)))
+        await InputProducer(on_bad_line="fail").run(TextLines(io.BytesIO(BAD)), producer)
     assert len((await log_contents(store))["0"]) == 5
 
 
@@ -151,7 +146,7 @@ async def test_a_line_longer_than_a_block_stays_whole(tmp_path: Path) -> None:
     store = Store(MemoryStore())
     with gzip.open(path, "rb") as packed:
         async with Producer(store, partitions=1) as producer:
-            await InputProducer(producer).run(TextLines(packed))
+            await InputProducer().run(TextLines(packed), producer)
     assert (await log_contents(store))["0"] == [b"a", long, b"b"]
 
 
@@ -160,7 +155,7 @@ async def test_a_pipe_is_followed_as_it_comes() -> None:
     store = Store(MemoryStore())
     with os.fdopen(reading, "rb") as lines, os.fdopen(writing, "wb", buffering=0) as pipe:
         async with Producer(store, partitions=1, linger=0) as producer, anyio.create_task_group() as tasks:
-            tasks.start_soon(InputProducer(producer).run, TextLines(lines))
+            tasks.start_soon(InputProducer().run, TextLines(lines), producer)
             for number in range(3):
                 pipe.write(b"%d\nhalf" % number)
                 with anyio.fail_after(60):
@@ -189,7 +184,7 @@ def test_a_rate_is_kept() -> None:
 
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(watch)
-                await InputProducer(producer, rate=50, clock=clock).run(TextLines(io.BytesIO(b"x\n" * 5000)))
+                await InputProducer(rate=50, clock=clock).run(TextLines(io.BytesIO(b"x\n" * 5000)), producer)
             assert clock.monotonic() - began == pytest.approx(100, abs=1)
             assert halfway[0] == pytest.approx(2500, abs=100)
 
@@ -197,10 +192,9 @@ def test_a_rate_is_kept() -> None:
 
 
 @pytest.mark.parametrize("rate", [0, math.inf, math.nan])
-async def test_an_invalid_rate_is_refused(rate: float) -> None:
-    async with Producer(Store(MemoryStore()), partitions=1) as producer:
-        with pytest.raises(UsageError, match=f"rate = {rate}: more than 0 records per second, and finite"):
-            await InputProducer(producer, rate=rate).run(TextLines(io.BytesIO(b"x\n")))
+def test_an_invalid_rate_is_refused(rate: float) -> None:
+    with pytest.raises(UsageError, match=f"rate = {rate}: more than 0 records per second, and finite"):
+        InputProducer(rate=rate)
 
 
 class Pieces(io.BytesIO):
@@ -210,20 +204,18 @@ class Pieces(io.BytesIO):
         return super().read1(7)
 
 
-def test_peek_reads_a_long_first_line_whole_and_keeps_it_for_read() -> None:
-    records = JsonLines(Pieces(b'{"other": "' + b"x" * 20_000 + b'"}\n'), "k")
-    peeked = records.peek()
-    assert peeked is not None
-    assert "no field 'k'" in peeked.bad[0].why
-    assert records.read() is peeked
-    assert records.read() is None
+def read(records: InputFormat) -> InputBlock | None:
+    parse = records.fetch()
+    return parse() if parse else None
 
 
-async def produced_from(records: InputFormat, **how: Any) -> list[tuple[bytes | None, bytes | None]]:
+async def produced_from(
+    records: InputFormat, input_producer: InputProducer | None = None
+) -> list[tuple[bytes | None, bytes | None]]:
     """Key and value of each record in the log."""
     store = Store(MemoryStore())
     async with Producer(store, partitions=1) as producer:
-        await InputProducer(producer, **how).run(records)
+        await (input_producer or InputProducer()).run(records, producer)
     source = LogSource(store)
     await source.open()
     return [(record.key, record.value) for batch in await batches(source, "0") for record in batch]
@@ -240,7 +232,7 @@ async def test_a_regex_takes_the_key_of_a_text_line() -> None:
 async def test_a_text_line_that_the_regex_does_not_match_is_bad() -> None:
     with pytest.raises(BadLine, match="line 2: --key-regex does not match: none"):
         await produced_from(TextLines(io.BytesIO(b"a=1\nnone\n"), "a=(.)"))
-    kept = await produced_from(TextLines(io.BytesIO(b"a=1\nnone\n"), "a=(.)"), on_bad_line="keep")
+    kept = await produced_from(TextLines(io.BytesIO(b"a=1\nnone\n"), "a=(.)"), InputProducer(on_bad_line="keep"))
     assert kept == [(b"1", b"a=1"), (None, b"none")]
 
 
@@ -266,19 +258,19 @@ async def test_csv_rows_become_json_objects_with_the_key_of_a_column(reader: typ
 
 def test_csv_rows_are_numbered_by_the_lines_in_which_they_begin() -> None:
     records = CsvRows(io.BytesIO(CSV))
-    block = records.read()
+    block = read(records)
     assert block is not None
     assert (list(block.numbers), block.next_line, records.header_lines) == ([2, 4, 6], 7, 1)
     assert block.size == len(CSV) - len(b"id,name,note\n\xef\xbb\xbf")
     assert block.keys is None
-    assert records.read() is None
+    assert read(records) is None
 
 
 async def test_large_csv_is_read_in_blocks() -> None:
     rows = b"".join(b'%d,"%s"\n' % (n, b"x\n" * 20) for n in range(40_000))
     records = CsvRows(io.BytesIO(b"n,text\n" + rows), "n")
     blocks = []
-    while (block := records.read()) is not None:
+    while (block := read(records)) is not None:
         blocks.append(block)
     assert len(blocks) > 1
     assert [key for block in blocks for key in block.keys or ()] == [str(n) for n in range(40_000)]
@@ -288,12 +280,12 @@ async def test_large_csv_is_read_in_blocks() -> None:
 async def test_bad_csv_rows_are_kept_as_they_are_or_skipped() -> None:
     bad = b'a,b\n1,2\n1,2,3\n"x"y,2\n\xff,2\n3,4\n"open,5\n'
     expected = [b'{"a":"1","b":"2"}', b"1,2,3", b'"x"y,2', b"\xff,2", b'{"a":"3","b":"4"}', b'"open,5']
-    kept = await produced_from(CsvRows(io.BytesIO(bad), "a"), on_bad_line="keep")
+    kept = await produced_from(CsvRows(io.BytesIO(bad), "a"), InputProducer(on_bad_line="keep"))
     assert [value for _, value in kept] == expected
-    told: list[BadLine] = []
-    skipped = await produced_from(CsvRows(io.BytesIO(bad), "a"), on_bad_line="skip", report=told.append)
+    input_producer = InputProducer(on_bad_line="skip")
+    skipped = await produced_from(CsvRows(io.BytesIO(bad), "a"), input_producer)
     assert [value for _, value in skipped] == [expected[0], expected[4]]
-    assert [(error.number, error.why.partition(": ")[0]) for error in told] == [
+    assert [(error.number, error.why.partition(": ")[0]) for error in input_producer.bad_lines] == [
         (3, "not a row of this CSV (3 fields, and the header has 2)"),
         (4, "not a row of this CSV (',' expected after '\"')"),
         (5, "not a row of this CSV (not UTF-8)"),
@@ -306,9 +298,9 @@ async def test_bad_csv_rows_are_kept_as_they_are_or_skipped() -> None:
 )
 def test_a_csv_header_without_the_key_column_is_refused(header: bytes, why: str) -> None:
     with pytest.raises(UsageError, match=why):
-        CsvRows(io.BytesIO(header), "nam").peek()
+        CsvRows(io.BytesIO(header), "nam").fetch()
 
 
 @pytest.mark.parametrize("text", [b"", b"\n\n", b"a,b\n", b"a,b"])
 def test_csv_without_rows_gives_no_records(text: bytes) -> None:
-    assert CsvRows(io.BytesIO(text), "a").read() is None
+    assert CsvRows(io.BytesIO(text), "a").fetch() is None
