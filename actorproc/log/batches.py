@@ -14,9 +14,6 @@ from actorproc.errors import StoreRefused
 from actorproc.log.serializers import RECORD_WEIGHT
 from actorproc.records import RECORD_SCHEMA
 
-_HEADERS = RECORD_SCHEMA.field("headers").type
-
-
 _FEW = 32
 """Fewer records than this are kept one by one, because Arrow columns take some thousand bytes more."""
 
@@ -36,10 +33,14 @@ class DeliveryReport(NamedTuple):
     sequence: int
 
 
+_Row = tuple[bytes | None, bytes | None, list[dict[str, Any]] | None, int]
+"""Key, value, headers and timestamp (microseconds since 1970) of a record."""
+
+
 class ProducerBatch:
     """Records for one partition that are appended together. `weight`: bytes of the buffer that they take."""
 
-    __slots__ = ("_base", "_columns", "_error", "_pieces", "born", "done", "partition", "ripe", "rows", "weight")
+    __slots__ = ("_base", "_pieces", "_rows", "born", "done", "error", "partition", "ripe", "rows", "weight")
 
     def __init__(self, partition: str, born: float) -> None:
         self.partition = partition
@@ -48,25 +49,20 @@ class ProducerBatch:
         self.ripe = anyio.Event()
         """Set when the batch should be sent. No record is added any more."""
         self.done = anyio.Event()
-        self._pieces: list[pa.RecordBatch | _Columns] = []
-        self._columns: _Columns | None = None  # the last piece, while records are added one by one
+        self.error: Exception | None = None
+        """Of the append, which failed or has an unknown outcome."""
+        self._pieces: list[pa.RecordBatch | list[_Row]] = []
+        self._rows: list[_Row] | None = None  # the last piece, while records are added one by one
         self._base = -1
-        self._error: Exception | None = None
 
     def add(
         self, value: bytes | None, key: bytes | None, headers: list[dict[str, Any]] | None, time: int, weight: int
     ) -> Delivery:
         """Add one record. `time`: microseconds since 1970."""
-        if self._columns is None:
-            self._columns = _Columns()
-            self._pieces.append(self._columns)
-        columns = self._columns
-        columns.keys.append(key)
-        columns.values.append(value)
-        columns.times.append(time)
-        if headers or columns.headers:
-            columns.headers.extend([None] * (len(columns.values) - 1 - len(columns.headers)))
-            columns.headers.append(headers)
+        if self._rows is None:
+            self._rows = []
+            self._pieces.append(self._rows)
+        self._rows.append((key, value, headers, time))
         self.weight += weight
         self.rows += 1
         return Delivery(self, self.rows - 1)
@@ -75,13 +71,11 @@ class ProducerBatch:
         """Add many records; `weight` by `weight_of`. Returns the index of the first one within the batch."""
         first = self.rows
         if data.num_rows < _FEW:
-            one_by_one = [
-                column.to_pylist() for column in (*data.columns[:3], data.column("timestamp").cast(pa.int64()))
-            ]
-            for key, value, headers, time in zip(*one_by_one, strict=True):
+            columns = (*data.columns[:3], data.column("timestamp").cast(pa.int64()))
+            for key, value, headers, time in zip(*(column.to_pylist() for column in columns), strict=True):
                 self.add(value, key, headers, time, 0)
         else:
-            self._columns = None
+            self._rows = None
             self._pieces.append(data)
             self.rows += data.num_rows
         self.weight += weight
@@ -94,58 +88,29 @@ class ProducerBatch:
 
     def table(self) -> pa.Table:
         """The records, as columns. CPU-heavy: run it off the loop."""
-        pieces = [piece.to_arrow() if isinstance(piece, _Columns) else piece for piece in self._pieces]
+        pieces = [_columns(piece) if isinstance(piece, list) else piece for piece in self._pieces]
         return pa.Table.from_batches(pieces, RECORD_SCHEMA)
 
-    def settle(self, base: int) -> None:
-        """The batch is in the log, its first record at sequence `base`."""
-        self._base = base
-        self._finish()
-
-    def fail(self, error: Exception) -> None:
-        """The append failed, or its outcome is unknown."""
-        self._error = error
-        self._finish()
-
-    def _finish(self) -> None:
-        self._pieces, self._columns = [], None  # a Delivery that is kept must not keep the records
+    def settle(self, base: int, error: Exception | None = None) -> None:
+        """The first record is in the log at sequence `base`; or the append failed, or has an unknown outcome."""
+        self._base, self.error = base, error
+        self._pieces, self._rows = [], None  # a Delivery that is kept must not keep the records
         self.done.set()
 
     async def base(self) -> int:
         """Wait for the append. Returns the sequence of the first record, or raises the error of the append."""
         await self.done.wait()
-        if self._error is not None:
-            raise self._error.with_traceback(None)
+        if self.error is not None:
+            raise self.error.with_traceback(None)
         return self._base
 
-    @property
-    def error(self) -> Exception | None:
-        return self._error
 
-
-class _Columns:
-    """Records that were added one by one."""
-
-    __slots__ = ("headers", "keys", "times", "values")
-
-    def __init__(self) -> None:
-        self.keys: list[bytes | None] = []
-        self.values: list[bytes | None] = []
-        self.headers: list[list[dict[str, Any]] | None] = []  # up to the last record with headers
-        self.times: list[int] = []
-
-    def to_arrow(self) -> pa.RecordBatch:
-        count = len(self.values)
-        headers = self.headers + [None] * (count - len(self.headers)) if self.headers else None
-        return pa.record_batch(
-            [
-                pa.array(self.keys, pa.binary()),
-                pa.array(self.values, pa.binary()),
-                pa.nulls(count, _HEADERS) if headers is None else pa.array(headers, _HEADERS),
-                pa.array(self.times, RECORD_SCHEMA.field("timestamp").type),
-            ],
-            schema=RECORD_SCHEMA,
-        )
+def _columns(rows: list[_Row]) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    return pa.record_batch(
+        [pa.array(column, field.type) for column, field in zip(columns, RECORD_SCHEMA, strict=True)],
+        schema=RECORD_SCHEMA,
+    )
 
 
 class Delivery:

@@ -107,7 +107,7 @@ class Producer:
         self._unbroken = 0  # records since the last yield to the event loop
         self._together = _FEW  # records that send_many encodes at once, judging by the latest ones
         self._hints = HintWriter(self._store, clock)
-        self._outbox = Sender(
+        self._sender = Sender(
             self._store,
             self._hints,
             buffer_bytes=most,
@@ -125,7 +125,7 @@ class Producer:
         return self._count
 
     def statistics(self) -> ProducerStatistics:
-        return self._outbox.statistics()
+        return self._sender.statistics()
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
@@ -202,7 +202,7 @@ class Producer:
             await anyio.lowlevel.checkpoint()
         index = self._router.choose(key, body)  # may raise: a callable partitioner is user code
         await self._make_room(weight, tasks)
-        batch = self._outbox.open_batch(index, tasks)
+        batch = self._sender.open_batch(index, tasks)
         if key is None:
             self._router.stick(index, batch.ripe)
         delivery = batch.add(body, key, listed, time, weight)
@@ -266,7 +266,7 @@ class Producer:
             StoreError: the first error of these records, or of records since the last flush. If several tasks flush,
                 only the first one gets errors from before; await each `Delivery` to get them all.
         """
-        await self._outbox.flush()
+        await self._sender.flush()
 
     def _opened(self) -> anyio.abc.TaskGroup:
         if self._tasks is None:
@@ -274,9 +274,9 @@ class Producer:
         return self._tasks
 
     async def _make_room(self, weight: int, tasks: anyio.abc.TaskGroup) -> None:
-        await self._outbox.make_room(weight)
+        await self._sender.make_room(weight)
         if self._tasks is not tasks:
-            self._outbox.give_back(weight)
+            self._sender.give_back(weight)
             raise UsageError("the producer was closed while a record waited for room in its buffer: it was not sent")
 
     async def _distribute(
@@ -298,7 +298,7 @@ class Producer:
                 piece = share.slice(first, step)
                 weight = weight_of(piece)
                 await self._make_room(weight, tasks)
-                batch = self._outbox.open_batch(index, tasks)
+                batch = self._sender.open_batch(index, tasks)
                 if piece.column("key").null_count:
                     self._router.stick(index, batch.ripe)
                 deliveries.add(batch, batch.add_columns(piece, weight), own[first : first + step] + start)

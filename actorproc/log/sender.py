@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import anyio
@@ -38,16 +37,6 @@ class ProducerStatistics(NamedTuple):
     """Bytes of the buffer in use: keys, values, headers and overhead of records that are not settled."""
 
 
-@dataclass(slots=True)
-class _PartitionQueue:
-    """The batches of one partition. `running`: a task sends them."""
-
-    appender: Appender
-    queue: deque[ProducerBatch] = field(default_factory=deque)
-    """Oldest first. The batch in flight is the first, and ripe; it stays until it is settled."""
-    running: bool = False
-
-
 class Sender:
     """Sends batches, one after the other in each partition.
 
@@ -76,7 +65,9 @@ class Sender:
         self._timeout = timeout
         self._compression = compression
         self._clock = clock
-        self._lanes: dict[int, _PartitionQueue] = {}
+        self._queues: dict[int, deque[ProducerBatch]] = {}
+        """Oldest first. The batch in flight is the first, and ripe; it stays until it is settled."""
+        self._appenders: dict[str, Appender] = {}
         self._pending: dict[ProducerBatch, None] = {}  # not settled, oldest first
         self._failure: Exception | None = None  # the first since the last flush
         self._records = self._files = self._failed = 0
@@ -87,9 +78,9 @@ class Sender:
     async def make_room(self, weight: int) -> None:
         """Wait for buffer space of `weight` bytes. It is released when the batch that uses it is settled."""
         if self._budget.used + weight > self._budget.size:
-            for lane in self._lanes.values():  # end the linger of batches that are not behind another one
-                if lane.queue:
-                    lane.queue[0].ripe.set()
+            for queue in self._queues.values():  # end the linger of batches that are not behind another one
+                if queue:
+                    queue[0].ripe.set()
         await self._budget.take(weight)
 
     def give_back(self, weight: int) -> None:
@@ -98,30 +89,19 @@ class Sender:
 
     def open_batch(self, index: int, tasks: anyio.abc.TaskGroup) -> ProducerBatch:
         """The batch of a partition to which records can be added. `tasks`: the group in which it is sent."""
-        lane = self._lanes.get(index)
-        if lane is None:
-            partition = str(index)
-            hint = self._hints.newest.get(partition, 0)
-            appender = Appender(
-                self._store,
-                partition,
-                self._hints.producer,
-                compression=self._compression,
-                hint=hint,
-                clock=self._clock,
-            )
-            lane = self._lanes[index] = _PartitionQueue(appender)
+        queue = self._queues.get(index)
+        if queue is None:
+            queue = self._queues[index] = deque()
         now = self._clock.monotonic()
-        if lane.queue and not lane.queue[-1].ripe.is_set():
-            if now - lane.queue[-1].born <= self._linger + _STAYS_OPEN * self._timeout:
-                return lane.queue[-1]
-            lane.queue[-1].ripe.set()
+        if queue and not queue[-1].ripe.is_set():
+            if now - queue[-1].born <= self._linger + _STAYS_OPEN * self._timeout:
+                return queue[-1]
+            queue[-1].ripe.set()
         batch = ProducerBatch(str(index), now)
-        lane.queue.append(batch)
+        queue.append(batch)
         self._pending[batch] = None
-        if not lane.running:
-            lane.running = True
-            tasks.start_soon(self._run, lane)
+        if len(queue) == 1:
+            tasks.start_soon(self._run, queue)
         return batch
 
     async def flush(self) -> None:
@@ -140,25 +120,25 @@ class Sender:
         if failure is not None:
             raise failure.with_traceback(None)
 
-    async def _run(self, lane: _PartitionQueue) -> None:
+    async def _run(self, queue: deque[ProducerBatch]) -> None:
         """Send the batches of a partition until there are none."""
         try:
-            while lane.queue:
-                batch = lane.queue[0]
+            while queue:
+                batch = queue[0]
                 if not self._budget.crowded:  # else a send waits for space, perhaps for that of this batch
                     with anyio.move_on_after(max(0.0, batch.born + self._linger - self._clock.monotonic())):
                         await batch.ripe.wait()
                 batch.ripe.set()
                 try:
-                    await self._deliver(lane, batch)
+                    await self._deliver(batch)
                 finally:
-                    lane.queue.popleft()
+                    queue.popleft()
         finally:
-            lane.running = False
-            for batch in lane.queue:  # cancelled
-                self._settled(batch, StoreUnavailable("the producer was cancelled before the record was sent"))
+            while queue:  # cancelled
+                error = StoreUnavailable("the producer was cancelled before the record was sent")
+                self._settle(queue.popleft(), None, error)
 
-    async def _deliver(self, lane: _PartitionQueue, batch: ProducerBatch) -> None:
+    async def _deliver(self, batch: ProducerBatch) -> None:
         give_up = batch.born + self._linger + self._timeout
         base: int | None = None
         error: Exception = StoreUnavailable("the producer was cancelled: the record may be in the log or not")
@@ -166,7 +146,7 @@ class Sender:
             table = await self._clock.run_cpu_work(batch.cost, batch.table)
             await self._open_hint(batch, give_up)
             try:
-                base = await lane.appender.append(table, give_up)
+                base = await self._appender(batch.partition).append(table, give_up)
             finally:
                 self._hints.end(batch.partition, base)
         except Exception as failure:  # noqa: BLE001 - an error in one batch must not end the others
@@ -178,13 +158,20 @@ class Sender:
                 error.__cause__ = failure
             log.warning("producer.append_failed", partition=batch.partition, records=batch.rows, error=str(error))
         finally:
-            if base is None:
-                self._settled(batch, error)
-            else:
-                self._files += 1
-                self._records += batch.rows
-                batch.settle(base)
-                self._forget(batch)
+            self._settle(batch, base, error)
+
+    def _appender(self, partition: str) -> Appender:
+        found = self._appenders.get(partition)
+        if found is None:
+            found = self._appenders[partition] = Appender(
+                self._store,
+                partition,
+                self._hints.producer,
+                compression=self._compression,
+                hint=self._hints.newest.get(partition, 0),
+                clock=self._clock,
+            )
+        return found
 
     async def _open_hint(self, batch: ProducerBatch, give_up: float) -> None:
         why = "earlier batches took that long"
@@ -201,12 +188,14 @@ class Sender:
             f"{batch.rows} records for partition {batch.partition} were not sent within {self._timeout:g} s: {why}"
         )
 
-    def _settled(self, batch: ProducerBatch, error: Exception) -> None:
-        self._failed += batch.rows
-        self._failure = self._failure or error
-        batch.fail(error)
-        self._forget(batch)
-
-    def _forget(self, batch: ProducerBatch) -> None:
+    def _settle(self, batch: ProducerBatch, base: int | None, error: Exception) -> None:
+        if base is None:
+            self._failed += batch.rows
+            self._failure = self._failure or error
+            batch.settle(-1, error)
+        else:
+            self._files += 1
+            self._records += batch.rows
+            batch.settle(base)
         self._pending.pop(batch, None)
         self._budget.give_back(batch.weight)

@@ -202,7 +202,7 @@ def test_batches_behind_an_unknown_append_have_their_own_timeout() -> None:
             with pytest.raises(StoreUnavailable, match="may be in the log or not"):
                 await doubtful
             with pytest.raises(
-                StoreUnavailable, match=r"1 records for partition 0 were not sent within 20 s: those before"
+                StoreUnavailable, match=r"1 records for partition 0 were not sent within 20 s: earlier batches"
             ):
                 await queued
             assert 20 <= clock.monotonic() - began <= 21
