@@ -27,7 +27,11 @@ def checked_handler(handler: object) -> type[PartitionHandler]:
         raise HandlerDefinitionError(f"{name} has no process(self, batch, ctx)")
     if missing := getattr(handler, "__abstractmethods__", None):
         raise HandlerDefinitionError(f"{name} is abstract: it has no {', '.join(sorted(missing))}")
-    _check_process(handler)
+    if inspect.isgeneratorfunction(handler.process) or inspect.isasyncgenfunction(handler.process):
+        raise HandlerDefinitionError(  # a call would run nothing, and its batch would pass for processed
+            f"{name}.process contains a yield, so calling it would run nothing: emit rows with "
+            "ctx.emit(record, row), or write a RecordHandler, whose process_record may yield rows"
+        )
     for method, arguments in handler._arguments.items():
         _check_method(handler, method, arguments)
     for method in ("schema_for", "shared"):
@@ -47,15 +51,6 @@ def checked_handler(handler: object) -> type[PartitionHandler]:
 def is_ready_made(handler: type[PartitionHandler]) -> bool:
     """Whether `process` comes from `actorproc.handlers`, where no handler commits by itself."""
     return str(getattr(handler.process, "__module__", "")).startswith("actorproc.handlers.")
-
-
-def _check_process(handler: type[PartitionHandler]) -> None:
-    """A generator would be made and never run, and its batch would pass for processed."""
-    if inspect.isgeneratorfunction(handler.process) or inspect.isasyncgenfunction(handler.process):
-        raise HandlerDefinitionError(
-            f"{handler.__name__}.process contains a yield, so calling it would run nothing: emit rows with "
-            "ctx.emit(record, row), or write a RecordHandler, whose process_record may yield rows"
-        )
 
 
 def _check_method(handler: type[PartitionHandler], method: str, arguments: tuple[str, ...]) -> None:

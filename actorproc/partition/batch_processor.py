@@ -95,7 +95,7 @@ class BatchProcessor:
         finally:
             self._run = None
         self._wanted, self._given_up = run.wanted, run.given_up
-        self.retries.over()
+        self.retries.batch_done()
         return results
 
     def asked_for(self, batch: Batch, settled: bool) -> int:
@@ -294,7 +294,7 @@ class _BatchRun:
         seeking = part.isolating
         given_up = self._parts.failed(part, error)
         if given_up is None or not (seeking or given_up):
-            self._on.retries.tell(attempt.number, rest.sequences, error)
+            self._on.retries.log_failed(attempt.number, rest.sequences, error)
         await self._follow(given_up or {}, attempt, pause=given_up is None)
 
     async def _failed_alone(
@@ -303,7 +303,7 @@ class _BatchRun:
         given_up = self._parts.failed_alone(part, failures, hopeless=attempt.hopeless, others=others)
         again = sorted(failures.keys() - given_up.keys())
         if again:
-            self._on.retries.tell(attempt.number, again, failures[again[0]])
+            self._on.retries.log_failed(attempt.number, again, failures[again[0]])
         await self._follow(given_up, attempt, pause=bool(again))
 
     async def _follow(self, given_up: GivenUp, attempt: Attempt, *, pause: bool) -> None:
@@ -318,7 +318,7 @@ class _BatchRun:
         self.given_up.add(sequence)
         if decision is Decision.SKIP:
             self._done.skipped += 1
-            self._on.retries.tell_skipped(sequence, error)
+            self._on.retries.log_skipped(sequence, error)
             return
         index = int(self._batch.sequence_array.to_numpy().searchsorted(sequence))
         (record,) = self._batch[index : index + 1]

@@ -15,7 +15,6 @@ from actorproc.runtime.error_text import error_message
 _FEW = 100  # the share is taken of at least so many records: one bad record of the first two is no alarm
 _SHOWN = 200  # characters of an error in the message
 _NONE = np.array([], np.int64)
-_GIVEN_UP = "ctx.dead_letter"  # in place of an error's type
 
 
 class _Failure(NamedTuple):
@@ -85,7 +84,12 @@ class DeadLetterLimit:
         at = int(np.searchsorted(self._failed, number))
         if number not in self._errors:
             self._failed = np.insert(self._failed, at, number)
-        self._errors[number] = _failure(sequence, error)
+        kind, text = (
+            (type(error).__name__, error_message(error))
+            if isinstance(error, Exception)
+            else ("ctx.dead_letter", str(error))
+        )
+        self._errors[number] = _Failure(sequence, kind, text[:_SHOWN])
         # The windows that contain it, each ending at a failure.
         ends = self._failed[at : np.searchsorted(self._failed, number + self._window)]
         starts = np.searchsorted(self._failed, ends - self._window + 1)
@@ -98,7 +102,7 @@ class DeadLetterLimit:
                 f"{len(window)} of the latest {sizes[over[0]]} records failed, more than dead_letter_limit = "
                 f"{self._share:g} allows; no more of this batch is committed. {self._most_frequent(window)}\n"
                 "Mend the cause and start again. To let them become dead letters, raise dead_letter_limit (1 switches "
-                f"it off); {_passing_over({self._errors[number].kind for number in window})}"
+                "it off); to pass over records that raise, let on_error return Decision.SKIP"
             ) from (error if isinstance(error, Exception) else None)
 
     def _most_frequent(self, failed: list[int]) -> str:
@@ -110,18 +114,3 @@ class DeadLetterLimit:
     def _place(self, sequence: int) -> int:
         """How many records of the batch come before that one."""
         return int(self._sequences.searchsorted(sequence))
-
-
-def _failure(sequence: int, error: Exception | str) -> _Failure:
-    if isinstance(error, Exception):
-        return _Failure(sequence, type(error).__name__, error_message(error)[:_SHOWN])
-    return _Failure(sequence, _GIVEN_UP, str(error)[:_SHOWN])
-
-
-def _passing_over(kinds: set[str]) -> str:
-    ways = []
-    if kinds - {_GIVEN_UP}:
-        ways.append("records that raise, let on_error return Decision.SKIP")
-    if _GIVEN_UP in kinds:
-        ways.append(f"those that the handler gives up, leave out {_GIVEN_UP}, which does not ask on_error")
-    return "to pass over " + "; ".join(ways)

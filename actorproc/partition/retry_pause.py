@@ -38,23 +38,23 @@ class RetryPause:
         self._again: str | None = None
         self._starved: str | None = None
 
-    def tell(self, attempt: int, failed: Sequence[int], error: Exception) -> None:
-        """Report that these records failed and are tried again. Repeated warnings are logged now and then only."""
+    def log_failed(self, attempt: int, failed: Sequence[int], error: Exception) -> None:
+        """Log that these records failed and are tried again. Repeated warnings are logged now and then only."""
         records = f"record {failed[0]}" if len(failed) == 1 else f"{len(failed):,} records from {failed[0]} on"
         self._again = f"tries {records} again, after attempt {attempt}: {format_error(error)}"
-        say = self._log.warning if self._repeats.due("", self._clock.monotonic()) else self._log.debug
-        say(
+        log = self._log.warning if self._repeats.due("", self._clock.monotonic()) else self._log.debug
+        log(
             "partition.attempt_failed", attempt=attempt, records=len(failed), first=failed[0], error=format_error(error)
         )
 
-    def tell_skipped(self, sequence: int, error: Exception | str) -> None:
-        """Report that `on_error` skipped this record. Repeated warnings are logged now and then only."""
+    def log_skipped(self, sequence: int, error: Exception | str) -> None:
+        """Log that `on_error` skipped this record. Repeated warnings are logged now and then only."""
         times = self._skips.due("", self._clock.monotonic())
-        say = self._log.warning if times else self._log.debug
-        said = error if isinstance(error, str) else format_error(error)
-        say("partition.record_skipped", sequence=sequence, error=said, times=times or 1)
+        log = self._log.warning if times else self._log.debug
+        reason = error if isinstance(error, str) else format_error(error)
+        log("partition.record_skipped", sequence=sequence, error=reason, times=times or 1)
 
-    def over(self) -> None:
+    def batch_done(self) -> None:
         """The batch is processed."""
         self._again = None
 

@@ -165,11 +165,7 @@ def needs_checks(kind: pa.DataType) -> bool:
 
 def _has_text(kind: pa.DataType) -> bool:
     """Whether the type contains text, which Arrow does not check for UTF-8 unless it made it."""
-    if pt.is_struct(kind):
-        return any(_has_text(field.type) for field in kind)
-    if pt.is_map(kind):
-        return _has_text(kind.key_type) or _has_text(kind.item_type)
-    return _has_text(kind.value_type) if pt.is_list(kind) else bool(pt.is_string(kind))
+    return bool(pt.is_string(kind) or any(_has_text(kind.field(at).type) for at in range(kind.num_fields)))
 
 
 def check_text(array: pa.StringArray) -> None:

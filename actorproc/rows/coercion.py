@@ -30,6 +30,17 @@ Plain = Callable[[Sequence[Any]], bool]
 Coerce = Callable[[Any], Any]
 
 _NONE = type(None)
+_INTEGER = frozenset({int, _NONE})
+_PLAIN_TYPES = {
+    pa.bool_(): frozenset({bool, _NONE}),
+    pa.int8(): _INTEGER,
+    pa.int16(): _INTEGER,
+    pa.int32(): _INTEGER,
+    pa.int64(): _INTEGER,
+    pa.float64(): frozenset({float, int, _NONE}),
+    pa.binary(): frozenset({bytes, _NONE}),
+    pa.date32(): frozenset({date, _NONE}),
+}
 
 
 def unknown_name(name: object, known: Sequence[str], what: str) -> str:
@@ -59,7 +70,7 @@ def converts_natively(kind: pa.DataType) -> Plain:
         return _plain_lists(kind)
     if pt.is_string(kind):
         return _plain_strings
-    types = _plain_types(kind)
+    types = _PLAIN_TYPES[kind]
     return lambda values: types.issuperset(map(type, values))
 
 
@@ -69,20 +80,6 @@ def _plain_strings(values: Sequence[object]) -> bool:
     except TypeError:
         return frozenset({str, _NONE}).issuperset(map(type, values))
     return True
-
-
-def _plain_types(kind: pa.DataType) -> frozenset[type]:
-    if pt.is_boolean(kind):
-        return frozenset({bool, _NONE})
-    if pt.is_integer(kind):
-        return frozenset({int, _NONE})
-    if pt.is_floating(kind):
-        return frozenset({float, int, _NONE})
-    if pt.is_binary(kind):
-        return frozenset({bytes, _NONE})
-    if pt.is_date(kind):
-        return frozenset({date, _NONE})
-    raise TypeError(f"no output type: {kind}")  # `parse_schema` allows no other types
 
 
 def _plain_timestamps(*, aware: bool) -> Plain:

@@ -15,9 +15,6 @@ from actorproc.errors import SchemaError
 COMMENT = b"comment"
 """Key of a column's comment in an Arrow field's metadata."""
 
-NESTING = 32
-"""Most levels of array, map and struct."""
-
 _UTC = pa.timestamp("us", "UTC")
 _NTZ = pa.timestamp("us")
 
@@ -43,17 +40,6 @@ _TYPES = {
 }
 _DECIMALS = ("decimal", "dec", "numeric")
 _NESTED = ("array", "map", "struct")
-_INSTEAD = {  # of Spark's types that an output cannot have
-    "char": "string",
-    "character": "string",
-    "varchar": "string",
-    "time": "string, or bigint for microseconds",
-    "interval": "bigint for a number of units",
-    "variant": "string",
-    "void": "the type that the column will have",
-    "geometry": "binary (WKB)",
-    "geography": "binary (WKB)",
-}
 _NAMES = {  # each type's first name
     kind: name
     for name, kind in reversed(_TYPES.items())
@@ -154,16 +140,16 @@ class _Parser:
             at = match.end()
         return [*tokens, _Token("end", "", at)]
 
-    def _fields(self, depth: int = 0) -> list[pa.Field]:
-        fields = [self._field(depth)]
+    def _fields(self) -> list[pa.Field]:
+        fields = [self._field()]
         while self._take("mark", ","):
-            fields.append(self._field(depth))
+            fields.append(self._field())
         return fields
 
-    def _field(self, depth: int) -> pa.Field:
+    def _field(self) -> pa.Field:
         name = self._name()
         self._take("mark", ":")
-        kind = self._type(depth)
+        kind = self._type()
         required = self._take("word", "not")
         if required and not self._take("word", "null"):
             raise self._unexpected("NULL")
@@ -184,20 +170,16 @@ class _Parser:
             "the name of a column (anything but letters, digits and '_' goes in `backquotes`)", token
         )
 
-    def _type(self, depth: int) -> pa.DataType:
+    def _type(self) -> pa.DataType:
         token = self._advance()
         word = token.text.lower()
         if token.kind != "word":
             raise self._unexpected(f"a type: {ALLOWED}", token)
         if word in _NESTED:
-            if depth == NESTING:
-                raise self._wrong(token.at, f"types are nested more than {NESTING} levels deep")
             self._next -= 1
-            return self._nested(word, depth + 1)
+            return self._nested(word)
         if word in _DECIMALS:
             return self._decimal(token)
-        if word in _INSTEAD:
-            raise self._wrong(token.at, f"an output column cannot be of type {word}; use {_INSTEAD[word]}")
         if word not in _TYPES:
             raise self._wrong(token.at, f"there is no type {token.text!r}; allowed: {ALLOWED}")
         return self._zone(word) if word == "timestamp" else _TYPES[word]
@@ -211,26 +193,26 @@ class _Parser:
                 return kind
         return _TYPES[word]
 
-    def _nested(self, word: str, depth: int) -> pa.DataType:
+    def _nested(self, word: str) -> pa.DataType:
         if word == "struct":
-            return pa.struct(self._struct(depth))
+            return pa.struct(self._struct())
         self._advance()
         self._expect("<")
         if word == "array":
-            kind = pa.list_(pa.field("element", self._type(depth)))
+            kind = pa.list_(pa.field("element", self._type()))
         else:
-            key = self._type(depth)
+            key = self._type()
             self._expect(",")
-            kind = pa.map_(key, self._type(depth))
+            kind = pa.map_(key, self._type())
         self._expect(">")
         return kind
 
-    def _struct(self, depth: int = 0) -> list[pa.Field]:
+    def _struct(self) -> list[pa.Field]:
         self._advance()
         self._expect("<")
         if self._is("mark", ">"):
             raise self._wrong(self._tokens[self._next].at, "a struct needs a field: Parquet cannot hold an empty one")
-        fields = self._fields(depth)
+        fields = self._fields()
         self._expect(">")
         return fields
 
