@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from actorproc.rows.schema import check_change, parse_schema, schema_to_ddl
+from actorproc.rows.ddl import schema_to_ddl
+from actorproc.rows.schema import check_change, parse_schema
 from actorproc.storage.document import Document, SharedDocument
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store

@@ -44,11 +44,6 @@ def short_repr(value: object) -> str:
     return text if len(text) <= SHOWN else text[:SHOWN] + "..."
 
 
-def name_of(column: object) -> str:
-    """A column's name as a message has it, whatever the user took for one."""
-    return column if isinstance(column, str) else short_repr(column)
-
-
 def can_cast(source: pa.DataType, target: pa.DataType) -> bool:
     """Whether columns of type `source` can be cast to `target` without loss. Single values may still not fit."""
     if source == target or pt.is_null(source):

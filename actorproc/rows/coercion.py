@@ -30,16 +30,15 @@ Plain = Callable[[Sequence[Any]], bool]
 Coerce = Callable[[Any], Any]
 
 _NONE = type(None)
-_INTEGER = frozenset({int, _NONE})
-_PLAIN_TYPES = {
-    pa.bool_(): frozenset({bool, _NONE}),
-    pa.int8(): _INTEGER,
-    pa.int16(): _INTEGER,
-    pa.int32(): _INTEGER,
-    pa.int64(): _INTEGER,
-    pa.float64(): frozenset({float, int, _NONE}),
-    pa.binary(): frozenset({bytes, _NONE}),
-    pa.date32(): frozenset({date, _NONE}),
+_NATIVE_TYPES: dict[pa.DataType, tuple[type, ...]] = {
+    pa.bool_(): (bool,),
+    pa.int8(): (int,),
+    pa.int16(): (int,),
+    pa.int32(): (int,),
+    pa.int64(): (int,),
+    pa.float64(): (float, int),
+    pa.binary(): (bytes,),
+    pa.date32(): (date,),
 }
 
 
@@ -56,25 +55,16 @@ def unknown_name(name: object, known: Sequence[str], what: str) -> str:
 
 def converts_natively(kind: pa.DataType) -> Plain:
     """A test whether `pyarrow.array(values, kind)` converts, or refuses, all values of a list correctly."""
-    if pt.is_timestamp(kind):
-        return _plain_timestamps(aware=kind.tz is not None)
-    if pt.is_float32(kind):
-        return _plain_floats
-    if pt.is_decimal(kind):
-        return _plain_decimals(kind)
-    if pt.is_struct(kind):
-        return _plain_structs(kind)
-    if pt.is_map(kind):
-        return _plain_maps(kind)
-    if pt.is_list(kind):
-        return _plain_lists(kind)
     if pt.is_string(kind):
-        return _plain_strings
-    types = _PLAIN_TYPES[kind]
-    return lambda values: types.issuperset(map(type, values))
+        return _are_strings
+    native, fit = _native(kind)
+    types = frozenset({*native, _NONE})
+    if fit is None:
+        return lambda values: types.issuperset(map(type, values))
+    return lambda values: types.issuperset(map(type, values)) and fit(values)
 
 
-def _plain_strings(values: Sequence[object]) -> bool:
+def _are_strings(values: Sequence[object]) -> bool:
     try:
         "".join(values)  # type: ignore[arg-type]  # only text: takes a quarter of the time of testing each type
     except TypeError:
@@ -82,38 +72,49 @@ def _plain_strings(values: Sequence[object]) -> bool:
     return True
 
 
-def _plain_timestamps(*, aware: bool) -> Plain:
-    types = frozenset({datetime, _NONE})
-    zone = operator.attrgetter("tzinfo")
+def _native(kind: pa.DataType) -> tuple[tuple[type, ...], Plain | None]:
+    """The types of the values, beside None, and a test of values of these types; None: no further test."""
+    if pt.is_timestamp(kind):
+        return (datetime,), _have_zones if kind.tz else _have_no_zones
+    if pt.is_float32(kind):
+        return (float, int), _fit_float
+    if pt.is_decimal(kind):
+        return (Decimal, int), _fit_decimal(kind)
+    if pt.is_struct(kind):
+        return (dict,), _fit_struct(kind)
+    if pt.is_map(kind):
+        return (dict,), _fit_map(kind)
+    if pt.is_list(kind):
+        items = converts_natively(kind.value_type)
+        return (list, tuple), lambda values: items(list(chain.from_iterable(filter(None, values))))
+    return _NATIVE_TYPES[kind], None
 
-    def test(values: Sequence[Any]) -> bool:
-        if not types.issuperset(map(type, values)):
-            return False
-        zones = set(map(zone, filter(None, values)))
-        return all(map(_is_sound, zones)) if aware else zones <= {None}
 
-    return test
+def _zones(values: Sequence[Any]) -> set[tzinfo | None]:
+    return set(map(operator.attrgetter("tzinfo"), filter(None, values)))
 
 
-def _is_sound(zone: tzinfo | None) -> bool:
-    """Whether Arrow converts times of this zone exactly. Of others it drops seconds, or takes them for UTC."""
-    return isinstance(zone, ZoneInfo) or (isinstance(zone, timezone) and not zone.utcoffset(None).microseconds)
+def _have_no_zones(values: Sequence[Any]) -> bool:
+    return _zones(values) <= {None}
 
 
-def _plain_floats(values: Sequence[Any]) -> bool:
-    if not frozenset({float, int, _NONE}).issuperset(map(type, values)):
-        return False
+def _have_zones(values: Sequence[Any]) -> bool:
+    """Whether Arrow converts times of these zones exactly. Of others it drops seconds, or takes them for UTC."""
+    return all(
+        isinstance(zone, ZoneInfo) or (isinstance(zone, timezone) and not zone.utcoffset(None).microseconds)
+        for zone in _zones(values)
+    )
+
+
+def _fit_float(values: Sequence[Any]) -> bool:
     wide = pa.array(values, pa.float64())
     return bool(pc.equal(pc.sum(pc.is_inf(wide)), pc.sum(pc.is_inf(wide.cast(pa.float32())))).as_py() is not False)
 
 
-def _plain_decimals(kind: pa.DataType) -> Plain:
-    types = frozenset({Decimal, int, _NONE})
+def _fit_decimal(kind: pa.DataType) -> Plain:
     lowest, highest = -kind.scale - 1, kind.precision - kind.scale
 
     def test(values: Sequence[Any]) -> bool:
-        if not types.issuperset(map(type, values)):
-            return False
         # Arrow 26 looks up powers of ten in a table without checking its bounds: 1e-9999999 ends the process, and
         # 1e-104 becomes garbage. Within these limits, and with at most 38 digits, it stays inside of the table.
         leading = [value.adjusted() for value in values if type(value) is Decimal]
@@ -126,14 +127,11 @@ def _plain_decimals(kind: pa.DataType) -> Plain:
     return test
 
 
-def _plain_structs(kind: pa.StructType) -> Plain:
-    types = frozenset({dict, _NONE})
+def _fit_struct(kind: pa.StructType) -> Plain:
     names = frozenset(field.name for field in kind)
     children = [(field.name, converts_natively(field.type)) for field in kind]
 
     def test(values: Sequence[Any]) -> bool:
-        if not types.issuperset(map(type, values)):
-            return False
         given = list(filter(None, values))
         return names.issuperset(chain.from_iterable(given)) and all(
             child([value.get(name) for value in given]) for name, child in children
@@ -142,25 +140,12 @@ def _plain_structs(kind: pa.StructType) -> Plain:
     return test
 
 
-def _plain_maps(kind: pa.MapType) -> Plain:
-    types = frozenset({dict, _NONE})
+def _fit_map(kind: pa.MapType) -> Plain:
     keys, items = converts_natively(kind.key_type), converts_natively(kind.item_type)
 
     def test(values: Sequence[Any]) -> bool:
-        if not types.issuperset(map(type, values)):
-            return False
         given = list(filter(None, values))
         return keys(list(chain.from_iterable(given))) and items(list(chain.from_iterable(map(dict.values, given))))
-
-    return test
-
-
-def _plain_lists(kind: pa.ListType) -> Plain:
-    types = frozenset({list, tuple, _NONE})
-    items = converts_natively(kind.value_type)
-
-    def test(values: Sequence[Any]) -> bool:
-        return types.issuperset(map(type, values)) and items(list(chain.from_iterable(filter(None, values))))
 
     return test
 

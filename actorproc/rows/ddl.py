@@ -79,17 +79,17 @@ def parse_ddl(ddl: str) -> list[pa.Field]:
     return _Parser(ddl).columns()
 
 
-def to_ddl(fields: list[pa.Field], *, exact: bool = False) -> str:
-    """The columns as DDL that `parse_ddl` parses to the same columns.
+def schema_to_ddl(schema: pa.Schema, *, exact: bool = False) -> str:
+    """The schema as DDL that `parse_ddl` parses to the same columns.
 
     Args:
         exact: Spark parses it to the same columns, too, whatever its session settings for `timestamp` and keywords.
     """
-    return ", ".join(_column_ddl(field, " ", exact) for field in fields)
+    return ", ".join(_column_ddl(field, " ", exact) for field in schema)
 
 
 def type_ddl(kind: pa.DataType, *, exact: bool = False) -> str:
-    """An Arrow type as DDL, or in Arrow's notation if Spark does not have it. `exact`: see `to_ddl`."""
+    """An Arrow type as DDL, or in Arrow's notation if Spark does not have it. `exact`: see `schema_to_ddl`."""
     if kind in _NAMES:
         return "timestamp_ltz" if exact and kind == _UTC else _NAMES[kind]
     if pa.types.is_decimal(kind):

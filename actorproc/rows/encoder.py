@@ -41,7 +41,8 @@ class _Column:
     def encode(self, values: Sequence[Any]) -> tuple[pa.Array, dict[int, str]]:
         """The values as an array with null for those that do not fit, and the reasons for these by index."""
         try:
-            array = self._at_once(values)
+            # Never without the type: when Arrow has to infer one, some values end the process.
+            array = self._array(values) if self._plain(values) else None
             self.is_fast = array is not None and not (self._required and array.null_count)
             if self.is_fast:
                 return array, {}
@@ -56,20 +57,12 @@ class _Column:
                 unfit[index] = str(error)
         return self._array(fitting), unfit
 
-    def _at_once(self, values: Sequence[Any]) -> pa.Array | None:
-        """The array, if Arrow converts all values correctly by itself, or refuses them."""
-        # Never without the type: when Arrow has to infer one, some values end the process.
-        return self._array(values) if self._plain(values) else None
-
     def _array(self, values: Sequence[Any]) -> pa.Array:
-        array = self._in_one(pa.array(values, self._kind))
-        if self._checked:
-            cast(pa.chunked_array([array]), self._kind)  # only checks
-        return array
-
-    def _in_one(self, array: pa.Array | pa.ChunkedArray) -> pa.Array:
+        array: pa.Array | pa.ChunkedArray = pa.array(values, self._kind)
         if isinstance(array, pa.ChunkedArray):
             raise HandlerError(f"column {self.name!r} has more than 2 GiB in one batch; lower max_batch_records")
+        if self._checked:
+            cast(pa.chunked_array([array]), self._kind)  # only checks
         return array
 
 

@@ -9,7 +9,7 @@ import pyarrow.types as pt
 
 from actorproc.errors import SchemaError
 from actorproc.records import SEQUENCE
-from actorproc.rows.ddl import COMMENT, parse_ddl, to_ddl, type_ddl
+from actorproc.rows.ddl import COMMENT, parse_ddl, type_ddl
 
 RESERVED = ("_sequence", "_partition")
 """Prefixes that columns cannot have: actorproc and its readers add such columns."""
@@ -67,11 +67,6 @@ def parse_schema(declared: str | pa.Schema | None) -> pa.Schema:
             )
     _check_names(fields, "")
     return pa.schema(fields)
-
-
-def schema_to_ddl(schema: pa.Schema, *, exact: bool = False) -> str:
-    """The schema as Spark DDL; `parse_schema` makes the same schema of it, and with `exact` any session of Spark's."""
-    return to_ddl(list(schema), exact=exact)
 
 
 def output_schema(schema: pa.Schema) -> pa.Schema:

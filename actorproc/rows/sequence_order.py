@@ -14,7 +14,10 @@ from actorproc.records import SEQUENCE
 
 def owned(table: pa.Table) -> pa.Table:
     """A copy that the caller cannot change: pyarrow shares the memory of NumPy's numbers. Text is copied already."""
-    columns = [column if _is_text(column.type) else _copied(column) for column in table.columns]
+    columns = [
+        column if _is_text(column.type) else pa.chunked_array(list(map(_copy, column.chunks)), column.type)
+        for column in table.columns
+    ]
     return pa.Table.from_arrays(columns, schema=table.schema)
 
 
@@ -22,26 +25,18 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pt.is_string(kind) or pt.is_large_string(kind) or pt.is_binary(kind) or pt.is_large_binary(kind))
 
 
-def _copied(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    copy = _with_dictionary if _has_dictionary(column.type) else _concatenated
-    return pa.chunked_array(list(map(copy, column.chunks)), column.type)
-
-
-def _concatenated(array: pa.Array) -> pa.Array:
-    return pa.concat_arrays([array, array[:0]])
-
-
-def _has_dictionary(kind: pa.DataType) -> bool:
-    return bool(pt.is_dictionary(kind) or any(_has_dictionary(kind.field(at).type) for at in range(kind.num_fields)))
-
-
-def _with_dictionary(array: pa.Array) -> pa.Array:
-    """Through IPC, because concatenated arrays share an equal dictionary."""
-    sink = pa.BufferOutputStream()
+def _copy(array: pa.Array) -> pa.Array:
+    if not _has_dictionary(array.type):
+        return pa.concat_arrays([array, array[:0]])
+    sink = pa.BufferOutputStream()  # through IPC, because concatenated arrays share an equal dictionary
     batch = pa.RecordBatch.from_arrays([array], names=["copied"])
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
     return pa.ipc.open_stream(sink.getvalue()).read_next_batch().column(0)
+
+
+def _has_dictionary(kind: pa.DataType) -> bool:
+    return bool(pt.is_dictionary(kind) or any(_has_dictionary(kind.field(at).type) for at in range(kind.num_fields)))
 
 
 def in_order(rows: Any) -> Any:

@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from actorproc.errors import UsageError
-from actorproc.rows.schema import schema_to_ddl
+from actorproc.rows.ddl import schema_to_ddl
 from actorproc.spark.blocking_store import open_blocking
 from actorproc.spark.dataset import Span
 from actorproc.spark.log_writer import BatchWriter, StreamWriter

@@ -18,7 +18,8 @@ from actorproc.errors import UsageError
 from actorproc.output.output_files import OutputFiles
 from actorproc.output.row_reader import partitions_with_state
 from actorproc.records import SEQUENCE
-from actorproc.rows.schema import PARTITION_COLUMN, schema_to_ddl
+from actorproc.rows.ddl import schema_to_ddl
+from actorproc.rows.schema import PARTITION_COLUMN
 from actorproc.spark.blocking_store import open_blocking
 from actorproc.spark.data_source import ActorprocSource
 from actorproc.spark.hadoop import native_url, s3a_options

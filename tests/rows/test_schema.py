@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from actorproc.errors import SchemaError
 from actorproc.output.schema import agree_on_schema, read_schema
-from actorproc.rows.schema import check_change, output_schema, parse_schema, schema_to_ddl
+from actorproc.rows.ddl import schema_to_ddl
+from actorproc.rows.schema import check_change, output_schema, parse_schema
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore

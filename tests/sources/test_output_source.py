@@ -24,8 +24,9 @@ from actorproc.output.chain import Commit, encode_commit
 from actorproc.output.checkpoint import Checkpoint, Totals
 from actorproc.records import Cursor
 from actorproc.retention.readers import decide, read_registry
+from actorproc.rows.ddl import schema_to_ddl
 from actorproc.rows.json_values import plain_rows, rows_to_json, to_json
-from actorproc.rows.schema import output_schema, parse_schema, schema_to_ddl
+from actorproc.rows.schema import output_schema, parse_schema
 from actorproc.sources import LogSource, OutputSource, open_source
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
