@@ -53,8 +53,13 @@ class CompactedCommits:
         """The number after the last commit."""
         return self.first + len(self.rows)
 
+    @property
+    def rows_before_file(self) -> int:
+        """Number of rows of the partition before this file."""
+        return self.totals.rows - int(self.rows.sum())
+
     def rows_before(self, number: int) -> int:
-        """Number of rows of the commits below `number`."""
+        """Number of rows in this file of the commits below `number`."""
         return int(self.rows[: max(0, number - self.first)].sum())
 
     def part(self, key: str, number: int, stop: int) -> RowRange:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from actorproc.errors import CorruptObject, SourceError
 from actorproc.output.checkpoint import read_checkpoint
 from actorproc.output.compacted_file import FileMerger
-from actorproc.output.output_files import OutputFiles, PartitionFiles, key_of, originals
+from actorproc.output.output_files import OutputFiles, key_of, originals
 from actorproc.retention.boundary import Boundary, CompactedRange, change_boundary, read_boundary
 from actorproc.runtime.tasks import gather
 from actorproc.storage.backend import Entry
@@ -92,13 +92,12 @@ async def plan(
     plans = []
     for start in range(0, len(partitions), _LISTED):
         some = dict.fromkeys(partitions[start : start + _LISTED], 0)
-        for partition, listed in (await where.listed(store, some)).items():
-            checkpoint, files = checkpoints[partition], listed.files
-            settled, lost = _settled(store, layout, partition, listed, checkpoint.number if checkpoint else 0, before)
+        for partition, (files, boundary) in (await where.listed(store, some)).items():
+            checkpoint = known.number if (known := checkpoints[partition]) else 0
+            settled, lost = _settled(store, layout, partition, files, boundary, checkpoint, before)
             groups = tuple(FileGroup.of(partition, group) for group in grouped(settled, target_size))
-            plans.append(
-                CompactionPlan(partition, listed.boundary, groups, len(files), sum(file.size for file in files), lost)
-            )
+            size = sum(file.size for file in files)
+            plans.append(CompactionPlan(partition, boundary, groups, len(files), size, lost))
     return plans
 
 
@@ -111,17 +110,17 @@ def _settled(
     store: Store,
     layout: ProcessorLayout,
     partition: str,
-    listed: PartitionFiles,
+    files: Sequence[DataFile],
+    boundary: Boundary,
     checkpoint: int,
     before: float,
 ) -> tuple[list[DataFile], SourceError | None]:
     """The files that no worker or reader of the newest commit walks over any more, created `before` that time.
 
     If one of them is missing: the files before it, and an error."""
-    boundary = listed.boundary
     expected = boundary.lowest
     found: list[DataFile] = []
-    for file in listed.files:
+    for file in files:
         # Walks begin at the checkpoint's number, or at the commit before it.
         if file.next >= checkpoint or file.time > before:
             break
@@ -276,18 +275,14 @@ async def sweep(store: Store, layout: ProcessorLayout, partition: str, keep: flo
             for entry in listing.entries
             if number_before_id(folder, entry.key) is not None  # not a foreign object
             and entry.key not in named
-            and listing.now - max(entry.modified, _since(found, entry)) >= keep
+            and listing.now - entry.modified >= keep
+            # A replaced file is read by those who planned before its replacement.
+            and ((holder := found.range_of(number_of(entry.key))) is None or listing.now - holder.since >= keep)
         ]
         return replace(found, sweeps=found.sweeps + 1) if gone else found
 
-    # Whoever made one of these and sleeps is refused from now on, when he wants to lead readers to it.
+    # From now on a job that made one of these and slept cannot switch readers to it.
     await change_boundary(store, layout.boundary(partition), announced)
     for entry in gone:
         await store.delete(entry.key)
     return gone
-
-
-def _since(boundary: Boundary, entry: Entry) -> float:
-    """Since when readers are led elsewhere for what a compacted file begins with."""
-    holder = boundary.range_of(number_of(entry.key))
-    return 0.0 if holder is None else holder.since

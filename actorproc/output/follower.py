@@ -104,8 +104,7 @@ class ChainFollower:
             footer = footer_of(key, stored.body)
             if holder is not None:
                 found = CompactedCommits.from_metadata(key, footer.metadata)
-                before = found.totals.rows - int(found.rows.sum())
-                return CommittedFile(key, stored.body, found.next, before, found.rows, found.times)
+                return CommittedFile(key, stored.body, found.next, found.rows_before_file, found.rows, found.times)
             commit = Commit.from_footer(key, footer)
             counts, times = np.array([commit.rows], np.int64), np.array([commit.time])
             return CommittedFile(key, stored.body, number + 1, commit.totals.rows - commit.rows, counts, times)
@@ -113,7 +112,7 @@ class ChainFollower:
     async def first(self) -> ChainPosition:
         """The first commit that was not trimmed."""
         await self._look()
-        return await self._before(self._first)
+        return await self._position(self._first)
 
     @property
     def _first(self) -> int:
@@ -130,11 +129,11 @@ class ChainFollower:
         high = end.number
         while low < high:
             middle = (low + high) // 2
-            if round(await self._time(middle) * 1e6) >= round(time * 1e6):
+            if round((await self._commit(middle))[1] * 1e6) >= round(time * 1e6):
                 high = middle
             else:
                 low = middle + 1
-        return end if low >= end.number else await self._before(low)
+        return end if low >= end.number else await self._position(low)
 
     async def _fetch(
         self, key: str, holder: CompactedRange | None, make_room: Callable[[int], Awaitable[None]]
@@ -153,33 +152,21 @@ class ChainFollower:
     async def _look(self) -> None:
         self._boundary = await read_boundary(self._store, self._layout.boundary(self._partition))
 
-    async def _before(self, number: int) -> ChainPosition:
-        if number == 0:
-            return ChainPosition(0, 0)
-        if (holder := self._boundary.range_of(number)) is not None:
-            contents = await self._contents(number, holder)
-            return ChainPosition(number, contents.totals.rows - int(contents.rows.sum()) + contents.rows_before(number))
-        commit = await self._commit(number)
-        return ChainPosition(number, commit.totals.rows - commit.rows)
+    async def _position(self, number: int) -> ChainPosition:
+        return ChainPosition(number, (await self._commit(number))[0] if number else 0)
 
-    async def _time(self, number: int) -> float:
-        if (holder := self._boundary.range_of(number)) is not None:
-            contents = await self._contents(number, holder)
-            return float(contents.times[number - contents.first])
-        return (await self._commit(number)).time
-
-    async def _contents(self, number: int, holder: CompactedRange) -> CompactedCommits:
+    async def _commit(self, number: int) -> tuple[int, float]:
+        """The rows of the partition before commit `number`, and its time."""
+        holder = self._boundary.range_of(number)
         key = key_of(self._layout, self._partition, number, holder)
         footer = await read_footer(self._store, key)
         if footer is None:
-            raise self._lost(number, None, f"{key} was deleted meanwhile")
-        return CompactedCommits.from_metadata(key, footer.metadata)
-
-    async def _commit(self, number: int) -> Commit:
-        commit = await self._chain.read(number)
-        if commit is None:
-            raise self._lost(number, None, "it was trimmed or deleted meanwhile")
-        return commit
+            raise self._lost(number, None, f"{key} was trimmed or deleted meanwhile")
+        if holder is None:
+            commit = Commit.from_footer(key, footer)
+            return commit.totals.rows - commit.rows, commit.time
+        found = CompactedCommits.from_metadata(key, footer.metadata)
+        return found.rows_before_file + found.rows_before(number), float(found.times[number - found.first])
 
     def _check_kept(self, number: int) -> None:
         if number < (lowest := self._first):

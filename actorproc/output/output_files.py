@@ -7,21 +7,12 @@ file that holds the commit now. (`follower`, which reads commit by commit, needs
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
-from typing import NamedTuple
 
 from actorproc.retention.boundary import NOTHING_TRIMMED, Boundaries, Boundary, CompactedRange, read_boundary
 from actorproc.runtime.tasks import gather
 from actorproc.storage.listing import DataFile, numbered_files
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
-
-
-class PartitionFiles(NamedTuple):
-    """The files of a partition that count by this boundary."""
-
-    files: list[DataFile]
-    boundary: Boundary
 
 
 class OutputFiles:
@@ -34,11 +25,7 @@ class OutputFiles:
         """Boundaries of the last `look`; None before the first."""
 
     def __getstate__(self) -> dict[str, object]:
-        return {
-            "_layout": self._layout,
-            "boundaries": Boundaries(self._layout.boundaries),
-            "known": None,
-        }  # all that a Spark task needs
+        return OutputFiles(self._layout).__dict__  # a Spark task needs no caches
 
     async def look(self, store: Store) -> Mapping[str, Boundary]:
         """The boundary of each partition that was ever trimmed or compacted."""
@@ -52,36 +39,30 @@ class OutputFiles:
 
         An original that is created meanwhile may be missing although a later one is listed.
         """
-        return {partition: found.files for partition, found in (await self.listed(store, starts, limit)).items()}
+        return {partition: files for partition, (files, _) in (await self.listed(store, starts, limit)).items()}
 
     async def listed(
         self, store: Store, starts: Mapping[str, int], limit: int | None = None
-    ) -> dict[str, PartitionFiles]:
+    ) -> dict[str, tuple[list[DataFile], Boundary]]:
         """`files`, with the boundary of each partition. `known` may be newer than these boundaries."""
         known = await self.look(store) if self.known is None else self.known
-        found: dict[str, PartitionFiles] = {}
-        while stale := {partition: first for partition, first in starts.items() if partition not in found}:
-            originals = await gather(list(stale), partial(self._originals, store, starts, known, limit))
+        found: dict[str, tuple[list[DataFile], Boundary]] = {}
+
+        async def listing(partition: str) -> list[DataFile]:
+            first = max(starts[partition], known.get(partition, NOTHING_TRIMMED).originals)
+            return await originals(store, self._layout, partition, first, limit)
+
+        while stale := [partition for partition in starts if partition not in found]:
+            listed = await gather(stale, listing)
             # Read after the listing: files from its `originals` on were not deleted when they were listed.
             now = await self.look(store)
-            for partition, entries in originals.items():
+            for partition, entries in listed.items():
                 boundary = now.get(partition, NOTHING_TRIMMED)
                 if boundary.originals == known.get(partition, NOTHING_TRIMMED).originals:
                     files = [*self.compacted(partition, starts[partition], boundary), *entries]
-                    found[partition] = PartitionFiles(files if limit is None else files[:limit], boundary)
+                    found[partition] = files if limit is None else files[:limit], boundary
             known = now
         return {partition: found[partition] for partition in starts}
-
-    async def _originals(
-        self,
-        store: Store,
-        starts: Mapping[str, int],
-        known: Mapping[str, Boundary],
-        limit: int | None,
-        partition: str,
-    ) -> list[DataFile]:
-        first = max(starts[partition], known.get(partition, NOTHING_TRIMMED).originals)
-        return await originals(store, self._layout, partition, first, limit)
 
     def compacted(self, partition: str, first: int, boundary: Boundary) -> list[DataFile]:
         """The compacted files that a boundary names, from number `first` on."""

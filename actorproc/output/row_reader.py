@@ -29,10 +29,6 @@ class FileSlice(NamedTuple):
     where: OutputFiles
     skip: int = 0
 
-    @property
-    def key(self) -> str:
-        return self.file.key
-
 
 async def all_slices(store: Store, layout: ProcessorLayout, partitions: Sequence[str]) -> AsyncIterator[FileSlice]:
     """All files, by partition and number."""
@@ -82,11 +78,12 @@ async def read_rows(store: Store, piece: FileSlice) -> AsyncIterator[pa.RecordBa
             if found is None:
                 return  # trimmed
             key, body = found
-        opened = await store.clock.run_in_thread(_opened, key, body, number, piece.file.next)
-        batches = _batches(key, opened, piece.skip if number == piece.file.number else 0)
+        opened, part = await store.clock.run_in_thread(_opened, key, body, number, piece.file.next)
+        skip = part.skip + (piece.skip if number == piece.file.number else 0)
+        batches = _batches(key, opened, skip, part.stop)
         while (batch := await store.clock.run_in_thread(next, batches, None)) is not None:
             yield batch
-        number, body = opened.part.next, None
+        number, body = part.next, None
 
 
 async def _body(store: Store, file: DataFile) -> bytes | None:
@@ -100,21 +97,16 @@ async def partitions_with_state(store: Store, layout: ProcessorLayout) -> list[s
     return list(await documents(store, layout.checkpoints))
 
 
-class _Opened(NamedTuple):
-    file: pq.ParquetFile
-    part: RowRange
-
-
-def _opened(key: str, body: bytes, number: int, stop: int) -> _Opened:
+def _opened(key: str, body: bytes, number: int, stop: int) -> tuple[pq.ParquetFile, RowRange]:
     try:
         file = open_parquet(body)
     except (pa.ArrowException, OSError) as error:
         raise CorruptObject.unreadable(key, error) from None
-    return _Opened(file, rows_of_commits(key, footer_from(key, file.metadata), number, stop))
+    return file, rows_of_commits(key, footer_from(key, file.metadata), number, stop)
 
 
-def _batches(key: str, opened: _Opened, skip: int) -> Iterator[pa.RecordBatch]:
+def _batches(key: str, file: pq.ParquetFile, skip: int, stop: int) -> Iterator[pa.RecordBatch]:
     try:
-        yield from batches_of(opened.file, opened.part.skip + skip, opened.part.stop, _ROWS)
+        yield from batches_of(file, skip, stop, _ROWS)
     except (pa.ArrowException, OSError) as error:
         raise CorruptObject.unreadable(key, error) from None

@@ -349,7 +349,7 @@ async def test_a_processor_and_its_reader_continue_during_trims(
                 while (end := await kept.end("0")) < 3 + 5 * turn:
                     await anyio.sleep(0.01)
             async for piece in all_slices(place.store, LAYOUT, ["0"]):
-                if position <= number_of(piece.key) < end:
+                if position <= number_of(piece.file.key) < end:
                     seen += [n async for batch in read_rows(place.store, piece) for n in batch["n"].to_pylist()]
             position = end
             await hold(kept, "reader", p0=position)

@@ -192,9 +192,9 @@ class Story:
         while True:
             for partition in position:
                 async for piece in all_slices(kept.store, self.cluster.layout, [partition]):
-                    if number_of(piece.key) < position[partition]:
+                    if number_of(piece.file.key) < position[partition]:
                         continue
-                    assert number_of(piece.key) == position[partition], f"{who} misses {position}"
+                    assert number_of(piece.file.key) == position[partition], f"{who} misses {position}"
                     async for batch in read_rows(kept.store, piece):
                         rows = {(partition, sequence) for sequence in batch["_sequence"].to_pylist()}
                         assert not rows & seen
