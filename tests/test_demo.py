@@ -76,7 +76,7 @@ def test_events_are_keyed_by_tail_number_and_in_order_of_time() -> None:
 AA = CarrierDelay("AA", "American Airlines Inc.", 70, 8.5)
 UA = CarrierDelay("UA", "United Air Lines Inc.", 20, 12.25)
 TRUTH = Truth(events=100, never_departed=10, carriers=[AA, UA])
-ANSWER = SparkAnswer(rows=90, repeated=0, carriers=[UA, AA], version="4")
+ANSWER = SparkAnswer(rows=90, repeated=0, carriers=[UA, AA])
 LETTERS = Letters(count=10, repeated=0, types={"NeverDeparted": 10})
 
 

@@ -14,8 +14,8 @@ from actorproc.cli.common import load_settings, run_async
 from actorproc.cli.terminal import console, counted, print_json, print_table, sized
 from actorproc.errors import ActorprocError
 from actorproc.output.compaction import CompactionPlan, FileGroup
-from actorproc.runtime.java import check_java
 from actorproc.runtime.logger import get_logger
+from actorproc.runtime.requirements import check_java
 from actorproc.spark.compaction import Compaction, compact
 from actorproc.spark.session import Session
 from actorproc.spark.session_options import default_master, session_options

@@ -11,7 +11,7 @@ from actorproc.cli.loading import load_function
 from actorproc.config.settings import Settings
 from actorproc.config.units import duration
 from actorproc.errors import HandlerDefinitionError, SettingsError, UsageError
-from actorproc.runtime.java import check_java
+from actorproc.runtime.requirements import check_java
 from actorproc.spark.errors import needs_active_session
 from actorproc.spark.hadoop import check_outside, spark_url, store_url
 from actorproc.spark.options import explicit_settings_as_options, settings_as_options

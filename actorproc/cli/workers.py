@@ -13,7 +13,7 @@ from contextlib import suppress
 import anyio
 import anyio.abc
 
-from actorproc.runtime.actor import RestartPolicy, Restarts
+from actorproc.runtime.actor import Restarts
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
@@ -33,7 +33,7 @@ REACHED_END = 64
 
 FAILED, _WRONG_USE, _INTERRUPTED = 1, 2, 128 + signal.SIGINT
 _NOT_STARTED = 71  # as sysexits.h has it: the system did not start it
-_RESTARTS = RestartPolicy(Backoff(0.5, 30.0))
+_BACKOFF = Backoff(0.5, 30.0)
 
 log = get_logger(__name__)
 
@@ -84,7 +84,7 @@ class Workers:
 
     async def _keep(self, host: str, alive: int) -> None:
         """Run one worker, again and again if need be."""
-        restarts, first = Restarts(_RESTARTS, self._clock), True
+        restarts, first = Restarts(_BACKOFF, self._clock), True
         while not self._stopping.is_set():
             born = self._clock.monotonic()
             try:

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import anyio
+import msgspec
 import orjson
 
 from actorproc.demo import DemoFailed
@@ -34,11 +34,6 @@ class SparkAnswer:
     rows: int
     repeated: int
     carriers: list[CarrierDelay]
-    version: str
-
-    @classmethod
-    def from_json(cls, document: dict[str, Any]) -> SparkAnswer:
-        return cls(**document | {"carriers": [CarrierDelay(**row) for row in document["carriers"]]})
 
 
 async def ask_spark(command: Sequence[str], log: Path) -> SparkAnswer:
@@ -52,7 +47,7 @@ async def ask_spark(command: Sequence[str], log: Path) -> SparkAnswer:
     if process.returncode != 0:
         code = process.returncode
         raise DemoFailed(f"Spark could not read the dataset (exit code {code}); the end of {log}:{_end_of(log)}")
-    return SparkAnswer.from_json(orjson.loads(process.stdout))
+    return msgspec.json.decode(process.stdout, type=SparkAnswer)
 
 
 def _end_of(log: Path) -> str:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as csv
 
 from actorproc.errors import UsageError
-from actorproc.runtime.extras import how_to_install
+from actorproc.runtime.requirements import how_to_install
 
 DEPARTURES = 336_776
 """Departures from New York's three airports in 2013, as the U.S. Bureau of Transportation Statistics has them (CC0)."""

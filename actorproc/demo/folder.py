@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from actorproc.errors import UsageError
@@ -26,40 +25,21 @@ poll_interval = "200ms"
 """
 
 
-@dataclass(frozen=True, slots=True)
 class DemoFolder:
     """The folder; it holds the log, the container, settings and logs of one run."""
 
-    path: Path
+    partitions = tuple(map(str, range(PARTITIONS)))
 
-    @property
-    def marker(self) -> Path:
-        """Marks the folder as the demo's, which may be emptied, with the number of events sent."""
-        return self.path / "demo.json"
-
-    @property
-    def config(self) -> Path:
-        return self.path / "actorproc.toml"
-
-    @property
-    def log(self) -> Path:
-        return self.path / "events"
-
-    @property
-    def container(self) -> Path:
-        return self.path / "state"
-
-    @property
-    def output(self) -> Path:
-        return self.container / PROCESSOR / "output"
-
-    @property
-    def dead_letters(self) -> Path:
-        return self.container / PROCESSOR / "dead-letters"
-
-    @property
-    def logs(self) -> Path:
-        return self.path / "logs"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        # Marks the folder as the demo's, which may be emptied, with the number of events sent.
+        self.marker = path / "demo.json"
+        self.config = path / "actorproc.toml"
+        self.log = path / "events"
+        self.container = path / "state"
+        self.output = self.container / PROCESSOR / "output"
+        self.dead_letters = self.container / PROCESSOR / "dead-letters"
+        self.logs = path / "logs"
 
     def prepare(self, count: int) -> int:
         """Empty the folder, if the demo made it, and store the number of events.
@@ -89,10 +69,6 @@ class DemoFolder:
             return int(json.loads(self.marker.read_text())["events"])
         except (OSError, ValueError, KeyError, TypeError):
             raise UsageError(f"there is no demo in {self.path.absolute()} to check: actorproc demo") from None
-
-    @property
-    def partitions(self) -> list[str]:
-        return [str(number) for number in range(PARTITIONS)]
 
     def contents(self) -> list[tuple[str, str]]:
         """(path, description) of each part."""

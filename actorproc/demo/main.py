@@ -18,11 +18,10 @@ from actorproc.demo.data import data_file, load_departures, truth
 from actorproc.demo.folder import PROCESSOR, DemoFolder
 from actorproc.demo.play import play
 from actorproc.demo.record import Recorder
-from actorproc.demo.show import Takeover, result, show_next, show_proof, verdict
+from actorproc.demo.show import result, show_next, verdict
 from actorproc.demo.watch import Watcher
 from actorproc.errors import UsageError
-from actorproc.runtime.extras import how_to_install
-from actorproc.runtime.java import check_java
+from actorproc.runtime.requirements import check_java, how_to_install
 from actorproc.runtime.tasks import first_cause
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
@@ -52,12 +51,9 @@ def run_demo(count: int | None, *, serve: Sequence[str], lifeline: str, record: 
     async def run() -> bool:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_obey_signals)
-            takeover = (
-                None
-                if count is None
-                else await play(console, folder, sent, serve=serve, lifeline=lifeline, recorder=recorder)
-            )
-            equal = await _check(console, folder, sent, takeover, recorder)
+            if count is not None:
+                await play(console, folder, sent, serve=serve, lifeline=lifeline, recorder=recorder)
+            equal = await _check(console, folder, sent, recorder)
             tasks.cancel_scope.cancel()
         return equal
 
@@ -85,9 +81,7 @@ async def _obey_signals() -> None:
             raise DemoFailed(f"interrupted by {signal.Signals(number).name}: the hosts are stopped, {FOLDER}/ stays")
 
 
-async def _check(
-    console: Console, folder: DemoFolder, count: int, takeover: Takeover | None, recorder: Recorder | None
-) -> bool:
+async def _check(console: Console, folder: DemoFolder, count: int, recorder: Recorder | None) -> bool:
     """Ask Spark, compare, and show the result."""
     command = [sys.executable, "-m", "actorproc.demo.spark", str(folder.output), str(data_file("airlines.csv"))]
     with console.status("Spark starts") if console.is_terminal else nullcontext():
@@ -105,5 +99,7 @@ async def _check(
     async with open_store(str(folder.container)) as store:
         watcher = Watcher(store, ProcessorLayout(PROCESSOR), folder.partitions)
         await watcher.look()
-    show_proof(console, watcher, takeover)
+    hosts = ", ".join(f"{host} {commits:,}" for host, commits in sorted(watcher.commits.items()))
+    proof = f"{watcher.commits.total():,} commits ({hosts}), each one Parquet file that only one host could create"
+    console.print(f"  {proof}.", soft_wrap=True, highlight=False)
     return True

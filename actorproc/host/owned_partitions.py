@@ -20,7 +20,7 @@ from actorproc.output.checkpoint import Totals
 from actorproc.partition.actor import HostContext, PartitionActor
 from actorproc.partition.dead_letter_limit import DeadLetterLimit
 from actorproc.records import warm_up
-from actorproc.runtime.actor import RestartPolicy, Restarts, keep_running
+from actorproc.runtime.actor import Restarts, keep_running
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.error_text import describe_error
 from actorproc.runtime.user_code import user_code
@@ -69,11 +69,6 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         self._failures = FailureLog(common.clock, log)
         self.rows_lost: dict[str, str] = {}
         """Partition -> how its handler has lost rows on this host."""
-        self._policy = RestartPolicy(
-            Backoff(self._settings.restart_backoff, self._settings.restart_backoff_max),
-            self._settings.restart_intensity,
-            self._settings.restart_period,
-        )
         self.fenced = False
         """Other hosts may take this one for dead: nothing may run."""
         self.closing = False
@@ -145,7 +140,14 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         self._begin_drain(slot)
 
     def _new_slot(self, partition: str, epoch: int) -> PartitionSlot:
-        return PartitionSlot(partition, epoch, Restarts(self._policy, self._clock), DeadLetterLimit(self._settings))
+        settings = self._settings
+        restarts = Restarts(
+            Backoff(settings.restart_backoff, settings.restart_backoff_max),
+            self._clock,
+            intensity=settings.restart_intensity,
+            period=settings.restart_period,
+        )
+        return PartitionSlot(partition, epoch, restarts, DeadLetterLimit(settings))
 
     def _start(self, partition: str, epoch: int) -> None:
         slot = self._slots[partition] = self._new_slot(partition, epoch)

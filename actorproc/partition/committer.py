@@ -21,7 +21,7 @@ from actorproc.partition.dead_letter_summary import DeadLetterSummary, summarize
 from actorproc.partition.statistics import PartitionStatistics
 from actorproc.records import Batch, Cursor
 from actorproc.rows.sequence_order import rows_after, rows_upto
-from actorproc.runtime.budget import BufferTotal
+from actorproc.runtime.budget import BufferShare, BufferTotal
 from actorproc.runtime.clock import Clock
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.parquet import encoding_cost
@@ -88,7 +88,7 @@ class Committer:
         self._host = host
         self._schema = schema
         self._settings, self._clock = settings, clock
-        self._held = held.share()
+        self._held = BufferShare(held)
         self._news = news
         self._log = log
         self._chain = OutputChain(store, layout, statistics.partition)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import anyio
@@ -44,20 +43,12 @@ class Actor(Restartable, Generic[Message]):
     """Base class: a loop over the messages of a mailbox. Only the actor's own tasks touch its state.
 
     Args:
-        mailbox: messages that it holds at most. When it is full, `send` waits and `tell` gives up.
+        mailbox: messages that it holds at most. When it is full, `tell` gives up.
     """
 
     def __init__(self, mailbox: int) -> None:
         super().__init__()
         self._in, self._out = anyio.create_memory_object_stream[Message](mailbox)
-
-    async def send(self, message: Message) -> None:
-        """Send, once the mailbox has room.
-
-        Raises:
-            anyio.BrokenResourceError: the actor has ended.
-        """
-        await self._in.send(message)
 
     def tell(self, message: Message) -> bool:
         """Send without waiting. Returns False if the mailbox is full or the actor has ended."""
@@ -84,32 +75,27 @@ class Actor(Restartable, Generic[Message]):
         self._out.close()
 
 
-@dataclass(frozen=True, slots=True)
-class RestartPolicy:
-    """When to restart: after a `backoff` delay per consecutive failure; after the longest delay once there were
-    `intensity` failures within `period` seconds."""
-
-    backoff: Backoff = field(default_factory=lambda: Backoff(0.5, 60.0))
-    intensity: int = 10
-    period: float = 600.0
-
-
 class Restarts:
-    """Counts the failures of one supervised actor and computes the delay before its restart."""
+    """Counts the failures of one supervised actor and computes the delay before its restart.
 
-    def __init__(self, policy: RestartPolicy, clock: Clock) -> None:
-        self._policy = policy
+    The delay is that of `backoff` for the consecutive failures. It is the longest one once there were `intensity`
+    failures within `period` seconds.
+    """
+
+    def __init__(self, backoff: Backoff, clock: Clock, *, intensity: int = 10, period: float = 600.0) -> None:
+        self._backoff = backoff
+        self._period = period
         self._clock = clock
-        self._failures: deque[float] = deque(maxlen=policy.intensity)
+        self._failures: deque[float] = deque(maxlen=intensity)
         self.in_a_row = 0
 
     def failed(self, ran: float) -> float:
         """Count a failure after a run of `ran` seconds. Returns the seconds to wait before the restart."""
-        now, most = self._clock.monotonic(), self._policy.backoff.most
+        now, most = self._clock.monotonic(), self._backoff.most
         self.in_a_row = 1 if ran > most else self.in_a_row + 1  # a long run: not the same failure
         self._failures.append(now)
-        often = len(self._failures) == self._policy.intensity and now - self._failures[0] < self._policy.period
-        return most if often else self._policy.backoff.delay(self.in_a_row, self._clock.random)
+        often = len(self._failures) == self._failures.maxlen and now - self._failures[0] < self._period
+        return most if often else self._backoff.delay(self.in_a_row, self._clock.random)
 
 
 async def keep_running(

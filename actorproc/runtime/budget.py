@@ -137,10 +137,6 @@ class BufferTotal:
         self.used = 0
         self.holders = 0
 
-    def share(self) -> BufferShare:
-        """A new partition's part of it."""
-        return BufferShare(self)
-
 
 class BufferShare:
     """Bytes that one partition buffers."""

@@ -17,47 +17,33 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")  # microseconds of CPU time, and 
 
 
 class CpuSlot:
-    """Permission to compute, from `begin` to `end`. It ends by itself after `SLOT_TIME`: the holder may only be
-    waiting.
-    """
+    """Permission to compute, until `end`. It ends by itself after `SLOT_TIME`: the holder may only be waiting."""
 
     def __init__(self, slots: anyio.CapacityLimiter) -> None:
         self._slots = slots
-        self._timer: asyncio.TimerHandle | None = None  # while it is held
-
-    async def begin(self) -> None:
-        await self._slots.acquire_on_behalf_of(self)
-        self._start_timer()
-
-    def begin_nowait(self) -> bool:
-        """Begin if a slot is free. Returns whether it was."""
-        try:
-            self._slots.acquire_on_behalf_of_nowait(self)
-        except anyio.WouldBlock:
-            return False
-        self._start_timer()
-        return True
+        self.timer: asyncio.TimerHandle | None = None
+        """Ends the slot; None unless it is held."""
 
     def end(self) -> None:
         """Give the slot back. Call it on the event loop; a second call does nothing."""
-        timer, self._timer = self._timer, None
+        timer, self.timer = self.timer, None
         if timer is not None:
             timer.cancel()
             self._slots.release_on_behalf_of(self)
-
-    def _start_timer(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(SLOT_TIME, self.end)
 
 
 async def acquire_slot(slots: anyio.CapacityLimiter) -> CpuSlot | None:
     """Wait up to `SLOT_TIME` for a slot; None if none became free."""
     slot = CpuSlot(slots)
-    if slot.begin_nowait():
-        return slot
-    with anyio.move_on_after(SLOT_TIME):
-        await slot.begin()
-        return slot
-    return None
+    try:
+        slots.acquire_on_behalf_of_nowait(slot)
+    except anyio.WouldBlock:
+        with anyio.move_on_after(SLOT_TIME) as waiting:
+            await slots.acquire_on_behalf_of(slot)
+        if waiting.cancelled_caught:
+            return None
+    slot.timer = asyncio.get_running_loop().call_later(SLOT_TIME, slot.end)
+    return slot
 
 
 def available_cores() -> int:

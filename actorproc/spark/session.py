@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from actorproc.errors import QueryFailed, UsageError
 from actorproc.runtime.clock import SYSTEM
-from actorproc.runtime.extras import how_to_install
+from actorproc.runtime.requirements import how_to_install
 from actorproc.spark.errors import error_text, shorten
 from actorproc.spark.session_options import redacted, session_environment
 

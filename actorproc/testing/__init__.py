@@ -13,7 +13,6 @@ from actorproc.testing.memory_source import MemorySource
 from actorproc.testing.simulation.clock import VirtualClock
 from actorproc.testing.simulation.cluster import Cluster, InvariantViolation
 from actorproc.testing.simulation.faults import LATENCY_ONLY, Faults, FaultyBackend
-from actorproc.testing.simulation.known_stream import KnownStream
 from actorproc.testing.simulation.loop import (
     Deadlock,
     Host,
@@ -26,7 +25,7 @@ from actorproc.testing.simulation.loop import (
 )
 from actorproc.testing.simulation.process import Process
 from actorproc.testing.simulation.reference_records import RecordCheck, RecordResult
-from actorproc.testing.simulation.unsteady_source import UnsteadySource
+from actorproc.testing.simulation.streams import KnownStream, UnsteadySource
 from actorproc.testing.source_check import CheckedSource, check_source
 from actorproc.testing.source_reader import InvalidSource
 

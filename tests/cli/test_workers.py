@@ -12,7 +12,6 @@ import pytest
 
 from actorproc.cli.serve import _supervise
 from actorproc.cli.workers import REACHED_END, Workers
-from actorproc.runtime.actor import RestartPolicy
 from actorproc.runtime.backoff import Backoff
 
 
@@ -112,7 +111,7 @@ async def test_wrong_use_ends_all_workers_at_the_first_start_and_later_none_but_
         return Ending(codes.pop(0))
 
     monkeypatch.setattr(anyio, "open_process", open_process)
-    monkeypatch.setattr("actorproc.cli.workers._RESTARTS", RestartPolicy(Backoff(0.001, 0.001)))
+    monkeypatch.setattr("actorproc.cli.workers._BACKOFF", Backoff(0.001, 0.001))
     with anyio.fail_after(60):
         assert await Workers({"busy": ["busy"], "dies": ["dies"]}, until_end=False).run() == 0
     assert codes == []
@@ -205,7 +204,7 @@ async def test_a_worker_that_the_system_does_not_start_is_tried_again_and_ends_n
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr(anyio, "open_process", open_process)
-    monkeypatch.setattr("actorproc.cli.workers._RESTARTS", RestartPolicy(Backoff(0.001, 0.001)))
+    monkeypatch.setattr("actorproc.cli.workers._BACKOFF", Backoff(0.001, 0.001))
     with anyio.fail_after(60):
         assert await Workers({"busy": ["busy"], "new": ["new"]}, until_end=False).run() == 0
     assert len(tries) == 3

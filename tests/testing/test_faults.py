@@ -183,9 +183,9 @@ async def test_the_store_knows_sender_and_time_of_late_writes() -> None:
 
     class Curious(MemoryStore):
         async def put(self, key: str, body: bytes) -> str:
-            sender = current_sender()
+            sender = current_sender.get()
             assert sender is not None
-            seen.append((sender.view, sender.sent))
+            seen.append(sender)
             return await super().put(key, body)
 
     store = FaultyBackend(Curious(clock=VirtualClock("store")), replace(LATENCY_ONLY, late_write=1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actorproc.runtime.extras import how_to_install
+from actorproc.runtime.requirements import how_to_install
 
 try:
     import confluent_kafka  # noqa: F401

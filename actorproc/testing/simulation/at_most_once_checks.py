@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
+from actorproc.handler.base import CloseReason
+from actorproc.handler.context import PartitionInfo
 from actorproc.output.chain import Commit
 from actorproc.output.checkpoint import Checkpoint
-from actorproc.testing.simulation.handler_calls import HandlerCalls
+from actorproc.records import Batch
 from actorproc.testing.simulation.output_checks import OutputChecks, Row
 from actorproc.testing.simulation.reference_records import RecordCheck, RecordResult
+
+
+@dataclass(eq=False, slots=True)
+class _Instance:
+    """One handler instance."""
+
+    site: PartitionInfo
+    ended_well: bool = False
+    """Whether everything that it processed was committed when it ended."""
 
 
 class AtMostOnceChecks(OutputChecks):
@@ -25,13 +37,34 @@ class AtMostOnceChecks(OutputChecks):
         records: Callable[[int, int], Iterable[tuple[int, bytes]]],
         check: RecordCheck,
         broken: Callable[[str], None],
-        calls: HandlerCalls,
     ) -> None:
         super().__init__(partition, records, check, broken)
-        self._calls = calls
+        # By the handler's id, which stays unique because the loop keeps all tasks.
+        self._running: dict[int, _Instance] = {}
+        self._instances: list[_Instance] = []
+        self._processed_by: dict[int, _Instance] = {}
         self._rows: dict[int, list[Row]] = {}
         self._lines: dict[int, list[Row]] = {}
         self._taken_on: list[tuple[int, str, int]] = []  # last sequence, host, epoch
+
+    def handler_opened(self, handler: object, site: PartitionInfo) -> None:
+        self._running[id(handler)] = instance = _Instance(site)
+        self._instances.append(instance)
+
+    def handler_closing(self, handler: object, reason: CloseReason) -> None:
+        self._running.pop(id(handler)).ended_well = reason in (CloseReason.STOPPING, CloseReason.HANDOFF)
+
+    def handler_called(self, handler: object, batch: Batch) -> None:
+        """A handler got a batch of which no record may be processed twice."""
+        instance = self._running[id(handler)]
+        for sequence in batch.sequences:
+            if sequence in self._processed_by:
+                before, now = self._processed_by[sequence].site, instance.site
+                self._broken(
+                    f"record {sequence} is processed on {now.host} under epoch {now.epoch} "
+                    f"and was processed on {before.host} under epoch {before.epoch}"
+                )
+            self._processed_by[sequence] = instance
 
     def checkpoint_written(self, checkpoint: Checkpoint) -> None:
         before = self.checkpoint.cursor.sequence if self.checkpoint else -1
@@ -63,13 +96,20 @@ class AtMostOnceChecks(OutputChecks):
             rows, letters = self._rows.pop(sequence, []), self._lines.pop(sequence, [])
             self.seen["records"] += 1
             why = self._check(RecordResult(self.partition, sequence, value, rows, letters))
-            if why and not rows and not letters and self._calls.was_in_flight(sequence, *self._who_took(sequence)):
+            if why and not rows and not letters and self._was_in_flight(sequence):
                 self.seen["lost"] += 1
             elif why:
                 self._broken(f"record {sequence} {why}")
         if strange := self._rows.keys() | self._lines.keys():
             self._broken(f"records {sorted(strange)} are in the output and not in the stream")
 
-    def _who_took(self, sequence: int) -> tuple[str, int]:
+    def _was_in_flight(self, sequence: int) -> bool:
+        """Whether the record may be lost: the handler instance that had it did not end well."""
+        if instance := self._processed_by.get(sequence):
+            return not instance.ended_well
         _, host, epoch = self._taken_on[bisect_left(self._taken_on, (sequence,))]
-        return host, epoch
+        return any(
+            not instance.ended_well
+            for instance in self._instances
+            if (instance.site.host, instance.site.epoch) == (host, epoch)
+        )

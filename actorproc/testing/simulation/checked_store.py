@@ -13,9 +13,9 @@ from actorproc.storage.backend import Backend, Listing, Stored
 from actorproc.storage.names import ProcessorLayout, document_partition, number_of, partition_of
 from actorproc.testing.simulation.faults import current_sender
 from actorproc.testing.simulation.group_checks import GroupChecks
-from actorproc.testing.simulation.known_stream import KnownStream
 from actorproc.testing.simulation.loop import current_loop
 from actorproc.testing.simulation.output_checks import OutputChecks
+from actorproc.testing.simulation.streams import KnownStream
 
 
 class CheckedStore(Backend):
@@ -93,7 +93,7 @@ class CheckedStore(Backend):
             self._partition(document_partition(key)).boundary_written(Boundary.from_json(key, body))
         elif key.startswith(layout.hosts) and (who := incarnation_of(key)):
             self._group.heartbeat_written(who, now)
-        elif key == layout.group and (sender := current_sender()):
-            self._group.group_written(GroupDocument.from_json(key, body), now, sender.view, sender.sent)
+        elif key == layout.group and (sender := current_sender.get()):
+            self._group.group_written(GroupDocument.from_json(key, body), now, *sender)
         else:
             self._stream.written(key, body, existed)

@@ -25,13 +25,12 @@ from actorproc.testing.simulation.checked_store import CheckedStore
 from actorproc.testing.simulation.clock import VirtualClock
 from actorproc.testing.simulation.faults import LATENCY_ONLY, Faults, FaultyBackend
 from actorproc.testing.simulation.group_checks import GroupChecks
-from actorproc.testing.simulation.handler_calls import HandlerCalls
-from actorproc.testing.simulation.known_stream import KnownStream
 from actorproc.testing.simulation.loop import SimulationError, call_outside, current_loop
 from actorproc.testing.simulation.nudges import NudgeNetwork
 from actorproc.testing.simulation.output_checks import OutputChecks
 from actorproc.testing.simulation.process import Process
 from actorproc.testing.simulation.reference_records import RecordCheck
+from actorproc.testing.simulation.streams import KnownStream
 
 log = get_logger(__name__)
 
@@ -91,19 +90,12 @@ class Cluster:
         self._handler = self._with_checks(handler)
         self._loop = current_loop()
         self._checks: dict[str, OutputChecks] = {}
-        self._calls: dict[str, HandlerCalls] = {}
-        self._pauses: dict[str, list[list[float]]] = {}
         self._births = 0
         self._processes: list[Process] = []
         self._violations: list[str] = []
         self._violation_found = anyio.Event()
         self.layout = ProcessorLayout("simulated")
-        self.group = GroupChecks(
-            self.settings.lease_expiration_interval,
-            running_since=self._running_since,
-            paused_since=self._paused_since,
-            broken=self._report,
-        )
+        self.group = GroupChecks(self.settings.lease_expiration_interval, self._report)
         memory = MemoryStore(clock=VirtualClock("store"), content_tags=self._random.random() < 0.5)
         truth = CheckedStore(memory, self.layout, self.group, self._checks_of, source)
         self.store = FaultyBackend(truth, faults, seed=seed)
@@ -147,7 +139,7 @@ class Cluster:
         """Stop the process as SIGSTOP does, until `resume`."""
         process.host.pause()
         process.pause = [self._loop.now, float("inf")]
-        self._pauses.setdefault(process.host.name, []).append(process.pause)
+        self.group.paused(process.host.name, process.pause)
         self.events["pause"] += 1
 
     def resume(self, process: Process) -> None:
@@ -278,14 +270,14 @@ class Cluster:
 
     def _with_checks(self, handler: type[PartitionHandler]) -> type[PartitionHandler]:
         """A subclass of the handler that reports its opening, calls and closing to the checks."""
-        called, calls_of = self._called, self._calls_of
+        called, checks_of = self._called, self._checks_of
 
         async def opened(self: Any, ctx: PartitionInfo) -> None:
-            calls_of(ctx.partition).opened(self, ctx)
+            checks_of(ctx.partition).handler_opened(self, ctx)
             await handler.opened(self, ctx)
 
         async def closing(self: Any, ctx: PartitionInfo, reason: CloseReason) -> None:
-            calls_of(ctx.partition).closing(self, reason)
+            checks_of(ctx.partition).handler_closing(self, reason)
             await handler.closing(self, ctx, reason)
 
         async def awaited(self: Any, batch: Batch, ctx: PartitionContext) -> None:
@@ -303,13 +295,7 @@ class Cluster:
     def _called(self, instance: object, batch: Batch, ctx: PartitionContext) -> None:
         if not self._loop.ending:
             self.group.handler_called(ctx.host, ctx.partition, ctx.epoch, self._loop.now)
-            if self._once:
-                self._calls_of(ctx.partition).batch_processed(instance, batch)
-
-    def _calls_of(self, partition: str) -> HandlerCalls:
-        if partition not in self._calls:
-            self._calls[partition] = HandlerCalls(lambda what: self._report(f"partition {partition}: {what}"))
-        return self._calls[partition]
+            self._checks_of(ctx.partition).handler_called(instance, batch)
 
     def _checks_of(self, partition: str) -> OutputChecks:
         checks = self._checks.get(partition)
@@ -318,9 +304,8 @@ class Cluster:
             def records(after: int, upto: int) -> Any:
                 return self.source.records(after, upto, partition)
 
-            given = partition, records, self._check, self._report
-            checks = AtMostOnceChecks(*given, self._calls_of(partition)) if self._once else OutputChecks(*given)
-            self._checks[partition] = checks
+            kind = AtMostOnceChecks if self._once else OutputChecks
+            checks = self._checks[partition] = kind(partition, records, self._check, self._report)
         return checks
 
     def _unsettled(self, ends: Mapping[str, int]) -> str | None:
@@ -339,19 +324,6 @@ class Cluster:
         if process.pause is not None:
             process.pause[1] = self._loop.now
             process.pause = None
-
-    def _paused_since(self, name: str, since: float) -> bool:
-        return any(until > since for _, until in self._pauses.get(name, []))
-
-    def _running_since(self, name: str, at: float, seconds: float) -> float:
-        """The time since which `name` had run for `seconds` at time `at`, without its pauses."""
-        for begin, until in reversed(self._pauses.get(name, [])):
-            if begin < at:
-                ran = max(0.0, at - until)
-                if ran >= seconds:
-                    break
-                at, seconds = begin, seconds - ran
-        return at - seconds
 
 
 async def _stop(processor: Processor) -> None:

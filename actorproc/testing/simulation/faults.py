@@ -45,20 +45,9 @@ class Faults:
     """Seconds until the connection of an unanswered request breaks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sender:
-    """Sender of a request. `view`: its name; `sent`: seconds of the world's clock."""
-
-    view: str
-    sent: float
-
-
-_sender: ContextVar[Sender | None] = ContextVar("_sender", default=None)
-
-
-def current_sender() -> Sender | None:
-    """The sender of the request that the store behind a FaultyBackend serves now."""
-    return _sender.get()
+current_sender: ContextVar[tuple[str, float] | None] = ContextVar("current_sender", default=None)
+"""Sender of the request that the store behind a FaultyBackend serves now: name of its view, and when it was sent, in
+seconds of the world's clock."""
 
 
 LATENCY_ONLY = Faults(slow=0, lost_request=0, lost_reply=0, late_write=0, busy=0)
@@ -166,7 +155,7 @@ class FaultyBackend(Backend):
             raise StoreRefused(f"{self.url}: the simulated host {host.name} is dead")
         faults = self._world.faults
         now = current_loop().now
-        _sender.set(Sender(self._name, now))
+        current_sender.set((self._name, now))
         if now < self._world.outage_until or (now < self._cut_until and key.startswith(self._cut_prefix)):
             await self._no_answer(verb)
         if self._refuses():

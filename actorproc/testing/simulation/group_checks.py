@@ -10,7 +10,6 @@ from actorproc.group.heartbeat import Incarnation
 from actorproc.group.membership import GroupDocument
 
 Report = Callable[[str], None]
-Span = tuple[float, float]
 
 CLOCKS = 1.025
 """Factor by which a host's clock may run faster than the world's; it shortens the silence of a dead host."""
@@ -27,29 +26,22 @@ class GroupChecks:
 
     Args:
         expire: seconds of silence after which a member is dead, by the clock of the host that decides.
-        running_since: (host, time, seconds) -> the time since when that host had run for so many seconds at that time,
-            pauses not counted.
-        paused_since: (host, time) -> whether the host was paused at any moment since.
         broken: called with each invariant that does not hold.
     """
 
-    def __init__(
-        self,
-        expire: float,
-        *,
-        running_since: Callable[[str, float, float], float],
-        paused_since: Callable[[str, float], bool],
-        broken: Report,
-    ) -> None:
+    def __init__(self, expire: float, broken: Report) -> None:
         self.document = GroupDocument.of()
         self.seen: Counter[str] = Counter()
         self._expire = expire
-        self._running_since = running_since
-        self._paused_since = paused_since
         self._broken = broken
         self._beats: dict[Incarnation, list[float]] = {}
         self._left: set[Incarnation] = set()
+        self._pauses: dict[str, list[list[float]]] = {}
         self._expired: dict[tuple[str, int], float] = {}  # (partition, epoch) -> when its owner was removed as dead
+
+    def paused(self, host: str, pause: list[float]) -> None:
+        """A process of `host` is paused from `pause[0]` to `pause[1]`, which may be set later."""
+        self._pauses.setdefault(host, []).append(pause)
 
     def heartbeat_written(self, who: Incarnation, now: float) -> None:
         self._beats.setdefault(who, []).append(now)
@@ -107,11 +99,25 @@ class GroupChecks:
         """A handler got a batch: its host must not have lost the lease by being taken for dead."""
         self.seen["calls"] += 1
         since = self._expired.get((partition, epoch))
-        if since is not None and now > since and not self._paused_since(host, now - SETTLING):
+        if (
+            since is not None
+            and now > since
+            and not any(until > now - SETTLING for _, until in self._pauses.get(host, []))
+        ):
             self._broken(
                 f"group: {host} processes partition {partition} under epoch {epoch}, which was given away "
                 f"{now - since:.1f} s ago because {host} was taken for dead: it trusted its lease for too long"
             )
+
+    def _running_since(self, host: str, at: float, seconds: float) -> float:
+        """The time since which `host` had run for `seconds` at time `at`, without its pauses."""
+        for begin, until in reversed(self._pauses.get(host, [])):
+            if begin < at:
+                ran = max(0.0, at - until)
+                if ran >= seconds:
+                    break
+                at, seconds = begin, seconds - ran
+        return at - seconds
 
     def unbalanced(self, hosts: set[str], partitions: set[str]) -> str | None:
         """Why the leases are not spread evenly over these hosts; None if they are."""

@@ -27,9 +27,9 @@ from actorproc.storage.names import log_dir, number_of, partition_of
 from actorproc.storage.store import Store
 from actorproc.testing.simulation.clock import VirtualClock
 from actorproc.testing.simulation.faults import FaultyBackend
-from actorproc.testing.simulation.known_stream import KnownStream
 from actorproc.testing.simulation.loop import current_loop
 from actorproc.testing.simulation.process import Process
+from actorproc.testing.simulation.streams import KnownStream
 
 log = structlog.get_logger(__name__)
 

@@ -20,7 +20,6 @@ from contextvars import Context, ContextVar, copy_context
 from enum import Enum
 from itertools import count
 from random import Random
-from time import perf_counter
 from types import FrameType
 from typing import Any, NoReturn, TypeVar, TypeVarTuple, Unpack
 
@@ -377,36 +376,18 @@ def run(main: Coroutine[Any, Any, T], *, seed: object = 0) -> T:
     return result
 
 
-class _Garbage:
-    """Of the whole process. A full collection looks at all that it holds, so it takes a quarter of the time at most."""
-
-    def __init__(self) -> None:
-        self._collected, self._took = -math.inf, 0.0
-
-    def collect(self) -> None:
-        """Collect it all, unless that was done just before."""
-        began = perf_counter()
-        if began - self._collected > 3 * self._took:
-            gc.collect()
-            self._collected = perf_counter()
-            self._took = self._collected - began
-
-
-_garbage = _Garbage()
-
-
 @contextmanager
 def _collecting_by_count() -> Iterator[None]:
-    """Collect cyclic garbage only where the loop says so: finalizers run program code, and must run at the same time
-    each time.
+    """Collect cyclic garbage of this run only, and only where the loop says so: finalizers run program code, and must
+    run at the same time each time.
     """
     enabled = gc.isenabled()
-    _garbage.collect()
     gc.freeze()
     gc.disable()
     try:
         yield
     finally:
+        gc.collect()  # before `unfreeze`, so that it takes little time
         gc.unfreeze()
         if enabled:
             gc.enable()

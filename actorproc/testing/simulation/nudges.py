@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import count
 from random import Random
 
 from actorproc.group.nudge import Nudges
@@ -23,25 +24,12 @@ class NudgeNetwork:
         self.lost = lost
         self.injected: Counter[str] = Counter()
         self._random = Random(f"{seed}/nudges")  # noqa: S311
-        self._listeners: dict[str, tuple[Host, Callable[[], None]]] = {}
-        self._addresses = 0
+        self.listeners: dict[str, tuple[Host, Callable[[], None]]] = {}
+        self.addresses = count(1)
 
     def connect(self) -> Nudges:
         """The `Nudges` of one host."""
         return _SimulatedNudges(self)
-
-    def listen(self, on_nudge: Callable[[], None]) -> str:
-        """Register the calling host. Returns its address."""
-        host = current_host()
-        if host is None:
-            raise SimulationError("only a simulated host can listen")
-        self._addresses += 1
-        address = f"{host.name}:{self._addresses}"
-        self._listeners[address] = host, on_nudge
-        return address
-
-    def hang_up(self, address: str) -> None:
-        self._listeners.pop(address, None)
 
     def carry(self, address: str) -> None:
         """Deliver a nudge, or lose it."""
@@ -54,22 +42,25 @@ class NudgeNetwork:
         call_outside(self._random.uniform(0, LATENCY), self._arrive, address)
 
     def _arrive(self, address: str) -> None:
-        if listener := self._listeners.get(address):
+        if listener := self.listeners.get(address):
             host, on_nudge = listener
             host.call_soon(on_nudge)
 
 
 class _SimulatedNudges(Nudges):
-    def __init__(self, board: NudgeNetwork) -> None:
-        self._board = board
+    def __init__(self, network: NudgeNetwork) -> None:
+        self._network = network
 
     async def open(self, on_nudge: Callable[[], None]) -> None:
-        self.address = self._board.listen(on_nudge)
+        host = current_host()
+        if host is None:
+            raise SimulationError("only a simulated host can listen")
+        self.address = f"{host.name}:{next(self._network.addresses)}"
+        self._network.listeners[self.address] = host, on_nudge
 
     async def close(self) -> None:
-        if self.address is not None:
-            self._board.hang_up(self.address)
+        self._network.listeners.pop(self.address or "", None)
         self.address = None
 
     def send(self, address: str) -> None:
-        self._board.carry(address)
+        self._network.carry(address)

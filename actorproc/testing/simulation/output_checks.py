@@ -11,8 +11,11 @@ from typing import Any
 import orjson
 import pyarrow.parquet as pq
 
+from actorproc.handler.base import CloseReason
+from actorproc.handler.context import PartitionInfo
 from actorproc.output.chain import Commit, letters_of
 from actorproc.output.checkpoint import Checkpoint
+from actorproc.records import Batch
 from actorproc.retention.boundary import Boundary
 from actorproc.storage.parquet import Footer, parse_footer
 from actorproc.testing.simulation.reference_records import RecordCheck, RecordResult
@@ -26,7 +29,7 @@ class OutputChecks:
 
     Args:
         records: returns (sequence, value) of the records after one sequence, up to and including another.
-        judge: asked about each record once it has ended.
+        check: called with each record once it has ended.
         broken: called with each invariant that does not hold.
     """
 
@@ -55,6 +58,15 @@ class OutputChecks:
         """Sequence up to which everything is committed."""
         checkpoint = self.checkpoint.cursor.sequence if self.checkpoint else -1
         return max(checkpoint, self.commits[-1].next.sequence if self.commits else -1)
+
+    def handler_opened(self, handler: object, site: PartitionInfo) -> None:
+        """Override: a handler instance was opened."""
+
+    def handler_closing(self, handler: object, reason: CloseReason) -> None:
+        """Override: a handler instance closes."""
+
+    def handler_called(self, handler: object, batch: Batch) -> None:
+        """Override: a handler instance got a batch."""
 
     def output_written(self, number: int, body: bytes, existed: bool) -> None:
         """Output file `number` was written."""

@@ -25,7 +25,7 @@ from actorproc.testing.simulation.log_stream import LogStream
 from actorproc.testing.simulation.loop import START, call_outside, current_loop, run, start_outside
 from actorproc.testing.simulation.process import Process
 from actorproc.testing.simulation.reference_records import reference_value
-from actorproc.testing.simulation.unsteady_source import UnsteadySource
+from actorproc.testing.simulation.streams import UnsteadySource
 
 HEAVY_FAULTS = Faults(slow=0.02, lost_request=0.01, lost_reply=0.01, late_write=0.01, busy=0.001)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from actorproc.errors import UsageError
-from actorproc.runtime.java import check_java, find_java
+from actorproc.runtime.requirements import check_java, find_java
 
 
 def fake_java(folder: Path, version: str) -> Path:

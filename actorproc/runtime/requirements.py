@@ -1,4 +1,4 @@
-"""Finds the Java that Spark would start, and checks its version."""
+"""Checks for Java, and messages about missing packages: what optional parts of actorproc need."""
 
 from __future__ import annotations
 
@@ -18,6 +18,13 @@ _HOW = (
     "macOS: brew install openjdk@17; others: https://adoptium.net) and put it on PATH or in JAVA_HOME"
 )
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')  # Java 8 calls itself 1.8
+
+
+def how_to_install(extra: str) -> str:
+    """The end of a message about a missing package of `extra`."""
+    return (
+        f"install the extra {extra!r}: pip install '.[{extra}]' in the checkout, or as actorproc itself was installed"
+    )
 
 
 def check_java(what: str) -> None:
