@@ -154,7 +154,7 @@ async def test_source_shared_and_opened_may_leave_cancellations_behind() -> None
     assert not [entry for entry in logs if entry["log_level"] in LOUD]
 
 
-@pytest.mark.parametrize("task", ["_renew_for_ever", "_fence_in_time"])
+@pytest.mark.parametrize("task", ["_renew_forever", "_fence_in_time"])
 async def test_a_host_with_a_cancelled_task_ends_with_an_error(task: str) -> None:
     class Meddling(Double):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
