@@ -168,9 +168,7 @@ class _BatchRun:
     # An attempt
 
     async def _attempt(self, part: Part) -> None:
-        batch = part.batch[
-            :
-        ]  # the handler may change its lists: another attempt and dead letters need them as they were
+        batch = part.batch[:]  # the handler may change its lists, and another attempt or dead letters need the old ones
         rows = RowBuffer(self._on.encoder)
         attempt = Attempt(batch, rows, part.attempt, committed=self._committed, late=self._on.late)
         error = await self._call(attempt)
@@ -209,8 +207,8 @@ class _BatchRun:
         """Call `process`. Returns the rows if they were encoded in its thread."""
         on = self._on
         if on.threaded:
-            if self._needs_no_thread(attempt.batch):
-                self._begin(attempt)
+            if on.handler._quick and on.clock.cores == 1 and attempt.batch.nbytes <= _SHORT:
+                self._begin(attempt)  # on one core a thread only adds the cost of changing to it
                 return self._process_in_thread(attempt, ctx)
             begun = partial(self._begin, attempt)
             return await on.threads.run(
@@ -220,10 +218,6 @@ class _BatchRun:
         _check_nothing(await on.handler.process(attempt.batch, ctx))  # type: ignore[misc]  # an async def
         ctx._finish()
         return None
-
-    def _needs_no_thread(self, batch: Batch) -> bool:
-        """On one core a thread only adds the cost of changing to it."""
-        return self._on.handler._quick and self._on.clock.cores == 1 and batch.nbytes <= _SHORT
 
     def _begin(self, attempt: Attempt) -> None:
         """The handler is called now. While it waits for a thread it is not stuck."""

@@ -123,7 +123,12 @@ class ReadAhead:
         read = -1  # sequence up to which this read() has come: only a new one may begin again below it
         async with aclosing(self._source.read_within(self._partition, cursor.position, self._room)) as chunks:
             async for chunk in chunks:
-                read = self._check_growth(chunk.batch, read)
+                if (pair := chunk.batch.disorder(read)) is not None:  # these would be passed over, or come twice
+                    raise SourceError(
+                        f"the source's read() of partition {self._partition} gave sequence {pair[1]} after {pair[0]}: "
+                        "within one read() sequences must grow from record to record, from 0"
+                    )
+                read = chunk.batch.last if len(chunk.batch) else read
                 cursor = await self._put_chunk(chunk, cursor)
                 del chunk  # the next may take its time, and this one's memory is free as soon as it is handled
 
@@ -148,15 +153,6 @@ class ReadAhead:
         if not len(chunk.batch):
             await self._put(Read([], start, Cursor(chunk.next, done), at_end=True))
         return Cursor(chunk.next, done)
-
-    def _check_growth(self, batch: Batch, above: int) -> int:
-        """The last sequence. Records out of order would be passed over, or come twice."""
-        if (pair := batch.disorder(above)) is not None:
-            raise SourceError(
-                f"the source's read() of partition {self._partition} gave sequence {pair[1]} after {pair[0]}: within "
-                "one read() sequences must grow from record to record, from 0"
-            )
-        return batch.last if len(batch) else above
 
     async def _put(self, read: Read) -> None:
         while not self._join(read):
