@@ -91,23 +91,10 @@ def _backend(url: str, settings: Settings, clock: Clock) -> Backend:
 
         return FolderStore(rest, clock=clock)
     if scheme == "s3":
-        return _s3(rest, settings, clock)
+        from actorproc.stores.s3 import S3Store  # takes 0.3 s to import
+
+        bucket, _, prefix = rest.partition("/")
+        prefix = prefix.strip("/")
+        return S3Store(bucket, f"{prefix}/" if prefix else "", settings, clock=clock)
     meant = f" (did you mean s3://{rest}?)" if scheme.lower() in _S3 else ""
     raise UsageError(f"store URL {url!r} has the unknown scheme {scheme!r}{meant}: {_ALLOWED}")
-
-
-def _s3(rest: str, settings: Settings, clock: Clock) -> Backend:
-    bucket, _, prefix = rest.partition("/")
-    prefix = prefix.strip("/")
-    from actorproc.stores.s3 import Connection, S3Store  # takes 0.3 s to import
-
-    connection = Connection(
-        endpoint=settings.s3_endpoint,
-        region=settings.s3_region,
-        access_key=settings.s3_access_key,
-        secret_key=settings.s3_secret_key,
-        path_style=settings.s3_path_style,
-        timeout=settings.store_timeout,
-        concurrency=settings.store_concurrency,
-    )
-    return S3Store(bucket, f"{prefix}/" if prefix else "", connection, clock=clock)

@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -34,6 +33,7 @@ from botocore.handlers import add_expect_header
 from botocore.loaders import create_loader
 from botocore.parsers import ResponseParserError
 
+from actorproc.config.settings import Settings
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, UsageError
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.storage.backend import LANE, Backend, Entry, Listing, NotModified, Stored, all_pages
@@ -43,23 +43,6 @@ _PAGE = 1000  # maximal keys of a listing
 _CONNECT_TIMEOUT = 5.0  # seconds
 _Page = tuple[list[Entry], str | None]  # of a listing, and the token of the next page
 _models = create_loader()  # shared, because reading them takes longer than connecting
-
-
-@dataclass(frozen=True, slots=True)
-class Connection:
-    """How to reach the service. Without keys and region the usual AWS chain applies (environment, profile, role).
-
-    `timeout`: seconds of silence after which a request fails. `concurrency`: connections.
-    `path_style`: the bucket is in the path, not in the host name. None: if `endpoint` is given.
-    """
-
-    endpoint: str | None = None
-    region: str | None = None
-    access_key: str | None = None
-    secret_key: str | None = None
-    path_style: bool | None = None
-    timeout: float = 15.0
-    concurrency: int = 64
 
 
 class _SendOnce(AIOHTTPSession):  # type: ignore[misc, unused-ignore]
@@ -72,15 +55,16 @@ class _SendOnce(AIOHTTPSession):  # type: ignore[misc, unused-ignore]
 
 
 class S3Store(Backend):
-    """Objects in `bucket`, their keys below `prefix` (empty, or ends with '/')."""
+    """Objects in `bucket`, their keys below `prefix` (empty, or ends with '/').
 
-    def __init__(
-        self, bucket: str, prefix: str = "", connection: Connection | None = None, *, clock: Clock = SYSTEM
-    ) -> None:
+    Without keys and region in the settings, the usual AWS chain applies (environment, profile, role).
+    """
+
+    def __init__(self, bucket: str, prefix: str, settings: Settings, *, clock: Clock = SYSTEM) -> None:
         self.url = f"s3://{bucket}/{prefix}".rstrip("/")
         self._bucket = bucket
         self._prefix = prefix
-        self._connection = connection or Connection()
+        self._settings = settings
         self._clock = clock
         self._stack = AsyncExitStack()
         self._client: Any = None
@@ -92,16 +76,16 @@ class S3Store(Backend):
                 self._client = await self._stack.enter_async_context(self._new_client())
                 self._client.meta.events.unregister("before-call.s3", add_expect_header)
                 self._client.meta.events.register("before-parse.s3.ListObjectsV2", _keep_body)
-            with anyio.fail_after(self._connection.timeout):
+            with anyio.fail_after(self._settings.store_timeout):
                 await self.list("", limit=1)
         except BaseException as error:
             with anyio.CancelScope(shield=True):
                 await self.close()
-            where = self._connection.endpoint or "AWS"
+            where = self._settings.s3_endpoint or "AWS"
             if isinstance(error, TimeoutError):
                 raise StoreUnavailable(
-                    f"{self.url}: no answer from {where} in {self._connection.timeout:g} s; check s3_endpoint and the "
-                    "network, or raise store_timeout"
+                    f"{self.url}: no answer from {where} in {self._settings.store_timeout:g} s; check s3_endpoint and "
+                    "the network, or raise store_timeout"
                 ) from None
             if isinstance(error, ValueError):  # from botocore, such as for a host name with '_'
                 raise UsageError(
@@ -114,23 +98,23 @@ class S3Store(Backend):
         await self._stack.aclose()
 
     def _new_client(self) -> Any:
-        given = self._connection
-        elsewhere = given.endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-        path_style = elsewhere is not None if given.path_style is None else given.path_style
+        given = self._settings
+        elsewhere = given.s3_endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        path_style = elsewhere is not None if given.s3_path_style is None else given.s3_path_style
         session = get_session()
         session.register_component("data_loader", _models)
         return session.create_client(
             "s3",
-            endpoint_url=given.endpoint,
-            region_name=given.region or session.get_config_variable("region") or "us-east-1",
-            aws_access_key_id=given.access_key,
-            aws_secret_access_key=given.secret_key,
+            endpoint_url=given.s3_endpoint,
+            region_name=given.s3_region or session.get_config_variable("region") or "us-east-1",
+            aws_access_key_id=given.s3_access_key,
+            aws_secret_access_key=given.s3_secret_key,
             config=AioConfig(
                 http_session_cls=_SendOnce,
                 retries={"total_max_attempts": 1, "mode": "standard"},
-                connect_timeout=min(_CONNECT_TIMEOUT, given.timeout),
-                read_timeout=given.timeout,
-                max_pool_connections=given.concurrency + LANE,
+                connect_timeout=min(_CONNECT_TIMEOUT, given.store_timeout),
+                read_timeout=given.store_timeout,
+                max_pool_connections=given.store_concurrency + LANE,
                 s3={"addressing_style": "path" if path_style else "auto"},
                 request_checksum_calculation="when_required",
                 response_checksum_validation="when_required",
@@ -245,7 +229,7 @@ class S3Store(Backend):
         except aws.ClientError as error:
             raise answered(what, Answer.of(error)) from error
         except (aws.BotoCoreError, ResponseParserError, aiohttp.ClientError, OSError) as error:
-            raise unanswered(what, self._connection.endpoint or "AWS", error) from error
+            raise unanswered(what, self._settings.s3_endpoint or "AWS", error) from error
 
 
 def _keep_body(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object) -> None:
@@ -256,7 +240,11 @@ def _keep_body(response_dict: dict[str, Any], customized_response_dict: dict[str
 
 
 def _parse(page: bytes) -> _Page:
-    """Entries of a ListBucketResult, and the token that continues it. Raises ParseError, ValueError or TypeError for anything else."""
+    """Entries of a ListBucketResult, and the token that continues it.
+
+    Raises:
+        ParseError, ValueError, TypeError: it is something else.
+    """
     root = ET.fromstring(page)  # noqa: S314 (expat of today refuses to blow up entities; the service is trusted)
     space = root.tag[: root.tag.find("}") + 1]  # '{http://s3.amazonaws.com/doc/2006-03-01/}', or nothing
     if root.tag != f"{space}ListBucketResult":

@@ -57,7 +57,7 @@ async def ensure_safe(store: Store, prefix: str) -> None:
         if not held:
             raise StoreUnsafe(
                 f"{store.url} is not safe to use. It does not keep {name!r}: {done}: {found}. "
-                f"So {meaning}. Use another service, or a newer version; `actorproc doctor {store.url}` shows all of them"
+                f"So {meaning}. Use another service, or a newer version; `actorproc doctor {store.url}` shows more"
             )
     with suppress(StoreError), anyio.move_on_after(store.limits.timeout):  # the next start does it as well
         listing = await store.list(prefix, limit=_SWEPT)
