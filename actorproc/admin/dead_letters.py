@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, Self
@@ -24,8 +23,6 @@ from actorproc.stores import OUTPUT_SCHEME, open_store
 
 Letter = dict[str, Any]
 """A dead letter as `dead-letters list --json` prints it."""
-
-_USERS = "a source of your own, which is only read"
 
 
 class LetterId(NamedTuple):
@@ -87,13 +84,6 @@ class Purge:
         return sum(self.files.values())
 
 
-class Purged(NamedTuple):
-    """Letters that were purged, and letters that no checkpoint has passed yet."""
-
-    purged: int
-    kept: int
-
-
 class Replayed(NamedTuple):
     """Letters that a replay appended to `log`, and letters that were in the log before.
 
@@ -120,6 +110,10 @@ class DeadLetters:
     async def opened(cls, store: Store, layout: ProcessorLayout) -> Self:
         """With the replays that have begun up to now."""
         return cls(store, layout, await Replays.listed(store, layout))
+
+    @property
+    def processor(self) -> str:
+        return self._layout.processor
 
     @property
     def has_replays(self) -> bool:
@@ -157,14 +151,14 @@ class DeadLetters:
                 planned.beside += len(letters) - selected
         return planned
 
-    async def purge(self, planned: Purge) -> Purged:
-        """Delete the files, except those that no checkpoint has passed yet."""
+    async def purge(self, planned: Purge) -> int:
+        """Delete the files, except those that no checkpoint has passed yet. Returns the number of letters deleted."""
         purged = 0
         for key, count in planned.files.items():
             checkpoint = await read_checkpoint(self._store, self._layout, partition_of(key))
             if checkpoint is not None and await purge(self._store, key, below=checkpoint.number):
                 purged += count
-        return Purged(purged, planned.letters - purged)
+        return purged
 
     async def replay(self, selection: Selection, settings: Settings, log: str | None = None) -> Replayed:
         """Append the selected letters to their log again, each once.
@@ -175,7 +169,11 @@ class DeadLetters:
         Raises:
             UsageError: a letter does not exist, or the processor does not read a log.
         """
-        async with self._open_log(settings, log) as (url, opened, replaying):
+        url = log or await self._recorded_log()
+        async with (
+            open_store(url, settings) as opened,
+            Replay.opened(self._store, self._layout.processor, opened) as replaying,
+        ):
             registered = (await read_registry(opened, READERS)).readers
             appended = before = 0
             for key in await self._chosen_files(selection):
@@ -184,15 +182,6 @@ class DeadLetters:
                     appended += done.appended
                     before += done.before
         return Replayed(url, appended, before, sorted(registered.keys() - {self._layout.processor}))
-
-    @asynccontextmanager
-    async def _open_log(self, settings: Settings, log: str | None) -> AsyncIterator[tuple[str, Store, Replay]]:
-        url = log or await self._recorded_log()
-        async with (
-            open_store(url, settings) as opened,
-            Replay.opened(self._store, self._layout.processor, opened) as replaying,
-        ):
-            yield url, opened, replaying
 
     def _is_wanted(self, letter: Any, selection: Selection) -> bool:
         described = _described(letter, replayed=False)
@@ -264,7 +253,7 @@ def refuse_source(subject: str, url: str, *, own: bool) -> None:
     if url.startswith(OUTPUT_SCHEME):
         source = "a processor's output, which only that processor writes"
     elif own:
-        source = _USERS
+        source = "a source of your own, which is only read"
     else:
         return
     raise UsageError(

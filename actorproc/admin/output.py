@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -17,25 +16,19 @@ from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 
 
-@dataclass(frozen=True, slots=True)
-class OutputRows:
-    """Rows by partition and sequence. Each has all `columns`: a column added later is null in earlier rows."""
-
-    columns: Sequence[str]
-    rows: AsyncIterator[dict[str, Any]]
-
-
 async def output_rows(
     store: Store, layout: ProcessorLayout, partitions: Sequence[str], limit: int | None = None
-) -> OutputRows:
-    """The rows of these partitions, read while they are iterated.
+) -> tuple[list[str], AsyncIterator[dict[str, Any]]]:
+    """Columns, and the rows of these partitions by sequence, which are read while they are iterated.
+
+    Each row has all columns: a column added later is null in earlier rows.
 
     Args:
         limit: only so many rows, those committed last. Only the files that hold them are read.
     """
     schema = await read_schema(store, layout)
     columns = ["_partition", SEQUENCE.name, *(schema.names if schema is not None else ())]
-    return OutputRows(columns, _rows(store, _pieces(store, layout, partitions, limit), columns))
+    return columns, _rows(store, _pieces(store, layout, partitions, limit), columns)
 
 
 async def _pieces(

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from os import PathLike
+from typing import NamedTuple
 
 from actorproc.admin.reader_positions import ReaderPosition, position_of, reader_positions
 from actorproc.admin.retained import RetainedDataset, RetainedLog, RetainedOutput
@@ -21,8 +22,7 @@ from actorproc.stores import open_store
 StrPath = str | PathLike[str]
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionLag:
+class PartitionLag(NamedTuple):
     """How far a reader is in one partition; None where that is unknown. `behind` is `end - next`, 0 at least."""
 
     partition: str
@@ -32,25 +32,24 @@ class PartitionLag:
 
 
 @dataclass(frozen=True, slots=True)
-class ReaderLag:
-    """A reader with its lag by partition: no partitions where an `error` says why its position cannot be read.
-
-    `missing` says that neither its processor nor its checkpoint was found.
-    """
-
-    reader: Reader
-    error: str | None
-    partitions: Sequence[PartitionLag]
-    missing: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class ReaderList:
-    """The readers of a dataset. `errors`: by partition, why its end cannot be read."""
+    """The readers of a dataset, and the ends of its partitions. `errors`: by partition, why its end cannot be read."""
 
     lowest: Mapping[str, int]
+    ends: Mapping[str, int | None]
     errors: Mapping[str, str]
-    readers: Sequence[ReaderLag]
+    readers: Sequence[ReaderPosition]
+
+    def lags(self, reader: ReaderPosition) -> list[PartitionLag]:
+        """The lag in each partition; empty if the position of the reader cannot be read."""
+        if reader.error is not None:
+            return []
+        lags = []
+        for partition, end in self.ends.items():
+            number = reader.next.get(partition)
+            behind = None if number is None or end is None else max(0, end - number)
+            lags.append(PartitionLag(partition, number, end, behind))
+        return lags
 
 
 @asynccontextmanager
@@ -72,35 +71,17 @@ async def open_dataset(
                 raise UsageError(problem)
             yield RetainedOutput(store, ProcessorLayout(name))
     else:
-        raise UsageError("give the container and name of a processor, or a log")
+        raise UsageError("give the name and container of a processor for its output, or a log")
 
 
 async def list_readers(dataset: RetainedDataset, settings: Settings) -> ReaderList:
-    """All registered readers with their lag."""
+    """All registered readers with their positions."""
     registry = await read_registry(dataset.store, dataset.readers)
     partitions = sorted(await dataset.partitions(), key=natural)
     ends, errors = await _ends(dataset, partitions)
     positions = await reader_positions(dataset, list(registry.readers.values()), partitions, settings)
 
-    async def lag(index: int) -> ReaderLag:
-        position = positions[index]
-        begun = position.error is not None or bool(position.next)
-        missing = None if begun else await missing_reader(position.reader, settings)
-        return ReaderLag(position.reader, position.error, _lags(position, ends), missing)
-
-    lags = await gather(range(len(positions)), lag)
-    return ReaderList(registry.lowest, errors, list(lags.values()))
-
-
-def _lags(position: ReaderPosition, ends: Mapping[str, int | None]) -> list[PartitionLag]:
-    if position.error is not None:
-        return []
-    lags = []
-    for partition, end in ends.items():
-        number = position.next.get(partition)
-        behind = None if number is None or end is None else max(0, end - number)
-        lags.append(PartitionLag(partition, number, end, behind))
-    return lags
+    return ReaderList(registry.lowest, ends, errors, positions)
 
 
 async def _ends(

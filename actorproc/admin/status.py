@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from actorproc.errors import CorruptObject, CredentialsExpired, SourceError, StoreError, locate
 from actorproc.group.assignment import Lease, Plan, plan
@@ -129,8 +129,7 @@ def _failing(group: GroupDocument, heartbeats: Iterable[tuple[Heartbeat, float]]
 async def _read_partition(
     store: Store, layout: ProcessorLayout, partition: str, lease: Lease, source: Source | None
 ) -> PartitionStatus:
-    state = _Committed()
-    end = lag = None
+    end = lag = tip = last_commit = None
     errors: list[str] = []
     try:
         end = await source.end(partition) if source is not None else None
@@ -141,9 +140,9 @@ async def _read_partition(
     try:
         chain = OutputChain(store, layout, partition)
         if (tip := await chain.tip()) is not None:
-            state = _Committed(tip.cursor, await _last_moved(chain, tip), tip.number, tip.totals)
+            last_commit = await _last_moved(chain, tip)
         if source is not None and end is not None:
-            lag = await _lag(source, partition, state.cursor, end)
+            lag = await _lag(source, partition, tip.cursor if tip else None, end)
     except CredentialsExpired:
         raise
     except _OF_PARTITION as broken:
@@ -154,22 +153,14 @@ async def _read_partition(
         owner=lease.owner,
         epoch=lease.epoch,
         next_owner=lease.next,
-        cursor=state.cursor,
+        cursor=tip.cursor if tip else None,
         end=end,
         lag=lag,
-        last_commit=state.time,
-        output_files=state.number,
-        totals=state.totals,
+        last_commit=last_commit,
+        output_files=tip.number if tip else 0,
+        totals=tip.totals if tip else Totals(),
         error="; ".join(errors) or None,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Committed:
-    cursor: Cursor | None = None
-    time: float | None = None
-    number: int = 0
-    totals: Totals = field(default_factory=Totals)
 
 
 async def _last_moved(chain: OutputChain, tip: ChainEnd) -> float | None:

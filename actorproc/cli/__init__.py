@@ -16,11 +16,10 @@ import typer
 
 from actorproc.cli import commands, dead_letter_commands, retention
 from actorproc.cli.demo import demo
-from actorproc.cli.escape import escaped
 from actorproc.cli.logging import FORMATS, LEVELS, set_up_logging
 from actorproc.cli.parameters import one_of
 from actorproc.cli.spark import spark
-from actorproc.cli.streams import has_color, prepare, stdout_failure
+from actorproc.cli.streams import escaped, has_color, prepare, stdout_failure
 from actorproc.cli.usage import Group, message_of
 from actorproc.errors import ActorprocError, UsageError
 

@@ -219,9 +219,10 @@ def status(
       actorproc status --name Delays --container state --watch
       actorproc status --name Delays --container state --json | jq .partitions
     """
+    from actorproc.cli.common import opened_processor
     from actorproc.cli.status import run
 
-    run(name, container, source, as_json, watch, plan, config, settings)
+    run(opened_processor(name, container, config, settings), source, as_json, watch, plan)
 
 
 @app.command()
@@ -248,9 +249,10 @@ def output(
     The rows are Parquet files, so Spark, DuckDB, Polars and Trino can read CONTAINER/PROCESSOR/output directly. After
     `actorproc compact`, read them with this command or actorproc.spark.
     """
+    from actorproc.cli.common import opened_processor
     from actorproc.cli.output import run
 
-    run(name, container, limit, all_rows, partition, as_json, config, settings)
+    run(opened_processor(name, container, config, settings), limit, all_rows, partition, as_json)
 
 
 @app.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,6 +19,8 @@ from actorproc.storage.store import Store
 from actorproc.stores import open_store
 
 T = TypeVar("T")
+
+OpenedProcessor = AbstractAsyncContextManager[tuple[Store, ProcessorLayout, Settings]]
 
 _RETRY_AFTER = 0.5  # seconds
 

@@ -50,9 +50,12 @@ def list_letters(
       actorproc dead-letters list --name Delays --container state --not-replayed
       actorproc dead-letters list --name Delays --container state --json
     """
+    from actorproc.cli.common import opened_processor
     from actorproc.cli.dead_letters import show_all
 
-    show_all(name, container, partition, kind, replayed, not_replayed, limit, as_json, config, settings)
+    show_all(
+        opened_processor(name, container, config, settings), partition, kind, replayed, not_replayed, limit, as_json
+    )
 
 
 @app.command("show")
@@ -69,9 +72,10 @@ def show_letter(
     \b
       actorproc dead-letters show 3:1042 --name Delays --container state
     """
+    from actorproc.cli.common import opened_processor
     from actorproc.cli.dead_letters import show_one
 
-    show_one(letter, name, container, as_json, config, settings)
+    show_one(letter, opened_processor(name, container, config, settings), as_json)
 
 
 @app.command("replay")
@@ -97,9 +101,10 @@ def replay_letters(
     Key, value, timestamp and headers are those of the original record. Headers actorproc.dead_letter.* are added with
     its history. The letters stay until they are purged.
     """
+    from actorproc.cli.common import opened_processor
     from actorproc.cli.dead_letters import replay
 
-    replay(ids or (), name, container, source, partition, kind, as_json, config, settings)
+    replay(ids or (), opened_processor(name, container, config, settings), source, partition, kind, as_json)
 
 
 @app.command("purge")
@@ -128,6 +133,9 @@ def purge_letters(
     Letters of one commit are purged together, once all of them are chosen. Letters that no checkpoint has passed are
     kept, with exit code 1: try again later.
     """
+    from actorproc.cli.common import opened_processor
     from actorproc.cli.dead_letters import purge
 
-    purge(ids or (), name, container, partition, kind, before, replayed, yes, as_json, config, settings)
+    purge(
+        ids or (), opened_processor(name, container, config, settings), partition, kind, before, replayed, yes, as_json
+    )

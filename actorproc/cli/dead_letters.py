@@ -6,7 +6,6 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from pathlib import Path
 
 import typer
 
@@ -15,11 +14,10 @@ from actorproc.admin.dead_letters import (
     Letter,
     LetterId,
     Purge,
-    Purged,
     Selection,
     refuse_source,
 )
-from actorproc.cli.common import chosen_partitions, opened_processor, run_async
+from actorproc.cli.common import OpenedProcessor, chosen_partitions, run_async
 from actorproc.cli.loading import names_object
 from actorproc.cli.terminal import Cells, as_text, counted, print_json, print_line, print_table
 from actorproc.config.settings import Settings
@@ -32,10 +30,10 @@ _MOST_NAME = 30  # characters to which the names of facts are padded
 
 
 @asynccontextmanager
-async def _opened(
-    name: str, container: str, partition: str | None, config: Path | None, given: Sequence[str] | None
+async def _letters(
+    opened: OpenedProcessor, partition: str | None = None
 ) -> AsyncIterator[tuple[DeadLetters, Settings]]:
-    async with opened_processor(name, container, config, given) as (store, layout, settings):
+    async with opened as (store, layout, settings):
         if partition is not None:
             await chosen_partitions(store, layout, partition)
         yield await DeadLetters.opened(store, layout), settings
@@ -48,16 +46,13 @@ def _ids(texts: Sequence[str], **filters: object) -> frozenset[LetterId]:
 
 
 def show_all(
-    name: str,
-    container: str,
+    opened: OpenedProcessor,
     partition: str | None,
     kind: str | None,
     replayed: bool,
     not_replayed: bool,
     limit: int | None,
     as_json: bool,
-    config: Path | None,
-    given: Sequence[str] | None,
 ) -> None:
     """Print dead letters."""
     if replayed and not_replayed:
@@ -67,45 +62,38 @@ def show_all(
     )
 
     async def work() -> None:
-        async with _opened(name, container, partition, config, given) as (letters, _):
-            chosen = _Limited(letters.select(selection), limit)
+        async with _letters(opened, partition) as (letters, _):
+            chosen = _first(letters.select(selection), limit)
             if as_json:
                 async for letter in chosen:
                     print_json(letter)
             else:
-                await _print_list(letters, chosen, selection)
+                await _print_list(letters, chosen, selection, limit)
             _warn_unless_known(letters, kind)
 
     run_async(work)
 
 
-class _Limited:
-    """The first letters, and whether there are more."""
-
-    def __init__(self, letters: AsyncIterator[Letter], limit: int | None) -> None:
-        self._letters = letters
-        self.limit = limit
-        self.has_more = False
-
-    async def __aiter__(self) -> AsyncIterator[Letter]:
-        count = 0
-        async for letter in self._letters:
-            if count == self.limit:
-                self.has_more = True
-                return
-            count += 1
-            yield letter
+async def _first(letters: AsyncIterator[Letter], limit: int | None) -> AsyncIterator[Letter]:
+    count = 0
+    async for letter in letters:
+        yield letter
+        count += 1
+        if count == limit:
+            return
 
 
-async def _print_list(letters: DeadLetters, chosen: _Limited, selection: Selection) -> None:
+async def _print_list(
+    letters: DeadLetters, chosen: AsyncIterator[Letter], selection: Selection, limit: int | None
+) -> None:
     marks = ["replayed"] if letters.has_replays and selection.replayed is None else []
     columns = ["letter", "time", *marks, "kind", "message", "key", "value"]
     which = {None: "no dead letters", True: "no replayed dead letter", False: "no dead letter is left to replay"}
     rows = (_row(letter, marks) async for letter in chosen)
     empty = which[selection.replayed] if selection.kind is None else ""
     count = await print_table(columns, rows, empty=empty, cut=columns[-3:])
-    if chosen.has_more:
-        print_line(f"there are more: these are the first {count:,} (--limit)")
+    if count == limit:
+        print_line(f"these are the first {count:,} (--limit)")
     elif count > 1 and selection.kind is None:
         print_line(f"{counted(count, 'dead letter')}: {_kinds(letters)}")
 
@@ -119,14 +107,12 @@ def _kinds(letters: DeadLetters) -> str:
     return ", ".join(f"{name} ({count:,})" for name, count in letters.kinds.most_common()) or "none"
 
 
-def show_one(
-    letter_id: str, name: str, container: str, as_json: bool, config: Path | None, given: Sequence[str] | None
-) -> None:
+def show_one(letter_id: str, opened: OpenedProcessor, as_json: bool) -> None:
     """Print one dead letter whole."""
     wanted = LetterId.parse(letter_id)
 
     async def work() -> None:
-        async with _opened(name, container, None, config, given) as (letters, _):
+        async with _letters(opened) as (letters, _):
             letter = await letters.find(wanted)
         if as_json:
             print_json(letter)
@@ -138,14 +124,11 @@ def show_one(
 
 def replay(
     ids: Sequence[str],
-    name: str,
-    container: str,
+    opened: OpenedProcessor,
     source: str | None,
     partition: str | None,
     kind: str | None,
     as_json: bool,
-    config: Path | None,
-    given: Sequence[str] | None,
 ) -> None:
     """Append dead letters to their log again. Exit code 1 if letters exist, but none is of the wanted kind."""
     selection = Selection(_ids(ids, partition=partition, kind=kind), partition, kind)
@@ -153,7 +136,7 @@ def replay(
         refuse_source(f"--source {source}", source, own=names_object(source))
 
     async def work() -> bool:
-        async with _opened(name, container, partition, config, given) as (letters, settings):
+        async with _letters(opened, partition) as (letters, settings):
             done = await letters.replay(selection, settings, source)
         if as_json:
             print_json({"replayed": done.appended, "replayed_before": done.before})
@@ -171,29 +154,27 @@ def replay(
 
 def purge(
     ids: Sequence[str],
-    name: str,
-    container: str,
+    opened: OpenedProcessor,
     partition: str | None,
     kind: str | None,
     before: str | None,
     replayed: bool,
     yes: bool,
     as_json: bool,
-    config: Path | None,
-    given: Sequence[str] | None,
 ) -> None:
     """Delete dead letters, after asking. Exit code 1 if some are kept that no checkpoint has passed."""
     limit = None if before is None else parse_time("--before", before)
     selection = Selection(_ids(ids, partition=partition, kind=kind), partition, kind, replayed or None, limit)
 
-    async def work() -> tuple[Purge, Purged]:
-        async with _opened(name, container, partition, config, given) as (letters, _):
+    async def work() -> tuple[Purge, int]:
+        async with _letters(opened, partition) as (letters, _):
             planned = await letters.plan_purge(selection)
             if planned.files and not yes:
-                _ask(name, planned.letters)
+                _ask(letters.processor, planned.letters)
             return planned, await letters.purge(planned)
 
-    planned, (purged, kept) = run_async(work)
+    planned, purged = run_async(work)
+    kept = planned.letters - purged
     try:
         if as_json:
             print_json({"purged": purged, "kept": kept, "held": planned.held})

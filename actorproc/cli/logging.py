@@ -7,8 +7,7 @@ import sys
 from io import StringIO
 from typing import Any, TextIO
 
-from actorproc.cli.escape import escaped
-from actorproc.cli.streams import has_color
+from actorproc.cli.streams import escaped, has_color
 from actorproc.runtime.error_text import safe_repr, storable
 
 LEVELS = ("debug", "info", "warning", "error")

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
 import typer
 
 from actorproc.admin.output import output_rows
-from actorproc.cli.common import chosen_partitions, opened_processor, run_async
+from actorproc.cli.common import OpenedProcessor, chosen_partitions, run_async
 from actorproc.cli.terminal import print_json, print_table
 from actorproc.errors import UsageError
 
@@ -16,14 +13,11 @@ DEFAULT_LIMIT = 20  # rows of a table
 
 
 def run(
-    name: str,
-    container: str,
+    opened: OpenedProcessor,
     limit: int | None,
     all_rows: bool,
     partition: str | None,
     as_json: bool,
-    config: Path | None,
-    given: Sequence[str] | None,
 ) -> None:
     """Print the rows: as a table the newest ones, as JSON all, unless told otherwise."""
     if all_rows and limit is not None:
@@ -32,15 +26,15 @@ def run(
     most = default if limit is None else limit
 
     async def work() -> None:
-        async with opened_processor(name, container, config, given) as (store, layout, _):
+        async with opened as (store, layout, _):
             partitions = await chosen_partitions(store, layout, partition)
-            found = await output_rows(store, layout, partitions, most)
+            columns, rows = await output_rows(store, layout, partitions, most)
             if as_json:
-                async for row in found.rows:
+                async for row in rows:
                     print_json(row)
                 return
-            cells = ([row[column] for column in found.columns] async for row in found.rows)
-            count = await print_table(found.columns, cells, empty="no rows", cut=found.columns[2:])
+            cells = ([row[column] for column in columns] async for row in rows)
+            count = await print_table(columns, cells, empty="no rows", cut=columns[2:])
         if count == default:
             typer.echo(f"these are the {count} newest rows (--limit N, --all)", err=True)
 

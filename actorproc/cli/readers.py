@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from actorproc.admin.reader_positions import ReaderPosition
 from actorproc.admin.readers import (
-    ReaderLag,
+    PartitionLag,
     ReaderList,
     ends_before,
     list_readers,
@@ -28,6 +29,8 @@ from actorproc.retention.readers import remove as unregister
 from actorproc.storage.document import whole_number
 from actorproc.storage.names import natural
 
+ChosenDataset = AbstractAsyncContextManager[tuple[RetainedDataset, Settings]]
+
 _LISTED = 5  # partitions in a warning
 
 
@@ -35,49 +38,35 @@ _LISTED = 5  # partitions in a warning
 async def chosen_dataset(
     name: str | None, container: str | None, log: str | None, config: Path | None, given: Sequence[str] | None
 ) -> AsyncIterator[tuple[RetainedDataset, Settings]]:
-    """The log, or else the output of the processor.
-
-    Raises:
-        UsageError: it does not exist, or neither was given.
-    """
-    if log is None and (name is None or container is None):
-        raise UsageError("give --name and --container for a processor's output, or --log for a log")
+    """The log, or else the output of the processor, as `open_dataset`."""
     settings = load_settings(config, given)
     async with open_dataset(settings, container=container, name=name, log=log) as dataset:
         yield dataset, settings
 
 
 def show(
-    name: str | None,
-    container: str | None,
-    log: str | None,
+    chosen: ChosenDataset,
     as_json: bool,
-    config: Path | None,
-    given: Sequence[str] | None,
 ) -> None:
     """Print the readers with their positions."""
 
     async def work() -> None:
-        async with chosen_dataset(name, container, log, config, given) as (dataset, settings):
+        async with chosen as (dataset, settings):
             found = await list_readers(dataset, settings)
         if as_json:
             print_json(_document(dataset, found))
         else:
-            await _print(dataset, found)
+            await _print(dataset, found, settings)
 
     run_async(work)
 
 
 def add(
     reader: str,
-    name: str | None,
-    container: str | None,
-    log: str | None,
+    chosen: ChosenDataset,
     spark: str | None,
     processor: str | None,
     at: Sequence[str],
-    config: Path | None,
-    given: Sequence[str] | None,
 ) -> None:
     """Register a reader."""
     positions = {"--spark": spark is not None, "--processor": processor is not None, "--at": bool(at)}
@@ -85,7 +74,7 @@ def add(
         raise UsageError("the reader's position: give one of --spark URL, --processor CONTAINER/NAME, --at NUMBER")
 
     async def work() -> None:
-        async with chosen_dataset(name, container, log, config, given) as (dataset, settings):
+        async with chosen as (dataset, settings):
             new = await _reader(reader, dataset, spark, processor, at)
             next_numbers = await register_reader(dataset, new, settings)
             if (missing := await missing_reader(new, settings)) is not None:
@@ -101,16 +90,12 @@ def add(
 
 def remove(
     reader: str,
-    name: str | None,
-    container: str | None,
-    log: str | None,
-    config: Path | None,
-    given: Sequence[str] | None,
+    chosen: ChosenDataset,
 ) -> None:
     """Remove a reader."""
 
     async def work() -> None:
-        async with chosen_dataset(name, container, log, config, given) as (dataset, _):
+        async with chosen as (dataset, _):
             removed = await unregister(dataset.store, dataset.readers, reader)
         print_line(f"{dataset} keeps no data for {reader} ({removed}) any more")
 
@@ -151,43 +136,41 @@ def _warn_beyond(reader: str, ends: Mapping[str, int]) -> None:
 def _document(dataset: RetainedDataset, found: ReaderList) -> dict[str, Any]:
     readers = [
         {
-            "name": lag.reader.name,
-            "kind": lag.reader.kind,
-            "url": lag.reader.url or None,
-            "processor": lag.reader.processor or None,
-            "query": lag.reader.query or None,
-            "error": lag.error,
-            "partitions": [
-                {"partition": p.partition, "next": p.next, "end": p.end, "behind": p.behind} for p in lag.partitions
-            ],
+            "name": position.reader.name,
+            "kind": position.reader.kind,
+            "url": position.reader.url or None,
+            "processor": position.reader.processor or None,
+            "query": position.reader.query or None,
+            "error": position.error,
+            "partitions": [lag._asdict() for lag in found.lags(position)],
         }
-        for lag in found.readers
+        for position in found.readers
     ]
     return {"of": str(dataset), "lowest": found.lowest, "errors": found.errors, "readers": readers}
 
 
-async def _print(dataset: RetainedDataset, found: ReaderList) -> None:
+async def _print(dataset: RetainedDataset, found: ReaderList, settings: Settings) -> None:
     for partition, error in found.errors.items():
         print_line(f"partition {partition}: {error}", style="red")
     if not found.readers:
         print_line(f"{dataset} has no readers: a trim deletes all data that is old enough")
-    for lag in found.readers:
-        await _print_reader(lag, dataset.unit)
-        if lag.missing is not None:
-            typer.echo(f"{lag.reader.name}: {lag.missing}. If it is gone: readers remove", err=True)
+    for position in found.readers:
+        await _print_reader(position, found.lags(position), dataset.unit)
+        has_begun = position.error is not None or position.next
+        if not has_begun and (missing := await missing_reader(position.reader, settings)) is not None:
+            typer.echo(f"{position.reader.name}: {missing}. If it is gone: readers remove", err=True)
 
 
-async def _print_reader(lag: ReaderLag, unit: str) -> None:
-    print_line(f"{lag.reader.name}: {lag.reader}")
-    if lag.error is not None:
-        print_line(f"  its position cannot be read, so nothing is trimmed: {lag.error}\n")
+async def _print_reader(position: ReaderPosition, lags: Sequence[PartitionLag], unit: str) -> None:
+    print_line(f"{position.reader.name}: {position.reader}")
+    if position.error is not None:
+        print_line(f"  its position cannot be read, so nothing is trimmed: {position.error}\n")
         return
-    if any(partition.next is None for partition in lag.partitions):
+    if any(lag.next is None for lag in lags):
         print_line("  it has not begun every partition; it holds all data of the others")
-    cells = [[p.partition, p.next, p.end, p.behind] for p in lag.partitions]
-    await print_table(["partition", "reads next", "end", f"{unit} behind"], rows_of(cells))
-    known = [p.behind for p in lag.partitions if p.behind is not None]
-    if known or not lag.partitions:
-        where = "" if len(known) == len(lag.partitions) else f", in {len(known)} of {len(lag.partitions)} partitions"
+    await print_table(["partition", "reads next", "end", f"{unit} behind"], rows_of(lags))
+    known = [lag.behind for lag in lags if lag.behind is not None]
+    if known or not lags:
+        where = "" if len(known) == len(lags) else f", in {len(known)} of {len(lags)} partitions"
         print_line(f"  {counted(sum(known), unit[:-1])} behind{where}")
     print_line("")

@@ -60,9 +60,9 @@ def list_readers(
 
     A processor registers with its source at its start, and `actorproc spark` with the output.
     """
-    from actorproc.cli.readers import show
+    from actorproc.cli.readers import chosen_dataset, show
 
-    show(name, container, log, as_json, config, settings)
+    show(chosen_dataset(name, container, log, config, settings), as_json)
 
 
 @readers.command("add", cls=_OfOne)
@@ -99,9 +99,9 @@ def add_reader(
 
     A reader that has not begun, or whose position cannot be read, holds everything.
     """
-    from actorproc.cli.readers import add
+    from actorproc.cli.readers import add, chosen_dataset
 
-    add(reader, name, container, log, spark, processor, at or [], config, settings)
+    add(reader, chosen_dataset(name, container, log, config, settings), spark, processor, at or [])
 
 
 @readers.command("remove", cls=_OfOne)
@@ -120,9 +120,9 @@ def remove_reader(
 
     A processor that still runs registers again at its next start.
     """
-    from actorproc.cli.readers import remove
+    from actorproc.cli.readers import chosen_dataset, remove
 
-    remove(reader, name, container, log, config, settings)
+    remove(reader, chosen_dataset(name, container, log, config, settings))
 
 
 @app.command(cls=_OfOne)
@@ -154,9 +154,10 @@ def trim(
     Check `actorproc readers list` first: a reader that is not registered may find a gap. Dead letters stay. An
     interrupted trim is completed by the next one.
     """
+    from actorproc.cli.readers import chosen_dataset
     from actorproc.cli.trim import run
 
-    run(name, container, log, older_than, yes, as_json, config, settings)
+    run(chosen_dataset(name, container, log, config, settings), older_than, yes, as_json)
 
 
 @app.command()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -104,15 +103,8 @@ def _query(spark: str | None, checkpoint: str | None, place: Sequence[str]) -> l
         words = shlex.split(spark)
     except ValueError as error:
         raise UsageError(f"--spark {spark!r}: {error}") from None
-    if "--trigger=available-now" in words or ("--trigger", "available-now") in pairwise(words):
-        raise UsageError(f"--spark {spark!r}: serve never ends, so nor does its query; --until-end lets both end")
-    given = {word.partition("=")[0] for word in words}
-    if checkpoint is None and "--checkpoint" not in given:
+    if checkpoint is None and not any(word.partition("=")[0] == "--checkpoint" for word in words):
         raise UsageError(f"--spark {spark!r} needs --spark-checkpoint URL: where Spark notes how far the query is")
-    if twice := sorted(given & {"--name", "--container"}):
-        raise UsageError(f"--spark {spark!r}: leave out {twice[0]}: the query reads what this command makes")
-    if checkpoint is not None and "--checkpoint" in given:
-        raise UsageError(f"--spark {spark!r}: its --checkpoint, or --spark-checkpoint {checkpoint!r}: give one of them")
     words += [*place, *(["--checkpoint", checkpoint] if checkpoint else [])]
     check(spark, words)
     return ["spark", "--wait", _FIRST_RUN, *words]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -14,7 +13,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from actorproc.admin.status import MemberStatus, PartitionStatus, ProcessorStatus, next_plan, read_status
-from actorproc.cli.common import opened_processor, run_async
+from actorproc.cli.common import OpenedProcessor, run_async
 from actorproc.cli.loading import load_source
 from actorproc.cli.terminal import console, counted, print_json, text, utc
 from actorproc.errors import UsageError
@@ -31,14 +30,11 @@ _LISTED = 40  # partitions shown while watching: what fits a screen
 
 
 def run(
-    name: str,
-    container: str,
+    opened: OpenedProcessor,
     source_url: str | None,
     as_json: bool,
     watch: bool,
     with_plan: bool,
-    config: Path | None,
-    given: Sequence[str] | None,
 ) -> None:
     """Print the state of a processor, once or again and again."""
     if as_json and watch:
@@ -46,7 +42,7 @@ def run(
 
     async def work() -> None:
         async with AsyncExitStack() as stack:
-            store, layout, settings = await stack.enter_async_context(opened_processor(name, container, config, given))
+            store, layout, settings = await stack.enter_async_context(opened)
             source = None
             if source_url is not None:
                 source = guard_source(open_source(load_source(source_url), settings=settings, create=""))
@@ -56,7 +52,7 @@ def run(
             expiration = settings.lease_expiration_interval
 
             async def look() -> tuple[ProcessorStatus, Plan | None]:
-                status = await read_status(store, layout, name, expiration=expiration, source=source)
+                status = await read_status(store, layout, layout.processor, expiration=expiration, source=source)
                 plan = await next_plan(store, layout, expiration=expiration, source=source) if with_plan else None
                 return status, plan
 

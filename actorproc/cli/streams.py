@@ -1,14 +1,19 @@
-"""stdout and stderr of a command. Either may be closed, full, or a pipe that nobody reads any more."""
+"""stdout and stderr of a command: what is safe to write, and what to do if it cannot be written."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
 import typer
+
+# All control characters but tabs and line ends, characters that change the text direction, and the invisible byte order
+# mark.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufeff]|\r(?!\n)")
 
 
 class _Stream:
@@ -92,3 +97,8 @@ def _discard_stdout() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
+
+
+def escaped(text: str) -> str:
+    r"""`text` with each control character as an escape sequence, so that data cannot move the cursor."""
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

@@ -12,7 +12,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from actorproc.cli.escape import escaped
+from actorproc.cli.streams import escaped
 from actorproc.rows.json_values import to_json
 
 _BLOCK = 200  # rows of a table whose columns are fitted together

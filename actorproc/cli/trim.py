@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -14,7 +12,7 @@ from actorproc.admin.retained import RetainedDataset
 from actorproc.admin.trim import PartitionTrim, Trim, plan_trim
 from actorproc.admin.trim import trim as trim_now
 from actorproc.cli.common import run_async
-from actorproc.cli.readers import chosen_dataset
+from actorproc.cli.readers import ChosenDataset
 from actorproc.cli.terminal import Cells, counted, print_json, print_line, print_table, rows_of, sized
 from actorproc.config.settings import Settings
 from actorproc.config.units import duration
@@ -24,20 +22,16 @@ _COLUMNS = ["partition", "files", "numbers", "size", "age", "kept from", "becaus
 
 
 def run(
-    name: str | None,
-    container: str | None,
-    log: str | None,
+    chosen: ChosenDataset,
     older_than: str,
     yes: bool,
     as_json: bool,
-    config: Path | None,
-    given: Sequence[str] | None,
 ) -> None:
     """Show what a trim would delete, or trim and show what it deleted."""
     age = duration("--older-than", older_than)
 
     async def work() -> None:
-        async with chosen_dataset(name, container, log, config, given) as (dataset, settings):
+        async with chosen as (dataset, settings):
             if yes:
                 found = await _trimmed(dataset, settings, age)
             else:

@@ -95,17 +95,11 @@ def test_locations_inside_the_processors_folder_are_refused(run: Run, state: Pat
     [
         (["--spark-checkpoint", "spark"], "--spark-checkpoint goes with --spark MODULE:FUNCTION"),
         (["--spark", "app:counts '"], "No closing quotation"),
-        (["--spark", "app:counts --trigger available-now"], "--until-end lets both end"),
         (
             ["--spark", "queries_app:counts"],
             "--spark 'queries_app:counts' needs --spark-checkpoint URL: where Spark notes",
         ),
         (["--spark", "queries_app:count", *CHECKPOINT], "did you mean counts?"),
-        (
-            ["--spark", "queries_app:counts --name=X", *CHECKPOINT],
-            "leave out --name: the query reads what this command makes",
-        ),
-        (["--spark", "queries_app:counts --checkpoint c", *CHECKPOINT], "--spark-checkpoint 'spark': give one of them"),
         (["--spark", "--trigger 5s nowhere:counts", *CHECKPOINT], "there is no module 'nowhere'"),
         (["--spark", "queries_app:count --checkpoint=c"], "did you mean counts?"),
         (

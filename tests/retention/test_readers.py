@@ -207,7 +207,7 @@ async def test_a_program_adds_and_removes_readers(tmp_path: Path) -> None:
         await remove_reader("archive", container=container, name="Capture")
     with pytest.raises(UsageError, match=r"no processor 'Delays'.*there are: Capture"):
         await add_reader(archive, container=container, name="Delays")
-    with pytest.raises(UsageError, match="give the container and name of a processor, or a log"):
+    with pytest.raises(UsageError, match="give the name and container of a processor"):
         await add_reader(archive, container=container)
 
 
