@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from actorproc.admin.spark_checkpoint import dataset_title, stream_identity
 from actorproc.log.metadata import open_log
@@ -18,13 +18,6 @@ from actorproc.retention.boundary import read_boundary
 from actorproc.storage.listing import DataFile
 from actorproc.storage.names import LOG_BOUNDARIES, READERS, ProcessorLayout, log_dir, partition_key
 from actorproc.storage.store import Store
-
-
-class Compacted(NamedTuple):
-    """A file that replaces originals. `since`: when it replaced them, in seconds since 1970 by the store's clock."""
-
-    file: DataFile
-    since: float
 
 
 class RetainedDataset(ABC):
@@ -71,8 +64,8 @@ class RetainedDataset(ABC):
     async def end(self, partition: str) -> int:
         """The number that a reader reads next after it has read everything."""
 
-    async def compacted(self, partition: str) -> Sequence[Compacted]:
-        """Compacted files of the partition, in order."""
+    async def compacted(self, partition: str) -> Sequence[tuple[DataFile, float]]:
+        """Compacted files of the partition in order, each with the time (by the store's clock) it replaced originals."""
         return ()
 
     async def beside(self, partition: str) -> Sequence[tuple[int, str]]:
@@ -112,11 +105,11 @@ class RetainedOutput(RetainedDataset):
         tip = await OutputChain(self.store, self._layout, partition).tip()
         return tip.number if tip else 0
 
-    async def compacted(self, partition: str) -> Sequence[Compacted]:
+    async def compacted(self, partition: str) -> Sequence[tuple[DataFile, float]]:
         boundary = await read_boundary(self.store, self.boundary(partition))
         files = OutputFiles(self._layout).compacted(partition, 0, boundary)
         since = {r.next: r.since for r in boundary.ranges}
-        return [Compacted(file, since[file.next]) for file in files]
+        return [(file, since[file.next]) for file in files]
 
     async def beside(self, partition: str) -> Sequence[tuple[int, str]]:
         return await large_letters(self.store, self._layout, partition)

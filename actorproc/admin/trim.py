@@ -9,14 +9,15 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from actorproc.admin.reader_positions import ReaderPosition, reader_positions
-from actorproc.admin.retained import Compacted, RetainedDataset
+from actorproc.admin.readers import ReaderPosition, reader_positions
+from actorproc.admin.retained import RetainedDataset
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
 from actorproc.retention.boundary import RETENTION, raise_boundary
 from actorproc.retention.readers import Registry, decide, read_registry
 from actorproc.runtime.tasks import gather
 from actorproc.storage.backend import Entry
+from actorproc.storage.listing import DataFile
 from actorproc.storage.names import number_in, number_of
 
 _FIRST_PAGE = 1_000
@@ -152,7 +153,7 @@ async def _plan(dataset: RetainedDataset, partition: str, lowest: int, hold: Hol
 class _Plan:
     """The plan of one partition, made file by file in order, in constant memory."""
 
-    def __init__(self, compacted: Sequence[Compacted], lowest: int, hold: Hold, older_than: float) -> None:
+    def __init__(self, compacted: Sequence[tuple[DataFile, float]], lowest: int, hold: Hold, older_than: float) -> None:
         self._compacted = compacted
         self._lowest = self._upto = lowest
         self._hold = hold
@@ -177,14 +178,14 @@ class _Plan:
     def _begin(self, now: float) -> None:
         self._begun, self._now = True, now
         self._replaced = _replaced(self._compacted, now - self._older_than)
-        for each in self._compacted:
-            if not self._pass(each.file.number, now - each.file.time):
+        for file, _ in self._compacted:
+            if not self._pass(file.number, now - file.time):
                 break
 
     def done(self, partition: str) -> PartitionTrim:
         """The finished plan."""
         self._settle()
-        compacted = [each.file for each in self._compacted if each.file.next <= self._upto]
+        compacted = [file for file, _ in self._compacted if file.next <= self._upto]
         gone = [Entry(file.key, "", file.size, file.time) for file in compacted]
         for entry in gone:
             self._going.add(AgedFile(number_of(entry.key), self._now - entry.modified, entry))
@@ -214,7 +215,7 @@ def _end(upto: int, replaced: Sequence[range]) -> int:
     return max(upto, replaced[-1].stop) if replaced else upto
 
 
-def _replaced(compacted: Sequence[Compacted], before: float) -> list[range]:
+def _replaced(compacted: Sequence[tuple[DataFile, float]], before: float) -> list[range]:
     """Ranges of originals that were replaced by compacted files `before` that time, adjacent ones joined."""
     found: list[range] = []
     for file, since in compacted:

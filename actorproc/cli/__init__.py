@@ -15,7 +15,6 @@ from typing import Annotated, Any
 import typer
 
 from actorproc.cli import commands, dead_letter_commands, retention
-from actorproc.cli.demo import demo
 from actorproc.cli.logging import FORMATS, LEVELS, set_up_logging
 from actorproc.cli.parameters import one_of
 from actorproc.cli.spark import spark
@@ -96,7 +95,6 @@ app = typer.Typer(
 app.add_typer(commands.app)
 app.add_typer(dead_letter_commands.app)
 app.add_typer(retention.app)
-app.command()(demo)
 app.command()(spark)
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import typer
 
-from actorproc.admin.reader_positions import ReaderPosition
 from actorproc.admin.readers import (
     PartitionLag,
     ReaderList,
+    ReaderPosition,
     ends_before,
     list_readers,
     missing_reader,

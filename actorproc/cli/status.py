@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import asdict
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -90,20 +91,8 @@ def _document(status: ProcessorStatus, plan: Plan | None) -> dict[str, Any]:
 
 
 def _member(member: MemberStatus) -> dict[str, Any]:
-    age = member.heartbeat_age
-    return {
-        "host": member.host,
-        "leases": member.leases,
-        "alive": member.alive,
-        "leaving": member.leaving,
-        "in_group": member.in_group,
-        "incarnation": member.incarnation,
-        "heartbeat_age": None if age is None else round(age, 3),
-        "started": utc(member.started),
-        "pid": member.pid,
-        "address": member.address,
-        "error": member.error,
-    }
+    age = None if member.heartbeat_age is None else round(member.heartbeat_age, 3)
+    return asdict(member) | {"heartbeat_age": age, "started": utc(member.started)}
 
 
 def _partition(partition: PartitionStatus) -> dict[str, Any]:

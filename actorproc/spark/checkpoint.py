@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from actorproc.admin.reader_positions import position_of
+from actorproc.admin.readers import position_of
 from actorproc.admin.retained import RetainedOutput
 from actorproc.admin.spark_checkpoint import has_begun
 from actorproc.config.settings import Settings

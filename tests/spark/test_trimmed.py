@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from actorproc import Producer
-from actorproc.admin.reader_positions import position_of
+from actorproc.admin.readers import position_of
 from actorproc.admin.retained import RetainedDataset, RetainedLog, RetainedOutput
 from actorproc.admin.trim import Trim, trim
 from actorproc.config.settings import Settings
