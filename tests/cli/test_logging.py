@@ -39,6 +39,7 @@ def only_line(stderr: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 def test_an_event_is_a_json_line_with_a_time_in_utc(capsys: pytest.CaptureFixture[str]) -> None:
     set_up_logging("info")
+    structlog.contextvars.clear_contextvars()
     structlog.get_logger().bind(partition="3").info("partition.opened", numbers={1: object})
     line = only_line(capsys)
     assert datetime.fromisoformat(line.pop("timestamp")).utcoffset() == timedelta(0)

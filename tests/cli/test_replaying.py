@@ -19,7 +19,7 @@ def test_dead_letters_are_replayed_into_a_log_alone(run: Run, state: Path, place
     assert (result.exit_code, result.stdout) == (2, "")
     assert "does not say what Delays reads: give the log with --source" in result.stderr
     told = run("dead-letters", "replay", "--help").stdout
-    assert "The log to which the letters" in told
+    assert "The log that receives the letters" in told
     assert "MODULE:NAME" not in told
 
 

@@ -89,7 +89,7 @@ def test_a_wrong_handler_definition_is_one_line(run: Run, folder: Path) -> None:
         (["--name", ""], "processor name '' is not usable"),
         (["--host", ""], "host name '' is not usable"),
         (["--host", "a/b"], "host name 'a/b' is not usable"),
-        (["--source", "kafka://x"], "there is no 'kafka' source"),
+        (["--source", "kafka://x"], "write kafka://BROKER"),
         (["--source", "ftp://x"], "there is no 'ftp' source"),
         (["--container", "ftp://x"], "unknown scheme 'ftp'"),
         (["--container", "s3://"], "s3://"),
