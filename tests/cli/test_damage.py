@@ -60,7 +60,7 @@ def test_a_corrupt_file_is_one_error_line_with_a_remedy(run: Run, state: Path, t
         )
 
     (place / LAYOUT.group).write_bytes(b"{")
-    assert damaged(run, "status", *given).startswith(f"error: file://{place}/Delays/group.json: is no ")
+    assert damaged(run, "status", *given).startswith(f"error: file://{place}/Delays/group.json: is not a valid ")
 
 
 @pytest.mark.parametrize(
