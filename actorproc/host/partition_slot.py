@@ -44,10 +44,10 @@ class PartitionSlot:
 
     def statistics(self) -> PartitionStatistics:
         if self.actor is None:
-            error = self.blocked or self.error
+            error = self._error_now()
             state: PartitionState = "released" if self.released else "opening" if error is None else "waiting"
             return PartitionStatistics(self.partition, self.epoch, state, error=error)
-        return replace(self.actor.statistics, lag=self.actor.lag, error=self.actor.trouble or self.error)
+        return replace(self.actor.statistics, lag=self.actor.lag, error=self._error_now())
 
     def totals(self) -> Totals:
         """Counts of the current actor."""
@@ -71,21 +71,21 @@ class PartitionSlot:
             self._is_misuse = isinstance(error, HandlerMisuse) and not isinstance(error, RowsLost)
         self.error = describe_error(error)
 
-    def current_error(self) -> str | None:
+    def _error_now(self) -> str | None:
         """Why it fails or does not start. None once an actor has processed records after the failure."""
-        if self.blocked is not None:
-            return self.blocked
-        if self.actor is not None:
-            if self.actor.aborted is not None:
-                return self.error  # the actor may never end
-            if self.actor.trouble is not None:
-                return self.actor.trouble
-            if self.actor.statistics.records > 0:
-                return None
-        if self.error is None:
-            return None
+        actor = self.actor
+        if actor is None or actor.aborted is not None:
+            return self.blocked or self.error
+        return actor.trouble or (None if actor.statistics.records else self.error)
+
+    def current_error(self) -> str | None:
+        """Why it fails or does not start, and whether it was started again."""
+        error = self._error_now()
+        is_aborted = self.actor is not None and self.actor.aborted is not None  # it may never end
+        if error is None or error is not self.error or is_aborted:
+            return error
         how = "fails and is started again and again" if self._failures > 1 else "failed, and was started again"
-        return f"{how}: {self.error}"
+        return f"{how}: {error}"
 
     def failed_for_good(self) -> str | None:
         """Why a run until the end gives it up; it is restarted all the same.
