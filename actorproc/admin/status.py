@@ -228,6 +228,6 @@ async def next_plan(store: Store, layout: ProcessorLayout, *, expiration: float,
         group.members,
         group.leases,
         partitions=await source.partitions() if source is not None else (),
-        joining=group.may_join(watch.newcomers(group.members)),
+        joining=group.may_join(watch.joining(group.members)),
         gone=gone,
     )

@@ -14,8 +14,8 @@ from actorproc.group.assignment import Lease, Member, Move, Plan, plan
 from actorproc.group.heartbeat import TRUST, HeartbeatWriter, HostReport, Incarnation
 from actorproc.group.liveness import LivenessTracker
 from actorproc.group.membership import GroupDocument
-from actorproc.group.nudge import NoNudges, Nudges
-from actorproc.group.peers import Peers
+from actorproc.group.nudge import Nudges
+from actorproc.group.other_hosts import OtherHosts
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
@@ -25,13 +25,13 @@ from actorproc.storage.store import Conflict, Store
 
 log = get_logger(__name__)
 
-_RIVALRY = Backoff(0.05, 2.0)  # between two tries at a document that others write as well
-_SWEEP = 10  # abandoned heartbeats removed per look
-_TOLD = 5  # reasons for moves that a line of the log names, the commonest: 256 leases move for one or two
+_CONFLICT_BACKOFF = Backoff(0.05, 2.0)  # between two attempts to write the document
+_STALE_PER_LOOK = 10  # abandoned heartbeats removed per look
+_REASONS_LOGGED = 5  # the most frequent reasons for moves that a log line names
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class GroupView:
     """The group after a look."""
 
     mine: Mapping[str, Lease]
@@ -48,7 +48,7 @@ class Group:
     """One host's part in the group of a processor.
 
     An idle group costs a PUT for each `renew`, a LIST and a GET (not modified) for each `look`, whatever the number of
-    partitions. Every look decides from what is, for everybody: nothing rests on a message or on a former decision.
+    partitions. Every look decides for all hosts, from the stored state only: no message can be missed.
     `look`, `hand_over` and `leave` may overlap: they wait for one another.
 
     Args:
@@ -71,9 +71,9 @@ class Group:
         self._layout = layout
         self._settings = settings
         self._clock = clock
-        self._nudges = nudges or NoNudges()
+        self._nudges = nudges or Nudges()
         self._log = log.bind(processor=layout.processor, host=host)
-        self._peers = Peers(store, layout, self._nudges, self._log)
+        self._others = OtherHosts(store, layout, self._nudges, self._log)
         self._lock = anyio.Lock()
         self._watch = LivenessTracker(settings.lease_expiration_interval)
         self._heartbeat = HeartbeatWriter(store, layout, host, settings, clock)
@@ -94,7 +94,7 @@ class Group:
 
     @property
     def incarnation(self) -> str:
-        """Which life of the host this is: another one after each start and each `rejoin`."""
+        """Nonce of this life of the host: another one after each start and each `rejoin`."""
         return self._heartbeat.incarnation
 
     async def renew(self, report: HostReport | None = None) -> None:
@@ -106,24 +106,24 @@ class Group:
         await self._heartbeat.renew(self._nudges.address, report or HostReport())
 
     def valid_until(self) -> float:
-        """Until when, on `clock.monotonic`, nobody may take this host for dead."""
+        """Until when, on `clock.monotonic`, no host may consider this one dead."""
         return self._heartbeat.valid_until
 
     def fenced(self) -> bool:
-        """Whether others may take this host for dead: it must run nothing until it has renewed."""
+        """Whether other hosts may consider this one dead. Until it has renewed, it must run nothing."""
         return self._clock.monotonic() >= self._heartbeat.valid_until
 
     # The cycle
 
-    async def look(self, partitions: Sequence[str]) -> View:
-        """See who is there and who runs what, and bring it in order if it is not: for everybody, in one write.
+    async def look(self, partitions: Sequence[str]) -> GroupView:
+        """Read heartbeats, members and leases, and write one plan for all hosts if it changes anything.
 
         Args:
             partitions: of the source, as far as known; new ones are added to the group.
 
         Raises:
             Fenced: another host with this name has joined later. Final.
-            RemovedFromGroup: the others took this host for dead. Its partitions must stop; then `rejoin`.
+            RemovedFromGroup: the other hosts considered this one dead. Its partitions must stop; then `rejoin`.
             CorruptObject: `group.json` is not what we wrote.
             StoreError: the store failed; nothing is known to have changed, the next look starts over.
         """
@@ -135,7 +135,7 @@ class Group:
                 await self._refresh()
                 await self._observe()
                 if self._clock.monotonic() - asked > TRUST * self._settings.lease_expiration_interval:
-                    continue  # this host was stopped meanwhile: what it read may be long past
+                    continue  # this host was paused meanwhile: the replies may be outdated
                 self._check_membership()
                 proposal, circumstances = self._propose(wanted, asked)
                 if proposal is None or not proposal.changed:
@@ -147,15 +147,15 @@ class Group:
                 self._balance_awaited = self._is_balance_awaited(wanted)
                 self._settled_for = None if proposal.changed else circumstances
             if proposal is None or not proposal.changed:
-                await self._sweep()
+                await self._remove_stale_heartbeats()
             moves = proposal.moves if proposal is not None else []
-            return View(self._own(), self._document.members, self._document.leases, moves, self._pause())
+            return GroupView(self._own(), self._document.members, self._document.leases, moves, self._pause())
 
     async def hand_over(self, partitions: Collection[str]) -> Collection[str]:
-        """Give drained partitions to their next owners, in one write, and nudge those.
+        """Give drained partitions to their next owners in one write, and nudge these hosts.
 
-        Returns those of them that stay: their moves have been called off. While `retire`d, leases without a next owner
-        go to whoever has fewest, or to nobody if nobody else is there.
+        Returns the partitions that stay, because their moves were called off. After `retire`, leases without a next
+        owner go to the host that has fewest, or to none if there is no other host.
 
         Raises:
             StoreError: the store failed; the leases may or may not have changed hands.
@@ -170,9 +170,9 @@ class Group:
             return self._own().keys() & partitions
 
     async def raise_epoch(self, partition: str, epoch: int) -> None:
-        """Raise the epoch of an own lease beyond `epoch`, which its checkpoint bears; nothing if the lease is not ours.
+        """Raise the epoch of an own lease beyond `epoch`, that of its checkpoint. Nothing if the lease is not ours.
 
-        `group.json` was lost with all hosts down, and its epochs started over: without this nobody could claim.
+        `group.json` was lost while all hosts were down, so its epochs started over, and no host could claim.
 
         Raises:
             StoreError: the store failed.
@@ -190,11 +190,11 @@ class Group:
             await self._change(propose)
 
     def retire(self) -> None:
-        """From the next look on: want no leases. They are marked for others at once, to be drained and handed over."""
+        """Want no leases any more. The next look marks them for other hosts; then they are drained and handed over."""
         self._retiring = True
 
     async def leave(self) -> None:
-        """Write this host out; what it still holds goes to the others. Nothing else may be called after it.
+        """Write this host out. Leases that it still has go to the other hosts. Call nothing else after it.
 
         Raises:
             StoreError: the store failed; what is left of this host expires.
@@ -206,14 +206,14 @@ class Group:
             if self._joined or (self.host, self.incarnation) in self._document.out:
                 return None
             members, leases = self._state()
-            # Who has seen the heartbeat may be about to write this host in.
+            # A host that has seen the heartbeat may be about to write this one in.
             return Plan(dict(members), dict(leases), [], changed=True)
 
         self._heartbeat.end()
         self._left = True
         async with self._lock:
-            # First: nobody is to find the heartbeat of a host that is out. Should it stay, the document says so.
-            await self._peers.remove([(self.host, self.incarnation), *self._remains()])
+            # First, so that no host finds the heartbeat of one that is out. If this fails, the document says so.
+            await self._others.remove_heartbeats([(self.host, self.incarnation), *self._own_past_heartbeats()])
             await self._change(propose)
 
     def rejoin(self) -> None:
@@ -229,23 +229,23 @@ class Group:
         if stored is before:
             return
         if stored is not None:
-            self._note(stored)
+            self._adopt(stored)
             return
         # Deleted under a running group: all join anew, and epochs must not start over.
         leases = {partition: Lease(None, lease.epoch) for partition, lease in self._document.leases.items()}
-        self._note(self._document.followed_by({}, leases, listed=self._watch.listed))
+        self._adopt(self._document.followed_by({}, leases, listed=self._watch.listed))
 
     async def _observe(self) -> None:
         asked = self._clock.monotonic()
         listing = await self._store.list(self._layout.hosts)
         self._watch.observe(listing, self._document.incarnations(), asked=asked, answered=self._clock.monotonic())
 
-    def _note(self, document: GroupDocument) -> None:
+    def _adopt(self, document: GroupDocument) -> None:
         before, self._document, self._mine, self._settled_for = self._document, document, None, None
         now = self._clock.monotonic()
         if document.members != before.members:
             self._quiet_since = now
-            self._peers.keep(document.incarnations())
+            self._others.forget_all_but(document.incarnations())
         seen = self._marks
         self._marks = {}
         for partition, lease in document.leases.items():
@@ -287,14 +287,14 @@ class Group:
     # Deciding
 
     def _propose(self, partitions: tuple[str, ...], asked: float) -> tuple[Plan | None, object]:
-        """What to change, and the circumstances that say so; no plan if they are those under which nothing was."""
+        """The plan, and the circumstances that it was made for. No plan if these had required no change before."""
         members = self._document.members
         gone = {
             host: why
             for host, member in members.items()
             if host != self.host and (why := self._watch.why_dead((host, member.incarnation)))
         }
-        joining = self._document.may_join(self._watch.newcomers(members))
+        joining = self._document.may_join(self._watch.joining(members))
         joining.pop(self.host, None)
         if not (self._is_in() or self._retiring or self.fenced()):
             joining[self.host] = self.incarnation  # an older incarnation of this name is replaced by the newer alone
@@ -346,7 +346,7 @@ class Group:
     # Changing
 
     async def _change(self, propose: Callable[[], Plan | None]) -> None:
-        """Write what `propose` makes of the document, however often others write it meanwhile."""
+        """Write what `propose` makes of the document. Start over each time that another host was first."""
         attempt = 0
         while (proposal := propose()) is not None and proposal.changed:
             attempt += 1
@@ -355,37 +355,37 @@ class Group:
             await self._refresh()
 
     async def _write(self, proposal: Plan, attempt: int) -> bool:
-        """Swap the document, then tell those whom it concerns. False, after a pause: others were first."""
+        """Swap the document, then nudge the hosts that it concerns. False, after a pause: another host was first."""
         before = self._document
         left = [(self.host, self.incarnation)] if self._left else []
         successor = before.followed_by(proposal.members, proposal.leases, listed=self._watch.listed, left=left)
         try:
             document = await self._stored.swap(successor)
         except Conflict:
-            await self._clock.sleep(_RIVALRY.delay(attempt, self._clock.random))
+            await self._clock.sleep(_CONFLICT_BACKOFF.delay(attempt, self._clock.random))
             return False
-        self._note(document)
+        self._adopt(document)
         if self._is_in():
             self._joined = self._was_in = True
         was, now, own = before.incarnations(), document.incarnations(), (self.host, self.incarnation)
         joined, out = sorted(now - was), sorted(was - now)
-        why = dict(Counter(move.reason for move in proposal.moves).most_common(_TOLD))
+        why = dict(Counter(move.reason for move in proposal.moves).most_common(_REASONS_LOGGED))
         self._log.info("group.written", joined=joined, out=out, moves=len(proposal.moves), why=why)
         for move in proposal.moves:
             self._log.debug("group.move", **move._asdict(), epoch=proposal.leases[move.partition].epoch)
         concerned = {host for move in proposal.moves for host in (move.source, move.target)}
-        await self._peers.tell(
+        await self._others.nudge(
             [who for who in sorted(now) if who[0] in concerned and who != own], [who for who in out if who != own]
         )
         return True
 
-    async def _sweep(self) -> None:
-        """Remove what is left of this host's earlier incarnations and, being first by name, of crashed newcomers."""
-        stale = self._remains()
+    async def _remove_stale_heartbeats(self) -> None:
+        """Remove those of this host's earlier incarnations. The first host by name also removes abandoned ones."""
+        stale = self._own_past_heartbeats()
         if self.host == min(self._document.members, default=None):
-            stale += self._watch.litter(self._document.incarnations())[:_SWEEP]
-        await self._peers.remove(stale)
+            stale += self._watch.abandoned(self._document.incarnations())[:_STALE_PER_LOOK]
+        await self._others.remove_heartbeats(stale)
 
-    def _remains(self) -> list[Incarnation]:
+    def _own_past_heartbeats(self) -> list[Incarnation]:
         """This host's earlier incarnations in this process whose heartbeats are still there."""
         return [(self.host, past) for past in sorted(self._heartbeat.past) if (self.host, past) in self._watch.listed]

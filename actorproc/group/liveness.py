@@ -30,7 +30,7 @@ class LivenessTracker:
     Silence runs from after the reply that first showed a tag to before the request that still shows it: so however
     slow a request is, and however long this host is stopped in the middle of one, silence is never overrated.
     A heartbeat that is missing from a listing is a silent one, no more: listings of some stores skip what is being
-    rewritten, and who leaves in good order writes itself out.
+    rewritten, and a host that stops in good order writes itself out.
 
     Args:
         expire: seconds of silence after which a member is dead whose incarnation does not say it.
@@ -40,11 +40,11 @@ class LivenessTracker:
         self._expire = expire
         self._seen: dict[Incarnation, _Seen] = {}
         self.listed: set[Incarnation] = set()
-        """Whose heartbeats the latest listing showed."""
+        """Incarnations whose heartbeats are in the latest listing."""
         self._asked = float("-inf")
 
     def observe(self, listing: Listing, members: Iterable[Incarnation], *, asked: float, answered: float) -> None:
-        """Take note of a listing, and of who should be in it. `asked`, `answered`: when, on this host's clock."""
+        """Record a listing. `members` should be in it. `asked`, `answered`: times on this host's clock."""
         before, self._seen, self._asked = self._seen, {}, asked
         for entry in listing.entries:
             who, age = incarnation_of(entry.key), listing.now - entry.modified
@@ -68,7 +68,7 @@ class LivenessTracker:
         return 0.0 if seen is None else max(0.0, self._asked - seen.since)
 
     def why_dead(self, who: Incarnation) -> str | None:
-        """Why a member must be taken for dead, as a clause; None while it may live."""
+        """Why a member is dead, as a clause; None while it may live."""
         seen, silent, expire = self._seen.get(who), self.silence(who), self._expire_of(who)
         if silent > expire:
             return f"{who[0]} has not renewed for {silent:.0f} s"
@@ -77,27 +77,27 @@ class LivenessTracker:
         return None
 
     def alive(self, who: Incarnation) -> bool:
-        """Whether it certainly was alive a short while ago: what a host must be to be written in by others."""
+        """Whether it certainly was alive a short while ago. Only then do other hosts write it in."""
         recent = self._expire_of(who) / 2
         if who not in self.listed or self.silence(who) > recent:
             return False
         seen = self._seen[who]
         return seen.changed or seen.age <= recent + _TICK
 
-    def newcomers(self, members: Iterable[str]) -> dict[str, str]:
+    def joining(self, members: Iterable[str]) -> dict[str, str]:
         """Hosts that are alive and not among `members`, with their incarnation; of several the latest."""
         known = set(members)
         alive = [who for who in self.listed if who[0] not in known and self.alive(who)]
         return dict(sorted(alive, key=lambda who: (who[0], self._seen[who].modified, who[1])))
 
-    def litter(self, members: Iterable[Incarnation]) -> list[Incarnation]:
-        """Heartbeats that nobody has renewed for long and that belong to no member: what crashes leave behind."""
+    def abandoned(self, members: Iterable[Incarnation]) -> list[Incarnation]:
+        """Heartbeats without a renewal for long that belong to no member, left by crashes."""
 
-        def is_litter(who: Incarnation) -> bool:
+        def is_abandoned(who: Incarnation) -> bool:
             expire = self._expire_of(who)
             return self.silence(who) > expire and self._seen[who].age > 10 * expire + _TICK
 
-        return sorted(filter(is_litter, self.listed - set(members)))
+        return sorted(filter(is_abandoned, self.listed - set(members)))
 
     def _expire_of(self, who: Incarnation) -> float:
         return expiration_of(who, self._expire)

@@ -1,11 +1,10 @@
-"""Nudges: one datagram that says "look now". Never needed, only quicker: timers do the same a little later."""
+"""Nudges: one datagram that says "look now". Timers do the same a little later."""
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
 import socket
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -25,23 +24,23 @@ _SOMEWHERE = "192.0.2.1"  # reserved for documentation (RFC 5737): routed like a
 _LOOPBACK = "127.0.0.1"
 
 
-class Nudges(ABC):
-    """How hosts of a group tell one another to look at once. A nudge carries no facts, and may be lost or repeated."""
+class Nudges:
+    """How hosts of a group make one another look at once. A nudge carries no facts, and may be lost or repeated.
+
+    This class sends and receives none: the timers suffice.
+    """
 
     address: str | None = None
     """Where this host can be nudged, while it listens; for the other hosts' `send`. None: it cannot."""
 
-    @abstractmethod
     async def open(self, on_nudge: Callable[[], None]) -> None:
-        """Listen, and call `on_nudge` on the event loop when told to look. Never fails: without it, timers do."""
+        """Listen, and call `on_nudge` on the event loop for each nudge. Never fails."""
 
-    @abstractmethod
     async def close(self) -> None:
         """Stop listening."""
 
-    @abstractmethod
     def send(self, address: str) -> None:
-        """Tell the host at `address` to look. Returns at once and never fails."""
+        """Nudge the host at `address`. Returns at once and never fails."""
 
     @asynccontextmanager
     async def listening(self, on_nudge: Callable[[], None]) -> AsyncIterator[None]:
@@ -53,24 +52,11 @@ class Nudges(ABC):
             await self.close()
 
 
-class NoNudges(Nudges):
-    """Leaves it to the timers."""
-
-    async def open(self, on_nudge: Callable[[], None]) -> None:
-        pass
-
-    async def close(self) -> None:
-        pass
-
-    def send(self, address: str) -> None:
-        pass
-
-
 class UdpNudges(Nudges):
     """Nudges as UDP datagrams. Those without our magic and the name of our processor are ignored.
 
     Args:
-        container: URL of the container: it tells through which of this machine's addresses the other hosts come.
+        container: URL of the container. Decides which of this machine's addresses is advertised to the other hosts.
         processor: name of the processor.
         log: bound to processor and host.
     """
@@ -99,7 +85,8 @@ class UdpNudges(Nudges):
             self._log.warning("nudge.off", error=str(error), what_to_do="set nudge_host to an address of this machine")
             return
         self._transport = transport
-        self.address = _joined(host, transport.get_extra_info("sockname")[1])
+        port = transport.get_extra_info("sockname")[1]
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     async def close(self) -> None:
         transport, self._transport, self.address = self._transport, None, None
@@ -109,8 +96,10 @@ class UdpNudges(Nudges):
     def send(self, address: str) -> None:
         if self._transport is None:
             return
+        host, _, port = address.rpartition(":")
         with suppress(ValueError, OSError):  # malformed, or of a family or network that we cannot reach
-            self._transport.sendto(self._datagram, _parted(address))
+            numeric = str(ipaddress.ip_address(host.strip("[]")))  # to resolve a name would block
+            self._transport.sendto(self._datagram, (numeric, int(port)))
 
 
 class _Receiver(asyncio.DatagramProtocol):
@@ -125,7 +114,7 @@ class _Receiver(asyncio.DatagramProtocol):
 
     def datagram_received(self, data: bytes, addr: object) -> None:
         if data == self._expected and self._pending is None:
-            self._pending = self._loop.call_at(max(self._earliest, self._loop.time()), self._tell)
+            self._pending = self._loop.call_at(max(self._earliest, self._loop.time()), self._call_back)
 
     def error_received(self, exc: Exception) -> None:
         """A datagram of ours met nobody: that host is gone or will be soon, and timers do the rest."""
@@ -134,7 +123,7 @@ class _Receiver(asyncio.DatagramProtocol):
         if self._pending is not None:
             self._pending.cancel()
 
-    def _tell(self) -> None:
+    def _call_back(self) -> None:
         self._pending = None
         self._earliest = self._loop.time() + INTERVAL
         self._on_nudge()
@@ -151,13 +140,3 @@ def _own_address(container: str, settings: Settings) -> str:
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(place)  # sends nothing: asks the routing table only
         return str(probe.getsockname()[0])
-
-
-def _joined(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _parted(address: str) -> tuple[str, int]:
-    """Host and port. Raises ValueError unless both are numbers: a name would have to be resolved, which blocks."""
-    host, _, port = address.rpartition(":")
-    return str(ipaddress.ip_address(host.strip("[]"))), int(port)

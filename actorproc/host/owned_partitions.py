@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from enum import Enum, auto
+from functools import partial
 from typing import Any, NamedTuple
 
 import anyio
@@ -70,9 +71,9 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         self.rows_lost: dict[str, str] = {}
         """Partition -> how its handler has lost rows on this host."""
         self.fenced = False
-        """Other hosts may take this one for dead: nothing may run."""
+        """Other hosts may consider this one dead: nothing may run."""
         self.closing = False
-        """The host is stopping: nothing is started any more."""
+        """The host is stopping: nothing is started any more. Running partitions go on until they are drained."""
 
     def __getitem__(self, partition: str) -> PartitionSlot:
         return self._slots[partition]
@@ -109,13 +110,11 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
 
     def failing(self) -> dict[str, str]:
         """Partition -> why it fails now."""
-        errors = {partition: slot.current_error() for partition, slot in self._slots.items()}
-        return {partition: error for partition, error in errors.items() if error is not None}
+        return {partition: error for partition, slot in self._slots.items() if (error := slot.current_error())}
 
     def failed_for_good(self) -> dict[str, str]:
         """Partition -> why a run until the end gives it up."""
-        errors = {partition: slot.failed_for_good() for partition, slot in self._slots.items()}
-        return {partition: error for partition, error in errors.items() if error is not None}
+        return {partition: error for partition, slot in self._slots.items() if (error := slot.failed_for_good())}
 
     # Changing what runs
 
@@ -127,17 +126,15 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
                 slot.scope.cancel()
                 del self._slots[slot.partition]
         for partition, lease in leases.items():
-            slot_now = self._slots.get(partition)
+            running = self._slots.get(partition)
             if lease.next is not None or self.closing:
-                self._release(partition, lease.epoch, slot_now)
-            elif slot_now is None or slot_now.released:  # released: the move was called off
-                self._start(partition, lease.epoch)
-
-    def _release(self, partition: str, epoch: int, slot: PartitionSlot | None) -> None:
-        if slot is None:  # nothing runs: it can be handed over at once
-            slot = self._slots[partition] = self._new_slot(partition, epoch)
-            slot.draining = slot.released = True
-        self._begin_drain(slot)
+                if running is None:  # it can be handed over at once
+                    slot = self._new_slot(partition, lease.epoch)
+                    slot.draining = slot.released = True
+                else:
+                    self._begin_drain(running)
+            elif running is None or running.released:  # released: the move was called off
+                self._tasks.start_soon(self._run_partition, self._new_slot(partition, lease.epoch))
 
     def _new_slot(self, partition: str, epoch: int) -> PartitionSlot:
         settings = self._settings
@@ -147,36 +144,25 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
             intensity=settings.restart_intensity,
             period=settings.restart_period,
         )
-        return PartitionSlot(partition, epoch, restarts, DeadLetterLimit(settings))
-
-    def _start(self, partition: str, epoch: int) -> None:
-        slot = self._slots[partition] = self._new_slot(partition, epoch)
-        self._tasks.start_soon(self._run_partition, slot)
+        slot = self._slots[partition] = PartitionSlot(partition, epoch, restarts, DeadLetterLimit(settings))
+        return slot
 
     def drain_all(self) -> None:
         """Let each finish its current batch and commit."""
         for slot in self._slots.values():
             self._begin_drain(slot)
 
-    def handed_over(self, partitions: Iterable[str]) -> None:
-        """Forget these: other hosts have their leases now."""
+    def forget(self, partitions: Iterable[str]) -> None:
+        """Other hosts have the leases of these now."""
         for partition in partitions:
             self._slots.pop(partition, None)
 
     def fence(self) -> None:
-        """Cancel all, and start none until `unfence`."""
+        """Cancel all, and start none while `fenced`."""
         self.fenced = True
         self.cancel_all()
 
-    def unfence(self) -> None:
-        self.fenced = False
-
-    def close(self) -> None:
-        """Start none any more; those that run go on until they are drained."""
-        self.closing = True
-
     def cancel_all(self) -> None:
-        """Cancel each where it is."""
         for slot in self._slots.values():
             slot.scope.cancel()
 
@@ -192,17 +178,14 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
             slot.actor = PartitionActor(slot.partition, slot.epoch, self._common, limit=slot.limit)
             return slot.actor
 
-        def failed(error: Exception, delay: float) -> None:
-            self._handle_failure(slot, error, delay)
-
         try:
             with user_code("the partition"), slot.scope:
                 async with self._turn(slot):
                     await self._warm.wait()
-                    await keep_running(make, slot.restarts, self._clock, failed=failed)
+                    await keep_running(make, slot.restarts, self._clock, failed=partial(self._handle_failure, slot))
         except HandlerError:
             pass  # the scope's own cancellation, which user code kept it from ending
-        self._drop_actor(slot)
+        self._ended += slot.drop_actor()
         if self._slots.get(slot.partition) is not slot:
             return  # the lease is gone
         if slot.draining and not self.fenced:
@@ -218,7 +201,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         slot.note_failure(error)
         if isinstance(error, RowsLost):
             self.rows_lost[slot.partition] = str(error)
-        self._drop_actor(slot)
+        self._ended += slot.drop_actor()
         self._failures.log(slot, error, delay)
         if slot.draining:
             slot.scope.cancel()  # a restart would only fail again while other hosts wait
@@ -245,9 +228,6 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
             yield
         finally:
             turn.release()
-
-    def _drop_actor(self, slot: PartitionSlot) -> None:
-        self._ended += slot.drop_actor()
 
     def _begin_drain(self, slot: PartitionSlot) -> None:
         if not slot.draining:

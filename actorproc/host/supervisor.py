@@ -84,7 +84,7 @@ class Supervisor(Actor[Wake | RaiseEpoch]):
 
     def stop(self) -> None:
         """Drain every partition, hand the leases over and leave the group; `run` then returns."""
-        self.partitions.close()
+        self.partitions.closing = True
         if self._looking is not None:
             self._looking.cancel()  # a store that hangs must not hold the drain up; the group is looked at again
         self.nudge()
@@ -182,7 +182,7 @@ class Supervisor(Actor[Wake | RaiseEpoch]):
             left = self._group.valid_until() - self._clock.monotonic()
             if left > 0:
                 if self.partitions.fenced:
-                    self.partitions.unfence()
+                    self.partitions.fenced = False
                     self._log.warning("supervisor.renewed")
                     self.nudge()
                 await self._clock.sleep(left)
@@ -290,7 +290,7 @@ class Supervisor(Actor[Wake | RaiseEpoch]):
         except _GROUP_UNUSABLE as error:
             self._log.warning("supervisor.hand_over_failed", error=str(error), partitions=len(released))
             return  # the next look tries again
-        self.partitions.handed_over(partition for partition in released if partition not in staying)
+        self.partitions.forget(partition for partition in released if partition not in staying)
         if staying and not self.partitions.fenced:
             self.nudge()  # the next look starts them again
 

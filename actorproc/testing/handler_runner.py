@@ -8,7 +8,7 @@ from typing import Any
 
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
-from actorproc.group.nudge import NoNudges
+from actorproc.group.nudge import Nudges
 from actorproc.handler.base import PartitionHandler
 from actorproc.output.dead_letters import dead_letters
 from actorproc.output.row_reader import all_slices, read_rows
@@ -64,7 +64,7 @@ async def run_handler(
         container=store,
         options=options,
         settings=settings.model_copy(update=pauses),
-        nudges=NoNudges(),  # there is one host only
+        nudges=Nudges(),  # there is one host only
     )
     async with store:
         await processor.run(until_end=True)

@@ -156,7 +156,7 @@ async def test_lag_is_what_lies_between_the_commit_or_the_first_record_and_the_e
     assert (status.lag, status.lag_exact, status.partitions[3].cursor) == (19, True, None)
 
 
-async def test_a_lag_is_not_known_where_nothing_was_read_of_a_source_that_knows_no_earliest_record() -> None:
+async def test_the_lag_is_unknown_if_nothing_was_read_of_a_source_without_earliest() -> None:
     class Live(MemorySource):
         async def start(self, partition: str, at: Start) -> str:
             if at == "earliest":
@@ -180,7 +180,7 @@ async def test_a_lag_that_leaves_partitions_out_says_so() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["beyond the checkpoint", "before it"])
-async def test_how_far_a_partition_is_shows_without_a_giant_dead_letter_of_its_newest_commit(number: int) -> None:
+async def test_the_position_is_read_without_a_giant_dead_letter_of_the_newest_commit(number: int) -> None:
     store, totals = Store(MemoryStore()), Totals(1, 0, 1)
     giant = random.Random(1).randbytes(LETTERS_LIMIT + 1)
     commit = Commit("h", 1, Cursor("0"), Cursor("1", 0), totals, 5.0, put_id="put")
@@ -250,9 +250,7 @@ REFUSALS = [StoreRefused("no right"), StoreAccessError("no right"), StoreUnavail
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: type(refusal).__name__)
 @pytest.mark.parametrize("prefix", [LAYOUT.output_dir("0"), LAYOUT.checkpoint("0")], ids=["output", "checkpoint"])
-async def test_a_partition_whose_state_the_store_does_not_give_says_so_and_the_others_are_shown(
-    prefix: str, refusal: StoreError
-) -> None:
+async def test_a_partition_whose_state_cannot_be_read_shows_an_error(prefix: str, refusal: StoreError) -> None:
     store, source = closed(prefix, refusal), MemorySource(2)
     for partition in ("0", "1"):
         source.append(partition, [b"1"] * 10)
@@ -328,7 +326,7 @@ async def test_processors_of_a_container_are_found_however_full_it_is() -> None:
     assert "there are: a, a0, b, b-1" in (await missing_processor(store, "c") or "")
 
 
-async def test_hosts_that_have_written_nothing_but_heartbeats_are_there_and_say_what_is_wrong() -> None:
+async def test_hosts_that_have_only_written_heartbeats_are_shown_with_their_errors() -> None:
     store = Store(MemoryStore())
     await store.put(f"{LAYOUT.hosts}notes.txt", b"")
     assert "start it first" in (await missing_processor(store, "p") or "")
@@ -355,7 +353,8 @@ async def test_a_partition_that_fails_on_its_owner_says_why() -> None:
 
     store = Store(MemoryStore())
     quick: dict[str, Any] = {
-        "lease_acquire_interval": 0.5, "lease_renew_interval": 0.05, "lease_expiration_interval": 1, "restart_backoff": 0.01
+        "lease_acquire_interval": 0.5, "lease_renew_interval": 0.05, "lease_expiration_interval": 1,
+        "restart_backoff": 0.01
     }  # fmt: skip
     async with Processor(Broken, name="p", source=MemorySource(2), container=store, host="a", **quick):
         with anyio.fail_after(60):
@@ -369,7 +368,7 @@ async def test_a_partition_that_fails_on_its_owner_says_why() -> None:
     assert errors.keys() == {"1"}
 
 
-async def test_the_last_commit_is_when_something_was_processed_not_when_another_owner_claimed() -> None:
+async def test_a_claim_by_another_owner_is_no_commit() -> None:
     class Silent(PartitionHandler):
         async def process(self, batch: Any, ctx: Any) -> None:
             pass

@@ -48,9 +48,7 @@ def test_status_without_a_source_knows_no_end(run: Run, place: list[object]) -> 
     assert {partition["lag"] for partition in status["partitions"]} == {None}
 
 
-def test_status_of_a_source_where_no_log_is_says_to_check_where_it_is_and_not_to_create_it(
-    run: Run, tmp_path: Path, place: list[object]
-) -> None:
+def test_status_of_a_missing_log_does_not_advise_to_create_it(run: Run, tmp_path: Path, place: list[object]) -> None:
     result = run("status", *place, "--source", tmp_path / "nolog")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == f"error: there is no log at file://{tmp_path}/nolog: check where it is\n"

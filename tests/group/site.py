@@ -1,4 +1,4 @@
-"""Hosts that share one group in virtual time: each with its own clock, store connection, timers, and nothing to process."""
+"""Hosts that share one group in virtual time, each with its own clock, store connection and timers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import anyio
 from actorproc.config.settings import Settings
 from actorproc.errors import Fenced, RemovedFromGroup, StoreError
 from actorproc.group.assignment import Lease
-from actorproc.group.group import Group, View
+from actorproc.group.group import Group, GroupView
 from actorproc.group.membership import GroupDocument, read_group
 from actorproc.group.nudge import Nudges
 from actorproc.storage.names import ProcessorLayout
@@ -98,7 +98,7 @@ class Node:
         self.host: Host = current_loop().host(label, rate=rate, offset=offset)
         self.clock = VirtualClock(f"{site.seed}/{label}", offset=offset)
         self.store = Store(site.backend.view(label), clock=self.clock)
-        self.view: View | None = None
+        self.view: GroupView | None = None
         self.error: Exception | None = None
         self.looks = self.times_written_out = 0
         self._poked = anyio.Event()

@@ -16,7 +16,7 @@ from .site import PartitionInfo
 pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
 
 
-def test_the_document_names_the_latest_that_are_out_and_older_ones_while_their_heartbeat_is_there() -> None:
+def test_incarnations_that_are_out_are_remembered_while_their_heartbeat_exists() -> None:
     document = GroupDocument.of()
     for number in range(200):
         document = document.followed_by({"a": Member(str(number))}, {}, listed={("a", "7"), ("a", "9")})

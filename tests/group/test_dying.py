@@ -18,7 +18,7 @@ from .site import PartitionInfo
 pytestmark = pytest.mark.filterwarnings("ignore:.*was never awaited")
 
 
-def test_hosts_with_different_timers_leave_each_other_alone_and_each_is_dead_by_its_own() -> None:
+def test_each_host_expires_by_its_own_setting() -> None:
     async def main() -> None:
         site = PartitionInfo(8, seed=3)
         patient = site.start("a")
@@ -78,7 +78,7 @@ def test_a_pause_shorter_than_the_expiration_moves_nothing() -> None:
     run(main())
 
 
-def test_a_host_that_was_paused_for_too_long_holds_nothing_and_joins_again_as_another_incarnation() -> None:
+def test_a_host_that_was_paused_for_too_long_joins_as_another_incarnation() -> None:
     async def main() -> None:
         site = PartitionInfo(8)
         site.start("a")
@@ -103,7 +103,7 @@ def test_a_host_that_was_paused_for_too_long_holds_nothing_and_joins_again_as_an
     run(main())
 
 
-def test_a_look_that_was_stopped_for_long_in_the_middle_does_not_report_what_is_long_past() -> None:
+def test_a_look_that_was_paused_for_long_reads_again() -> None:
     async def main() -> None:
         slow = Faults(latency=(1, 1), slow=0, lost_request=0, lost_reply=0, late_write=0, busy=0)
         site = PartitionInfo(4, faults=slow)
@@ -125,7 +125,8 @@ def test_a_look_that_was_stopped_for_long_in_the_middle_does_not_report_what_is_
 @pytest.mark.parametrize("seed", range(20))
 def test_a_host_that_wakes_up_takes_nobody_for_dead(seed: int) -> None:
     async def main() -> None:
-        site = PartitionInfo(9, faults=Faults(latency=(0.5, 3), slow=0, lost_request=0, lost_reply=0, late_write=0, busy=0), seed=seed)  # fmt: skip
+        faults = Faults(latency=(0.5, 3), slow=0, lost_request=0, lost_reply=0, late_write=0, busy=0)
+        site = PartitionInfo(9, faults=faults, seed=seed)
         a, b, c = [site.start(name) for name in "abc"]
         await site.until_even(*"abc", within=90)
         random = Random(seed)

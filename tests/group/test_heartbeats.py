@@ -82,7 +82,7 @@ def test_a_heartbeat_says_who_it_is_and_differs_each_time() -> None:
     run(main())
 
 
-def test_a_heartbeat_of_an_earlier_incarnation_that_is_written_late_is_worth_nothing_to_the_next() -> None:
+def test_a_late_heartbeat_of_an_earlier_incarnation_does_not_renew_the_next() -> None:
     async def main() -> None:
         slow = Faults(latency=(5, 5), slow=0, lost_request=0, lost_reply=0, late_write=0, busy=0)
         group = PartitionInfo(1, faults=slow).group("a")
@@ -100,7 +100,7 @@ def test_a_heartbeat_of_an_earlier_incarnation_that_is_written_late_is_worth_not
     run(main())
 
 
-def test_a_heartbeat_that_is_on_its_way_as_its_host_leaves_is_not_written_after_that() -> None:
+def test_a_heartbeat_is_not_written_after_its_host_has_left() -> None:
     class Slow(MemoryStore):
         async def put(self, key: str, body: bytes) -> str:
             await anyio.sleep(5)
@@ -140,7 +140,7 @@ def test_a_heartbeat_that_goes_while_all_are_read_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize("silence", ["inf", "nan", "0", "soon", ""])
-def test_an_incarnation_that_names_no_time_after_which_it_is_dead_is_so_after_ones_own(silence: str) -> None:
+def test_an_incarnation_without_an_expiration_gets_the_default(silence: str) -> None:
     assert expiration_of(("a", f"1f0c-{silence}s"), 60) == 60
     assert expiration_of(("a", "7"), 60) == 60
     assert expiration_of(("a", "1f0c-9.5s"), 60) == 9.5

@@ -60,7 +60,7 @@ def test_a_stop_leaves_a_gap_of_less_than_a_second() -> None:
     run(main())
 
 
-def test_the_last_host_to_stop_leaves_nothing_behind_and_the_next_one_starts_at_once() -> None:
+def test_after_the_last_host_has_stopped_the_next_one_starts_at_once() -> None:
     async def main() -> None:
         site = PartitionInfo(4)
         node = site.start("a")
@@ -96,7 +96,7 @@ def test_a_host_that_left_is_not_written_in_again_by_a_heartbeat_that_lands_late
     run(main())
 
 
-def test_a_host_that_leaves_before_it_was_in_is_not_written_in_by_one_that_has_just_seen_its_heartbeat() -> None:
+def test_a_host_that_leaves_before_it_was_in_is_not_written_in() -> None:
     async def main() -> None:
         site = PartitionInfo(4)
         stays, leaves = site.group("a"), site.group("b")
@@ -145,7 +145,7 @@ def test_nor_by_a_newcomer_who_never_saw_it_in_the_group(others: str) -> None:
     run(main())
 
 
-def test_a_newcomer_leaves_out_a_host_that_left_while_its_heartbeat_could_not_be_removed() -> None:
+def test_a_host_that_left_stays_out_though_its_heartbeat_remains() -> None:
     async def main() -> None:
         site = PartitionInfo(4)
         a = site.group("a")

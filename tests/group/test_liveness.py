@@ -36,7 +36,7 @@ class Observer:
         self.watch.observe(listing, members, asked=asked, answered=self.time)
 
 
-def test_a_member_is_dead_when_its_heartbeat_was_silent_for_longer_than_the_expiration() -> None:
+def test_a_member_is_dead_after_the_expiration_without_a_renewal() -> None:
     observer = Observer()
     observer.beat()
     observer.look(B, takes=3)
@@ -67,7 +67,7 @@ def test_a_heartbeat_that_changed_starts_the_silence_anew() -> None:
     assert observer.watch.why_dead(B) is None
 
 
-def test_a_heartbeat_that_lands_again_after_a_later_one_is_a_change_although_its_tag_is_known() -> None:
+def test_an_earlier_heartbeat_that_lands_again_is_a_change() -> None:
     observer = Observer()
     observer.beat()
     tag, _ = observer.beats[B]
@@ -88,14 +88,14 @@ def test_the_first_time_the_stores_own_clock_tells_who_is_long_dead() -> None:
         assert (observer.watch.why_dead(B) is not None) is dead
 
 
-def test_a_stores_clock_that_tells_whole_seconds_only_makes_nobody_dead_a_second_too_early() -> None:
+def test_a_store_clock_of_whole_seconds_expires_no_host_too_early() -> None:
     observer = Observer()
     observer.beat(ago=120.9)
     observer.look(B)
     assert observer.watch.why_dead(B) is None
 
 
-def test_a_heartbeat_that_is_written_twice_in_a_second_of_the_stores_clock_is_a_change() -> None:
+def test_a_heartbeat_written_twice_in_a_second_is_a_change() -> None:
     observer = Observer()
     observer.beat()
     _, modified = observer.beats[B]
@@ -142,7 +142,7 @@ def test_a_member_without_any_heartbeat_is_dead_after_the_expiration() -> None:
     assert observer.watch.why_dead(B) is not None
 
 
-def test_a_member_without_any_heartbeat_is_silent_from_the_answer_on_that_first_lacked_it() -> None:
+def test_a_member_without_a_heartbeat_is_silent_from_the_first_listing_on() -> None:
     observer = Observer()
     observer.look(B, takes=50)
     observer.time += 59
@@ -160,16 +160,16 @@ def test_a_newcomer_is_written_in_only_while_its_heartbeat_is_fresh() -> None:
         observer = Observer()
         observer.beat(ago=age)
         observer.look()
-        assert observer.watch.newcomers([]) == ({"b": "1"} if fresh else {})
+        assert observer.watch.joining([]) == ({"b": "1"} if fresh else {})
 
 
-def test_a_newcomer_that_fell_silent_is_not_written_in_although_the_store_calls_it_fresh() -> None:
+def test_a_newcomer_that_fell_silent_is_not_written_in() -> None:
     observer = Observer()
     observer.beat(ago=-3_600)  # a folder on a server whose clock is an hour ahead
     observer.look()
     observer.time += 31
     observer.look()
-    assert observer.watch.newcomers([]) == {}
+    assert observer.watch.joining([]) == {}
 
 
 def test_members_are_no_newcomers_and_of_two_incarnations_the_later_counts() -> None:
@@ -178,7 +178,7 @@ def test_members_are_no_newcomers_and_of_two_incarnations_the_later_counts() -> 
     observer.beat(("b", "a"), ago=1)
     observer.beat(("c", "1"))
     observer.look()
-    assert observer.watch.newcomers(["c"]) == {"b": "a"}
+    assert observer.watch.joining(["c"]) == {"b": "a"}
 
 
 def test_litter_is_what_was_silent_for_very_long_and_belongs_to_no_member() -> None:
@@ -188,10 +188,10 @@ def test_litter_is_what_was_silent_for_very_long_and_belongs_to_no_member() -> N
     observer.beat(member, ago=700)
     observer.beat(young, ago=100)
     observer.look(member)
-    assert observer.watch.litter([member]) == [], "seen once only"
+    assert observer.watch.abandoned([member]) == [], "seen once only"
     observer.time += 61
     observer.look(member)
-    assert observer.watch.litter([member]) == [old]
+    assert observer.watch.abandoned([member]) == [old]
 
 
 def test_what_crashes_while_it_is_watched_is_litter_in_time() -> None:
@@ -200,14 +200,14 @@ def test_what_crashes_while_it_is_watched_is_litter_in_time() -> None:
     for _ in range(10):
         observer.look()
         observer.time += 59
-        assert observer.watch.litter([]) == []
+        assert observer.watch.abandoned([]) == []
     observer.time += 20
     observer.look()
-    assert observer.watch.litter([]) == [B]
+    assert observer.watch.abandoned([]) == [B]
 
 
 def test_other_objects_in_the_folder_are_passed_over() -> None:
     watch = LivenessTracker(60)
     watch.observe(Listing([Entry(LAYOUT.hosts + "README", "t", 1, 0.0)], 0.0), [], asked=0, answered=0)
-    assert watch.newcomers([]) == {}
-    assert watch.litter([]) == []
+    assert watch.joining([]) == {}
+    assert watch.abandoned([]) == []

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from actorproc.config.settings import Settings
-from actorproc.group.nudge import NoNudges, UdpNudges
+from actorproc.group.nudge import Nudges, UdpNudges
 
 
 class Listener:
@@ -153,7 +153,7 @@ async def test_a_host_name_that_does_not_resolve_switches_nudges_off_and_nothing
 
 
 async def test_without_nudges_nothing_happens() -> None:
-    nudges = NoNudges()
+    nudges = Nudges()
     async with nudges.listening(lambda: pytest.fail("nobody can")):
         assert nudges.address is None
         nudges.send("127.0.0.1:9")

@@ -31,9 +31,7 @@ def test_the_first_host_takes_everything_at_once_with_four_requests() -> None:
 
 
 @pytest.mark.parametrize("partitions", [8, 2_000])
-def test_an_idle_group_costs_one_put_one_list_one_get_whatever_the_number_of_partitions(
-    partitions: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_idle_group_costs_one_put_one_list_and_one_get(partitions: int, monkeypatch: pytest.MonkeyPatch) -> None:
     planned = 0
 
     def counted(*args: Any, **options: Any) -> Plan:

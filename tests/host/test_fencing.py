@@ -1,4 +1,4 @@
-"""A host that cannot say that it lives, is taken for dead, or leaves a store that hangs: in virtual time, through `Processor`."""
+"""Hosts that cannot renew, that are considered dead, or that leave a store that hangs: `Processor` in virtual time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import structlog
 from actorproc import Batch, PartitionContext, PartitionHandler, Processor
 from actorproc.errors import StoreError, StoreRefused, StoreUnavailable
 from actorproc.group.membership import GroupDocument, read_group
-from actorproc.group.nudge import NoNudges
+from actorproc.group.nudge import Nudges
 from actorproc.handler.base import CloseReason
 from actorproc.handler.context import PartitionInfo
 from actorproc.storage.backend import Listing, Stored
@@ -45,8 +45,7 @@ class Handler(PartitionHandler):
 
 
 class Trouble(MemoryStore):
-    """Takes no heartbeat while there is an error to `refuse` it with, lists none while there is one to `hide` them with; gives no group
-    document while it is `silent`."""
+    """Raises `refuse` when a heartbeat is written and `hide` when they are listed. Returns no group while `silent`."""
 
     refuse: StoreError | None = None
     silent: anyio.Event | None = None
@@ -106,8 +105,8 @@ async def host(source: MemorySource | None = None, **settings: Any) -> AsyncIter
     backend = Trouble(clock=clock)
     with structlog.testing.capture_logs() as logs:
         async with Processor(
-            Handler, name="n", source=source or MemorySource(1), container=Store(backend, clock=clock), host="a", clock=clock,
-            nudges=NoNudges(), **settings,
+            Handler, name="n", source=source or MemorySource(1), container=Store(backend, clock=clock), host="a",
+            clock=clock, nudges=Nudges(), **settings,
         ) as processor:  # fmt: skip
             found = Host(processor, backend, clock, logs)
             await until(lambda: len(Handler.opened_at) == 1)
@@ -120,7 +119,7 @@ async def until(condition: Callable[[], bool], within: float = 300.0) -> None:
             await anyio.sleep(0.01)
 
 
-def test_a_heartbeat_that_failed_is_tried_again_soon_and_after_it_they_come_as_seldom_as_before() -> None:
+def test_a_heartbeat_that_failed_is_tried_again_soon() -> None:
     async def main() -> None:
         async with host() as a:
             a.backend.refuse = UNAVAILABLE
@@ -148,7 +147,7 @@ def test_a_heartbeat_that_is_refused_for_a_while_ends_no_host() -> None:
     run(main())
 
 
-def test_a_host_that_has_fenced_itself_starts_nothing_until_it_has_renewed_and_then_at_once() -> None:
+def test_a_fenced_host_starts_partitions_as_soon_as_it_has_renewed() -> None:
     async def main() -> None:
         async with host() as a:
             for _ in range(3):
@@ -181,7 +180,7 @@ def test_a_look_that_a_fencing_has_overtaken_starts_nothing() -> None:
     run(main())
 
 
-def test_a_host_that_was_written_out_ends_its_partitions_at_once_though_it_cannot_say_that_it_lives() -> None:
+def test_a_host_that_was_written_out_ends_its_partitions_at_once() -> None:
     async def main() -> None:
         async with host() as a:
             group = await a.leases()
@@ -200,7 +199,7 @@ def test_a_host_that_was_written_out_ends_its_partitions_at_once_though_it_canno
     run(main())
 
 
-def test_a_lease_that_has_gone_and_come_back_between_two_looks_starts_its_partition_anew() -> None:
+def test_a_lease_that_left_and_came_back_between_looks_restarts_its_partition() -> None:
     async def main() -> None:
         async with host() as a:
             group = await a.leases()
@@ -237,8 +236,8 @@ def test_a_source_without_partitions_is_warned_of_once() -> None:
         clock = VirtualClock("a")
         with structlog.testing.capture_logs() as logs:
             async with Processor(
-                Handler, name="n", source=MemorySource(0), container=Store(MemoryStore(clock=clock), clock=clock), clock=clock,
-                nudges=NoNudges(),
+                Handler, name="n", source=MemorySource(0), container=Store(MemoryStore(clock=clock), clock=clock),
+                clock=clock, nudges=Nudges(),
             ):  # fmt: skip
                 await anyio.sleep(1_000)
         assert [log["event"] for log in logs].count("processor.no_partitions") == 1
@@ -310,7 +309,7 @@ def test_a_look_that_is_refused_for_a_while_ends_no_host() -> None:
     run(main())
 
 
-def test_a_look_that_is_refused_for_longer_than_the_group_has_patience_ends_the_host() -> None:
+def test_looks_refused_for_longer_than_the_expiration_end_the_host() -> None:
     async def main() -> None:
         began = anyio.current_time()
         with pytest.raises(StoreRefused, match="the token has expired"):
@@ -322,7 +321,7 @@ def test_a_look_that_is_refused_for_longer_than_the_group_has_patience_ends_the_
     run(main())
 
 
-def test_a_host_that_is_told_to_stop_while_looks_are_refused_does_not_wait_for_who_mends_that() -> None:
+def test_a_host_stops_without_delay_while_looks_are_refused() -> None:
     async def main() -> None:
         async with host() as a:
             a.backend.hide = StoreRefused("the token has expired")

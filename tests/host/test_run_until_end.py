@@ -58,7 +58,7 @@ async def started(source: MemorySource, store: Store) -> tuple[RunUntilEnd, Any]
     return run_until_end, StubSupervisor()
 
 
-def test_a_damaged_checkpoint_of_another_hosts_partition_does_not_end_the_run_of_this_one() -> None:
+def test_a_corrupt_checkpoint_on_another_host_does_not_end_the_run() -> None:
     async def main() -> None:
         clock, source = VirtualClock("a"), MemorySource(2)
         memory = MemoryStore(clock=clock)
@@ -75,7 +75,7 @@ def test_a_damaged_checkpoint_of_another_hosts_partition_does_not_end_the_run_of
     run(main())
 
 
-def test_a_partition_that_fails_beyond_its_end_keeps_nobody_from_waiting_for_those_of_other_hosts() -> None:
+def test_a_partition_that_fails_beyond_its_end_does_not_end_the_wait_for_others() -> None:
     async def main() -> None:
         clock, source = VirtualClock("a"), MemorySource(2)
         store = Store(MemoryStore(clock=clock), clock=clock)
@@ -152,7 +152,7 @@ def test_a_coarse_position_alone_is_no_sign_that_another_host_is_at_the_end(curs
     run(main())
 
 
-def test_what_other_hosts_have_reached_is_seen_soon_and_not_asked_without_pause_though_there_are_many() -> None:
+def test_checkpoints_of_other_hosts_are_read_with_pauses() -> None:
     async def main() -> None:
         clock, source = VirtualClock("a"), MemorySource(400)
         memory = MemoryStore(clock=clock)

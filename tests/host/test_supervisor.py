@@ -16,7 +16,7 @@ from actorproc.errors import CorruptObject, StoreUnavailable
 from actorproc.group.assignment import Member
 from actorproc.group.heartbeat import read_heartbeats
 from actorproc.group.membership import GroupDocument, read_group
-from actorproc.group.nudge import NoNudges
+from actorproc.group.nudge import Nudges
 from actorproc.handler.base import CloseReason
 from actorproc.handler.context import PartitionInfo
 from actorproc.records import warm_up
@@ -62,7 +62,7 @@ async def until_it_runs(processor: Processor, partitions: int) -> None:
             await anyio.sleep(0.01)
 
 
-async def test_a_host_that_was_written_out_and_cannot_say_that_it_lives_joins_again_once_it_can() -> None:
+async def test_a_host_that_was_written_out_joins_again_once_it_can_renew() -> None:
     backend = HeartbeatsRefused()
     store, layout = Store(backend), ProcessorLayout("Nothing")
     with structlog.testing.capture_logs() as logs:
@@ -99,7 +99,7 @@ class SlowImports(Clock):
         return await super().run_in_thread(work, *args, **how)
 
 
-async def test_a_host_joins_the_group_while_it_still_imports_and_runs_partitions_once_it_has() -> None:
+async def test_a_host_joins_the_group_while_it_still_imports() -> None:
     clock, store, layout = SlowImports(), Store(MemoryStore()), ProcessorLayout("Nothing")
     clock.imported = anyio.Event()
     opened: list[str] = []
@@ -155,7 +155,7 @@ async def slow_to_close(backend: MemoryStore, clock: VirtualClock) -> AsyncItera
     class Handler(SlowToClose):
         pass
 
-    store, nudges = Store(backend, clock=clock), NoNudges()
+    store, nudges = Store(backend, clock=clock), Nudges()
     async with Processor(
         Handler, name="slow", source=MemorySource(1), container=store, host="a", clock=clock, nudges=nudges
     ):
@@ -169,7 +169,7 @@ async def until(condition: Callable[[], bool], within: float = 300.0) -> None:
             await anyio.sleep(0.01)
 
 
-def test_a_partition_whose_closing_outlasts_the_fencing_of_its_host_starts_again_at_once() -> None:
+def test_a_partition_whose_closing_outlasts_a_fencing_restarts_at_once() -> None:
     async def main() -> None:
         clock = VirtualClock("a")
         backend = HeartbeatsRefused(clock=clock)
@@ -207,7 +207,7 @@ def test_a_host_that_gets_a_partition_back_waits_for_its_own_old_instance_to_clo
     run(main())
 
 
-def test_a_partition_whose_move_is_called_off_while_it_is_drained_starts_again_at_once() -> None:
+def test_a_partition_whose_move_is_called_off_restarts_at_once() -> None:
     async def main() -> None:
         clock = VirtualClock("a")
         backend = MemoryStore(clock=clock)
@@ -243,7 +243,7 @@ def test_the_snapshot_says_what_a_partition_is_at_until_it_is_handed_over() -> N
         states: list[str] = []
         async with Processor(
             TakesItsTime, name="slow", source=source, container=Store(MemoryStore(clock=clock), clock=clock), host="a",
-            clock=clock, nudges=NoNudges(),
+            clock=clock, nudges=Nudges(),
         ) as processor:  # fmt: skip
             for second in range(1200):
                 await anyio.sleep(0.01)
@@ -267,7 +267,7 @@ def test_a_host_whose_first_heartbeat_hangs_for_a_while_joins_once_one_is_taken(
         free.append(clock.monotonic() + 30)
         store = Store(Hangs(clock=clock), clock=clock)
         async with Processor(
-            Nothing, name="n", source=MemorySource(1), container=store, host="a", clock=clock, nudges=NoNudges()
+            Nothing, name="n", source=MemorySource(1), container=store, host="a", clock=clock, nudges=Nudges()
         ) as processor:
             await until(lambda: bool((did := processor.statistics()) and did.partitions))
             assert clock.monotonic() >= free[0]
@@ -284,7 +284,7 @@ def test_a_store_that_takes_no_heartbeat_at_all_ends_the_start() -> None:
         backend.refusing = True
         processor = Processor(
             Nothing, name="n", source=MemorySource(1), container=Store(backend, clock=clock), host="a", clock=clock,
-            nudges=NoNudges(),
+            nudges=Nudges(),
         )  # fmt: skip
         began = clock.monotonic()
         with pytest.raises(StoreUnavailable):
@@ -316,7 +316,7 @@ def test_a_host_that_cannot_list_the_partitions_of_its_source_says_so_until_it_c
     async def main() -> None:
         clock, source = VirtualClock("a"), Away(1)
         store, layout = Store(MemoryStore(clock=clock), clock=clock), ProcessorLayout("Nothing")
-        async with Processor(Nothing, source=source, container=store, clock=clock, nudges=NoNudges()) as processor:
+        async with Processor(Nothing, source=source, container=store, clock=clock, nudges=Nudges()) as processor:
 
             def error() -> str | None:
                 supervisor = processor.statistics()
@@ -347,7 +347,7 @@ def test_a_lease_that_is_to_move_on_and_does_not_run_here_is_handed_over_at_once
     async def main() -> None:
         clock = VirtualClock("a")
         store, layout = Store(MemoryStore(clock=clock), clock=clock), ProcessorLayout("slow")
-        both: dict[str, Any] = {"source": MemorySource(2), "container": store, "nudges": NoNudges(), "name": "slow"}
+        both: dict[str, Any] = {"source": MemorySource(2), "container": store, "nudges": Nudges(), "name": "slow"}
         async with (
             Processor(Nothing, host="a", clock=clock, **both) as a,
             Processor(Nothing, host="b", clock=VirtualClock("b"), **both) as b,
@@ -377,12 +377,12 @@ def test_a_lease_that_is_to_move_on_and_does_not_run_here_is_handed_over_at_once
     run(main())
 
 
-def test_looks_that_fail_are_a_warning_until_that_has_lasted_for_as_long_as_a_host_may_be_silent() -> None:
+def test_failing_looks_are_errors_only_after_the_expiration() -> None:
     async def main() -> None:
         clock, source = VirtualClock("a"), Away(1)
         store = Store(MemoryStore(clock=clock), clock=clock)
         with structlog.testing.capture_logs() as logs:
-            async with Processor(Nothing, source=source, container=store, clock=clock, nudges=NoNudges()):
+            async with Processor(Nothing, source=source, container=store, clock=clock, nudges=Nudges()):
                 await anyio.sleep(200)
                 source.why = "no such table"
                 await anyio.sleep(10)
@@ -400,7 +400,7 @@ def test_looks_that_fail_are_a_warning_until_that_has_lasted_for_as_long_as_a_ho
     run(main())
 
 
-def test_a_source_that_never_says_its_partitions_is_told_of_and_leases_move_all_the_same() -> None:
+def test_a_source_whose_partitions_hangs_is_reported_and_leases_still_move() -> None:
     class Hangs(MemorySource):
         hanging = False
 
@@ -415,7 +415,7 @@ def test_a_source_that_never_says_its_partitions_is_told_of_and_leases_move_all_
         both: dict[str, Any] = {
             "source": source,
             "container": store,
-            "nudges": NoNudges(),
+            "nudges": Nudges(),
             "partition_refresh_interval": 1,
         }
         with structlog.testing.capture_logs() as logs:
@@ -440,7 +440,7 @@ def test_a_source_that_never_says_its_partitions_is_told_of_and_leases_move_all_
     run(main())
 
 
-def test_a_partition_that_fails_in_the_same_way_again_and_again_is_told_every_ten_seconds_and_counted() -> None:
+def test_a_repeated_failure_is_logged_every_ten_seconds_with_its_count() -> None:
     class Fails(Nothing):
         why = "no database"
         failed = 0
@@ -454,7 +454,7 @@ def test_a_partition_that_fails_in_the_same_way_again_and_again_is_told_every_te
         store = Store(MemoryStore(clock=clock), clock=clock)
         with structlog.testing.capture_logs() as logs:
             async with Processor(
-                Fails, source=MemorySource(1), container=store, clock=clock, nudges=NoNudges(), restart_backoff_max=0.5
+                Fails, source=MemorySource(1), container=store, clock=clock, nudges=Nudges(), restart_backoff_max=0.5
             ):
                 await anyio.sleep(100)
                 failed, told = Fails.failed, [log for log in logs if log["event"] == "partition.failed"]
@@ -477,9 +477,7 @@ def test_a_damaged_group_document_ends_no_host_that_runs_and_is_told_of(stop: bo
         clock = VirtualClock("a")
         store, layout = Store(MemoryStore(clock=clock), clock=clock), ProcessorLayout("n")
         source = MemorySource(1)
-        processor = Processor(
-            Counts, name="n", source=source, container=store, host="a", clock=clock, nudges=NoNudges()
-        )
+        processor = Processor(Counts, name="n", source=source, container=store, host="a", clock=clock, nudges=Nudges())
         async with processor:
             await until_it_runs(processor, 1)
             whole = await store.get(layout.group)
@@ -521,7 +519,7 @@ def test_a_damaged_group_document_is_named_where_a_host_begins() -> None:
         await store.put(ProcessorLayout("n").group, b"{}")
         with pytest.raises(CorruptObject, match=r"n/group\.json"):
             await Processor(
-                Nothing, name="n", source=MemorySource(1), container=store, host="a", clock=clock, nudges=NoNudges()
+                Nothing, name="n", source=MemorySource(1), container=store, host="a", clock=clock, nudges=Nudges()
             ).run()
 
     run(main())
@@ -532,7 +530,7 @@ async def logged(source: MemorySource, memory: type[MemoryStore], seconds: float
     clock = VirtualClock("a")
     container = Store(memory(clock=clock), clock=clock)
     with structlog.testing.capture_logs() as logs:
-        async with Processor(Nothing, source=source, container=container, clock=clock, nudges=NoNudges()) as processor:
+        async with Processor(Nothing, source=source, container=container, clock=clock, nudges=Nudges()) as processor:
             await until_it_runs(processor, 1)
             await anyio.sleep(seconds)
     return logs

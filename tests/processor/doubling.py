@@ -1,4 +1,4 @@
-"""A handler that doubles numbers, a source of them, and settings for whole hosts in a hurry: what the tests of `Processor` share."""
+"""A handler that doubles numbers, a source of numbers, and short intervals: shared by the tests of `Processor`."""
 
 from __future__ import annotations
 

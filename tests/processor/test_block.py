@@ -74,7 +74,7 @@ async def test_an_error_in_the_block_still_drains_and_comes_through_as_it_is() -
     assert (await store.list("Double/hosts/")).entries == []
 
 
-def test_a_program_that_exits_within_the_block_has_drained_and_ends_with_its_own_code() -> None:
+def test_a_program_that_exits_within_the_block_drains_first() -> None:
     store = Store(MemoryStore())
 
     async def main() -> None:

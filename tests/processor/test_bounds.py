@@ -27,7 +27,8 @@ async def test_partitions_that_try_again_for_ever_leave_the_read_ahead_to_the_ot
         source.append(str(partition), [b"%d" % n for n in range(100)])
     one_batch = Batch.of("0", [b"%d" % n for n in range(10)], range(10)).nbytes
     settings = QUICK | {
-        "max_batch_records": 10, "max_batch_bytes": 3 * one_batch, "read_ahead_bytes": 3 * one_batch, "retry_backoff": 0.05
+        "max_batch_records": 10, "max_batch_bytes": 3 * one_batch, "read_ahead_bytes": 3 * one_batch,
+        "retry_backoff": 0.05
     }  # fmt: skip
     async with Processor(Stubborn, source=source, container=store, host="a", name="Double", **settings):
         with anyio.fail_after(60):
@@ -54,7 +55,7 @@ async def test_rows_that_wait_for_a_commit_are_bounded_over_all_partitions() -> 
     assert 100 <= most <= 500  # rows of 16 bytes; commits under way count as well
 
 
-async def test_rows_without_bound_that_the_handler_never_commits_are_an_error_not_a_full_memory() -> None:
+async def test_unbounded_rows_that_are_never_committed_are_an_error() -> None:
     class Forgetful(Double):
         pass
 

@@ -15,7 +15,7 @@ from actorproc.stores.memory import MemoryStore
 from tests.processor.doubling import QUICK, Double, fed, rows
 
 
-async def test_a_torn_checkpoint_stops_its_partition_alone_and_once_restored_nothing_is_lost_or_repeated() -> None:
+async def test_a_torn_checkpoint_stops_only_its_partition() -> None:
     store, source = Store(MemoryStore()), fed(partitions=3)
     await Processor(Double, source=source, container=store, **QUICK).run(until_end=True)
     for partition in range(3):

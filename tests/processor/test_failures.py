@@ -14,7 +14,7 @@ import pytest
 import structlog
 
 from actorproc import Batch, CloseReason, PartitionContext, PartitionHandler, PartitionInfo, Processor, errors
-from actorproc.group.nudge import NoNudges
+from actorproc.group.nudge import Nudges
 from actorproc.output.chain import LETTERS_LIMIT
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
@@ -30,9 +30,7 @@ class Panic(BaseException):
 
 @pytest.mark.parametrize("raised", [SystemExit(0), Panic("at once")])
 @pytest.mark.parametrize("where", ["opened", "__init__", "shared", "schema_for"])
-async def test_a_handler_that_ends_the_process_fails_and_does_not_end_a_run_as_if_all_were_well(
-    where: str, raised: BaseException
-) -> None:
+async def test_a_handler_that_raises_system_exit_fails(where: str, raised: BaseException) -> None:
     def leave(*_: Any) -> Any:
         raise raised
 
@@ -75,7 +73,7 @@ def test_how_often_a_partition_may_fail_before_it_waits_the_longest_is_a_setting
         clock = VirtualClock("a")
         store = Store(MemoryStore(clock=clock), clock=clock)
         settings = QUICK | {"restart_intensity": 3, "restart_period": 3600, "restart_backoff_max": 1000}
-        async with Processor(Broken, source=fed(1), container=store, clock=clock, nudges=NoNudges(), **settings):
+        async with Processor(Broken, source=fed(1), container=store, clock=clock, nudges=Nudges(), **settings):
             await anyio.sleep(900)
             assert len(Broken.failed_at) == 3
             assert Broken.failed_at[-1] - Broken.failed_at[0] < 1
@@ -161,7 +159,7 @@ async def test_an_error_text_that_is_no_text_does_not_end_the_host() -> None:
     assert any(r"ValueError: \ud800" in entry.get("error", "") for entry in logs)
 
 
-async def test_a_dead_letter_too_large_for_a_footer_is_kept_whole_and_published_by_the_next_owner_too() -> None:
+async def test_a_dead_letter_too_large_for_a_footer_is_kept_whole() -> None:
     class Refusing(Double):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             for record in batch:

@@ -12,7 +12,7 @@ import anyio.to_thread
 import structlog
 
 from actorproc import Batch, CloseReason, Decision, PartitionContext, PartitionInfo, Processor
-from actorproc.group.nudge import NoNudges
+from actorproc.group.nudge import Nudges
 from actorproc.sources.protocol import Chunk
 from actorproc.storage.backend import Listing
 from actorproc.storage.store import Store
@@ -127,7 +127,7 @@ async def test_a_stop_does_not_wait_for_a_store_that_hangs() -> None:
 async def test_a_host_that_is_cancelled_before_it_listens_leaves_nothing_open() -> None:
     starting = anyio.Event()
 
-    class Slow(NoNudges):
+    class Slow(Nudges):
         async def open(self, on_nudge: Callable[[], None]) -> None:
             starting.set()
             await anyio.sleep_forever()

@@ -40,7 +40,7 @@ async def test_a_stuck_handler_is_cancelled_and_its_partition_started_again() ->
     assert attempts == ["0", "0"]
 
 
-async def test_at_most_once_what_was_done_before_a_handler_got_stuck_is_kept() -> None:
+async def test_at_most_once_batches_before_a_stuck_one_are_kept() -> None:
     calls = 0
 
     class Stuck(Double):
@@ -81,7 +81,7 @@ async def test_at_most_once_what_was_done_before_a_batch_that_outlasts_a_stop_is
     assert await rows(store) == [2 * n for n in range(4)]
 
 
-async def test_a_handler_that_does_not_get_through_opened_is_cancelled_and_its_partition_started_again() -> None:
+async def test_a_handler_stuck_in_opened_is_cancelled_and_restarted() -> None:
     starts: list[str] = []
 
     class Stuck(Double):
@@ -127,7 +127,7 @@ async def test_a_stuck_handler_that_swallows_its_cancellation_is_reported_all_th
     assert stuck in [entry["error"] for entry in logs if entry["event"] == "partition.stuck"]
 
 
-async def test_a_partition_behind_an_earlier_call_that_does_not_end_says_so_and_goes_on_once_it_has() -> None:
+async def test_a_partition_behind_a_call_that_does_not_end_says_so() -> None:
     class Stubborn(Double):
         async def process(self, batch: Batch, ctx: PartitionContext) -> None:
             while not (ended.is_set() or ctx.epoch > 1):
@@ -189,7 +189,7 @@ async def test_a_partition_that_waits_long_for_a_thread_says_so() -> None:
                     await anyio.sleep(0.01)
 
 
-async def test_at_most_once_whatever_keeps_the_commit_after_a_stuck_call_from_being_made_its_partition_starts_again(
+async def test_at_most_once_a_failed_commit_after_a_stuck_call_restarts_the_partition(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls, closed = 0, list[CloseReason]()
@@ -224,9 +224,7 @@ async def test_at_most_once_whatever_keeps_the_commit_after_a_stuck_call_from_be
     ]
 
 
-async def test_a_plain_handler_that_is_given_up_may_still_await_and_is_refused_its_commit_so_its_partition_goes_on() -> (
-    None
-):
+async def test_a_plain_handler_that_is_given_up_is_refused_its_commit() -> None:
     given_up, refused, calls = threading.Event(), list[str](), 0
 
     class Late(Double):
@@ -251,7 +249,7 @@ async def test_a_plain_handler_that_is_given_up_may_still_await_and_is_refused_i
     assert len(refused) == 1
 
 
-async def test_a_plain_handler_that_is_given_up_amid_a_commit_ends_and_its_partition_goes_on() -> None:
+async def test_a_plain_handler_may_be_given_up_amid_a_commit() -> None:
     class Slow(MemoryStore):
         """The first commit takes its time."""
 

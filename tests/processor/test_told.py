@@ -13,7 +13,7 @@ import structlog
 
 from actorproc import Batch, Decision, PartitionContext, PartitionInfo, Processor, errors
 from actorproc.group.heartbeat import read_heartbeats
-from actorproc.group.nudge import NoNudges
+from actorproc.group.nudge import Nudges
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
@@ -80,7 +80,7 @@ async def test_dead_letters_are_logged_at_most_once_a_minute_and_at_the_end() ->
     assert sum(log["new"] for log in told) == told[-1]["since_start"] == 45
 
 
-async def test_statistics_tell_of_a_partition_that_fails_also_while_it_waits_to_start_again() -> None:
+async def test_statistics_show_the_error_of_a_partition_that_waits_to_restart() -> None:
     class Half(Double):
         async def opened(self, ctx: PartitionInfo) -> None:
             if ctx.partition == "0":
@@ -135,7 +135,7 @@ def test_a_method_of_the_users_that_a_start_or_an_end_waits_for_is_told(method: 
                 source=source,
                 container=Store(MemoryStore(clock=clock), clock=clock),
                 clock=clock,
-                nudges=NoNudges(),
+                nudges=Nudges(),
             )
             await processor.run(until_end=True)
         return [(e["waiting_for"], e["seconds"]) for e in logs if e["event"] == "processor.slow"]
@@ -156,7 +156,7 @@ def test_a_run_until_the_end_tells_which_partitions_here_do_not_get_on() -> None
         clock = VirtualClock("a")
         with structlog.testing.capture_logs() as logs:
             store = Store(MemoryStore(clock=clock), clock=clock)
-            await Processor(Stands, source=fed(3), container=store, clock=clock, nudges=NoNudges()).run(until_end=True)
+            await Processor(Stands, source=fed(3), container=store, clock=clock, nudges=Nudges()).run(until_end=True)
         return [e for e in logs if e["event"] == "processor.waiting_for_end"]
 
     told = run(main())
@@ -173,7 +173,7 @@ def test_a_source_that_never_answers_ends_a_run_until_the_end_by_name(method: st
         clock = VirtualClock("a")
         source = type("Hanging", (MemorySource,), {method: hang})(1)
         store = Store(MemoryStore(clock=clock), clock=clock)
-        await Processor(Double, source=source, container=store, clock=clock, nudges=NoNudges()).run(until_end=True)
+        await Processor(Double, source=source, container=store, clock=clock, nudges=Nudges()).run(until_end=True)
 
     with pytest.raises(errors.ActorprocError, match=rf"{method}\(\) of the source has not (answered|ended)"):
         run(main())

@@ -24,7 +24,7 @@ async def test_until_end_processes_what_there_is_and_returns() -> None:
     assert (await store.list("Double/hosts/")).entries == []
 
 
-async def test_until_end_is_there_where_an_earlier_run_began_at_the_end_in_the_sources_own_words() -> None:
+async def test_until_end_returns_if_an_earlier_run_began_at_the_end() -> None:
     class Named(MemorySource):
         async def start(self, partition: str, at: Any) -> str:
             return "$" if at == "latest" else await super().start(partition, at)
@@ -59,7 +59,7 @@ async def test_until_end_is_there_although_the_newest_records_were_deleted_meanw
     assert await rows(store) == [2 * n for n in range(7)]
 
 
-async def test_until_end_from_the_latest_record_on_is_there_although_the_source_has_grown_meanwhile() -> None:
+async def test_until_end_from_the_latest_record_returns_though_the_source_grows() -> None:
     class Grows(MemorySource):
         async def start(self, partition: str, at: Start) -> str:
             if at == "latest":

@@ -1,4 +1,4 @@
-"""The other hosts, as far as courtesy goes: nudge those who have something to do, remove what the dead left behind."""
+"""Nudges the other hosts of the group, and removes the heartbeats of hosts that are out."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from actorproc.group.nudge import Nudges
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 
-COURTESY = 1.0
-"""Seconds that this may take: worth doing, not worth waiting for. Whatever fails is made good by timers."""
+TIME_LIMIT = 1.0
+"""Seconds that a call may take. Nothing depends on its success: timers do the same later."""
 
 
-class Peers:
-    """Addresses come from the heartbeats: read once for each incarnation, when it is nudged for the first time."""
+class OtherHosts:
+    """Nudges hosts by incarnation. Reads the address of each from its heartbeat once, before its first nudge."""
 
     def __init__(self, store: Store, layout: ProcessorLayout, nudges: Nudges, log: Any) -> None:
         self._store = store
@@ -27,32 +27,30 @@ class Peers:
         self._log = log
         self._addresses: dict[Incarnation, str | None] = {}
 
-    async def tell(self, concerned: Iterable[Incarnation], out: Iterable[Incarnation] = ()) -> None:
-        """Nudge those whom a change concerns, and those who are out by it; remove the heartbeats of the latter."""
-        with anyio.move_on_after(COURTESY):
+    async def nudge(self, changed: Iterable[Incarnation], out: Iterable[Incarnation]) -> None:
+        """Nudge the hosts whose leases have changed and those that are out; remove the heartbeats of the latter."""
+        with anyio.move_on_after(TIME_LIMIT):
             async with anyio.create_task_group() as tasks:
-                for who in concerned:
+                for who in changed:
                     tasks.start_soon(self._nudge, who)
                 for who in out:
                     tasks.start_soon(self._see_off, who)
 
-    async def remove(self, gone: Iterable[Incarnation]) -> None:
-        """Remove their heartbeats."""
-        with anyio.move_on_after(COURTESY):
-            for who in gone:
+    async def remove_heartbeats(self, out: Iterable[Incarnation]) -> None:
+        with anyio.move_on_after(TIME_LIMIT):
+            for who in out:
                 await self._remove(who)
 
-    def keep(self, present: Collection[Incarnation]) -> None:
-        """Forget all others."""
+    def forget_all_but(self, present: Collection[Incarnation]) -> None:
         self._addresses = {who: address for who, address in self._addresses.items() if who in present}
 
     async def _see_off(self, who: Incarnation) -> None:
-        await self._nudge(who)  # it may only have been paused, or be an older one of its name: it stops the sooner
+        await self._nudge(who)  # if it was only paused, or replaced by one of its name, it stops sooner
         await self._remove(who)
 
     async def _nudge(self, who: Incarnation) -> None:
         if self._nudges.address is None:
-            return  # who cannot be nudged cannot nudge either: spare the GET
+            return  # this host cannot send either: spare the GET
         if who not in self._addresses:
             key = self._layout.host(*who)
             try:
