@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import count
 from threading import Lock
@@ -15,18 +14,11 @@ from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.storage.backend import Backend, Entry, Listing, NotModified, Stored
 
 
-@dataclass(frozen=True, slots=True)
-class _Object:
-    body: bytes
-    tag: str
-    modified: float
-
-
 class _Space:
     """Objects that share a name, their keys in order. The lock: event loops of several threads may share it."""
 
     def __init__(self) -> None:
-        self.objects: dict[str, _Object] = {}
+        self.objects: dict[str, tuple[Stored, float]] = {}  # with the time of the last write
         self.keys: list[str] = []
         self.tags = count(1)
         self.lock = Lock()
@@ -50,13 +42,10 @@ class MemoryStore(Backend):
 
     async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
         await checkpoint()
-        stored = self._space.objects.get(key)
-        if stored is None:
-            return None
-        if stored.tag == unless:
+        stored, _ = self._space.objects.get(key, (None, 0.0))
+        if stored is not None and stored.tag == unless:
             raise NotModified
-        body = stored.body if tail is None else stored.body[-tail:]
-        return Stored(body, stored.tag, len(stored.body))
+        return stored if stored is None or tail is None else Stored(stored.body[-tail:], stored.tag, stored.size)
 
     async def put(self, key: str, body: bytes) -> str:
         await checkpoint()
@@ -73,7 +62,7 @@ class MemoryStore(Backend):
     async def put_if_match(self, key: str, body: bytes, tag: str) -> str:
         await checkpoint()
         with self._space.lock:
-            stored = self._space.objects.get(key)
+            stored, _ = self._space.objects.get(key, (None, 0.0))
             if stored is None or stored.tag != tag:
                 raise ConditionFailed(f"{self.url}: {key!r} is {stored and stored.tag}, not {tag}")
             return self._write(key, body)
@@ -88,8 +77,8 @@ class MemoryStore(Backend):
                 key = keys[index]
                 if not key.startswith(prefix) or len(entries) == limit:
                     break
-                stored = objects[key]
-                entries.append(Entry(key, stored.tag, len(stored.body), stored.modified))
+                stored, modified = objects[key]
+                entries.append(Entry(key, stored.tag, stored.size, modified))
         return Listing(entries, self._clock.wall())
 
     async def delete(self, key: str) -> None:
@@ -102,5 +91,5 @@ class MemoryStore(Backend):
         if key not in self._space.objects:
             insort(self._space.keys, key)
         tag = blake2b(body, digest_size=16).hexdigest() if self._content_tags else str(next(self._space.tags))
-        self._space.objects[key] = _Object(bytes(body), tag, self._clock.wall())
+        self._space.objects[key] = Stored(bytes(body), tag, len(body)), self._clock.wall()
         return tag
