@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import orjson
 
@@ -31,50 +30,44 @@ def stream_identity(kind: str, identity: str | None, of: str) -> str:
     return f"{kind}: {identity or of}"
 
 
-@dataclass(frozen=True)
-class Offset:
-    """An offset.
+def make_offset(of: str, identity: str, numbers: Mapping[str, int]) -> dict[str, Any]:
+    """An offset in the checkpoint of a query.
 
-    Attributes:
-        of: title of the dataset.
+    Args:
+        of: title of the dataset that it reads.
         identity: distinguishes it from another dataset at the same location.
-        next: number to read next, by partition.
+        numbers: number to read next, by partition.
     """
+    # Sorted: Spark compares offsets by their JSON.
+    return {"version": _OFFSET_VERSION, "of": of, "identity": identity, "next": dict(sorted(numbers.items()))}
 
-    of: str
-    identity: str
-    next: Mapping[str, int]
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"version": _OFFSET_VERSION, "of": self.of, "identity": self.identity, "next": dict(self.next)}
+def offset_numbers(offset: Mapping[str, Any], of: str, identity: str) -> dict[str, int]:
+    """The number to read next, by partition, in an offset of a query that reads dataset `of` with this `identity`.
 
-    @classmethod
-    def checked(cls, found: Mapping[str, Any], of: str, identity: str) -> Self:
-        """Parse the offset in the checkpoint of a query that reads dataset `of` with this `identity`.
-
-        Raises:
-            UsageError: the checkpoint belongs to another dataset, or to another version of actorproc.
-        """
-        try:
-            version, known = found["version"], cls(found["of"], found["identity"], dict(found["next"]))
-        except (KeyError, TypeError, ValueError):
-            raise UsageError(
-                f"the checkpoint holds {str(found)[:200]!r}, which is not an offset of actorproc: "
-                "it belongs to another query. Give this one a checkpointLocation of its own"
-            ) from None
-        if version != _OFFSET_VERSION:
-            raise UsageError(
-                f"the checkpoint holds an offset of version {version!r}, and this actorproc knows {_OFFSET_VERSION}: "
-                "update it"
-            )
-        if known.identity != identity:
-            again = f"{of} as it was before it was deleted and created again" if known.of == of else known.of
-            raise UsageError(
-                f"the checkpoint belongs to a query on {again}, and this query reads {of}: their numbers have nothing "
-                "to do with each other. Give this query a checkpointLocation of its own, or the container and name it "
-                "began with"
-            )
-        return known
+    Raises:
+        UsageError: the checkpoint belongs to another dataset, or to another version of actorproc.
+    """
+    try:
+        version, was, known, numbers = offset["version"], offset["of"], offset["identity"], dict(offset["next"])
+    except (KeyError, TypeError, ValueError):
+        raise UsageError(
+            f"the checkpoint holds {str(offset)[:200]!r}, which is not an offset of actorproc: "
+            "it belongs to another query. Give this one a checkpointLocation of its own"
+        ) from None
+    if version != _OFFSET_VERSION:
+        raise UsageError(
+            f"the checkpoint holds an offset of version {version!r}, and this actorproc knows {_OFFSET_VERSION}: "
+            "update it"
+        )
+    if known != identity:
+        again = f"{of} as it was before it was deleted and created again" if was == of else was
+        raise UsageError(
+            f"the checkpoint belongs to a query on {again}, and this query reads {of}: their numbers have nothing "
+            "to do with each other. Give this query a checkpointLocation of its own, or the container and name it "
+            "began with"
+        )
+    return numbers
 
 
 async def committed_numbers(store: Store, of: str, identity: str) -> Mapping[str, int]:
@@ -93,12 +86,11 @@ async def committed_numbers(store: Store, of: str, identity: str) -> Mapping[str
     if not batches:
         return {}
     sources = await _sources(store, max(batches))
-    ours = [Offset.checked(found, of, identity) for found in sources if found.get("identity") == identity]
+    ours = [offset_numbers(found, of, identity) for found in sources if found.get("identity") == identity]
     if not ours:
         raise UsageError(f"the Spark checkpoint {store.url} belongs to a query that does not read {of}")
-    partitions = set[str]().union(*(offset.next for offset in ours))
     # A partition that one of them lacks was not read by it.
-    return {p: min(offset.next[p] for offset in ours) for p in partitions if all(p in offset.next for offset in ours)}
+    return {p: min(numbers[p] for numbers in ours) for p in ours[0] if all(p in numbers for numbers in ours)}
 
 
 async def has_begun(store: Store) -> bool:

@@ -10,7 +10,7 @@ from actorproc.cli.common import pairs
 from actorproc.cli.loading import load_function
 from actorproc.config.settings import Settings
 from actorproc.config.units import duration
-from actorproc.errors import HandlerDefinitionError, SettingsError, UsageError
+from actorproc.errors import HandlerDefinitionError, UsageError
 from actorproc.runtime.requirements import check_java
 from actorproc.spark.errors import needs_active_session
 from actorproc.spark.hadoop import check_outside, spark_url, store_url
@@ -103,10 +103,7 @@ class SparkArguments:
         """Keywords of `DataStreamWriter.trigger`."""
         if self.trigger == "available-now":
             return {"availableNow": True}
-        try:
-            return {"processingTime": f"{round(duration('--trigger', self.trigger) * 1000)} milliseconds"}
-        except SettingsError as error:
-            raise SettingsError(f"{error}; or available-now") from None
+        return {"processingTime": f"{round(duration('--trigger', self.trigger) * 1000)} milliseconds"}
 
     @property
     def _to_log(self) -> bool:

@@ -25,12 +25,10 @@ from actorproc.runtime.signals import Signals
 from actorproc.spark.checkpoint import Checkpoint
 from actorproc.spark.dataframes import stream_output
 from actorproc.spark.hadoop import spark_url
-from actorproc.spark.options import checked_names
 from actorproc.spark.output import Output
 from actorproc.spark.progress import Lag, read_lag
 from actorproc.spark.query import Query
 from actorproc.spark.query_runner import QueryRunner, RunLimits
-from actorproc.spark.schema import check_column_names
 from actorproc.spark.session import Session
 from actorproc.storage.store import Store
 
@@ -60,18 +58,11 @@ def run(arguments: SparkArguments, config: Path | None, given: Sequence[str] | N
                 _,
                 settings,
             ):
-                await _check_columns(arguments, store)
                 typed = set(pairs("--set", given))
                 session, query = await _prepare(arguments, store, settings, typed)
                 await QueryRun(arguments, session, query, store, settings).run(signals)
 
     run_async(work)
-
-
-async def _check_columns(arguments: SparkArguments, store: Store) -> None:
-    if arguments.columns is not None:
-        columns = checked_names("--columns", arguments.columns)
-        check_column_names(arguments.name, columns, (await Output(arguments.name).schema(store)).names)
 
 
 async def _prepare(
@@ -118,7 +109,15 @@ class QueryRun:
     async def run(self, signals: Signals) -> None:
         """Run to the end. The session is closed in any case."""
         began = SYSTEM.monotonic()
-        runner = self._runner()
+        limits = RunLimits(
+            self._arguments.max_failures,
+            self._arguments.seconds("stop_within"),
+            Backoff(self._settings.restart_backoff, self._settings.restart_backoff_max),
+        )
+        runner = QueryRunner(
+            self._start, spec=self._query.spec, reads=self._reads, limits=limits, on_progress=self._totals.add,
+            clock=SYSTEM,
+        )  # fmt: skip
         try:
             await self._run(runner, signals)
         finally:
@@ -126,21 +125,6 @@ class QueryRun:
                 conclude(summary(self._query.spec, self._totals, runner.restarts, SYSTEM.monotonic() - began))
             with anyio.CancelScope(shield=True):
                 await SYSTEM.run_in_thread(self._session.close)
-
-    def _runner(self) -> QueryRunner:
-        limits = RunLimits(
-            self._arguments.max_failures,
-            self._arguments.seconds("stop_within"),
-            Backoff(self._settings.restart_backoff, self._settings.restart_backoff_max),
-        )
-        return QueryRunner(
-            self._start,
-            spec=self._query.spec,
-            reads=self._reads,
-            limits=limits,
-            on_progress=self._totals.add,
-            clock=SYSTEM,
-        )
 
     async def _run(self, runner: QueryRunner, signals: Signals) -> None:
         if not (self._arguments.remote and self._query.checkpoint.startswith("file:")):  # a folder of the server

@@ -89,51 +89,33 @@ class Display:
                 first = not last.batches and totals.batches  # the first micro-batch is shown at once
                 if first or SYSTEM.monotonic() >= due:
                     lag, due = await self._lag(), SYSTEM.monotonic() + every
+                    figures = self._figures(last, lag)
                     if table is not None:
-                        table.update(self._table(last, lag), refresh=True)
+                        table.update(self._table(figures), refresh=True)
                     elif totals.batches > last.batches or (lag is not None and lag.rows):
-                        self._line(last, lag)
+                        number = totals.batch.batch if totals.batch else None
+                        log.info("spark.progress", query=self._query, batch=number, **figures)
                     last = Totals(totals.batches, totals.rows, totals.seconds)
                 await SYSTEM.sleep(_TICK)
 
-    def _line(self, last: Totals, lag: Lag | None) -> None:
+    def _figures(self, last: Totals, lag: Lag | None) -> dict[str, float | None]:
+        """By their names in the log; None: unknown."""
         totals = self._totals
-        log.info(
-            "spark.progress",
-            query=self._query,
-            batch=totals.batch.batch if totals.batch else None,
-            batches=totals.batches,
-            rows=totals.rows,
-            late_rows_dropped=totals.late,
-            rows_per_second=_rate(totals, last),
-            batch_seconds=round(totals.batch.seconds, 3) if totals.batch else None,
-            lag_rows=lag.rows if lag else None,
-            lag_seconds=round(lag.seconds, 1) if lag else None,
-        )
+        return {
+            "batches": totals.batches,
+            "rows": totals.rows,
+            "late_rows_dropped": totals.late,
+            "rows_per_second": _rate(totals, last),
+            "batch_seconds": round(totals.batch.seconds, 3) if totals.batch else None,
+            "lag_rows": lag.rows if lag else None,
+            "lag_seconds": round(lag.seconds, 1) if lag else None,
+        }
 
-    def _table(self, last: Totals, lag: Lag | None) -> Table:
-        totals = self._totals
-        late = [f"{totals.late:,}"] if totals.late else []
-        heads = (
-            "batches",
-            "rows",
-            *("late, dropped" for _ in late),
-            "rows per second",
-            "last batch",
-            "lag, rows",
-            "lag, seconds",
-        )
-        table = Table("query", *(Column(head, justify="right") for head in heads), box=SIMPLE_HEAD)
-        rate = _rate(totals, last)
+    def _table(self, figures: Mapping[str, float | None]) -> Table:
+        heads = (Column(name.replace("_", " "), justify="right") for name in figures)
+        table = Table("query", *heads, box=SIMPLE_HEAD)
         table.add_row(
-            Text(self._query, style="bold"),
-            f"{totals.batches:,}",
-            f"{totals.rows:,}",
-            *late,
-            "-" if rate is None else f"{rate:,.0f}",
-            f"{totals.batch.seconds:.1f} s" if totals.batch else "-",
-            f"{lag.rows:,}" if lag else "-",
-            f"{lag.seconds:,.0f}" if lag else "-",
+            Text(self._query, style="bold"), *("-" if found is None else f"{found:,}" for found in figures.values())
         )
         return table
 

@@ -13,23 +13,20 @@ from functools import partial
 import orjson
 import pyarrow as pa
 from msgspec.structs import asdict
-from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from actorproc.config.settings import Settings
 from actorproc.config.units import count_of_bytes, duration
-from actorproc.errors import CorruptObject, QueryFailed, SourceError, UsageError
+from actorproc.errors import CorruptObject, SourceError, UsageError
 from actorproc.output.compaction import CompactionPlan, FileGroup, merge, plan, sweep, switch
 from actorproc.output.row_reader import partitions_with_state
-from actorproc.output.schema import read_schema
 from actorproc.retention.boundary import RETENTION, CompactedRange
 from actorproc.rows.schema import output_schema
 from actorproc.runtime.tasks import gather
 from actorproc.spark.blocking_store import BlockingStore, open_blocking
-from actorproc.spark.errors import error_text, java_exited, translate_error
+from actorproc.spark.errors import translated
+from actorproc.spark.output import check_processor, declared_schema
 from actorproc.spark.session import is_connect, parallelism
-from actorproc.storage.locations import missing_processor
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 
@@ -117,72 +114,58 @@ def compact(
         began(found)
         if not dry_run:
             if found.groups:
-                rewrite = _RewriteTask(blocking.store.url, settings, layout, schema)
+                rewrite = partial(_rewrite, blocking.store.url, settings, layout, schema)
                 session = spark if isinstance(spark, SparkSession) else spark()
-                _Driver(session, blocking, rewrite, found, done).run_all()
+                _Driver(session, blocking, layout, rewrite, found, done).run_all()
             swept = blocking.call(
                 gather, [p.partition for p in plans], partial(sweep, blocking.store, layout, keep=kept)
             )
             found.swept = sum(len(deleted) for deleted in swept.values())
+    if len(found.failed) == 1:
+        raise found.failed[0]
     if found.failed:
-        raise _combined(found.failed)
+        named = "; ".join(map(str, found.failed[:_NAMED_FILES]))
+        raise SourceError(f"{len(found.failed)} files keep others from being compacted, for example {named}")
     return found
 
 
-def _combined(failed: Sequence[CorruptObject | SourceError]) -> CorruptObject | SourceError:
-    """One error for all."""
-    if len(failed) == 1:
-        return failed[0]
-    named = [str(error) for error in failed[:_NAMED_FILES]]
-    more = f"; and {len(failed) - _NAMED_FILES} more" if len(failed) > _NAMED_FILES else ""
-    return SourceError(f"{len(failed)} files keep others from being compacted: {'; '.join(named)}{more}")
-
-
-@dataclass(frozen=True)
-class _RewriteTask:
-    """Rewrites groups of files in a task. Pickled to the tasks."""
-
-    url: str
-    settings: Settings
-    layout: ProcessorLayout
-    schema: pa.Schema
-
-    def __call__(self, groups: Sequence[FileGroup], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Rewrite the groups whose indices arrive. A bad file is reported, not raised: a retry cannot help."""
-        with open_blocking(self.url, self.settings, retry=True) as blocking:
-            for index in (value.as_py() for batch in batches for value in batch.column(0)):
-                try:
-                    made = blocking.call(merge, blocking.store, self.layout, groups[index], self.schema)
-                    report = orjson.dumps({"made": made and asdict(made)})
-                except CorruptObject as error:
-                    report = orjson.dumps({"corrupt": error.args})
-                except pa.ArrowException as error:
-                    first = self.layout.output_file(groups[index].partition, groups[index].first)
-                    why = f"cannot be merged with the files after it: {error}"
-                    report = orjson.dumps({"corrupt": (first, why, self.url)})
-                yield pa.record_batch([[index], [report]], schema=_REPORT)
+def _rewrite(
+    url: str,
+    settings: Settings,
+    layout: ProcessorLayout,
+    schema: pa.Schema,
+    groups: Sequence[FileGroup],
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """In a task: rewrite the groups whose indices arrive. A bad file is reported, not raised: a retry cannot help."""
+    with open_blocking(url, settings, retry=True) as blocking:
+        for index in (value.as_py() for batch in batches for value in batch.column(0)):
+            try:
+                made = blocking.call(merge, blocking.store, layout, groups[index], schema)
+                report: dict[str, object] = {"made": made and asdict(made)}
+            except CorruptObject as error:
+                report = {"corrupt": error.args}
+            except pa.ArrowException as error:
+                first = layout.output_file(groups[index].partition, groups[index].first)
+                report = {"corrupt": (first, f"cannot be merged with the files after it: {error}", url)}
+            yield pa.record_batch([[index], [orjson.dumps(report)]], schema=_REPORT)
 
 
 _REPORT = pa.schema([("group", pa.int64()), ("report", pa.binary())])
 
 
+@dataclass
 class _Driver:
-    """Runs the tasks, and switches readers to their files."""
+    """Runs `rewrite` in tasks, and switches readers to the new files."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        blocking: BlockingStore,
-        rewrite: _RewriteTask,
-        found: Compaction,
-        done: Callable[[FileGroup], None],
-    ) -> None:
-        self._spark = spark
-        self._blocking = blocking
-        self._rewrite = rewrite
-        self._found = found
-        self._done = done
-        self._stopped: set[str] = set()  # partitions with a bad original
+    spark: SparkSession
+    blocking: BlockingStore
+    layout: ProcessorLayout
+    rewrite: Callable[..., Iterator[pa.RecordBatch]]
+    found: Compaction
+    done: Callable[[FileGroup], None]
+    stopped: set[str] = field(default_factory=set)
+    """Partitions with a bad original."""
 
     def run_all(self) -> None:
         """Rewrite all groups except those with bad files.
@@ -190,68 +173,58 @@ class _Driver:
         Raises:
             ActorprocError: a task failed on every try.
         """
-        groups = self._found.groups
-        try:
-            at_once = parallelism(self._spark) * _GROUPS_PER_CORE
+        groups = self.found.groups
+        with translated("rewriting files", "rewrites files", "Rewritten files stay; run it again"):
+            at_once = parallelism(self.spark) * _GROUPS_PER_CORE
             for start in range(0, len(groups), at_once):
                 self._run(groups[start : start + at_once])
-        except (Py4JNetworkError, ConnectionError) as error:
-            then = "Rewritten files stay; run it again"
-            raise QueryFailed(java_exited(error, "rewrites files", then)) from error
-        except (Py4JJavaError, PySparkException) as error:
-            raise translate_error(error, "rewriting files") from error
-        except Py4JError as error:
-            raise QueryFailed(f"rewriting files: {error_text(error)}") from error
 
     def _run(self, groups: Sequence[FileGroup]) -> None:
         """Rewrite some groups in one Spark job, and switch readers to the new files."""
-        groups = [group for group in groups if group.partition not in self._stopped | self._found.given_up]
+        groups = [group for group in groups if group.partition not in self.stopped | self.found.given_up]
         if not groups:
             return
-        frame = self._spark.range(0, len(groups), 1, len(groups)).mapInArrow(
-            partial(self._rewrite, groups), "group long, report binary"
+        frame = self.spark.range(0, len(groups), 1, len(groups)).mapInArrow(
+            partial(self.rewrite, groups), "group long, report binary"
         )
         reports = {row["group"]: orjson.loads(bytes(row["report"])) for row in frame.collect()}
-        for planned in self._found.plans:
+        for planned in self.found.plans:
             made = []
             for index, group in enumerate(groups):
                 if group.partition != planned.partition:
                     continue
                 report = reports[index]
                 if "corrupt" in report:
-                    self._found.failed.append(CorruptObject(*report["corrupt"]))
+                    self.found.failed.append(CorruptObject(*report["corrupt"]))
                     if not group.originals:
                         continue  # compacted before: readers stay where they are, and later groups can go on
-                    self._stopped.add(planned.partition)  # originals are compacted in order
+                    self.stopped.add(planned.partition)  # originals are compacted in order
                     break
                 if not report["made"]:
-                    self._found.given_up.add(planned.partition)
+                    self.found.given_up.add(planned.partition)
                     break
                 made.append((group, CompactedRange(**report["made"])))
             if made:
                 self._switch(planned, made)
 
     def _switch(self, planned: CompactionPlan, made: Sequence[tuple[FileGroup, CompactedRange]]) -> None:
-        ranges = self._blocking.call(switch, self._blocking.store, self._rewrite.layout, planned, made)
+        ranges = self.blocking.call(switch, self.blocking.store, self.layout, planned, made)
         switched = {result.put_id for result in ranges}
         for group, result in made:
             if result.put_id not in switched:
-                self._found.given_up.add(planned.partition)
+                self.found.given_up.add(planned.partition)
                 continue
-            self._found.files_after += 1
-            self._found.bytes_after += result.size
-            self._found.rows += result.rows
-            self._done(group)
+            self.found.files_after += 1
+            self.found.bytes_after += result.size
+            self.found.rows += result.rows
+            self.done(group)
 
 
 async def _plan(
     store: Store, layout: ProcessorLayout, target_size: int, older_than: float
 ) -> tuple[pa.Schema, list[CompactionPlan]]:
-    if (problem := await missing_processor(store, layout.processor)) is not None:
-        raise UsageError(problem)
+    await check_processor(store, layout)
     partitions = await partitions_with_state(store, layout)
     plans = await plan(store, layout, partitions, target_size=target_size, older_than=older_than)
-    declared = await read_schema(store, layout)  # after the listing: it has all columns of the listed files
-    if declared is None:
-        raise CorruptObject(layout.schema, "is missing; every processor writes it when it starts", store.url)
-    return output_schema(declared), plans
+    # After the listing: it has all columns of the listed files.
+    return output_schema(await declared_schema(store, layout)), plans

@@ -115,9 +115,6 @@ def stream_output(
         UsageError, StoreError: as `read_output`.
     """
     selection = _selection(container, name, columns, partitions, start_sequence)
-    for argument, limit in (("max_rows", max_rows), ("max_files", max_files)):
-        if limit is not None and (type(limit) is not int or limit < 1):  # True is an int, too
-            raise UsageError(f"{argument} = {limit!r}: a whole number, 1 or more")
     limits = {"maxRowsPerTrigger": max_rows, "maxFilesPerTrigger": max_files}
     stream = spark.readStream.options(**{option: str(limit) for option, limit in limits.items() if limit is not None})
     if is_connect(spark):
@@ -239,7 +236,8 @@ class _Selection:
 
     def _configure(self, spark: SparkSession, reader: Any, settings: Mapping[str, str]) -> Any:
         """The reader with the options of the data source."""
-        _register(spark)
+        if not any(module.name == "pyspark_actorproc" for module in pkgutil.iter_modules()):
+            spark.dataSource.register(ActorprocSource)  # an editable installation: Spark does not find it by itself
         options = {**settings, "name": self.name}
         if self.partitions is not None:
             options["partitions"] = json.dumps(self.partitions)
@@ -278,12 +276,6 @@ def _file_schema(schema: pa.Schema) -> str:
     """The schema that Spark's own reader finds in the files and in the names of their folders."""
     stored = [field for field in schema if field.name != PARTITION.name]
     return schema_to_ddl(pa.schema([*stored, pa.field(PARTITION_COLUMN, pa.string())]), exact=True)
-
-
-def _register(spark: SparkSession) -> None:
-    """Register the data source in an editable installation. In others Spark finds `pyspark_actorproc` by itself."""
-    if not any(module.name == "pyspark_actorproc" for module in pkgutil.iter_modules()):
-        spark.dataSource.register(ActorprocSource)
 
 
 def _unreachable(url: str) -> UsageError:

@@ -11,6 +11,8 @@ import pyarrow as pa
 
 from actorproc.admin.spark_checkpoint import dataset_title
 from actorproc.errors import RecordsLost, SourceError
+from actorproc.retention.boundary import NOTHING_TRIMMED, Boundary
+from actorproc.runtime.tasks import gather
 from actorproc.storage.listing import DataFile, numbered_files
 from actorproc.storage.store import Store
 
@@ -55,15 +57,14 @@ class Dataset(ABC):
     async def partitions(self, store: Store) -> Sequence[str]:
         """Names of the partitions that exist now; more may be added."""
 
-    @abstractmethod
     async def lowest(self, store: Store, partitions: Sequence[str]) -> Mapping[str, int]:
         """The first readable number of each partition; 0 for a partition that is left out."""
+        return {}
 
     @abstractmethod
     def key(self, partition: str, number: int) -> str:
         """Key of a file that was not listed."""
 
-    @abstractmethod
     async def files(
         self, store: Store, starts: Mapping[str, int], limit: int | None = None
     ) -> Mapping[str, Sequence[DataFile]]:
@@ -72,11 +73,23 @@ class Dataset(ABC):
         A file that is created meanwhile may be missing although a later one is listed.
         """
 
+        async def of(partition: str) -> list[DataFile]:
+            folder, slash, name = self.key(partition, 0).rpartition("/")
+            suffix = "." + name.partition(".")[2]
+            listed = await numbered_files(store, folder + slash, starts[partition], limit, suffix)
+            return [DataFile(number, number + 1, found.key, found.size, found.modified) for number, found in listed]
+
+        return await gather(list(starts), of)
+
     async def fetch(self, store: Store, partition: str, number: int) -> tuple[str, bytes] | None:
         """Key and body of the file that now holds number `number`; None if there is none."""
         key = self.key(partition, number)
         stored = await store.get(key)
         return None if stored is None else (key, stored.body)
+
+    async def boundaries(self, store: Store) -> Mapping[str, Boundary]:
+        """The boundary of each partition that was trimmed or compacted."""
+        return {}
 
     async def check_not_trimmed(
         self, store: Store, first: Mapping[str, Sequence[DataFile]], starts: Mapping[str, int]
@@ -86,6 +99,15 @@ class Dataset(ABC):
         Raises:
             RecordsLost: names the partition and the numbers.
         """
+        boundaries = await self.boundaries(store)
+        for partition, files in first.items():
+            start, lowest = starts.get(partition, 0), boundaries.get(partition, NOTHING_TRIMMED).lowest
+            if start < lowest:
+                raise self.lost_error(store, partition, start, lowest, f"{self.kind} below {lowest} was trimmed")
+            gap = self.dense and files and files[0].number > start
+            if gap and await self.fetch(store, partition, start) is None:
+                why = "the files before it were deleted by hand"
+                raise self.lost_error(store, partition, start, files[0].number, why)
 
     async def next_number(self, store: Store, partition: str, file: DataFile) -> int:
         """The number of the file after this one: the lowest that it can have."""
@@ -131,14 +153,6 @@ class Dataset(ABC):
             f"{why}. The numbers in between are lost to this reader. Use a new checkpointLocation, which begins with "
             "the first that exists; or restore the files"
         )
-
-
-async def list_files(store: Store, folder: str, first: int, limit: int | None, suffix: str) -> list[DataFile]:
-    """The numbered files of a folder from number `first` on."""
-    return [
-        DataFile(number, number + 1, entry.key, entry.size, entry.modified)
-        for number, entry in await numbered_files(store, folder, first, limit, suffix)
-    ]
 
 
 def repeat_string(text: str, rows: int) -> pa.Array:

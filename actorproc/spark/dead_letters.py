@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -13,10 +13,8 @@ from actorproc.output.dead_letters import corrupt_letters, decoded
 from actorproc.output.row_reader import partitions_with_state
 from actorproc.output.source_identity import dataset_identity
 from actorproc.records import RECORD_SCHEMA
-from actorproc.runtime.tasks import gather
-from actorproc.spark.dataset import Dataset, FileRows, list_files
+from actorproc.spark.dataset import Dataset, FileRows
 from actorproc.spark.output import check_processor
-from actorproc.storage.listing import DataFile
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 
@@ -67,20 +65,8 @@ class DeadLetters(Dataset):
     async def partitions(self, store: Store) -> Sequence[str]:
         return await partitions_with_state(store, self._layout)
 
-    async def lowest(self, store: Store, partitions: Sequence[str]) -> Mapping[str, int]:
-        return {}
-
     def key(self, partition: str, number: int) -> str:
         return self._layout.dead_letter_file(partition, number)
-
-    async def files(
-        self, store: Store, starts: Mapping[str, int], limit: int | None = None
-    ) -> Mapping[str, Sequence[DataFile]]:
-        async def of(partition: str) -> list[DataFile]:
-            folder = self._layout.dead_letter_dir(partition)
-            return await list_files(store, folder, starts[partition], limit, ".jsonl")
-
-        return await gather(list(starts), of)
 
     def decode(
         self, partition: str, number: int, stop: int, key: str, body: bytes, columns: Sequence[str]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import (
     AnalysisException,
     IllegalArgumentException,
@@ -45,21 +47,17 @@ def translate_error(error: BaseException, context: str) -> ActorprocError:
     """
     if isinstance(error, ActorprocError):
         return error
-    if not isinstance(error, (PySparkException, Py4JJavaError)):
+    if not isinstance(error, (PySparkException, Py4JError)):
         return HandlerDefinitionError(f"{context}: {describe_error(error)}")
     text = error_text(error)
     if found := _OUR_ERROR.findall(text):
         name, message = found[-1]
-        return _our_error(name, message, context)
+        kind, message = getattr(errors, name, ActorprocError), message.strip()
+        for ours in (UsageError, RecordsLost):
+            if issubclass(kind, ours):
+                return ours(message)
+        return QueryFailed(f"{context}: {message}")
     return (HandlerDefinitionError if _is_refused(error, text) else QueryFailed)(f"{context}: {shorten(text)}")
-
-
-def _our_error(name: str, message: str, context: str) -> ActorprocError:
-    kind = getattr(errors, name, ActorprocError)
-    for ours in (UsageError, RecordsLost):
-        if issubclass(kind, ours):
-            return ours(message.strip())
-    return QueryFailed(f"{context}: {message.strip()}")
 
 
 def _is_refused(error: BaseException, text: str) -> bool:
@@ -70,11 +68,26 @@ def _is_refused(error: BaseException, text: str) -> bool:
     return known or _REFUSED.search(text.partition("\n\tat ")[0]) is not None
 
 
-def java_exited(error: BaseException, doing: str, then: str) -> str:
-    """The message for a Java process that exited while it was `doing` something; `then`: the user's next step."""
-    cause = error or type(error).__name__
-    why = f"has exited ({cause}): killed, or out of memory (--conf spark.driver.memory=4g gives it more)"
-    return f"Spark's Java process, which {doing}, {why}. {then}"
+class JavaExited(QueryFailed):
+    """Spark's Java process has exited: nothing can be started in this process any more."""
+
+
+@contextmanager
+def translated(context: str, doing: str, then: str) -> Iterator[None]:
+    """Raise Spark's errors as ours; see `translate_error`.
+
+    Args:
+        doing: what Spark's Java process does, and `then`: the user's next step; for the message of `JavaExited`.
+    """
+    try:
+        yield
+    except (Py4JNetworkError, OSError) as error:
+        raise JavaExited(
+            f"Spark's Java process, which {doing}, has exited ({error or type(error).__name__}): killed, or out of "
+            f"memory (--conf spark.driver.memory=4g gives it more). {then}"
+        ) from error
+    except (Py4JError, PySparkException) as error:
+        raise translate_error(error, context) from error
 
 
 def error_text(error: BaseException) -> str:

@@ -47,13 +47,10 @@ def native_url(spark: SparkSession, url: str) -> str | None:
         return None
     if url.startswith("file://"):
         return url
-    if url.startswith("s3://") and _has_s3a(spark):
+    jvm: Any = spark._jvm
+    if url.startswith("s3://") and jvm.org.apache.spark.util.Utils.classIsLoadable(_S3A):
         return url.replace("s3://", "s3a://", 1)
     return None
-
-
-def _has_s3a(spark: Any) -> bool:
-    return bool(spark._jvm.org.apache.spark.util.Utils.classIsLoadable(_S3A))
 
 
 def check_outside(option: str, url: str, container: str, name: str, settings: Settings) -> None:
@@ -89,14 +86,8 @@ def s3a_options(url: str, settings: Settings) -> dict[str, str]:
 
 
 def s3a_packages() -> list[str]:
-    """Maven coordinates of the `s3a` JARs for the Hadoop that this PySpark brings.
-
-    Raises:
-        UsageError: this PySpark has no Hadoop.
-    """
-    jar = next(_HOME.glob("jars/hadoop-client-api-*.jar"), None)
-    if jar is None:
-        raise UsageError(f"{_HOME} has no Hadoop: name the matching hadoop-aws by --package")
+    """Maven coordinates of the `s3a` JARs for the Hadoop that this PySpark brings."""
+    jar = next(_HOME.glob("jars/hadoop-client-api-*.jar"))
     hadoop = jar.stem.removeprefix("hadoop-client-api-")
     parts = [f"software.amazon.awssdk:{part}:{_AWS_SDK}" for part in _AWS_SDK_PARTS]
     return [f"org.apache.hadoop:hadoop-aws:{hadoop}", *parts]

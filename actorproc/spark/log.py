@@ -12,12 +12,12 @@ from actorproc.log.metadata import open_log
 from actorproc.log.offsets import first_base, read_footer_at
 from actorproc.log.segment import Segment
 from actorproc.records import RECORD_SCHEMA
-from actorproc.retention.boundary import NOTHING_TRIMMED, Boundaries
+from actorproc.retention.boundary import Boundaries, Boundary
 from actorproc.retention.readers import lowest_numbers
 from actorproc.runtime.tasks import gather
-from actorproc.spark.dataset import Dataset, FileRows, list_files, repeat_string
+from actorproc.spark.dataset import Dataset, FileRows, repeat_string
 from actorproc.storage.listing import DataFile
-from actorproc.storage.names import LOG_BOUNDARIES, READERS, log_dir, log_file
+from actorproc.storage.names import LOG_BOUNDARIES, READERS, log_file
 from actorproc.storage.store import Store
 
 _HEADER = pa.struct([pa.field("key", pa.string(), False), ("value", pa.binary())])
@@ -73,24 +73,8 @@ class Log(Dataset):
     def key(self, partition: str, number: int) -> str:
         return log_file(partition, number)
 
-    async def files(
-        self, store: Store, starts: Mapping[str, int], limit: int | None = None
-    ) -> Mapping[str, Sequence[DataFile]]:
-        async def of(partition: str) -> list[DataFile]:
-            return await list_files(store, log_dir(partition), starts[partition], limit, ".parquet")
-
-        return await gather(list(starts), of)
-
-    async def check_not_trimmed(
-        self, store: Store, first: Mapping[str, Sequence[DataFile]], starts: Mapping[str, int]
-    ) -> None:
-        boundaries = await self._boundaries.read(store)
-        for partition, files in first.items():
-            start, boundary = starts.get(partition, 0), boundaries.get(partition, NOTHING_TRIMMED).lowest
-            if start < boundary:
-                raise self.lost_error(store, partition, start, boundary, f"the log was trimmed below {boundary}")
-            if files and files[0].number > start and await store.get(log_file(partition, start), tail=1) is None:
-                raise self.lost_error(store, partition, start, files[0].number, "the files before it were deleted")
+    async def boundaries(self, store: Store) -> Mapping[str, Boundary]:
+        return await self._boundaries.read(store)
 
     async def next_number(self, store: Store, partition: str, file: DataFile) -> int:
         return (await read_footer_at(store, partition, file.number))[1]

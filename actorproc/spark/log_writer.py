@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -46,12 +47,12 @@ _BATCH_ID = "streaming.sql.batchId"
 RoutedRows = tuple[pa.RecordBatch, npt.NDArray[np.uint32]]
 
 
+@dataclass
 class Message(WriterCommitMessage):
     """The objects that a task has staged, and their transaction."""
 
-    def __init__(self, transaction: str, staged: Sequence[StagedFile]) -> None:
-        self.transaction = transaction
-        self.staged = staged
+    transaction: str
+    staged: Sequence[StagedFile]
 
 
 class _LogWriter(QuickAck):

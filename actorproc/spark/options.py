@@ -89,7 +89,7 @@ def parse_read_options(given: Mapping[str, str]) -> ReadOptions:
     url = _path(options, 'which container (or log)? Say .load("URL") or .option("path", "URL")')
     settings = settings_from_options(options)
     url = open_store(url, settings).url  # absolute: tasks may have another working directory
-    max_rows, dataset = _count(options, "maxRowsPerTrigger"), _dataset(options, url)
+    max_rows, dataset = _number(options, "maxRowsPerTrigger"), _dataset(options, url)
     if max_rows and isinstance(dataset, DeadLetters):
         raise UsageError("maxRowsPerTrigger does not go with kind = 'dead-letters'; use maxFilesPerTrigger")
     return ReadOptions(
@@ -98,9 +98,9 @@ def parse_read_options(given: Mapping[str, str]) -> ReadOptions:
         settings=settings,
         partitions=_partitions(options.get("partitions")),
         start=_start(options.get("startsequence")),
-        tasks=_count(options, "tasks") or os.cpu_count() or 1,
+        tasks=_number(options, "tasks") or os.cpu_count() or 1,
         max_rows=max_rows,
-        max_files=_count(options, "maxFilesPerTrigger"),
+        max_files=_number(options, "maxFilesPerTrigger"),
     )
 
 
@@ -136,7 +136,7 @@ def parse_write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptio
     return WriteOptions(
         url=open_store(url, settings).url,  # absolute: tasks may have another working directory
         settings=settings,
-        partitions=_number(options, "logPartitions", least=1),
+        partitions=_number(options, "logPartitions"),
         transaction=_transaction(options, stream=stream),
         batch=_number(options, "batch", least=0) or 0,
     )
@@ -201,19 +201,13 @@ def _dataset(options: Mapping[str, str], url: str) -> Dataset:
     if kind not in KINDS:
         raise UsageError(f"kind = {kind!r}: {', '.join(KINDS)}")
     if kind == "log":
-        if name:
-            raise UsageError(f"name = {name!r} does not go with kind = 'log'; a log has only its URL")
         return Log(url)
     if not name:
         raise UsageError(f'{kind} of which processor? Say .option("name", "NAME")')
     return Output(name) if kind == "output" else DeadLetters(name)
 
 
-def _count(options: Mapping[str, str], name: str) -> int | None:
-    return _number(options, name, least=1)
-
-
-def _number(options: Mapping[str, str], name: str, least: int) -> int | None:
+def _number(options: Mapping[str, str], name: str, least: int = 1) -> int | None:
     value = options.get(name.lower())
     if value is None:
         return None

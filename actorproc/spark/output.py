@@ -52,10 +52,7 @@ class Output(Dataset):
 
     async def schema(self, store: Store) -> pa.Schema:
         await check_processor(store, self._layout)
-        declared = await read_schema(store, self._layout)
-        if declared is None:
-            raise CorruptObject(self._layout.schema, "is missing; every processor writes it as it starts", store.url)
-        return pa.schema([*declared, PARTITION, SEQUENCE])
+        return pa.schema([*await declared_schema(store, self._layout), PARTITION, SEQUENCE])
 
     async def partitions(self, store: Store) -> Sequence[str]:
         return await partitions_with_state(store, self._layout)
@@ -73,18 +70,6 @@ class Output(Dataset):
 
     async def fetch(self, store: Store, partition: str, number: int) -> tuple[str, bytes] | None:
         return await self._output_files.fetch(store, partition, number)
-
-    async def check_not_trimmed(
-        self, store: Store, first: Mapping[str, Sequence[DataFile]], starts: Mapping[str, int]
-    ) -> None:
-        for partition, files in first.items():
-            start, lowest = starts.get(partition, 0), (await self._boundary(store, partition)).lowest
-            if start < lowest:
-                raise self.lost_error(store, partition, start, lowest, f"output below {lowest} was trimmed")
-            if files and files[0].number > start and await self.fetch(store, partition, start) is None:
-                raise self.lost_error(
-                    store, partition, start, files[0].number, "the files before it were deleted by hand"
-                )
 
     async def rows(self, store: Store, partition: str, first: int, stop: int) -> int:
         boundary = await self._boundary(store, partition)
@@ -179,10 +164,13 @@ class Output(Dataset):
             self._contents[key] = CompactedCommits.from_metadata(key, footer.metadata)
         return self._contents[key]
 
-    async def _boundary(self, store: Store, partition: str) -> Boundary:
-        """The boundary that the last listing used."""
+    async def boundaries(self, store: Store) -> Mapping[str, Boundary]:
+        """The boundaries that the last listing used."""
         known = self._output_files.known
-        return (await self._output_files.look(store) if known is None else known).get(partition, NOTHING_TRIMMED)
+        return await self._output_files.look(store) if known is None else known
+
+    async def _boundary(self, store: Store, partition: str) -> Boundary:
+        return (await self.boundaries(store)).get(partition, NOTHING_TRIMMED)
 
     async def _commit(self, store: Store, partition: str, number: int) -> Commit | None:
         return await OutputChain(store, self._layout, partition).read(number)
@@ -222,6 +210,14 @@ async def check_processor(store: Store, layout: ProcessorLayout) -> None:
     """Raise UsageError if there is no such processor."""
     if (problem := await missing_processor(store, layout.processor)) is not None:
         raise UsageError(problem)
+
+
+async def declared_schema(store: Store, layout: ProcessorLayout) -> pa.Schema:
+    """The columns that the handler declares."""
+    declared = await read_schema(store, layout)
+    if declared is None:
+        raise CorruptObject(layout.schema, "is missing; every processor writes it as it starts", store.url)
+    return declared
 
 
 def _plain(column: pa.Array) -> pa.Array:

@@ -3,6 +3,7 @@ files."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from actorproc.errors import SourceError
@@ -133,7 +134,7 @@ async def latest_numbers(
         return end_of_all, end_of_all
     await dataset.check_not_trimmed(store, fresh, start)
     taken = await _files_within_limits(options, store, start, fresh, ends)
-    end = {p: fresh[p][count].number if count < len(fresh[p]) else ends[p] for p, count in taken.items() if count}
+    end = {p: fresh[p][count].number if count < len(fresh[p]) else ends[p] for p, count in taken.items()}
     return known | end, end_of_all
 
 
@@ -167,26 +168,20 @@ async def _files_within_limits(
     """How many files of each partition to take: the oldest of all partitions, so that none gets ahead; at least one."""
     order = _oldest_first(fresh)
 
-    def first(count: int) -> dict[str, int]:
-        taken = dict.fromkeys(fresh, 0)
-        for partition in order[:count]:
-            taken[partition] += 1
-        return taken
-
     async def rows(count: int) -> int:
-        taken = first(count)
+        taken = Counter(order[:count])
 
         async def of(partition: str) -> int:
-            files, number = fresh[partition], start.get(partition, 0)
+            files = fresh[partition]
             after = ends[partition] if taken[partition] == len(files) else files[taken[partition]].number
-            return await options.dataset.rows(store, partition, number, after) if taken[partition] else 0
+            return await options.dataset.rows(store, partition, start.get(partition, 0), after)
 
-        return sum((await gather(list(fresh), of)).values())
+        return sum((await gather(list(taken), of)).values())
 
     count = min(len(order), options.max_files or len(order))
     if options.max_rows:
         count = await most_within(count, rows, options.max_rows)
-    return first(max(1, count))
+    return Counter(order[: max(1, count)])
 
 
 def _oldest_first(fresh: Mapping[str, Sequence[DataFile]]) -> list[str]:

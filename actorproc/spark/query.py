@@ -67,18 +67,19 @@ class Query:
     sink: Sink
 
     def __post_init__(self) -> None:
-        """Raises HandlerDefinitionError: the function does not take the rows, or takes unknown parameters."""
-        parameters = list(inspect.signature(self.function).parameters.values())
-        names = [
-            p.name for p in parameters[1:] if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
-        ]
-        if not parameters or parameters[0].kind in (parameters[0].KEYWORD_ONLY, parameters[0].VAR_KEYWORD):
-            name = self.spec.rpartition(":")[2]
-            raise HandlerDefinitionError(f"{self.spec} must take the rows: def {name}(rows)")
-        if unknown := [name for name in names if name not in PARAMETERS]:
+        """Raises HandlerDefinitionError: the function does not take the rows, or needs unknown parameters."""
+        try:
+            inspect.signature(self.function).bind(None, **dict.fromkeys(self._taken))
+        except TypeError as error:
             raise HandlerDefinitionError(
-                f"{self.spec} takes {', '.join(unknown)}; after the rows it may take: {', '.join(PARAMETERS)}"
-            )
+                f"{self.spec} must take the rows, and after them it may take {', '.join(PARAMETERS)}: {error}"
+            ) from None
+
+    @property
+    def _taken(self) -> list[str]:
+        """The parameters that the function takes after the rows."""
+        names = list(inspect.signature(self.function).parameters)[1:]
+        return [name for name in PARAMETERS if name in names]
 
     def start(self, session: Session, *, restart: bool) -> tuple[StreamingQuery, str]:
         """Start the query. `restart`: it ran before, and failed.
@@ -122,8 +123,7 @@ class Query:
 
     def _call(self, spark: SparkSession, rows: DataFrame) -> Any:
         available = {"spark": spark, "checkpoint": self.checkpoint, "trigger": dict(self.trigger)}
-        taken = list(inspect.signature(self.function).parameters)[1:]
-        return self.function(rows, **{name: available[name] for name in PARAMETERS if name in taken})
+        return self.function(rows, **{name: available[name] for name in self._taken})
 
     def _started(self, made: Any) -> tuple[StreamingQuery, str]:
         """The query that the function started, or that its result defines; and a description of the sink."""

@@ -8,15 +8,13 @@ from typing import TypeVar
 
 import anyio
 import orjson
-from py4j.protocol import Py4JError, Py4JNetworkError
-from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from actorproc.errors import ActorprocError, HandlerDefinitionError, QueryFailed, StoreUnavailable
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import Clock
 from actorproc.runtime.logger import get_logger
-from actorproc.spark.errors import java_exited, translate_error
+from actorproc.spark.errors import JavaExited, translate_error, translated
 from actorproc.spark.progress import Progress
 from actorproc.spark.session import finished_within
 
@@ -45,10 +43,6 @@ class RunLimits:
     failures: int = 10
     stop_within: float = 30.0
     backoff: Backoff = field(default_factory=lambda: Backoff(0.5, 60.0))
-
-
-class _JavaExited(QueryFailed):
-    """No query can be started in this process any more."""
 
 
 class QueryRunner:
@@ -111,7 +105,7 @@ class QueryRunner:
         """Whether a restart may help. If it `ran` before, its dependencies may come back: a table, or the store."""
         if isinstance(error, HandlerDefinitionError | StoreUnavailable):
             return ran
-        return isinstance(error, QueryFailed) and not isinstance(error, _JavaExited)
+        return isinstance(error, QueryFailed) and not isinstance(error, JavaExited)
 
     async def _back_off(self, failure: ActorprocError) -> None:
         self._failures += 1
@@ -161,19 +155,10 @@ class QueryRunner:
             log.warning("spark.batch_cut_off", after=self._limits.stop_within, why="the next start repeats it")
 
     async def _call(self, work: Callable[[], T]) -> T:
-        """Call Spark in a thread.
-
-        Raises:
-            _JavaExited: there is no Spark any more.
-            QueryFailed: the call failed.
-        """
-        try:
+        """Call Spark in a thread. Raises its errors as ours."""
+        then = "Run it again: it continues from its checkpoint"
+        with translated(self._spec, f"runs {self._spec}", then):
             return await self._clock.run_in_thread(work, abandon=True)
-        except (Py4JNetworkError, OSError) as error:
-            then = "Run it again: it continues from its checkpoint"
-            raise _JavaExited(java_exited(error, f"runs {self._spec}", then)) from error
-        except (Py4JError, PySparkException) as error:
-            raise translate_error(error, self._spec) from error
 
 
 class _Reports:

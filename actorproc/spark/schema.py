@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType, TimestampType
+from pyspark.sql.types import StructType
 
 from actorproc.errors import UsageError
 from actorproc.records import RECORD_SCHEMA
 
+_LOG_TYPES = {
+    "key": ("string", "binary"),
+    "value": ("string", "binary"),
+    "headers": ("array<struct<key:string,value:binary>>",),
+    "timestamp": ("timestamp",),
+}
 _LOG_COLUMNS = (
     "A log takes `value` (string or binary), and optionally `key` (string or binary), `headers` "
     "(array<struct<key: string, value: binary>>) and `timestamp` (timestamp). Select these, for example "
@@ -96,43 +102,23 @@ def check_record_columns(schema: StructType) -> None:
     """
     wrong = []
     for field in schema:
-        fits = _RECORD_TYPES.get(field.name)
-        if fits is None:
+        kind = field.dataType.simpleString()
+        if field.name not in _LOG_TYPES:
             wrong.append(f"column {field.name!r} is unknown")
-        elif not fits(field.dataType):
-            wrong.append(f"column {field.name!r} is {field.dataType.simpleString()}")
+        elif kind not in _LOG_TYPES[field.name]:
+            wrong.append(f"column {field.name!r} is {kind}")
     if "value" not in schema.names:
         wrong.append("there is no column 'value'")
     if wrong:
         raise UsageError(f"{'; '.join(wrong)}. {_LOG_COLUMNS}")
 
 
-def _is_bytes(kind: DataType) -> bool:
-    return isinstance(kind, StringType | BinaryType)
-
-
-def _is_headers(kind: DataType) -> bool:
-    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
-        return False
-    header = kind.elementType
-    return header.names == ["key", "value"] and (
-        isinstance(header["key"].dataType, StringType) and isinstance(header["value"].dataType, BinaryType)
-    )
-
-
-_RECORD_TYPES: dict[str, Callable[[DataType], bool]] = {
-    "key": _is_bytes,
-    "value": _is_bytes,
-    "headers": _is_headers,
-    "timestamp": lambda kind: isinstance(kind, TimestampType),
-}
-
-
 def to_records(batch: pa.RecordBatch, now: pa.Scalar) -> pa.RecordBatch:
     """The batch with the columns of a log. A missing timestamp becomes `now`.
 
     Raises:
-        UsageError: a header has no name.
+        UsageError: a header is null.
+        pa.ArrowInvalid: a header has no name.
     """
     columns = []
     for field in RECORD_SCHEMA:
@@ -140,17 +126,8 @@ def to_records(batch: pa.RecordBatch, now: pa.Scalar) -> pa.RecordBatch:
             column = pa.nulls(batch.num_rows, field.type)
         else:
             column = batch.column(field.name)
-        if field.name == "headers":
-            column = _headers(column, field.type)
+        if field.name == "headers" and column.null_count < len(column) and column.flatten().null_count:
+            raise UsageError("column 'headers' has a header that is null")
         columns.append(column.cast(field.type))
     columns[-1] = columns[-1].fill_null(now)
     return pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA)
-
-
-def _headers(column: pa.ListArray, kind: pa.ListType) -> pa.ListArray:
-    if column.null_count < len(column) and column.flatten().null_count:
-        raise UsageError("column 'headers' has a header that is null")
-    try:
-        return column.cast(kind)
-    except pa.ArrowInvalid:
-        raise UsageError("column 'headers' has a header whose key is null: every header needs a name") from None

@@ -106,7 +106,7 @@ class ConnectSession(Session):
     """
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
-        super().__init__(_without_token(url), options)
+        super().__init__(_TOKEN.sub(r"\1***", url), options)
         self._url = url
 
     def reopen(self) -> SparkSession:
@@ -162,10 +162,6 @@ class ConnectSession(Session):
         # With its retries the client would ask a dead server for ten minutes, and block every new session meanwhile.
         session.client.set_retry_policies([])
         session.stop()
-
-
-def _without_token(url: str) -> str:
-    return _TOKEN.sub(r"\1***", url)
 
 
 def is_connect(spark: object) -> bool:

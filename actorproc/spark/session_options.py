@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 import sys
@@ -90,15 +89,7 @@ def _local_options(master: str) -> dict[str, str]:
 
 def _cluster_options(master: str) -> dict[str, str]:
     options = {"spark.executorEnv.PYTHONPATH": _python_path(), "spark.executor.extraJavaOptions": _NO_BOUNDS_CHECK}
-    return options | (_LOOPBACK if _is_loopback(master) else {})
-
-
-def _is_loopback(master: str) -> bool:
-    host = master.partition("://")[2].partition(",")[0].rpartition(":")[0].strip("[]")
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return options | (_LOOPBACK if master.startswith(("spark://localhost:", "spark://127.")) else {})
 
 
 def _jar_options(packages: Sequence[str], urls: Sequence[str], settings: Settings | None) -> dict[str, str]:

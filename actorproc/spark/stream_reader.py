@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from actorproc.admin.spark_checkpoint import Offset, stream_identity
+from actorproc.admin.spark_checkpoint import make_offset, offset_numbers, stream_identity
 from actorproc.spark.blocking_store import open_blocking
 from actorproc.spark.dataset import Span
 from actorproc.spark.options import ReadOptions
@@ -32,8 +33,7 @@ try:
 except ImportError:  # PySpark 4.1 has no limits per trigger
     LIMITS = False
 
-    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """PySpark 4.1 does not have this class."""
+    SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
 
 
 OffsetDocument = dict[str, Any]
@@ -43,18 +43,12 @@ OffsetDocument = dict[str, Any]
 class StreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Spark's interface to a stream. Its process and its connection to the store live as long as the query."""
 
-    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
-        super().__init__(options, schema)
-        self._opened: StreamPlanner | None = None
-
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_opened": None}  # tasks do not plan
+        return {name: value for name, value in self.__dict__.items() if name != "_planner"}  # tasks do not plan
 
-    @property
+    @cached_property
     def _planner(self) -> StreamPlanner:
-        if self._opened is None:
-            self._opened = StreamPlanner(self._options, self._schema)
-        return self._opened
+        return StreamPlanner(self._options, self._schema)
 
     @called_by_spark
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -83,8 +77,8 @@ class StreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableN
         return [InputPartition(part) for part in self._planner.plan(start, end)]
 
     def stop(self) -> None:
-        if self._opened is not None:
-            self._opened.close()
+        if "_planner" in self.__dict__:
+            self._planner.close()
 
 
 class StreamPlanner:
@@ -150,7 +144,7 @@ class StreamPlanner:
             self._idle_until = store.clock.monotonic() + options.settings.poll_interval  # Spark asks without a pause
             return start
         # Checked after the listing: a dataset that still has its old identity had it during the listing, too.
-        Offset.checked(start, self._title, await self._current_identity())
+        offset_numbers(start, self._title, await self._current_identity())
         return self._document(end)
 
     async def _current_identity(self) -> str:
@@ -165,8 +159,7 @@ class StreamPlanner:
         return split_into_tasks(spans, self._options.tasks)
 
     def _numbers(self, document: Mapping[str, Any]) -> Numbers:
-        return dict(Offset.checked(document, self._title, self._identity).next)
+        return offset_numbers(document, self._title, self._identity)
 
     def _document(self, numbers: Numbers) -> OffsetDocument:
-        # Sorted: Spark compares offsets by their JSON.
-        return Offset(self._title, self._identity, dict(sorted(numbers.items()))).to_dict()
+        return make_offset(self._title, self._identity, numbers)

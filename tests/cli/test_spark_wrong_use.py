@@ -55,7 +55,7 @@ def refused(run: Run, *arguments: object, says: str) -> None:
         (["nowhere:counts"], "there is no module 'nowhere'"),
         (["queries_app:count"], "did you mean counts?"),
         (["queries_app:Rows"], "no function"),
-        (["queries_app:table"], "takes table; after the rows it may take: spark, checkpoint, trigger"),
+        (["queries_app:table"], "may take spark, checkpoint, trigger: missing a required argument: 'table'"),
         (["queries_app:counts", "--name", "Nope"], "no processor 'Nope' at file://"),
         (["queries_app:counts", "--container", "elsewhere"], "no processor 'Delays' at file://"),
         (["queries_app:counts", "--trigger", "soon"], "--trigger = 'soon': write seconds"),
@@ -66,14 +66,6 @@ def refused(run: Run, *arguments: object, says: str) -> None:
         (["queries_app:counts", "--set", "nope=1"], "there is no such setting"),
         (["queries_app:counts", "--to", "parquet"], "--to parquet needs --path URL"),
         (["queries_app:counts", "--to", "actorproc"], "--to actorproc needs --path URL: the log"),
-        (
-            ["queries_app:counts", "--columns", "tail,dely"],
-            "Delays has no column dely; there are: tail, delay, _partition",
-        ),
-        (
-            ["queries_app:counts", "--columns", "tail,tail"],
-            "--columns = ['tail', 'tail']: a list of names, at least one, each once",
-        ),
     ],
 )
 def test_a_wrong_argument_is_named(run: Run, state: Path, options: list[str], says: str) -> None:

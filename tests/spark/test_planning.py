@@ -343,7 +343,6 @@ def test_a_file_across_two_tasks_goes_to_the_one_with_most_of_it() -> None:
         ({"path": "memory://x"}, "exists in one process"),
         ({"name": ""}, 'of which processor.*option."name"'),
         ({"kind": "rows"}, "kind = 'rows': output, log, dead-letters"),
-        ({"kind": "log"}, "name = 'numbers' does not go with kind = 'log'"),
         ({"maxRowsPerTrigger": "1" * 5_000}, "maxRowsPerTrigger = '1.*: a whole number, 1 or more"),
         ({"maxRowsPerTrigger": "many"}, "maxRowsPerTrigger = 'many': a whole number, 1 or more"),
         ({"kind": "dead-letters", "maxRowsPerTrigger": "5"}, "maxFilesPerTrigger"),

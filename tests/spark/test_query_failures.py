@@ -20,7 +20,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 import actorproc.cli.spark_query
 import actorproc.spark.session
 from actorproc.admin.retained import RetainedOutput
-from actorproc.admin.spark_checkpoint import Offset
+from actorproc.admin.spark_checkpoint import make_offset
 from actorproc.cli.spark_query import QueryRun
 from actorproc.config.settings import Settings
 from actorproc.errors import HandlerDefinitionError, QueryFailed, UsageError
@@ -257,7 +257,7 @@ async def test_a_query_that_never_began_does_not_stay_a_reader(tmp_path: Path) -
 async def read_up_to(number: int, store: Store, checkpoint: Path) -> None:
     """Write what Spark leaves after a finished micro-batch."""
     retained = RetainedOutput(store, ProcessorLayout("Delays"))
-    offset = Offset(str(retained), await retained.stream_identity(), {"0": number}).to_dict()
+    offset = make_offset(str(retained), await retained.stream_identity(), {"0": number})
     async with open_store(str(checkpoint)) as spark:
         await spark.put("offsets/0", b"v1\n{}\n" + orjson.dumps(offset))
         await spark.put("commits/0", b"v1\n{}")

@@ -250,13 +250,9 @@ async def test_both_readers_refuse_a_wrong_argument(spark: SparkSession, tmp_pat
         ({"start_sequence": {"0": 1.5}}, rf"start_sequence = {{'0': 1.5}}: {numbers}"),
         ({"start_sequence": 2**63}, f"start_sequence = {2**63}: {numbers}"),
     ]
-    limits: list[tuple[dict[str, Any], str]] = [
-        ({"max_files": 0}, "max_files = 0: a whole number, 1 or more"),
-        ({"max_rows": True}, "max_rows = True: a whole number, 1 or more"),
-    ]
     for session, native in ((spark, True), (spark, False), (cast(SparkSession, ConnectSession()), False)):
-        for read, problems in ((read_output, wrong), (stream_output, wrong + limits)):
-            for given, problem in problems:
+        for read in (read_output, stream_output):
+            for given, problem in wrong:
                 with pytest.raises(errors.UsageError, match=problem):
                     read(session, str(tmp_path), "numbers", native=native, **given)
     for kept in ({"partitions": [0]}, {"start_sequence": {0: 3}}):  # a number names a partition as well
