@@ -149,7 +149,11 @@ class Group:
             if proposal is None or not proposal.changed:
                 await self._remove_stale_heartbeats()
             moves = proposal.moves if proposal is not None else []
-            return GroupView(self._own(), self._document.members, self._document.leases, moves, self._pause())
+            pause = None
+            if self._balance_awaited:
+                delay = self._settings.rebalance_delay
+                pause = max(0.0, delay - self._quiet_for()) + 0.05 * delay * self._clock.random.random()
+            return GroupView(self._own(), self._document.members, self._document.leases, moves, pause)
 
     async def hand_over(self, partitions: Collection[str]) -> Collection[str]:
         """Give drained partitions to their next owners in one write, and nudge these hosts.
@@ -336,12 +340,6 @@ class Group:
         if self._quiet_for() >= self._settings.rebalance_delay:
             return False
         return plan(*self._state(), partitions=partitions, may_move=True).changed
-
-    def _pause(self) -> float | None:
-        if not self._balance_awaited:
-            return None
-        delay = self._settings.rebalance_delay
-        return max(0.0, delay - self._quiet_for()) + 0.05 * delay * self._clock.random.random()
 
     # Changing
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 from actorproc.errors import CorruptObject, EndNotReached, SourceError, StoreError
@@ -51,9 +51,8 @@ class RunUntilEnd:
         self._failed: dict[str, str] = {}  # partition -> why it will not reach its end
         self._without_end: dict[str, str] = {}  # partition -> why its end could not be read
         self._lost: dict[str, str] = {}  # partition -> how the source has lost records that were processed
-        self._reports: dict[
-            str, tuple[Incarnation, int]
-        ] = {}  # partition -> the first heartbeat that reports it as failed
+        # Partition -> the first heartbeat that reports it as failed.
+        self._reports: dict[str, tuple[Incarnation, int]] = {}
         self._remotely_failed: dict[str, str] = {}
         self._flushed: dict[str, PartitionActor] = {}  # the actors that were asked to commit at their end
         self._supervisor: Supervisor | None = None
@@ -92,7 +91,8 @@ class RunUntilEnd:
             await self._look_here(supervisor)
             if self._clock.monotonic() >= store_poll_at:
                 elsewhere = sorted(self.waiting - supervisor.partitions.keys())
-                await self._look_elsewhere(elsewhere)
+                committed = await gather(elsewhere, self._is_committed_elsewhere)
+                self.waiting -= {partition for partition, is_committed in committed.items() if is_committed}
                 pause = max(STORE_POLL, _STORE_POLL_EACH * len(elsewhere))
                 store_poll_at = self._clock.monotonic() + pause
             if self._clock.monotonic() >= report_at:
@@ -179,13 +179,8 @@ class RunUntilEnd:
 
     # Partitions of other hosts
 
-    async def _look_elsewhere(self, partitions: Sequence[str]) -> None:
-        """Go by the checkpoints and the commits after them."""
-        for partition, is_committed in (await gather(partitions, self._is_committed_elsewhere)).items():
-            if is_committed:
-                self.waiting.discard(partition)
-
     async def _is_committed_elsewhere(self, partition: str) -> bool:
+        """Whether the checkpoint, or a commit after it, has passed the end."""
         self._lost.pop(partition, None)
         try:
             tip = await OutputChain(self._store, self._layout, partition).tip()
