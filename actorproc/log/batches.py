@@ -33,14 +33,14 @@ class DeliveryReport(NamedTuple):
     sequence: int
 
 
-_Row = tuple[bytes | None, bytes | None, list[dict[str, Any]] | None, int]
-"""Key, value, headers and timestamp (microseconds since 1970) of a record."""
+_Columns = tuple[list[bytes | None], list[bytes | None], list[list[dict[str, Any]] | None], list[int]]
+"""Keys, values, headers and timestamps (microseconds since 1970) of records that were added one by one."""
 
 
 class ProducerBatch:
     """Records for one partition that are appended together. `weight`: bytes of the buffer that they take."""
 
-    __slots__ = ("_base", "_pieces", "_rows", "born", "done", "error", "partition", "ripe", "rows", "weight")
+    __slots__ = ("_base", "_columns", "_pieces", "born", "done", "error", "partition", "ripe", "rows", "weight")
 
     def __init__(self, partition: str, born: float) -> None:
         self.partition = partition
@@ -51,18 +51,22 @@ class ProducerBatch:
         self.done = anyio.Event()
         self.error: Exception | None = None
         """Of the append, which failed or has an unknown outcome."""
-        self._pieces: list[pa.RecordBatch | list[_Row]] = []
-        self._rows: list[_Row] | None = None  # the last piece, while records are added one by one
+        self._pieces: list[pa.RecordBatch | _Columns] = []
+        self._columns: _Columns | None = None  # the last piece, while records are added one by one
         self._base = -1
 
     def add(
         self, value: bytes | None, key: bytes | None, headers: list[dict[str, Any]] | None, time: int, weight: int
     ) -> Delivery:
         """Add one record. `time`: microseconds since 1970."""
-        if self._rows is None:
-            self._rows = []
-            self._pieces.append(self._rows)
-        self._rows.append((key, value, headers, time))
+        if self._columns is None:
+            self._columns = ([], [], [], [])
+            self._pieces.append(self._columns)
+        keys, values, all_headers, times = self._columns
+        keys.append(key)
+        values.append(value)
+        all_headers.append(headers)
+        times.append(time)
         self.weight += weight
         self.rows += 1
         return Delivery(self, self.rows - 1)
@@ -75,7 +79,7 @@ class ProducerBatch:
             for key, value, headers, time in zip(*(column.to_pylist() for column in columns), strict=True):
                 self.add(value, key, headers, time, 0)
         else:
-            self._rows = None
+            self._columns = None
             self._pieces.append(data)
             self.rows += data.num_rows
         self.weight += weight
@@ -88,13 +92,13 @@ class ProducerBatch:
 
     def table(self) -> pa.Table:
         """The records, as columns. CPU-heavy: run it off the loop."""
-        pieces = [_columns(piece) if isinstance(piece, list) else piece for piece in self._pieces]
+        pieces = [_to_arrow(piece) if isinstance(piece, tuple) else piece for piece in self._pieces]
         return pa.Table.from_batches(pieces, RECORD_SCHEMA)
 
     def settle(self, base: int, error: Exception | None = None) -> None:
         """The first record is in the log at sequence `base`; or the append failed, or has an unknown outcome."""
         self._base, self.error = base, error
-        self._pieces, self._rows = [], None  # a Delivery that is kept must not keep the records
+        self._pieces, self._columns = [], None  # a Delivery that is kept must not keep the records
         self.done.set()
 
     async def base(self) -> int:
@@ -105,12 +109,9 @@ class ProducerBatch:
         return self._base
 
 
-def _columns(rows: list[_Row]) -> pa.RecordBatch:
-    columns = zip(*rows, strict=True)
-    return pa.record_batch(
-        [pa.array(column, field.type) for column, field in zip(columns, RECORD_SCHEMA, strict=True)],
-        schema=RECORD_SCHEMA,
-    )
+def _to_arrow(columns: _Columns) -> pa.RecordBatch:
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, RECORD_SCHEMA, strict=True)]
+    return pa.record_batch(arrays, schema=RECORD_SCHEMA)
 
 
 class Delivery:
