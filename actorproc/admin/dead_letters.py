@@ -179,8 +179,8 @@ class DeadLetters:
             for key in await self._chosen_files(selection):
                 done = await replaying.file(key, lambda letter: self._is_wanted(letter, selection))
                 if done is not None:
-                    appended += done.appended
-                    before += done.before
+                    appended += done[0]
+                    before += done[1]
         return Replayed(url, appended, before, sorted(registered.keys() - {self._layout.processor}))
 
     def _is_wanted(self, letter: Any, selection: Selection) -> bool:

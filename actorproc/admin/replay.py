@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar, Self
 
@@ -83,14 +82,6 @@ def _sequences(parts: Sequence[ReplayPart], letters: Sequence[Letter]) -> set[in
     return everything & {sequence for part in parts for sequence in part.sequences or ()}
 
 
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    """Counts of letters of one file: appended by this replay, and asked for but appended by an earlier one."""
-
-    appended: int
-    before: int
-
-
 class Replays:
     """Which dead letters of a processor were replayed."""
 
@@ -146,10 +137,13 @@ class Replay:
         """Keys of the dead-letter files that hold letters, by partition and number."""
         return await letter_files(self._store, self._layout, partition)
 
-    async def file(self, key: str, wanted: Callable[[Letter], bool] = lambda letter: True) -> Replayed | None:
+    async def file(self, key: str, wanted: Callable[[Letter], bool] = lambda letter: True) -> tuple[int, int] | None:
         """Replay the wanted letters of one dead-letter file; None if the file was purged.
 
         If an earlier replay of the file was interrupted, its letters are replayed first.
+
+        Returns:
+            Counts of letters: appended by this replay, and asked for but appended by an earlier one.
 
         Raises:
             UsageError: the log has no such partition, or an unfinished replay of the file goes to another log.
@@ -170,7 +164,7 @@ class Replay:
                 if state.pending is None:
                     done = state.done(letters)
                     if asked <= done:
-                        return Replayed(len(appended), len(asked - appended))
+                        return len(appended), len(asked - appended)
                     sequences = None if len(asked | done) == len(letters) else tuple(sorted(asked - done))
                     await document.swap(self._with_part(state, sequences))
                 else:

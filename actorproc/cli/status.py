@@ -46,7 +46,7 @@ def run(
             store, layout, settings = await stack.enter_async_context(opened)
             source = None
             if source_url is not None:
-                source = guard_source(open_source(load_source(source_url), settings=settings, create=""))
+                source = guard_source(open_source(load_source(source_url), settings=settings))
                 await source.open()
                 stack.push_async_callback(source.close)
                 await check_source(store, layout, source.identity, str(source), source_kind(source))

@@ -148,7 +148,8 @@ class Appender:
             if other is None:
                 self._base, self._running = base + rows, max(self._running, newest)
                 return base
-            self._base, self._running = other.next_base, max(self._running, other.footer.newest)
+            footer, self._base = other
+            self._running = max(self._running, footer.newest)
             lost += 1
             if lost > 1:  # far behind: do not try every base
                 await self._locate()

@@ -23,8 +23,8 @@ _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
 
-# Bytes of a key. Hashes of 65,536 short keys (64 MiB) and of 512 long ones (32 MiB) are cached. Still longer keys are
-# hashed one by one; the others many of one length at once, which takes nine times their bytes of memory.
+# Bytes of a key. Hashes of 65,536 short keys (64 MiB) are cached. `murmur2_many` hashes keys that are longer than long
+# ones one by one; the others many of one length at once, which takes nine times their bytes of memory.
 _SHORT, _LONG = 1024, 64 * 2**10
 _BYTES = 4 * 2**20  # hashed at once
 
@@ -104,13 +104,12 @@ def murmur2(key: bytes) -> int:
     return h ^ h >> 15
 
 
-_of_short = lru_cache(maxsize=65_536)(murmur2)
-_of_long = lru_cache(maxsize=512)(murmur2)
+_cached = lru_cache(maxsize=65_536)(murmur2)
 
 
 def partition_of_key(key: bytes, partitions: int) -> int:
     """Index of the partition for `key`."""
-    number = _of_short(key) if len(key) <= _SHORT else _of_long(key) if len(key) <= _LONG else murmur2(key)
+    number = _cached(key) if len(key) <= _SHORT else murmur2(key)
     return (number & 0x7FFFFFFF) % partitions
 
 

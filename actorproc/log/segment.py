@@ -8,7 +8,7 @@ broker to agree on an order. Sequences are dense, but only this package may rely
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -71,15 +71,11 @@ def encode_segment(records: pa.Table, footer: SegmentFooter, compression: str) -
     )
 
 
-class OtherSegment(NamedTuple):
-    """A segment that was found where another one was to be created. `next_base` is the base after it."""
+async def create_segment(store: Store, partition: str, base: int, body: bytes) -> tuple[SegmentFooter, int] | None:
+    """Create a segment at `base`, once.
 
-    footer: SegmentFooter
-    next_base: int
-
-
-async def create_segment(store: Store, partition: str, base: int, body: bytes) -> OtherSegment | None:
-    """Create a segment at `base`, once. Returns the other segment if one is there, and None if `body` is there now.
+    Returns:
+        None if `body` is there now. If another segment is there, its footer, and the base after it.
 
     Raises:
         StoreUnavailable: it may be there now, or later.
@@ -94,7 +90,7 @@ async def create_segment(store: Store, partition: str, base: int, body: bytes) -
                 key, "was refused and is gone: files of a log are deleted while it is appended to"
             ) from None
         footer = footer_of(key, conflict.stored.body)
-        return OtherSegment(SegmentFooter.parse(key, footer), base + footer.rows)
+        return SegmentFooter.parse(key, footer), base + footer.rows
     return None
 
 

@@ -73,10 +73,6 @@ class Transaction(Document, frozen=True):
             force_setattr(self, "batch_id", self.batch_id or self.put_id)
             force_setattr(self, "format", 2)
 
-    def covers(self, batch: int) -> bool:
-        """Whether the batch is in the log."""
-        return self.batch > batch or (self.batch == batch and self.done)
-
 
 class _Segment(NamedTuple):
     """A segment to append. `newest`: its greatest timestamp, in microseconds since 1970."""
@@ -270,7 +266,7 @@ class Transactions:
                     "Nobody can tell whether its records were appended before. Look for them in the output of the "
                     "log's readers; then delete the transaction, and with it the records that are not appended yet",
                 )
-            return other is None or other.footer.put_id == segment.put_id
+            return other is None or other[0].put_id == segment.put_id
         finally:
             self._hints.end(partition, known)
 
@@ -309,7 +305,7 @@ async def abandon(store: Store, name: str) -> None:
 async def is_done(store: Store, name: str, batch: int) -> bool:
     """Whether the batch is in the log."""
     found = await _read(store, name)
-    return found is not None and found.covers(batch)
+    return found is not None and (found.batch > batch or (found.batch == batch and found.done))
 
 
 async def is_begun(store: Store, name: str, batch: int) -> bool:

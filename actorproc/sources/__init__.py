@@ -6,7 +6,6 @@ import os
 
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
-from actorproc.log.metadata import HOW_TO_CREATE
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.sources.guard import guard_source, source_kind
 from actorproc.sources.log import LogSource
@@ -22,7 +21,6 @@ def open_source(
     *,
     settings: Settings | None = None,
     clock: Clock = SYSTEM,
-    create: str = HOW_TO_CREATE,
 ) -> Source:
     """The source at a URL, not yet connected. A `Source` is returned as it is.
 
@@ -30,7 +28,6 @@ def open_source(
         source: URL or path of a built-in log, such as `s3://bucket/events` or `file:///data/events`; of another
             processor's output, such as `actorproc+s3://bucket/state/Delays`; or of topics, such as
             `kafka://broker:9092/events`.
-        create: see `LogSource`.
 
     Raises:
         UsageError: the URL has an unknown scheme, or `source` is neither a URL nor a Source.
@@ -53,7 +50,7 @@ def open_source(
             f"source {source!r}: there is no {scheme!r} source. Allowed are a built-in log (s3://, file:// or a path), "
             f"another processor's output ({OUTPUT_SCHEME}CONTAINER/PROCESSOR), kafka://BROKER/TOPIC, and your own Source (docs/sources.md)"
         )
-    return LogSource(source, settings=settings, clock=clock, create=create)
+    return LogSource(source, settings=settings, clock=clock)
 
 
 def _kafka_source(url: str, settings: Settings, clock: Clock) -> Source:

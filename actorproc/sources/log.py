@@ -39,7 +39,6 @@ class LogSource(Source):
 
     Args:
         log: URL or folder of the log, or an opened store that contains it.
-        create: how to create a log, for the message if there is none; see `open_log`.
 
     Raises:
         UsageError: `log` is not a URL, a folder or a store.
@@ -51,11 +50,9 @@ class LogSource(Source):
         *,
         settings: Settings | None = None,
         clock: Clock = SYSTEM,
-        create: str = HOW_TO_CREATE,
     ) -> None:
         self._settings = settings or Settings.load()
         self._clock = clock
-        self._create = create
         self._owns_store = not isinstance(log, Store)
         self._opened = AsyncExitStack()
         self._store = given_store("log", log, "the URL or folder of a log", self._settings, clock)
@@ -79,7 +76,7 @@ class LogSource(Source):
                 meta = await open_log(
                     self._store,
                     instead=f"a processor's output as {OUTPUT_SCHEME}{{container}}/{{processor}}",
-                    create=self._create,
+                    create=HOW_TO_CREATE,
                 )
                 self._opened = opened.pop_all()
         self._partitions = [str(index) for index in range(meta.partitions)]

@@ -12,7 +12,7 @@ import anyio
 import orjson
 import pytest
 
-from actorproc.admin.replay import Letter, Replay, Replayed, Replays
+from actorproc.admin.replay import Letter, Replay, Replays
 from actorproc.errors import CorruptObject, StoreUnavailable, UsageError
 from actorproc.handler.context import PartitionInfo
 from actorproc.log.metadata import open_log
@@ -81,7 +81,7 @@ class World:
         async with self.replay(fate) as replay:
             for key in await replay.files():
                 done = await replay.file(key, wanted)
-                appended += 0 if done is None else done.appended
+                appended += 0 if done is None else done[0]
         return appended
 
     async def someone_appends(self) -> None:
@@ -282,7 +282,7 @@ async def test_concurrent_replays_of_different_letters_repeat_nothing(world: Wor
             for key in await replaying.files():
                 done = await replaying.file(key, wanted)
                 assert done is not None
-                appended += done.appended
+                appended += done[0]
 
     async with anyio.create_task_group() as tasks:
         for wanted in (second, everything, lambda letter: not second(letter)):
@@ -296,7 +296,7 @@ async def test_concurrent_replays_beside_a_producer_repeat_nothing(world: World,
     CLOCK.random.seed(seed)
     log = Store(Shuffled(world.log, Fate()))
     container = Store(Shuffled(world.container, Fate()))
-    counted: list[Replayed | None] = []
+    counted: list[tuple[int, int] | None] = []
 
     async def replay() -> None:
         async with Replay.opened(container, "flights", log) as replaying:
@@ -311,7 +311,7 @@ async def test_concurrent_replays_beside_a_producer_repeat_nothing(world: World,
         for _ in range(3):
             tasks.start_soon(replay)
         tasks.start_soon(produce)
-    assert sorted((file.appended, file.before) for file in counted if file is not None) == [(0, 3), (0, 3), (3, 0)]
+    assert sorted(counts for counts in counted if counts is not None) == [(0, 3), (0, 3), (3, 0)]
     assert await world.replayed() == EXPECTED
     assert len([record for record in await world.records() if record.value == b"another's"]) == 10
 

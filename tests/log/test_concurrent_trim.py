@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 import pytest
 
-from actorproc.admin.replay import Replay, Replayed
+from actorproc.admin.replay import Replay
 from actorproc.admin.retained import RetainedLog
 from actorproc.admin.trim import trim
 from actorproc.config.settings import Settings
@@ -163,16 +163,16 @@ def test_a_replay_that_slept_finds_its_letters_replayed(world: World, monkeypatc
         key = ProcessorLayout("H").dead_letter_file("0", 3)
         await world.store.put(key, orjson.dumps(letter) + b"\n")
 
-        async def replay() -> Replayed | None:
+        async def replay() -> tuple[int, int] | None:
             async with Replay.opened(world.store, "H", world.store) as replay:
                 return await replay.file(key)
 
         async def another() -> None:
-            assert await replay() == Replayed(1, 0)
+            assert await replay() == (1, 0)
             await world.hours_later()
 
         sleep_before_first_append(monkeypatch, another)
-        assert await replay() == Replayed(0, 1)
+        assert await replay() == (0, 1)
         assert await base(world.store) == 4, "first, dead, x, y"
 
     run(main())
