@@ -11,7 +11,7 @@ from actorproc.storage.store import Conflict, Store
 
 MAX_PARTITIONS = 100_000
 
-HOW_TO_CREATE = (
+_HOW_TO_CREATE = (
     "create it with Producer({url!r}, partitions=8), or with: actorproc produce --log {url} --partitions 8 FILE.jsonl"
 )
 
@@ -39,14 +39,13 @@ async def find_log(store: Store) -> LogMetadata | None:
     return await SharedDocument(store, LOG_META, LogMetadata).read()
 
 
-async def open_log(store: Store, *, instead: str = "", create: str = "") -> LogMetadata:
+async def open_log(store: Store, *, instead: str = "", create: str = _HOW_TO_CREATE) -> LogMetadata:
     """The log in this store.
 
     Args:
         instead: what the caller accepts besides a log, for the error when a processor's container is found: text with
             `{container}` and `{processor}`.
-        create: how to create a log, for the error when there is none: text with `{url}`. Left out by callers that only
-            read or delete, because for them the URL is more likely to be wrong.
+        create: how to create a log, for the error when there is none: text with `{url}`.
 
     Raises:
         UsageError: there is no log in this store.
@@ -57,8 +56,7 @@ async def open_log(store: Store, *, instead: str = "", create: str = "") -> LogM
         if (other := await processors_at(store)) is not None:
             accepted = instead.format(container=other.container, processor=other.processor)
             raise UsageError(f"{other.description}, and no log: give the log{accepted and f', or {accepted}'}")
-        how = create.format(url=store.url) or "check where it is"
-        raise UsageError(f"there is no log at {store.url}: {how}")
+        raise UsageError(f"there is no log at {store.url}: check the URL, or {create.format(url=store.url)}")
     return found
 
 

@@ -20,7 +20,7 @@ from actorproc.config.units import count_of_bytes, duration
 from actorproc.errors import ActorprocError, UsageError
 from actorproc.log.batches import Deliveries, Delivery, weight_of
 from actorproc.log.hints import HintWriter
-from actorproc.log.metadata import HOW_TO_CREATE, checked_partitions, create_log, open_log
+from actorproc.log.metadata import checked_partitions, create_log, open_log
 from actorproc.log.partitioner import Partitioner, Router, Unkeyed
 from actorproc.log.sender import ProducerStatistics, Sender
 from actorproc.log.serializers import (
@@ -131,11 +131,7 @@ class Producer:
         async with AsyncExitStack() as stack:
             if self._owns_store:
                 await stack.enter_async_context(self._store)
-            opening = (
-                create_log(self._store, self._wanted)
-                if self._wanted is not None
-                else open_log(self._store, create=HOW_TO_CREATE)
-            )
+            opening = create_log(self._store, self._wanted) if self._wanted is not None else open_log(self._store)
             self._count = (await opening).partitions
             await self._hints.read_others()
             self._router = Router(self._count, self._partitioner, self._clock.random)

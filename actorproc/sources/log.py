@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from actorproc.config.settings import Settings
 from actorproc.errors import CorruptObject, SourceError, StoreRefused, UsageError, locate, located
 from actorproc.log.hint_watch import HintWatch
-from actorproc.log.metadata import HOW_TO_CREATE, open_log
+from actorproc.log.metadata import open_log
 from actorproc.log.offsets import end_offset, first_base, offset_of_time
 from actorproc.log.segment import ROW_GROUP_BYTES, Segment
 from actorproc.records import Batch
@@ -76,7 +76,6 @@ class LogSource(Source):
                 meta = await open_log(
                     self._store,
                     instead=f"a processor's output as {OUTPUT_SCHEME}{{container}}/{{processor}}",
-                    create=HOW_TO_CREATE,
                 )
                 self._opened = opened.pop_all()
         self._partitions = [str(index) for index in range(meta.partitions)]

@@ -51,7 +51,9 @@ def test_status_without_a_source_knows_no_end(run: Run, place: list[object]) -> 
 def test_status_of_a_missing_log_does_not_advise_to_create_it(run: Run, tmp_path: Path, place: list[object]) -> None:
     result = run("status", *place, "--source", tmp_path / "nolog")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith(f"error: there is no log at file://{tmp_path}/nolog: create it with ")
+    assert result.stderr.startswith(
+        f"error: there is no log at file://{tmp_path}/nolog: check the URL, or create it with "
+    )
 
 
 def test_status_for_people_shows_each_partition_and_that_nobody_runs_it(run: Run, place: list[object]) -> None:

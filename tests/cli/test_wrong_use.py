@@ -184,15 +184,6 @@ def test_a_processors_output_is_refused_as_a_log(run: Run, folder: Path, command
     assert sorted(path.name for path in folder.iterdir()) == ["flights.jsonl", "flights_app.py"]
 
 
-@pytest.mark.parametrize("command", [["trim"], ["readers", "list"], ["readers", "remove", "x"]])
-def test_readers_and_trim_do_not_propose_to_create_a_log(run: Run, command: list[str]) -> None:
-    result = run(*command, "--log", "evnets")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "there is no log at file://" in result.stderr
-    assert "evnets: check where it is" in result.stderr
-    assert "produce" not in result.stderr
-
-
 def test_produce_from_a_closed_stdin_says_so(folder: Path) -> None:
     command = [sys.executable, "-m", "actorproc", "produce", "--log", "events", "--partitions", "1", "-"]
     result = subprocess.run(

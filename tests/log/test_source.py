@@ -514,7 +514,9 @@ async def test_a_position_of_another_source_is_refused() -> None:
 
 
 async def test_a_missing_log_is_a_usage_error_with_a_command() -> None:
-    with pytest.raises(UsageError, match=r"no log at memory://nothing-here: create it with .*actorproc produce --log"):
+    with pytest.raises(
+        UsageError, match=r"no log at memory://nothing-here: check the URL, or create it with .*actorproc produce --log"
+    ):
         await open_source("memory://nothing-here").open()
 
 

@@ -302,7 +302,7 @@ def test_a_stream_may_have_a_query_name() -> None:
 async def test_a_missing_or_different_log_and_overwriting_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     url = str(tmp_path / "events")
     with pytest.raises(
-        PySparkException, match=r'there is no log at file://.*/events: create it .*\.option\("logPartitions", 8\)'
+        PySparkException, match=r'there is no log at file://.*/events: .*create it .*\.option\("logPartitions", 8\)'
     ):
         save(numbers(spark, 3), url)
     async with Producer(url, partitions=2) as producer:
