@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, Self
 
-from actorproc.admin.replay import Replay, Replays
+from actorproc.admin.replay import Replay, replayed_sequences
 from actorproc.config.settings import Settings
 from actorproc.errors import UsageError
 from actorproc.output.checkpoint import read_checkpoint
@@ -17,7 +17,7 @@ from actorproc.output.source_identity import read_source
 from actorproc.retention.readers import read_registry
 from actorproc.sources.log import LogSource
 from actorproc.storage.document import whole_number
-from actorproc.storage.names import READERS, ProcessorLayout, natural, partition_of
+from actorproc.storage.names import READERS, ProcessorLayout, natural, number_of, partition_of
 from actorproc.storage.store import Store
 from actorproc.stores import OUTPUT_SCHEME, open_store
 
@@ -99,17 +99,17 @@ class Replayed(NamedTuple):
 class DeadLetters:
     """The dead letters of one processor."""
 
-    def __init__(self, store: Store, layout: ProcessorLayout, replays: Replays) -> None:
+    def __init__(self, store: Store, layout: ProcessorLayout, replays: Collection[str]) -> None:
         self._store = store
         self._layout = layout
-        self._replays = replays
+        self._replays = replays  # keys of those that have begun
         self.kinds: Counter[str] = Counter()
         """Kinds of the letters that were read and matched in everything but their kind."""
 
     @classmethod
     async def opened(cls, store: Store, layout: ProcessorLayout) -> Self:
         """With the replays that have begun up to now."""
-        return cls(store, layout, await Replays.listed(store, layout))
+        return cls(store, layout, {entry.key for entry in (await store.list(layout.replays)).entries})
 
     @property
     def processor(self) -> str:
@@ -234,7 +234,8 @@ class DeadLetters:
 
     async def _read(self, key: str) -> list[Letter]:
         letters = await read_letters(self._store, key)
-        done = await self._replays.done(key, letters)
+        begun = self._layout.replay(partition_of(key), number_of(key)) in self._replays
+        done = await replayed_sequences(self._store, self._layout, key, letters) if begun else set()
         return [_described(letter, replayed=letter["sequence"] in done) for letter in letters]
 
 

@@ -8,7 +8,7 @@ appends nothing twice.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, ClassVar, Self
@@ -82,28 +82,10 @@ def _sequences(parts: Sequence[ReplayPart], letters: Sequence[Letter]) -> set[in
     return everything & {sequence for part in parts for sequence in part.sequences or ()}
 
 
-class Replays:
-    """Which dead letters of a processor were replayed."""
-
-    def __init__(self, store: Store, layout: ProcessorLayout, begun: Collection[str]) -> None:
-        self._store = store
-        self._layout = layout
-        self._begun = begun
-
-    @classmethod
-    async def listed(cls, store: Store, layout: ProcessorLayout) -> Self:
-        """The replays that were begun up to now."""
-        return cls(store, layout, {entry.key for entry in (await store.list(layout.replays)).entries})
-
-    def __bool__(self) -> bool:
-        """Whether anything was ever replayed."""
-        return bool(self._begun)
-
-    async def done(self, key: str, letters: Sequence[Letter]) -> set[int]:
-        """Sequences of those of the `letters` in dead-letter file `key` that were replayed."""
-        state = self._layout.replay(partition_of(key), number_of(key))
-        found = await SharedDocument(self._store, state, ReplayState).read() if state in self._begun else None
-        return set() if found is None else found.done(letters)
+async def replayed_sequences(store: Store, layout: ProcessorLayout, key: str, letters: Sequence[Letter]) -> set[int]:
+    """Sequences of those of the `letters` in dead-letter file `key` that were replayed."""
+    found = await SharedDocument(store, layout.replay(partition_of(key), number_of(key)), ReplayState).read()
+    return set() if found is None else found.done(letters)
 
 
 class Replay:

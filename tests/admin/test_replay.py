@@ -12,7 +12,7 @@ import anyio
 import orjson
 import pytest
 
-from actorproc.admin.replay import Letter, Replay, Replays
+from actorproc.admin.replay import Letter, Replay, replayed_sequences
 from actorproc.errors import CorruptObject, StoreUnavailable, UsageError
 from actorproc.handler.context import PartitionInfo
 from actorproc.log.metadata import open_log
@@ -140,7 +140,7 @@ async def test_letters_written_after_a_replay_are_replayed_by_the_next(world: Wo
 async def test_letters_can_be_replayed_in_parts(world: World) -> None:
     async def done() -> set[int]:
         store, key = Store(world.container), LAYOUT.dead_letter_file("1", 0)
-        return await (await Replays.listed(store, LAYOUT)).done(key, await read_letters(store, key))
+        return await replayed_sequences(store, LAYOUT, key, await read_letters(store, key))
 
     assert await done() == set()
     assert await world.run(wanted=second) == 1
@@ -218,8 +218,7 @@ async def test_an_unfinished_replay_of_format_1_is_refused(world: World) -> None
         await world.run()
     assert await world.replayed() == []
     store, key = Store(world.container), LAYOUT.dead_letter_file("1", 0)
-    replays = await Replays.listed(store, LAYOUT)
-    assert await replays.done(key, await read_letters(store, key)) == set(), "listing still works"
+    assert await replayed_sequences(store, LAYOUT, key, await read_letters(store, key)) == set(), "listing still works"
 
 
 async def writes_of_a_replay() -> int:
