@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import filterfalse
 from textwrap import shorten
 from types import NoneType
 from typing import NamedTuple, Protocol, Self
@@ -304,7 +303,7 @@ def _without_blanks(text: bytes) -> list[bytes]:
     if b"\r" in text:
         text = text.replace(b"\r\n", b"\n").removesuffix(b"\r")  # the last line has lost its b"\n"
     lines: list[bytes] = text.split(b"\n")
-    return [line for line in filterfalse(bytes.isspace, lines) if line]
+    return list(filter(bytes.strip, lines))
 
 
 def _numbers(text: bytes, first: int, count: int) -> Sequence[int]:
