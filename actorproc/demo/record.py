@@ -46,7 +46,7 @@ class Recorder:
     def say(self, line: Text, picture: RenderableType) -> None:
         """Add a line to the story, and a frame with it."""
         self._story.append(line)
-        self._frames.append(Group(*self._story, picture))
+        self.look(picture)
 
     def look(self, picture: RenderableType) -> None:
         """Add a frame with the present story."""

@@ -154,7 +154,7 @@ class Cluster:
             process.stopping = True
             self.events["stop"] += 1
             if process.processor is not None:
-                process.host.start(_stop(process.processor))
+                process.host.call_soon(process.processor.stop)  # its own clock applies
 
     async def stop(self, process: Process, within: float = 300.0) -> None:
         """Stop the process as SIGTERM does, and wait for its end.
@@ -324,8 +324,3 @@ class Cluster:
         if process.pause is not None:
             process.pause[1] = self._loop.now
             process.pause = None
-
-
-async def _stop(processor: Processor) -> None:
-    """Runs on the host, so that its own clock applies."""
-    processor.stop()

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import ContextVar
+from copy import copy
 from dataclasses import dataclass
 from random import Random
 from typing import NoReturn, TypeVar
@@ -57,18 +58,6 @@ _BUSY_REFUSED = 0.8  # share of requests that are refused in a busy time
 _RESET = 0.5  # share of unanswered requests whose connection breaks at once, instead of hanging
 
 
-class _World:
-    """State that all views of one store share."""
-
-    def __init__(self, truth: Backend, faults: Faults, seed: object) -> None:
-        self.truth = truth
-        self.faults = faults
-        self.seed = seed
-        self.injected: Counter[str] = Counter()
-        self.busy_until = self.outage_until = 0.0
-        self.views: Counter[str] = Counter()
-
-
 class FaultyBackend(Backend):
     """The backend `truth`, reached over a network with faults.
 
@@ -77,47 +66,45 @@ class FaultyBackend(Backend):
     """
 
     def __init__(self, truth: Backend, faults: Faults = LATENCY_ONLY, *, seed: object = 0) -> None:
-        self._join(_World(truth, faults, seed), "")
+        self.truth = truth
+        """The store without faults, for checks."""
+        self.url = truth.url
+        self.injected: Counter[str] = Counter()
+        """Number of faults in all views, by kind."""
+        self._whole = self  # holds the state that its views share
+        self._faults = faults
+        self._seed = seed
+        self._busy_until = self._outage_until = 0.0
+        self._views: Counter[str] = Counter()
+        self._begin_view("")
 
-    def _join(self, world: _World, name: str) -> None:
-        self._world = world
+    def _begin_view(self, name: str) -> None:
         self._name = name
-        world.views[name] += 1
-        self._random = Random(f"{world.seed}/store/{name}/{world.views[name]}")  # noqa: S311
+        self._views[name] += 1
+        self._random = Random(f"{self._seed}/store/{name}/{self._views[name]}")  # noqa: S311
         self._cut_until, self._cut_prefix = 0.0, ""
         self.interfere: Callable[[str, str], str | None] | None = None
         """Decides the fate of each request of this view, by verb and key: 'lost_request', 'late_write', 'lost_reply',
         or None for chance. It is called when the request is sent, and may also pause or crash the host."""
-        self.url = world.truth.url
 
     def view(self, name: str) -> FaultyBackend:
         """The same store for another host: with its own faults and cuts, but common busy times and outages."""
-        view = object.__new__(FaultyBackend)
-        view._join(self._world, name)
+        view = copy(self)
+        view._begin_view(name)
         return view
-
-    @property
-    def truth(self) -> Backend:
-        """The store without faults, for checks."""
-        return self._world.truth
 
     @property
     def faults(self) -> Faults:
         """The faults of all views. May be set at any time."""
-        return self._world.faults
+        return self._whole._faults
 
     @faults.setter
     def faults(self, faults: Faults) -> None:
-        self._world.faults = faults
-
-    @property
-    def injected(self) -> Counter[str]:
-        """Number of faults in all views, by kind."""
-        return self._world.injected
+        self._whole._faults = faults
 
     def outage(self, seconds: float) -> None:
         """Make the store unreachable for so many seconds. Requests that were sent before still arrive."""
-        self._world.outage_until = max(self._world.outage_until, current_loop().now + seconds)
+        self._whole._outage_until = max(self._whole._outage_until, current_loop().now + seconds)
         self.injected["outage"] += 1
 
     def cut(self, seconds: float, *, prefix: str = "") -> None:
@@ -127,7 +114,7 @@ class FaultyBackend(Backend):
 
     def heal(self) -> None:
         """End outages, busy times and this view's cut."""
-        self._world.outage_until = self._world.busy_until = self._cut_until = 0.0
+        self._whole._outage_until = self._whole._busy_until = self._cut_until = 0.0
 
     async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
         return await self._send("get", key, lambda truth: truth.get(key, unless=unless, tail=tail))
@@ -153,10 +140,10 @@ class FaultyBackend(Backend):
         if host is not None and not host.alive:
             await checkpoint()  # an endless retry must not stop the virtual time
             raise StoreRefused(f"{self.url}: the simulated host {host.name} is dead")
-        faults = self._world.faults
+        faults = self.faults
         now = current_loop().now
         current_sender.set((self._name, now))
-        if now < self._world.outage_until or (now < self._cut_until and key.startswith(self._cut_prefix)):
+        if now < self._whole._outage_until or (now < self._cut_until and key.startswith(self._cut_prefix)):
             await self._no_answer(verb)
         if self._refuses():
             await SYSTEM.sleep(self._between(faults.latency))
@@ -210,10 +197,10 @@ class FaultyBackend(Backend):
         return next((kind for kind in kinds if self._happens(kind)), None)
 
     def _refuses(self) -> bool:
-        world, now = self._world, current_loop().now
+        whole, now = self._whole, current_loop().now
         if self._happens("busy"):
-            world.busy_until = max(world.busy_until, now + self._between(self.faults.busy_time))
-        return now < world.busy_until and self._random.random() < _BUSY_REFUSED
+            whole._busy_until = max(whole._busy_until, now + self._between(self.faults.busy_time))
+        return now < whole._busy_until and self._random.random() < _BUSY_REFUSED
 
     def _happens(self, kind: str) -> bool:
         """Whether this request has this fault."""

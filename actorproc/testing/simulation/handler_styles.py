@@ -132,17 +132,13 @@ class Committing(Reference):
                 self.durable(ctx.partition, batch.last)
 
 
-class CommittingAlone(Committing):
-    """Commits at the end of each batch, for runs without auto_commit."""
-
-    at_end = 1.0
-
-
 class Concurrent(Reference):
     """Works on many records concurrently; emits rows before and after the wait, or a table."""
 
     commits: ClassVar[bool] = False
+    """Whether it also commits within the work."""
     at_end: ClassVar[float] = 0.0
+    """Share of batches that end with a commit."""
 
     async def process(self, batch: Batch, ctx: PartitionContext) -> None:
         attempt = Attempt(ctx)
@@ -167,19 +163,6 @@ class Concurrent(Reference):
         self.end(attempt, ctx)
         if attempt.draw("commit") < self.at_end:
             await ctx.commit()
-
-
-class ConcurrentCommitting(Concurrent):
-    """Also commits within the work."""
-
-    commits = True
-    at_end = 0.1
-
-
-class ConcurrentCommittingAlone(ConcurrentCommitting):
-    """Commits at the end of each batch, for runs without auto_commit."""
-
-    at_end = 1.0
 
 
 class Columns(Reference):
@@ -305,23 +288,27 @@ class Style:
     handler: type[PartitionHandler]
     settings: Mapping[str, Any] = field(default_factory=dict)
     check: RecordCheck = check_reference
+    traits: Mapping[str, Any] = field(default_factory=dict)
+    """Class variables of the handler that differ."""
 
 
 _MANUAL = {"auto_commit": False}
 _ONCE = {"delivery": "at-most-once"}
+_COMMITS = {"commits": True, "at_end": 0.1}
+_ALWAYS = {"at_end": 1.0}  # without auto_commit only the handler commits
 
 STYLES = {
     "loop": Style(Loop),
     "thread": Style(Plain),
     "map": Style(Concurrent),
-    "map, commits": Style(ConcurrentCommitting),
-    "map, commits, no auto commit": Style(ConcurrentCommittingAlone, _MANUAL),
+    "map, commits": Style(Concurrent, traits=_COMMITS),
+    "map, commits, no auto commit": Style(Concurrent, _MANUAL, traits=_COMMITS | _ALWAYS),
     "commits": Style(Committing),
-    "commits, no auto commit": Style(CommittingAlone, _MANUAL),
+    "commits, no auto commit": Style(Committing, _MANUAL, traits=_ALWAYS),
     "columns": Style(Columns),
     "records": Style(Records),
     "records awaited": Style(AwaitedRecords),
     "at most once": Style(Committing, _ONCE, check_reference_once),
-    "at most once, map": Style(ConcurrentCommitting, _ONCE, check_reference_once),
+    "at most once, map": Style(Concurrent, _ONCE, check_reference_once, _COMMITS),
 }
 """By name."""

@@ -36,7 +36,8 @@ log = structlog.get_logger(__name__)
 SESSION = (5, 200)
 """Bursts that a producer sends before it closes and a new one opens."""
 
-_FILES = log_dir("").removesuffix("/")
+LOG_FILES = log_dir("").removesuffix("/")
+"""Prefix of the keys of the log's files."""
 
 
 class LogStream(KnownStream):
@@ -92,7 +93,7 @@ class LogStream(KnownStream):
 
     def written(self, key: str, body: bytes, existed: bool) -> None:
         """Check that a segment is new, follows the last one, and holds sent records in order and only once."""
-        if not key.startswith(_FILES):
+        if not key.startswith(LOG_FILES):
             return
         there = self._values[partition := partition_of(key)]
         if existed or number_of(key) != len(there):

@@ -15,13 +15,13 @@ from actorproc.errors import StoreError
 from actorproc.output.checkpoint import read_checkpoint
 from actorproc.output.dead_letters import letter_files, purge
 from actorproc.runtime.clock import SYSTEM
-from actorproc.storage.names import LOG_HEADS, log_dir, partition_of
+from actorproc.storage.names import LOG_HEADS, partition_of
 from actorproc.storage.store import Store
 from actorproc.testing.simulation.clock import VirtualClock
 from actorproc.testing.simulation.cluster import Cluster
 from actorproc.testing.simulation.faults import LATENCY_ONLY, Faults
 from actorproc.testing.simulation.handler_styles import STYLES
-from actorproc.testing.simulation.log_stream import LogStream
+from actorproc.testing.simulation.log_stream import LOG_FILES, LogStream
 from actorproc.testing.simulation.loop import START, call_outside, current_loop, run, start_outside
 from actorproc.testing.simulation.process import Process
 from actorproc.testing.simulation.reference_records import reference_value
@@ -51,9 +51,6 @@ SETTINGS = {"partition_refresh_interval": 60, "dead_letter_limit": 1, "poll_inte
 PRODUCERS = ("producer-a", "producer-b")
 
 _FATES = ("lost_request", "late_write", "lost_reply")
-
-LOG_FILES = log_dir("").removesuffix("/")
-"""Prefix of the keys of the log's files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +115,7 @@ class _Scenario:
 
         handler = self._style.handler
         self._cluster = Cluster(
-            type(handler.__name__, (handler,), {"durable": staticmethod(durable)}),
+            type(handler.__name__, (handler,), {**self._style.traits, "durable": staticmethod(durable)}),
             self._log or self._source,
             check=self._style.check,
             settings=settings,
