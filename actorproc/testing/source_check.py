@@ -225,13 +225,10 @@ class _Check:
             self.fail(
                 f"end() gave {end}, and read() has given sequence {part.last}: that of the last record", part.name
             )
-        if (
-            end.sequence is not None and end.sequence > part.last
-        ):  # right, if records at the end are never given, or gone
+        if end.sequence is not None and end.sequence > part.last:  # right, if the last records are never given, or gone
             self.not_checked.append(
-                f"whether end() of partition {part.name} is right: it gave sequence {end.sequence}, the last record "
-                "has "
-                f"{part.last}"
+                f"whether end() of partition {part.name} is right: "
+                f"it gave sequence {end.sequence}, the last record has {part.last}"
             )
         if not any(self.source.reached(cursors[-1], end) for end in ends):
             self.fail(
@@ -266,8 +263,7 @@ class _Check:
         if not seen:
             self.fail(
                 f"a reader at the end did not get the record that was added within {self.patience:g} s "
-                "(`patience`): after an "
-                "empty chunk read() must look for new records again"
+                "(`patience`): after an empty chunk read() must look for new records again"
             )
         for task in seen:
             part, facts = waiting[task], task.result()
@@ -307,9 +303,9 @@ class _Check:
         expected = part.facts[len(older) :]
         if missing := sorted({fact.sequence for fact in expected} - {fact.sequence for fact in came}):
             self.fail(
-                f"{what} did not give sequence {', '.join(map(str, missing[:9]))}: after a position comes the rest, as "
-                "often as it is read. (Is the position the next record's, or the last one's? Do readers share a "
-                "state?)",
+                f"{what} did not give sequence {', '.join(map(str, missing[:9]))}: after a position comes the rest, "
+                "as often as it is read. (Is the position the next record's, or the last one's? "
+                "Do readers share a state?)",
                 part.name,
             )
         if "latest" in whence and len(came) > len(part.facts) - known:

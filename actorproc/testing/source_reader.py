@@ -100,12 +100,11 @@ class Reading:
     def _facts(self, batch: Batch) -> list[Fact]:
         try:
             columns = batch.sequences, batch.values, batch.keys, batch.headers, batch.timestamps
-            facts = [Fact(*fact) for fact in zip(*columns, strict=True)]
+            return [Fact(*fact) for fact in zip(*columns, strict=True)]
         except Exception as error:  # noqa: BLE001  # any column may be wrong
             self._fail(
                 f"read() gave a batch whose columns are not those of RECORD_SCHEMA: {describe_error(error)}", error
             )
-        return facts
 
     def _fail(self, what: str, cause: BaseException | None = None) -> NoReturn:
         place = f"{self._name}, partition {self.partition!r}, after position {self.position!r} and sequence {self.last}"
@@ -120,9 +119,8 @@ class Reading:
         """Cancel the read, wherever it waits or yields."""
         if not await self.end(self._patience):
             self._fail(
-                f"read() did not end for {self._patience:g} s (`patience`) when it was cancelled: let "
-                "CancelledError pass, "
-                "and give anyio.to_thread.run_sync abandon_on_cancel=True"
+                f"read() did not end for {self._patience:g} s (`patience`) when it was cancelled: "
+                "let CancelledError pass, and give anyio.to_thread.run_sync abandon_on_cancel=True"
             )
         while not self._answers.empty():
             if isinstance(error := self._answers.get_nowait(), (Exception, BaseExceptionGroup)):
