@@ -22,7 +22,7 @@ from actorproc.errors import RESTORE, CorruptObject, UsageError, located
 from actorproc.log.metadata import LogMetadata, open_log
 from actorproc.log.staged_files import StagedFile, encode_staged
 from actorproc.log.transactions import Transactions
-from actorproc.output.dead_letters import HISTORY, corrupt_letters, decoded, letter_files, read_letters
+from actorproc.output.dead_letters import HISTORY, corrupt_letters, decoded, read_letters
 from actorproc.output.source_identity import check_source
 from actorproc.records import Batch
 from actorproc.storage.document import Document, SharedDocument
@@ -115,10 +115,6 @@ class Replay:
             async with Transactions.opened(log) as transactions:
                 yield cls(store, processor, log, metadata, transactions)
 
-    async def files(self, partition: str | None = None) -> list[str]:
-        """Keys of the dead-letter files that hold letters, by partition and number."""
-        return await letter_files(self._store, self._layout, partition)
-
     async def file(self, key: str, wanted: Callable[[Letter], bool] = lambda letter: True) -> tuple[int, int] | None:
         """Replay the wanted letters of one dead-letter file; None if the file was purged.
 
@@ -148,7 +144,9 @@ class Replay:
                     if asked <= done:
                         return len(appended), len(asked - appended)
                     sequences = None if len(asked | done) == len(letters) else tuple(sorted(asked - done))
-                    await document.swap(self._with_part(state, sequences))
+                    part = ReplayPart(self._metadata.identity, sequences, done=False)
+                    transaction = state.transaction or f"replay-{self._log.clock.nonce()}"
+                    await document.swap(replace(state, parts=(*state.parts, part), transaction=transaction))
                 else:
                     now = await self._commit(key, state, document.key, letters)
                     parts = (*state.parts[:-1], replace(state.pending, done=True))
@@ -168,11 +166,6 @@ class Replay:
                 f"{key}: the log at {self._log.url} has partitions 0 to {count - 1}, none named {partition!r}; "
                 "is it the source of this processor?"
             )
-
-    def _with_part(self, state: ReplayState, sequences: tuple[int, ...] | None) -> ReplayState:
-        part = ReplayPart(self._metadata.identity, sequences, done=False)
-        transaction = state.transaction or f"replay-{self._log.clock.nonce()}"
-        return replace(state, parts=(*state.parts, part), transaction=transaction)
 
     async def _commit(self, key: str, state: ReplayState, state_key: str, letters: Sequence[Letter]) -> set[int]:
         """Append the letters of the pending part, once. Returns their sequences."""

@@ -17,7 +17,7 @@ from actorproc.errors import CorruptObject, StoreUnavailable, UsageError
 from actorproc.handler.context import PartitionInfo
 from actorproc.log.metadata import open_log
 from actorproc.log.producer import Producer
-from actorproc.output.dead_letters import HISTORY, read_letters, render_letter
+from actorproc.output.dead_letters import HISTORY, letter_files, read_letters, render_letter
 from actorproc.records import Batch, Record
 from actorproc.runtime.clock import Clock
 from actorproc.sources.log import LogSource
@@ -75,11 +75,14 @@ class World:
         async with Replay.opened(container, "flights", log) as replay:
             yield replay
 
+    async def files(self) -> list[str]:
+        return await letter_files(Store(self.container), LAYOUT, None)
+
     async def run(self, fate: Fate | None = None, wanted: Callable[[Letter], bool] = everything) -> int:
         """A replay of the wanted letters of all files; how many letters it says it appended."""
         appended = 0
         async with self.replay(fate) as replay:
-            for key in await replay.files():
+            for key in await self.files():
                 done = await replay.file(key, wanted)
                 appended += 0 if done is None else done[0]
         return appended
@@ -278,7 +281,7 @@ async def test_concurrent_replays_of_different_letters_repeat_nothing(world: Wor
     async def replay(wanted: Callable[[Letter], bool]) -> None:
         nonlocal appended
         async with Replay.opened(container, "flights", log) as replaying:
-            for key in await replaying.files():
+            for key in await world.files():
                 done = await replaying.file(key, wanted)
                 assert done is not None
                 appended += done[0]
@@ -299,7 +302,7 @@ async def test_concurrent_replays_beside_a_producer_repeat_nothing(world: World,
 
     async def replay() -> None:
         async with Replay.opened(container, "flights", log) as replaying:
-            counted.extend([await replaying.file(key) for key in await replaying.files()])
+            counted.extend([await replaying.file(key) for key in await world.files()])
 
     async def produce() -> None:
         async with Producer(log, partitioner=lambda *_: 1, linger=0) as producer:
@@ -326,7 +329,7 @@ async def test_a_replay_goes_on_after_an_outage(world: World) -> None:
         async with Replay.opened(
             Store(world.container), "flights", Store(Down(world.log, Fate()), limits=StoreLimits(patience=0))
         ) as replaying:
-            for key in await replaying.files():
+            for key in await world.files():
                 await replaying.file(key)
     assert await world.replayed() == []
     assert await world.run() == LETTERS
