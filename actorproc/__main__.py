@@ -1,4 +1,4 @@
-"""`actorproc`, `python -m actorproc`: the command line. Ctrl-C while it is still being imported ends it quietly, too."""
+"""`actorproc`, `python -m actorproc`: the command line. Ctrl-C while it is imported ends it quietly."""
 
 from __future__ import annotations
 

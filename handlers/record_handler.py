@@ -193,8 +193,8 @@ def _typed(cls: type, kind: Any) -> TypedValues[Any]:
     except (TypeError, NameError) as error:
         raise HandlerDefinitionError(
             f"{cls.__name__}: JSON cannot be parsed into {getattr(kind, '__name__', kind)}: {error}. "
-            "Give RecordHandler[...] a msgspec.Struct, dataclass, NamedTuple, TypedDict or pydantic model, defined before "
-            "the handler"
+            "Give RecordHandler[...] a msgspec.Struct, dataclass, NamedTuple, TypedDict or pydantic model, defined "
+            "before the handler"
         ) from None
 
 

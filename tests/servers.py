@@ -1,4 +1,4 @@
-"""Real S3 servers for tests and benchmarks: SeaweedFS (from PyPI) and MinIO (built from source), on free loopback ports.
+"""Real S3 servers for tests and benchmarks: SeaweedFS (from PyPI) and MinIO (from source), on free loopback ports.
 
     with seaweedfs(folder) as server:
         store = open_store(await server.new_url(), Settings.load(**server.settings))

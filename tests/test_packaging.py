@@ -1,4 +1,4 @@
-"""What is installed: two folders of the root under `actorproc`, and nothing beside it but the module that Spark looks for."""
+"""The wheel holds two folders of the root as parts of `actorproc`, and only the module for Spark beside it."""
 
 from __future__ import annotations
 

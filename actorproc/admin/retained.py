@@ -65,7 +65,7 @@ class RetainedDataset(ABC):
         """The number that a reader reads next after it has read everything."""
 
     async def compacted(self, partition: str) -> Sequence[tuple[DataFile, float]]:
-        """Compacted files of the partition in order, each with the time (by the store's clock) it replaced originals."""
+        """Compacted files of the partition in order, each with the time, by the store's clock, of its switch."""
         return ()
 
     async def beside(self, partition: str) -> Sequence[tuple[int, str]]:

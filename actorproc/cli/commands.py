@@ -69,8 +69,8 @@ def produce(
         typer.Option(
             parser=one_of("fail", "keep", "skip"),
             metavar="fail|keep|skip",
-            help="A line without a key, or that does not fit the format, ends the command (fail), is appended without a "
-            "key (keep), or is left out (skip).",
+            help="A line without a key, or that does not fit the format, ends the command (fail), is appended without "
+            "a key (keep), or is left out (skip).",
         ),
     ] = "fail",
     config: Config = None,
@@ -297,8 +297,8 @@ def demo(
     """See it work: a year of flights through three hosts into Spark.
 
     336,776 real departures become events in 8 partitions. Three host processes compute the delays. One of them is
-    killed with -9 midway, and the others take over. Spark sums up the output, and the demo compares that with the same table
-    computed from the CSV: exit code 1 if they differ.
+    killed with -9 midway, and the others take over. Spark sums up the output, and the demo compares that with the same
+    table computed from the CSV: exit code 1 if they differ.
 
     \b
       actorproc demo                   # under three minutes

@@ -130,6 +130,6 @@ class Attempt:
                 )
         if first <= self.committed:
             raise RowsLost(
-                f"a row was emitted for a record up to {self.committed}, which ctx.commit had committed already, and is "
-                "lost: emit first, or commit up to an earlier record with ctx.commit(record)"
+                f"a row was emitted for a record up to {self.committed}, which ctx.commit had committed already, and "
+                "is lost: emit first, or commit up to an earlier record with ctx.commit(record)"
             )

@@ -48,7 +48,8 @@ def open_source(
     if found and scheme not in SCHEMES:
         raise UsageError(
             f"source {source!r}: there is no {scheme!r} source. Allowed are a built-in log (s3://, file:// or a path), "
-            f"another processor's output ({OUTPUT_SCHEME}CONTAINER/PROCESSOR), kafka://BROKER/TOPIC, and your own Source (docs/sources.md)"
+            f"another processor's output ({OUTPUT_SCHEME}CONTAINER/PROCESSOR), kafka://BROKER/TOPIC, "
+            "and a Source of your own (docs/sources.md)"
         )
     return LogSource(source, settings=settings, clock=clock)
 

@@ -1,4 +1,4 @@
-"""One librdkafka consumer for all partitions of a host, in one thread: fetches messages and makes whole batches of them.
+"""One librdkafka consumer for all partitions of a host, in one thread: makes whole batches of messages.
 
 Partitions are assigned one by one as their leases come and go; the consumer never joins a group, so there are no
 rebalances at the broker. Back-pressure pauses single partitions.
