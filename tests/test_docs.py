@@ -97,6 +97,12 @@ def test_every_link_between_pages_leads_somewhere() -> None:
             assert not anchor or anchor in _anchors(file), f"{page.name} links to {target}#{anchor}"
 
 
+@pytest.mark.parametrize("page", ["docs/architecture.md", "docs/performance.md", "CONTRIBUTING.md"])
+def test_files_that_a_page_names_exist(page: str) -> None:
+    named = set(re.findall(r"`([\w/]+\.py)`", (ROOT / page).read_text()))
+    assert [path for path in named if not (ROOT / path).exists() and not (ROOT / "actorproc" / path).exists()] == []
+
+
 def test_every_page_can_be_found_from_the_readme() -> None:
     readme = (ROOT / "README.md").read_text()
     pages = [page.name for page in (ROOT / "docs").glob("*.md") if page.name != "index.md"]

@@ -98,7 +98,8 @@ Source = Annotated[
         metavar="URL",
         callback=location,
         envvar="ACTORPROC_SOURCE",
-        help="A log; or another processor's output, as actorproc+URL/NAME; or a source of your own, as MODULE:NAME.",
+        help="A log; kafka://BROKER/TOPIC; another processor's output, as actorproc+URL/NAME; or a source of your own, "
+        "as MODULE:NAME.",
     ),
 ]
 SourceLog = Annotated[
