@@ -42,17 +42,17 @@ class RetryPause:
         """Log that these records failed and are tried again. Repeated warnings are logged now and then only."""
         records = f"record {failed[0]}" if len(failed) == 1 else f"{len(failed):,} records from {failed[0]} on"
         self._again = f"tries {records} again, after attempt {attempt}: {format_error(error)}"
-        log = self._log.warning if self._repeats.due("", self._clock.monotonic()) else self._log.debug
-        log(
+        say = self._log.warning if self._repeats.due("", self._clock.monotonic()) else self._log.debug
+        say(
             "partition.attempt_failed", attempt=attempt, records=len(failed), first=failed[0], error=format_error(error)
         )
 
     def log_skipped(self, sequence: int, error: Exception | str) -> None:
         """Log that `on_error` skipped this record. Repeated warnings are logged now and then only."""
         times = self._skips.due("", self._clock.monotonic())
-        log = self._log.warning if times else self._log.debug
+        say = self._log.warning if times else self._log.debug
         reason = error if isinstance(error, str) else format_error(error)
-        log("partition.record_skipped", sequence=sequence, error=reason, times=times or 1)
+        say("partition.record_skipped", sequence=sequence, error=reason, times=times or 1)
 
     def batch_done(self) -> None:
         """The batch is processed."""
