@@ -12,9 +12,9 @@ import pyarrow as pa
 from actorproc.output.chain import Commit, encode_commit
 from actorproc.output.checkpoint import Checkpoint, Totals
 from actorproc.output.schema import agree_on_schema
+from actorproc.output.source_identity import agree_on_source
 from actorproc.records import Cursor
 from actorproc.rows.schema import output_schema, parse_schema
-from actorproc.storage.document import to_document
 from actorproc.storage.names import ProcessorLayout
 from actorproc.stores import open_store
 
@@ -38,7 +38,7 @@ class Writer:
     async def _prepare(self) -> None:
         async with open_store(str(self._container)) as store:
             await agree_on_schema(store, LAYOUT, SCHEMA)
-            await store.put(LAYOUT.origin, to_document({"identity": "bench", "name": "bench", "put_id": "bench"}))
+            await agree_on_source(store, LAYOUT, "bench", "bench", "")
         for partition in range(PARTITIONS):
             self._path(partition, 0).parent.mkdir(parents=True)
         await self._checkpoint()
@@ -58,8 +58,11 @@ class Writer:
         first = self._rows[partition]
         end = self._rows[partition] = first + rows
         totals = Totals(end, end)
-        commit = Commit("bench", "a", 1, Cursor(str(first), first - 1), Cursor(str(end), end - 1), totals, 0.0, rows)
-        body, _ = encode_commit(self._table(first, rows), commit)
+        commit = Commit(
+            put_id="bench", host="a", epoch=1, first=Cursor(str(first), first - 1), next=Cursor(str(end), end - 1),
+            totals=totals, time=0.0, rows=rows,
+        )  # fmt: skip
+        body, _ = encode_commit(self._table(first, rows), commit, b"")
         self._path(partition, self._number[partition]).write_bytes(body)
         self._number[partition] += 1
 

@@ -57,7 +57,8 @@ def test_a_master_that_does_not_answer_is_an_error_in_one_line() -> None:
         Dead("spark://a:1", {}).open()
 
 
-def test_executors_get_the_python_path_of_the_driver() -> None:
+def test_executors_get_the_python_path_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
     told = options("spark://10.0.0.7:7077")
     assert (
         told["spark.executorEnv.PYTHONPATH"].split(os.pathsep)[:2] == list(dict.fromkeys([os.getcwd(), str(ROOT)]))[:2]
