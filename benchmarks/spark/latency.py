@@ -57,7 +57,8 @@ class Latency:
 
     @property
     def whole(self) -> np.ndarray:
-        return self.commit + self.trigger + self.batch
+        total: np.ndarray = self.commit + self.trigger + self.batch
+        return total
 
 
 def run(seconds: int = 20, cases: tuple[Intervals, ...] = CASES, rounds: int = 5) -> None:
