@@ -23,7 +23,7 @@ ActorprocError
   Aborted                  run again: a second signal ended the drain, and uncommitted records are processed again
   HandlerError             fix the handler or the record: user code failed
     HandlerMisuse          fix the handler: it misuses the API; the partition stops, and no record becomes a dead letter
-      RowsLost             fix the handler: it committed records before it emitted all of their rows
+      RowsLost             fix the handler: it emitted rows after it had committed their records, or had returned
     RowMismatch            fix the handler or the schema: a row does not fit `output_schema`
     TooManyDeadLetters     look at the dead letters: the partition stopped, because too many records fail
     PartitionStuck         fix the handler: it made no progress for `max_process_time`
@@ -192,7 +192,10 @@ class HandlerMisuse(HandlerError):
 
 
 class RowsLost(HandlerMisuse):
-    """The handler emitted rows for records that `ctx.commit` had already committed. These rows are lost."""
+    """The handler emitted rows too late: `ctx.commit` had committed their records, or `process` had returned.
+
+    Rows for committed records are lost. Other records are processed again.
+    """
 
 
 class RowMismatch(HandlerError):

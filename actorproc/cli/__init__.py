@@ -27,6 +27,7 @@ FAILED, WRONG_USE = 1, 2
 _ORDER = [
     "produce", "serve", "spark", "status", "output", "dead-letters", "readers", "trim", "compact", "doctor", "demo",
 ]  # fmt: skip
+"""Order of the commands in `--help`. Others come after these."""
 
 _THREAD_PATIENCE = 1.0  # seconds that threads get to end by themselves, after everything else has ended
 
@@ -35,7 +36,7 @@ class _Commands(Group):
     """The root command. Our errors and usage errors become one line on stderr and an exit code."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return sorted(super().list_commands(ctx), key=_ORDER.index)
+        return sorted(super().list_commands(ctx), key=[*_ORDER, *super().list_commands(ctx)].index)
 
     def main(self, *args: Any, **options: Any) -> Any:
         try:

@@ -48,15 +48,15 @@ class Resume:
 
 def explained(error: ActorprocError, done: Delivered, resume: Resume) -> ActorprocError:
     """The error, with what is in the log and how to go on."""
-    why, mend = str(error), "Mend the cause"
+    why, advice = str(error), "Fix the cause"
     if isinstance(error, BadLine):
-        why, mend = f"{resume.file}: line {error.number}: {error.why}", f"Mend the line, or {_WAYS}"
+        why, advice = f"{resume.file}: line {error.number}: {error.why}", f"Fix the line, or {_WAYS}"
         resume.options = [*resume.options, "--on-bad-line", "keep"]  # so that it does not end at this line again
     kind = UsageError if isinstance(error, UsageError) else ActorprocError
     if done.records or done.doubtful:
-        return kind(f"{why}.\n{_in_the_log(done, resume)}. {mend}, and {_going_on(done, resume)}")
+        return kind(f"{why}.\n{_in_the_log(done, resume)}. {advice}, and {_going_on(done, resume)}")
     if isinstance(error, BadLine):
-        return kind(f"{why}.\nNothing was appended. {mend}")
+        return kind(f"{why}.\nNothing was appended. {advice}")
     return error if isinstance(error, UsageError) else kind(f"{why}.\nNothing was appended")
 
 

@@ -90,7 +90,7 @@ class Attempt:
     # Encoded rows
 
     def add_encoded(self, tables: list[pa.Table], misfits: dict[int, RowMismatch]) -> None:
-        """Add encoded rows to the self. A record with a row that does not fit has failed, and would fail again.
+        """Add encoded rows to the attempt. A record with a row that does not fit has failed, and would fail again.
 
         Raises:
             HandlerMisuse: a row belongs to a record that is not at hand.

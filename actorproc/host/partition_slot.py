@@ -95,7 +95,7 @@ class PartitionSlot:
         if self.actor is not None and self.actor.statistics.committed.sequence > self._committed:
             return None
         if self._is_misuse:
-            return f"failed, and would again until the handler is mended: {self.error}"
+            return f"failed, and would again until the handler is fixed: {self.error}"
         if self._failures >= FAILURES_FOR_GOOD:
             return f"failed at least {FAILURES_FOR_GOOD} times in a row without getting on: {self.error}"
         return None

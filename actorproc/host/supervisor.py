@@ -220,7 +220,9 @@ class Supervisor(Actor[Wake | RaiseEpoch]):
         try:
             view = await self._group.look(await self._known_partitions())
         except RemovedFromGroup:
-            self._log.warning("supervisor.written_out", why="the others took this host for dead; it joins again")
+            self._log.warning(
+                "supervisor.written_out", why="other hosts considered this host dead and removed it; it joins again"
+            )
             self.partitions.revoke_all()
             if not self.partitions.closing:
                 self._group.rejoin()
@@ -231,7 +233,7 @@ class Supervisor(Actor[Wake | RaiseEpoch]):
             locate(error, self._context.store.url)
             self._group_is_broken = isinstance(error, CorruptObject | StoreRefused)
             if self._group_is_broken and not self._members:
-                raise  # nothing runs here yet; later, partitions go on until somebody mends the document
+                raise  # nothing runs here yet; later, partitions go on until somebody restores the document
             if self._look_failed(str(error)) and isinstance(error, StoreRefused):
                 raise
             return self._clock.jitter(self._settings.lease_acquire_interval / 4)

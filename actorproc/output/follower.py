@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from actorproc.errors import SourceError
+from actorproc.errors import RecordsLost, SourceError
 from actorproc.output.chain import Commit, OutputChain
 from actorproc.output.compacted_file import CompactedCommits
 from actorproc.output.output_files import key_of
@@ -181,7 +181,8 @@ class ChainFollower:
 
     def _lost(self, number: int, found: int | None, why: str) -> SourceError:
         there = "" if found is None else f"the first that can be read is {found}: "
-        return SourceError(
+        kind = SourceError if found is None else RecordsLost  # an empty store may be away, and come back
+        return kind(
             f"partition {self._partition} of {self._layout.processor} in {self._store.url} has lost output from commit "
             f"{number} on, which was to be read next ({there}{why}). Restore the files, or start under another "
             "processor name"

@@ -134,7 +134,7 @@ class PartitionActor(Restartable):
 
         Raises:
             Fenced: another host runs this partition.
-            ActorprocError: anything else that a new start may mend.
+            ActorprocError: anything else that a new start may fix.
         """
         reason = CloseReason.LOST
         try:

@@ -319,7 +319,7 @@ class _BatchRun:
         self._done.letters[sequence] = render_letter(
             record, error, attempt.number, self._on.info, self._on.clock, kind=kind
         )
-        if not was_dead(record):  # else a replay before its cause is mended would stop the partition
+        if not was_dead(record):  # else a replay before its cause is fixed would stop the partition
             self._on.limit.failed(sequence, error)
 
     # The handler's commits

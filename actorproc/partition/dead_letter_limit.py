@@ -101,7 +101,7 @@ class DeadLetterLimit:
             raise TooManyDeadLetters(
                 f"{len(window)} of the latest {sizes[over[0]]} records failed, more than dead_letter_limit = "
                 f"{self._share:g} allows; no more of this batch is committed. {self._most_frequent(window)}\n"
-                "Mend the cause and start again. To let them become dead letters, raise dead_letter_limit (1 switches "
+                "Fix the cause and start again. To let them become dead letters, raise dead_letter_limit (1 switches "
                 "it off); to pass over records that raise, let on_error return Decision.SKIP"
             ) from (error if isinstance(error, Exception) else None)
 

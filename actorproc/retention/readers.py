@@ -171,8 +171,7 @@ async def register(
             if not known.is_same(wanted):
                 raise UsageError(
                     f"there is a reader {reader.name!r} already ({known}): give this one another name, or "
-                    f"remove that one "
-                    "first"
+                    "remove that one first"
                 )
             _refuse_if_anothers(wanted, known)
             wanted = replace(

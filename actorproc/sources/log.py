@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 
 from actorproc.config.settings import Settings
-from actorproc.errors import CorruptObject, SourceError, StoreRefused, UsageError, locate, located
+from actorproc.errors import CorruptObject, RecordsLost, SourceError, StoreRefused, UsageError, locate, located
 from actorproc.log.hint_watch import HintWatch
 from actorproc.log.metadata import open_log
 from actorproc.log.offsets import end_offset, first_base, offset_of_time
@@ -212,7 +212,8 @@ class LogSource(Source):
 
     def _records_lost(self, partition: str, base: int, first: int | None) -> SourceError:
         found = "no file begins there or later" if first is None else f"the next begin at {first}"
-        return SourceError(
+        kind = SourceError if first is None else RecordsLost  # an empty store may be away, and come back
+        return kind(
             f"partition {partition} of the log {self._store.url} has lost its records from position {base} on "
             f"({found}): they were deleted before this processor read them. Restore the files, or start anew under "
             "another processor name"

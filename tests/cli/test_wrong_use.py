@@ -210,7 +210,7 @@ def test_produce_with_a_wrong_key_appends_nothing(folder: Path, piped: bool) -> 
     result = actorproc(*command, "--key", "custmer", cwd=folder, **given)
     assert (result.returncode, result.stdout) == (2, "")
     assert f"{file}: line 3: no field 'custmer' in " in result.stderr
-    assert "; did you mean customer? there are: id, customer.\nNothing was appended. Mend the line" in result.stderr
+    assert "; did you mean customer? there are: id, customer.\nNothing was appended. Fix the line" in result.stderr
     right = actorproc(*command, "--key", "customer", cwd=folder, **given)
     assert "2 events appended to orders" in right.stdout, right.stderr
 
@@ -219,9 +219,7 @@ def test_produce_says_how_to_go_on_after_a_bad_line(run: Run, folder: Path) -> N
     (folder / "bad lines").write_bytes(b'{"tail":"a"}\n\n{"tail":"b"}\n{"x":1}\n{"tail":"c"}\n')
     given = ["--rate", "1000", "--set", "s3_region=here", "--set", "s3_secret_key=hidden", "--set", "s3_access_key=too"]
     told = run("produce", "--log", "events", "--partitions", "1", "--key", "tail", *given, "bad lines").stderr
-    assert (
-        "2 events are in events: all of bad lines up to line 3, and nothing after it. Mend the line, or give " in told
-    )
+    assert "2 events are in events: all of bad lines up to line 3, and nothing after it. Fix the line, or give " in told
     again = told.strip().rpartition(": ")[2]
     assert (
         again

@@ -56,7 +56,7 @@ async def test_until_end_gives_up_at_once_on_a_mistake_in_the_handler() -> None:
 
     store, slowly = Store(MemoryStore()), QUICK | {"restart_backoff": 30, "restart_backoff_max": 60}
     processor = Processor(Mistaken, name="Double", source=fed(), container=store, **slowly)
-    says = r"partitions 1-2: failed, and would again until the handler is mended: HandlerMisuse: 0 rows for"
+    says = r"partitions 1-2: failed, and would again until the handler is fixed: HandlerMisuse: 0 rows for"
     with anyio.fail_after(20), pytest.raises(errors.EndNotReached, match=says):
         await processor.run(until_end=True)
     assert sorted(Mistaken.calls) == ["1", "2"]
