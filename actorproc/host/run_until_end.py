@@ -104,8 +104,7 @@ class RunUntilEnd:
             self._failed = remotely | failed_here
             if (here and here <= failed_here.keys()) or self.waiting <= self._failed.keys():
                 break
-            local_pause = max(LOCAL_POLL, _LOCAL_POLL_EACH * len(here))
-            await self._clock.sleep(local_pause if here else store_poll_at - self._clock.monotonic())
+            await self._clock.sleep(max(LOCAL_POLL, _LOCAL_POLL_EACH * len(self.waiting)))
         if not self.waiting:
             self._log.info("processor.reached_end", partitions=len(self._ends))
         supervisor.stop()
