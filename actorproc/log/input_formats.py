@@ -245,7 +245,8 @@ class CsvRows(InputFormat):
                 row = next(self._rows, None)
                 value, key = self._record(row) if row else (b"", None)
             except (csv.Error, ValueError) as error:
-                value, key = b"\n".join(self._row).removesuffix(b"\r"), None
+                self._give_back()
+                value, key = b"".join(self._row).removesuffix(b"\r"), None
                 row = [""] if value.strip() else []
                 if row:
                     bad[len(values)] = BadLine(number, f"not a row of this CSV ({error}): {_shown(value)}")
@@ -260,14 +261,23 @@ class CsvRows(InputFormat):
         block = InputBlock(values, keys, numbers, bad, self._passed + 1, size)
         return (lambda: block) if size else None
 
+    def _give_back(self) -> None:
+        """Let only the first line of a bad row be bad. A quote that is not closed takes good lines in."""
+        self._unparsed.extendleft(reversed(self._row[1:]))
+        self._passed -= len(self._row[1:])
+        del self._row[1:]
+        self._rows = csv.reader(self._next_lines(), strict=True)
+
     def _next_lines(self) -> Iterator[str]:
-        while (text := self._lines.read()) is not None:
-            self._unparsed.extend(text.split(b"\n"))
+        while True:
             while self._unparsed:
                 line = self._unparsed.popleft()
                 self._row.append(line)
                 self._passed += 1
                 yield line.decode(errors="surrogateescape") + "\n"
+            if (text := self._lines.read()) is None:
+                return
+            self._unparsed.extend(text.split(b"\n"))
 
     def _read_header(self) -> bool:
         """Read the first row that is not blank. False if there is none."""

@@ -131,7 +131,7 @@ class Transactions:
                 if found.batch_id != planned:
                     await self._check_not_trimmed(document.key, found)
                 await self._finish(document, found)
-                log.info("log.transaction_done", transaction=name, batch=found.batch)
+                log.debug("log.transaction_done", transaction=name, batch=found.batch)
             except Conflict:
                 await document.read()
             except (CorruptObject, UsageError):

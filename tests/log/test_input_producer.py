@@ -277,6 +277,16 @@ async def test_large_csv_is_read_in_blocks() -> None:
     assert sum(block.size for block in blocks) == len(rows)
 
 
+@pytest.mark.parametrize("later", [b"", b'\n7,"quoted"'], ids=["never closed", "closed by a later row"])
+async def test_a_quote_that_is_not_closed_costs_only_its_own_row(later: bytes) -> None:
+    good = b"".join(b"\n%d,x" % n for n in range(2, 5_000))
+    text = b'a,b\n0,x\n1,"oops' + good + later
+    input_producer = InputProducer(on_bad_line="skip")
+    found = await produced_from(CsvRows(io.BytesIO(text), "a"), input_producer)
+    assert len(found) == 1 + 4_998 + (1 if later else 0)
+    assert [bad.number for bad in input_producer.bad_lines] == [3]
+
+
 async def test_bad_csv_rows_are_kept_as_they_are_or_skipped() -> None:
     bad = b'a,b\n1,2\n1,2,3\n"x"y,2\n\xff,2\n3,4\n"open,5\n'
     expected = [b'{"a":"1","b":"2"}', b"1,2,3", b'"x"y,2', b"\xff,2", b'{"a":"3","b":"4"}', b'"open,5']
