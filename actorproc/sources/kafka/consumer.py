@@ -160,25 +160,28 @@ class SharedConsumer:
         return messages
 
     def _deliver(self, feed: Feed, messages: list[Message]) -> None:
+        if not any(map(Message.error, messages)):
+            self._put(feed, messages)
+            return
         good: list[Message] = []
-        for message in messages if any(map(Message.error, messages)) else ():
+        for message in messages:
             if message.error() is None:
                 good.append(message)
                 continue
             self._put(feed, good)
             good = []
             self._report(feed, message)
-        self._put(feed, good if any(map(Message.error, messages)) else messages)
+        self._put(feed, good)
 
     def _put(self, feed: Feed, messages: list[Message]) -> None:
         if not messages:
             return
         self.last_error = None
         batch = to_batch(feed.name, messages)
-        feed.put(Chunk(batch, str(batch.last + 1)))
         if feed.waiting + batch.nbytes > PAUSE_BYTES and not feed.paused:
-            feed.paused = True
+            feed.paused = True  # before the chunk is there: its reader resumes, and no later chunk would come
             self._consumer.pause([TopicPartition(*feed.key)])
+        feed.put(Chunk(batch, str(batch.last + 1)))
 
     def _report(self, feed: Feed, message: Message) -> None:
         error = message.error()

@@ -58,7 +58,7 @@ def parse_url(url: str) -> KafkaAddress:
         raise UsageError(f"source {url!r}: write {form}")
     if "@" in brokers:
         raise UsageError(
-            f"source kafka://...@...: no credentials in a URL; use --source-option sasl.password=... or {form}"
+            f"source kafka://...@...: no credentials in a URL; put sasl.password into source_options, and write {form}"
         )
     names = (topics,) if topics.startswith("^") else tuple(dict.fromkeys(name for name in topics.split(",") if name))
     try:
