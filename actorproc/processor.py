@@ -253,7 +253,7 @@ class Processor:
             source=self._source, store=self._store, layout=self.layout, settings=settings, clock=clock,
             start=self.start, options=self.options, shared=shared,
             budget=ByteBudget(settings.read_ahead_bytes), held=BufferTotal(settings.uncommitted_bytes),
-            news=DeadLetterSummary(),
+            dead_letter_summary=DeadLetterSummary(),
             threads=HandlerThreads(settings.handler_threads, clock, settings.max_process_time),
         )  # fmt: skip
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from actorproc.admin.spark_checkpoint import dataset_title, stream_identity
 from actorproc.log.metadata import open_log
-from actorproc.log.offsets import end_offset, last_base
+from actorproc.log.positions import end_base, last_base
 from actorproc.output.chain import OutputChain, large_letters
 from actorproc.output.checkpoint import read_checkpoint
 from actorproc.output.output_files import OutputFiles
@@ -137,4 +137,4 @@ class RetainedLog(RetainedDataset):
         return await last_base(self.store, partition) or 0
 
     async def end(self, partition: str) -> int:
-        return await end_offset(self.store, partition)
+        return await end_base(self.store, partition)

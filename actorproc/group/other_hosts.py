@@ -34,7 +34,7 @@ class OtherHosts:
                 for who in changed:
                     tasks.start_soon(self._nudge, who)
                 for who in out:
-                    tasks.start_soon(self._see_off, who)
+                    tasks.start_soon(self._nudge_and_remove, who)
 
     async def remove_heartbeats(self, out: Iterable[Incarnation]) -> None:
         with anyio.move_on_after(TIME_LIMIT):
@@ -44,7 +44,7 @@ class OtherHosts:
     def forget_all_but(self, present: Collection[Incarnation]) -> None:
         self._addresses = {who: address for who, address in self._addresses.items() if who in present}
 
-    async def _see_off(self, who: Incarnation) -> None:
+    async def _nudge_and_remove(self, who: Incarnation) -> None:
         await self._nudge(who)  # if it was only paused, or replaced by one of its name, it stops sooner
         await self._remove(who)
 

@@ -54,7 +54,7 @@ class Attempt:
     """Why the attempt takes nothing more; None while it is open."""
     late: threading.Event = field(default_factory=threading.Event)
     """Set when the handler emits after `process` has returned."""
-    broken: Exception | None = None
+    encoding_error: Exception | None = None
     """Why rows that a commit was to encode are gone."""
 
     @property

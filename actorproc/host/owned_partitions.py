@@ -57,17 +57,17 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         log: bound to processor and host.
     """
 
-    def __init__(self, common: HostContext, notify: Callable[[Wake | RaiseEpoch], object], log: Any) -> None:
-        self._common = common
-        self._settings = common.settings
-        self._clock = common.clock
+    def __init__(self, context: HostContext, notify: Callable[[Wake | RaiseEpoch], object], log: Any) -> None:
+        self._context = context
+        self._settings = context.settings
+        self._clock = context.clock
         self._notify = notify
         self._log = log
         self._slots: dict[str, PartitionSlot] = {}
         self._turns: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)  # by partition: one task at a time
         self._warm = anyio.Event()
         self._ended = Totals()  # of actors that have ended
-        self._failures = FailureLog(common.clock, log)
+        self._failures = FailureLog(context.clock, log)
         self.rows_lost: dict[str, str] = {}
         """Partition -> how its handler has lost rows on this host."""
         self.fenced = False
@@ -175,7 +175,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
 
     async def _run_partition(self, slot: PartitionSlot) -> None:
         def make() -> PartitionActor:
-            slot.actor = PartitionActor(slot.partition, slot.epoch, self._common, limit=slot.limit)
+            slot.actor = PartitionActor(slot.partition, slot.epoch, self._context, limit=slot.limit)
             return slot.actor
 
         try:
@@ -197,7 +197,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
                 self._notify(Wake.LOOK)
 
     def _handle_failure(self, slot: PartitionSlot, error: Exception, delay: float) -> None:
-        locate(error, self._common.store.url)  # an error of the source says where it is by itself
+        locate(error, self._context.store.url)  # an error of the source says where it is by itself
         slot.note_failure(error)
         if isinstance(error, RowsLost):
             self.rows_lost[slot.partition] = str(error)

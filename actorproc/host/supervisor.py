@@ -72,7 +72,7 @@ class Supervisor(Actor[Wake | RaiseEpoch]):
         self._renewed = anyio.Event()
         self._looking: anyio.CancelScope | None = None
         self._error: str | None = None  # of the latest look, if it failed
-        self._group_is_broken = False  # its document is corrupt, or the store refuses it
+        self._group_needs_repair = False  # its document is corrupt, or the store refuses it
         self._failing_since = 0.0
         self._repeats = LogThrottle()
         self._log = log.bind(processor=context.processor, host=context.host)
@@ -154,10 +154,10 @@ class Supervisor(Actor[Wake | RaiseEpoch]):
 
     def _log_dead_letters(self, *, at_once: bool = False) -> None:
         """Log the dead letters of all partitions in one line, at most once a minute."""
-        if new := self._context.news.due(self._clock.monotonic(), at_once=at_once):
+        if new := self._context.dead_letter_summary.due(self._clock.monotonic(), at_once=at_once):
             self._log.warning(
                 "processor.dead_letters", new=new.total(), since_start=self.partitions.totals().dead_letters,
-                errors=dict(new.most_common(5)), example=self._context.news.example,
+                errors=dict(new.most_common(5)), example=self._context.dead_letter_summary.example,
             )  # fmt: skip
 
     async def _renew_forever(self) -> None:
@@ -231,13 +231,13 @@ class Supervisor(Actor[Wake | RaiseEpoch]):
             return 0.0
         except (*_GROUP_UNUSABLE, SourceError) as error:
             locate(error, self._context.store.url)
-            self._group_is_broken = isinstance(error, CorruptObject | StoreRefused)
-            if self._group_is_broken and not self._members:
+            self._group_needs_repair = isinstance(error, CorruptObject | StoreRefused)
+            if self._group_needs_repair and not self._members:
                 raise  # nothing runs here yet; later, partitions go on until somebody restores the document
             if self._look_failed(str(error)) and isinstance(error, StoreRefused):
                 raise
             return self._clock.jitter(self._settings.lease_acquire_interval / 4)
-        self._error, self._group_is_broken = None, False
+        self._error, self._group_needs_repair = None, False
         self._members = sorted(view.members)
         if not fenced and fences == self._fences:
             # A view from before or during a fencing may be stale; a look follows the renewal.
@@ -317,7 +317,7 @@ class Supervisor(Actor[Wake | RaiseEpoch]):
             while True:
                 if self._clock.monotonic() >= look_at:
                     look_at = self._clock.monotonic() + await self._look() / 4
-                if not len(self.partitions) or (self._group_is_broken and not self.partitions.draining):
+                if not len(self.partitions) or (self._group_needs_repair and not self.partitions.draining):
                     break  # a damaged document waits for a person, not for a while
                 if await self.receive(look_at - self._clock.monotonic()) is Wake.HAND_OVER:
                     await self._hand_over()

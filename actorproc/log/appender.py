@@ -9,7 +9,7 @@ import anyio
 import pyarrow as pa
 
 from actorproc.errors import StoreRefused, StoreUnavailable
-from actorproc.log.offsets import log_end
+from actorproc.log.positions import log_end
 from actorproc.log.segment import SegmentFooter, create_segment, encode_segment, newest_timestamp
 from actorproc.retention.boundary import RETENTION, read_boundary
 from actorproc.runtime.backoff import Backoff

@@ -37,7 +37,7 @@ class _Waiter:
 
     base: int
     event: anyio.Event = field(default_factory=anyio.Event)
-    news: bool = False
+    woken: bool = False
 
 
 class HintWatch:
@@ -68,7 +68,7 @@ class HintWatch:
         waiter = _Waiter(base)
         self._waiting.setdefault(partition, []).append(waiter)
         try:
-            while not waiter.news:
+            while not waiter.woken:
                 if self._polling:
                     await waiter.event.wait()
                     waiter.event = anyio.Event()
@@ -141,5 +141,5 @@ class HintWatch:
     def _wake(self, partition: str, newest: float = math.inf) -> None:
         for waiter in self._waiting.get(partition, ()):
             if newest >= waiter.base:
-                waiter.news = True
+                waiter.woken = True
                 waiter.event.set()

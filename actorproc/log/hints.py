@@ -24,7 +24,7 @@ from actorproc.runtime.logger import get_logger
 from actorproc.runtime.tasks import first_cause
 from actorproc.storage.backend import Listing
 from actorproc.storage.document import Document
-from actorproc.storage.names import LOG_HEADS, is_log_head, log_head
+from actorproc.storage.names import LOG_HINTS, is_log_hint, log_hint
 from actorproc.storage.store import Conflict, Store
 
 State = Literal["open", "idle", "closed"]
@@ -45,7 +45,7 @@ look is after 32 minutes.
 FORGET_AFTER = 86_400.0
 """Age in seconds at which a hint that was not closed is deleted, by the next producer that starts."""
 
-_DOUBT_INTERVAL = 2 * SWEEP_AGES[0]  # minimum seconds between two writes of the second hint; readers look in between
+_AGING_INTERVAL = 2 * SWEEP_AGES[0]  # minimum seconds between two writes of the second hint; readers look in between
 
 _RENEW_NAME = FORGET_AFTER / 2  # after such a silence a producer takes a new name, as its old hint may be deleted
 
@@ -79,15 +79,15 @@ class HintWriter:
         self._clock = clock
         self._state: State | None = "idle"  # None: a write of another state is under way, or its outcome is unknown
         self._own = _OwnHint(clock.nonce())
-        self._doubts = _OwnHint(clock.nonce())  # the second hint, which ages
-        self._doubts_tried_at = -math.inf
+        self._aging = _OwnHint(clock.nonce())  # the second hint, which ages
+        self._aging_tried_at = -math.inf
         self._lock = anyio.Lock()
         self._appending = 0
         self._appended_at = -math.inf
         # Partitions with an append whose outcome is unknown. Our hint stays open until the second hint covers them.
         self._unsettled: set[str] = set()
         self._dirty = False
-        self._news = anyio.Event()
+        self._changed = anyio.Event()
         self._removable: list[str] = []
 
     @property
@@ -158,29 +158,29 @@ class HintWriter:
             self._unsettled.discard(partition)
             self.newest[partition] = base
             self._dirty = True
-        self._news.set()
+        self._changed.set()
 
     async def run(self) -> None:
         """Write the hint while there are appends, and make it idle after a pause."""
-        await self._news.wait()
+        await self._changed.wait()
         await self._delete_old()
         while True:
-            await self._news.wait()
-            self._news = anyio.Event()
+            await self._changed.wait()
+            self._changed = anyio.Event()
             while self._state in ("open", None):
                 now = self._clock.monotonic()
                 idle_at = math.inf if self._appending or self._unsettled else self._appended_at + IDLE_AFTER
-                doubt_at = self._doubts_tried_at + _DOUBT_INTERVAL if self._unsettled else math.inf
-                if now >= doubt_at:
-                    await self._leave_doubts()
+                aging_at = self._aging_tried_at + _AGING_INTERVAL if self._unsettled else math.inf
+                if now >= aging_at:
+                    await self._write_aging_hint()
                 elif now >= idle_at:
                     await self._hint("idle")
                 elif self._dirty:
                     await self._hint("open")
                 else:
-                    with anyio.move_on_after(min(idle_at, doubt_at) - now):
-                        await self._news.wait()
-                    self._news = anyio.Event()
+                    with anyio.move_on_after(min(idle_at, aging_at) - now):
+                        await self._changed.wait()
+                    self._changed = anyio.Event()
                     continue
                 await self._clock.sleep(HINT_INTERVAL)
 
@@ -197,14 +197,14 @@ class HintWriter:
         except StoreError as error:
             log.warning("log.hint_failed", producer=self.producer, error=str(error))
 
-    async def _leave_doubts(self) -> None:
+    async def _write_aging_hint(self) -> None:
         """Write the second hint, which stays open and ages.
 
         One write covers all partitions, because readers look for longer than a write can be in flight.
         """
-        covered, self._doubts_tried_at = set(self._unsettled), self._clock.monotonic()
+        covered, self._aging_tried_at = set(self._unsettled), self._clock.monotonic()
         try:
-            await self._put(self._doubts, "open", {})
+            await self._put(self._aging, "open", {})
         except StoreError as error:
             log.warning("log.hint_failed", producer=self.producer, error=str(error))
         else:
@@ -226,7 +226,7 @@ class HintWriter:
         if own.tag is not None and self._clock.monotonic() - own.written_at > _RENEW_NAME:
             own.name, own.tag = self._clock.nonce(), None
         hint = Hint(put_id=self._clock.nonce(), producer=own.name, state=state, newest=newest)
-        key, body = log_head(own.name), hint.to_json()
+        key, body = log_hint(own.name), hint.to_json()
         while True:
             try:
                 own.tag = await self._store.write(key, body, own.tag)
@@ -246,8 +246,8 @@ class HintWriter:
 
 async def list_hints(store: Store) -> Listing:
     """The hints in the log."""
-    listing = await store.list(LOG_HEADS)
-    return replace(listing, entries=[entry for entry in listing.entries if is_log_head(entry.key)])
+    listing = await store.list(LOG_HINTS)
+    return replace(listing, entries=[entry for entry in listing.entries if is_log_hint(entry.key)])
 
 
 async def read_hint(store: Store, key: str) -> Hint | None:

@@ -21,7 +21,7 @@ from msgspec.structs import force_setattr, replace
 from actorproc.errors import CorruptObject, SourceError, StoreError, UsageError
 from actorproc.log.hints import HintWriter
 from actorproc.log.metadata import open_log
-from actorproc.log.offsets import first_base, log_end
+from actorproc.log.positions import first_base, log_end
 from actorproc.log.segment import SegmentFooter, create_segment, encode_segment, newest_timestamp
 from actorproc.log.staged_files import StagedFile, decode_staged
 from actorproc.retention.boundary import read_boundary

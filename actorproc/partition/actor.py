@@ -62,7 +62,7 @@ class HostContext:
     shared: Any
     budget: ByteBudget
     held: BufferTotal
-    news: DeadLetterSummary
+    dead_letter_summary: DeadLetterSummary
     threads: HandlerThreads
 
 
@@ -77,28 +77,31 @@ class PartitionActor(Restartable):
         self,
         partition: str,
         epoch: int,
-        host: HostContext,
+        context: HostContext,
         *,
         limit: DeadLetterLimit | None = None,
     ) -> None:
         super().__init__()
-        settings, clock = host.settings, host.clock
+        settings, clock = context.settings, context.clock
         self.partition = partition
-        self._host = host
+        self._context = context
         self._settings, self._clock = settings, clock
         self._limit = limit or DeadLetterLimit(settings)
         self.flushing = False
         """Whether a `flush` was requested and is not done."""
         self._closing_for = CloseReason.HANDOFF
         self.statistics = PartitionStatistics(partition, epoch)
-        self._log = log.bind(processor=host.processor, host=host.host, partition=partition, epoch=epoch)
-        self._info = PartitionInfo(host.processor, host.host, partition, epoch, host.options, host.shared, self._log)
+        self._log = log.bind(processor=context.processor, host=context.host, partition=partition, epoch=epoch)
+        self._info = PartitionInfo(
+            context.processor, context.host, partition, epoch, context.options, context.shared, self._log
+        )
         self._draining = anyio.Event()
         self._pace = Pace(clock, settings)
-        self._reads = ReadAhead(host.source, partition, settings, host.budget, self._pace)
+        self._reads = ReadAhead(context.source, partition, settings, context.budget, self._pace)
         self._committer = Committer(
-            self.statistics, host=host.host, schema=host.schema, store=host.store, layout=host.layout,
-            settings=settings, clock=clock, held=host.held, news=host.news, log=self._log,
+            self.statistics, host=context.host, schema=context.schema, store=context.store, layout=context.layout,
+            settings=settings, clock=clock, held=context.held, dead_letter_summary=context.dead_letter_summary,
+            log=self._log,
         )  # fmt: skip
         self._processor: BatchProcessor | None = None
 
@@ -120,7 +123,7 @@ class PartitionActor(Restartable):
 
     @property
     def trouble(self) -> str | None:
-        """Why the batch at hand does not begin, or is tried again; None: neither."""
+        """Why the current batch does not begin, or is tried again; None: neither."""
         return self._processor.retries.trouble if self._processor else None
 
     @property
@@ -139,7 +142,7 @@ class PartitionActor(Restartable):
         reason = CloseReason.LOST
         try:
             async with self._in_time("an earlier call of process has not ended, and it cannot be stopped"):
-                await self._host.threads.ended(self.partition)
+                await self._context.threads.ended(self.partition)
             await self._committer.open(self._start)
             processor = self._processor = await self._open_handler()
             self.statistics.state = "running"
@@ -171,17 +174,17 @@ class PartitionActor(Restartable):
 
     async def _start(self) -> str:
         async with self._in_time("start() of the source has not ended"):
-            return await self._host.source.start(self.partition, self._host.start)
+            return await self._context.source.start(self.partition, self._context.start)
 
     async def _open_handler(self) -> BatchProcessor:
         async with self._in_time("opened() has not ended"):
             with user_code("opening the handler"):
-                handler = self._host.handler()
+                handler = self._context.handler()
                 await handler.opened(self._info)
         return BatchProcessor(
-            handler, self._info, self._host.schema, self._settings, self._clock,
+            handler, self._info, self._context.schema, self._settings, self._clock,
             committer=self._committer, reads=self._reads, pace=self._pace,
-            threads=self._host.threads, limit=self._limit, draining=self._draining,
+            threads=self._context.threads, limit=self._limit, draining=self._draining,
         )  # fmt: skip
 
     @asynccontextmanager
@@ -287,7 +290,7 @@ class PartitionActor(Restartable):
 
     async def _close_handler(self, handler: PartitionHandler, reason: CloseReason) -> None:
         with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSING_TIME) as scope:
-            await self._host.threads.ended(self.partition)  # a plain `process` that was cut off
+            await self._context.threads.ended(self.partition)  # a plain `process` that was cut off
             try:
                 with user_code("closing"):
                     await handler.closing(self._info, reason)

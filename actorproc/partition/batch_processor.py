@@ -138,14 +138,14 @@ class _BatchRun:
     def __init__(self, batch: Batch, processor: BatchProcessor) -> None:
         self._batch = batch
         self._on = processor
-        self._once = processor.settings.delivery == "at-most-once"
+        self._at_most_once = processor.settings.delivery == "at-most-once"
         self._parts = Parts(batch, processor.settings, processor.handler.on_error, processor.info.log)
         self._done = Pending()
         self._current: Attempt | None = None
         self._attempts = 0
         self._committing = anyio.Lock()
         self._committed = -1  # sequence up to which the handler has committed the batch
-        self._broken: Exception | None = None  # the partition has to stop with this
+        self._fatal: Exception | None = None  # the partition has to stop with this error
         self.wanted = -1
         """Sequence up to which the handler asked for a commit."""
         self.given_up: set[int] = set()
@@ -174,9 +174,9 @@ class _BatchRun:
         error = await self._call(attempt)
         async with self._committing:  # a commit that the handler has begun and not awaited
             pass
-        if self._broken is not None:
-            raise self._broken
-        if not self._once:  # at most once a stop would lose the batch
+        if self._fatal is not None:
+            raise self._fatal
+        if not self._at_most_once:  # at most once a stop would lose the batch
             for found in (error, *attempt.failures.values()):
                 if (misuse := _misuse_in(found)) is not None:
                     raise misuse
@@ -212,7 +212,7 @@ class _BatchRun:
                 return self._process_in_thread(attempt, ctx)
             begun = partial(self._begin, attempt)
             return await on.threads.run(
-                on.info.partition, begun, self._process_in_thread, attempt, ctx, starved=on.retries.starved
+                on.info.partition, begun, self._process_in_thread, attempt, ctx, no_thread=on.retries.no_thread
             )
         self._begin(attempt)
         _check_nothing(await on.handler.process(attempt.batch, ctx))  # type: ignore[misc]  # an async def
@@ -223,7 +223,7 @@ class _BatchRun:
         """The handler is called now. While it waits for a thread it is not stuck."""
         self._current = attempt
         self._attempts += 1
-        self._on.retries.fed()
+        self._on.retries.called()
 
     def _process_in_thread(self, attempt: Attempt, ctx: PartitionContext) -> Encoded | None:
         with user_code("the handler"):
@@ -237,15 +237,15 @@ class _BatchRun:
 
     async def _encode(self, attempt: Attempt, encoded: Encoded | None = None) -> None:
         """Encode what the attempt has emitted so far, in a thread if it is much. The handler may go on meanwhile."""
-        if attempt.broken is not None:
-            raise attempt.broken
+        if attempt.encoding_error is not None:
+            raise attempt.encoding_error
         if encoded is None:
             rows = attempt.rows.detach()
             try:
                 encoded = await self._on.clock.run_cpu_work(int(rows.values * _BYTES_PER_VALUE) + 1, rows.encode)
             except BaseException as error:
                 # The rows are gone, so the attempt has failed, even if the handler catches what `ctx.commit` raises.
-                attempt.broken = error if isinstance(error, Exception) else HandlerError("ctx.commit() was cut short")
+                attempt.encoding_error = _cut_short(error)
                 raise
         tables, misfits = encoded
         if misfits and not self._on.encoder.width:
@@ -255,7 +255,7 @@ class _BatchRun:
         try:
             attempt.add_encoded(tables, misfits)
         except RowsLost as error:
-            self._broken = error
+            self._fatal = error
             raise
 
     async def _returned(self, part: Part, attempt: Attempt) -> None:
@@ -280,7 +280,7 @@ class _BatchRun:
             )  # fmt: skip
             return
         failures = attempt.uncommitted(attempt.failures)
-        if failures and self._once:  # nothing is shown again
+        if failures and self._at_most_once:  # nothing is shown again
             failures = dict.fromkeys(rest.sequences, error) | failures
         if failures:  # they may be why it raised: the others get a chance of their own
             await self._failed_alone(part, failures, attempt, others=True)
@@ -327,8 +327,8 @@ class _BatchRun:
     async def _commit(self, attempt: Attempt, upto: int) -> None:
         """`ctx.commit`: commit the finished records up to `upto`, as far as there is no gap. One commit at a time."""
         async with self._committing:
-            if self._broken is not None:
-                raise self._broken
+            if self._fatal is not None:
+                raise self._fatal
             if attempt.closed is not None:
                 raise HandlerError("committed after process() had returned or failed")
             await self._commit_alone(attempt, upto)
@@ -348,7 +348,7 @@ class _BatchRun:
             committer.add(self._batch, limit, Cursor(committer.cursor.position, limit), now, began)
             await committer.commit()
         except BaseException as error:  # only a new start can tell whether it is committed
-            self._broken = error if isinstance(error, Exception) else HandlerError("ctx.commit() was cut short")
+            self._fatal = _cut_short(error)
             raise
 
     def _take(self, attempt: Attempt, upto: int) -> Pending:
@@ -358,7 +358,7 @@ class _BatchRun:
                 if attempt.committed < sequence <= upto:
                     self._give_up(attempt, sequence, reason, Decision.DEAD_LETTER, kind)
         except TooManyDeadLetters as error:
-            self._broken = error  # not the handler's failure: another attempt would find these letters written
+            self._fatal = error  # not the handler's failure: another attempt would find these letters written
             raise
         now, self._done = self._done.split(upto)
         if (table := attempt.good_rows()) is not None:
@@ -367,6 +367,11 @@ class _BatchRun:
         if now.tables:
             now.tables = [joined(now.tables)]
         return now
+
+
+def _cut_short(error: BaseException) -> Exception:
+    """What ended a `ctx.commit`: the error, or HandlerError for a cancellation."""
+    return error if isinstance(error, Exception) else HandlerError("ctx.commit() was cut short")
 
 
 def _misuse_in(error: BaseException | None) -> HandlerMisuse | None:

@@ -42,7 +42,7 @@ class Parts:
     def __init__(self, batch: Batch, settings: Settings, decide: Decide, log: Any) -> None:
         self._left = deque([Part(batch)])
         self._max_attempts = settings.max_attempts
-        self._once = settings.delivery == "at-most-once"
+        self._at_most_once = settings.delivery == "at-most-once"
         self._decide = decide
         self._log = log
         self._tried: Counter[str] = Counter()  # failed attempts by type of error
@@ -69,7 +69,7 @@ class Parts:
             part.attempt += 1
             self._left.appendleft(part)
             return None
-        if len(part.batch) == 1 or self._once:
+        if len(part.batch) == 1 or self._at_most_once:
             return dict.fromkeys(part.batch.sequences, (error, decision or Decision.DEAD_LETTER))
         middle = len(part.batch) // 2
         for half in (part.batch[middle:], part.batch[:middle]):
@@ -112,7 +112,7 @@ class Parts:
         try:
             return self._asked(error, failed, attempt)
         except ActorprocError as stopping:
-            if not self._once:
+            if not self._at_most_once:
                 raise
             why = "at most once a stop would lose the records, so they become dead letters"
             self._log.error("partition.not_stopped", error=str(stopping), why=why)
@@ -132,8 +132,8 @@ class Parts:
         ) from error
 
     def _again(self, decision: Decision | None, part: Part, error: Exception, *, helps: bool = True) -> bool:
-        if self._once or decision is Decision.RETRY:
-            return not self._once
+        if self._at_most_once or decision is Decision.RETRY:
+            return not self._at_most_once
         attempts = self._tried[_kind(error)] if part.isolating else part.attempt
         return helps and decision is None and attempts < self._max_attempts
 

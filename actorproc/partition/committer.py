@@ -27,7 +27,7 @@ from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.parquet import encoding_cost
 from actorproc.storage.store import Store
 
-_BROKEN = 86_400.0  # seconds ahead of another host's clock
+_CLOCK_LEAD_MAX = 86_400.0  # seconds ahead of another host's clock
 
 CHECKPOINT_EVERY = 16
 """Commits after which the checkpoint is written: the next owner has to walk that many at most."""
@@ -81,7 +81,7 @@ class Committer:
         settings: Settings,
         clock: Clock,
         held: BufferTotal,
-        news: DeadLetterSummary,
+        dead_letter_summary: DeadLetterSummary,
         log: Any,
     ) -> None:
         self._statistics = statistics
@@ -89,7 +89,7 @@ class Committer:
         self._schema = schema
         self._settings, self._clock = settings, clock
         self._held = BufferShare(held)
-        self._news = news
+        self._dead_letter_summary = dead_letter_summary
         self._log = log
         self._chain = OutputChain(store, layout, statistics.partition)
         self._keeper = CheckpointKeeper(store, layout, statistics.partition, host=host, epoch=statistics.epoch)
@@ -264,7 +264,7 @@ class Committer:
         statistics.rows += commit.rows
         statistics.dead_letters += len(letters)
         statistics.last_commit = _utc(commit.time)
-        self._news.add(*summary)
+        self._dead_letter_summary.add(*summary)
         self._log.debug("partition.committed", number=self._number - 1, rows=commit.rows, letters=len(letters))
 
     async def go_ahead(self, cursor: Cursor) -> None:
@@ -302,7 +302,7 @@ class Committer:
         An earlier clock that was ahead by more than a day was broken, and is not followed.
         """
         now = self._clock.wall()
-        self._time = now if self._time - now > _BROKEN else max(self._time, now)
+        self._time = now if self._time - now > _CLOCK_LEAD_MAX else max(self._time, now)
         return self._time
 
 

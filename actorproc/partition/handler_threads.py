@@ -33,7 +33,7 @@ class HandlerThreads:
 
     Args:
         most: threads at work at once.
-        patience: seconds of waiting for a thread after which `starved` is called.
+        patience: seconds of waiting for a thread after which `no_thread` is called.
     """
 
     def __init__(self, most: int, clock: Clock, patience: float = inf) -> None:
@@ -52,20 +52,20 @@ class HandlerThreads:
         begun: Callable[[], None],
         work: Callable[..., T],
         *args: object,
-        starved: Callable[[str], None] = lambda _: None,
+        no_thread: Callable[[str], None] = lambda _: None,
     ) -> T:
         """Run `work` in a thread, when there is a slot and the partition's earlier thread has ended.
 
         Args:
             begun: called on the event loop when `work` starts.
-            starved: called with the reason if it has waited long for a slot; it goes on waiting.
+            no_thread: called with the reason after a wait of `patience` for a slot. The wait goes on.
         """
         slot = object()
         await self.ended(partition)
         with anyio.move_on_after(self._patience) as waiting:
             await self._slots.acquire_on_behalf_of(slot)
         if waiting.cancelled_caught:
-            starved(f"waits for a thread: all {self._most} (handler_threads) are in calls that do not end")
+            no_thread(f"waits for a thread: all {self._most} (handler_threads) are in calls that do not end")
             await self._slots.acquire_on_behalf_of(slot)
         try:
             turn = await self._acquire_cpu_slot()

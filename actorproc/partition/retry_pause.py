@@ -36,7 +36,7 @@ class RetryPause:
         self._sat_out = 0.0  # seconds of pauses since a drain came
         self._repeats, self._skips = LogThrottle(), LogThrottle()
         self._again: str | None = None
-        self._starved: str | None = None
+        self._no_thread: str | None = None  # why none is free
 
     def log_failed(self, attempt: int, failed: Sequence[int], error: Exception) -> None:
         """Log that these records failed and are tried again. Repeated warnings are logged now and then only."""
@@ -60,17 +60,17 @@ class RetryPause:
 
     @property
     def trouble(self) -> str | None:
-        """Why the batch at hand does not begin, or is tried again; None: neither."""
-        return self._starved or self._again
+        """Why the current batch does not begin, or is tried again; None: neither."""
+        return self._no_thread or self._again
 
-    def starved(self, why: str) -> None:
-        """The handler has waited long for a thread."""
-        self._starved = why
+    def no_thread(self, why: str) -> None:
+        """The handler has waited long for a thread, and goes on waiting."""
+        self._no_thread = why
         self._log.error("partition.starved", why=why)
 
-    def fed(self) -> None:
-        """The handler is called."""
-        self._starved = None
+    def called(self) -> None:
+        """The handler is called: it has a thread, or needs none."""
+        self._no_thread = None
 
     async def pause(self, attempt: int, records: int) -> None:
         """Wait after attempt number `attempt` at a batch of so many records.

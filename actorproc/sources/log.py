@@ -12,7 +12,7 @@ from actorproc.config.settings import Settings
 from actorproc.errors import CorruptObject, RecordsLost, SourceError, StoreRefused, UsageError, locate, located
 from actorproc.log.hint_watch import HintWatch
 from actorproc.log.metadata import open_log
-from actorproc.log.offsets import end_offset, first_base, offset_of_time
+from actorproc.log.positions import end_base, first_base, position_of_time
 from actorproc.log.segment import ROW_GROUP_BYTES, Segment
 from actorproc.records import Batch
 from actorproc.retention.boundary import read_boundary
@@ -105,16 +105,16 @@ class LogSource(Source):
             await self._hints.refresh()
             hint = self._hints.newest.get(partition, 0)
             if at == "latest":
-                return _position(await end_offset(self._store, partition, hint))
+                return _position(await end_base(self._store, partition, hint))
             if not isinstance(at, datetime) or at.tzinfo is None:
                 raise UsageError(f"start = {at!r}: 'earliest', 'latest' or a datetime with a time zone")
             time = (at - _EPOCH) // timedelta(microseconds=1)
-            return _position(*await offset_of_time(self._store, partition, time, hint, lowest))
+            return _position(*await position_of_time(self._store, partition, time, hint, lowest))
 
     async def end(self, partition: str) -> End:
         with located(self._store.url):
             await self._hints.refresh()
-            end = await end_offset(self._store, partition, self._hints.newest.get(partition, 0))
+            end = await end_base(self._store, partition, self._hints.newest.get(partition, 0))
             return End(_position(end), end - 1 if end else None)
 
     def sequence_before(self, partition: str, position: str) -> int:
@@ -197,7 +197,7 @@ class LogSource(Source):
         footer = await read_footer(self._store, log_file(partition, hint))
         end = hint + footer.rows if footer is not None else -1
         if end != base:
-            end = await end_offset(self._store, partition, hint)
+            end = await end_base(self._store, partition, hint)
         if end < base + skip:
             raise self._beyond_end(partition, base + skip, end)
         if end > base and (first := await first_base(self._store, partition, base)) != base:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from actorproc.log.metadata import open_log
-from actorproc.log.offsets import first_base, read_footer_at
+from actorproc.log.positions import first_base, read_footer_at
 from actorproc.log.segment import Segment
 from actorproc.records import RECORD_SCHEMA
 from actorproc.retention.boundary import Boundaries, Boundary

@@ -162,18 +162,18 @@ def host_of(key: str) -> tuple[str, str]:
 
 
 LOG_META = "log.json"
-LOG_HEADS = "heads/"
+LOG_HINTS = "heads/"
 LOG_BOUNDARIES = "boundaries/"
 LOG_STAGED = "staged/"
 
 
-def log_head(producer: str) -> str:
-    return f"{LOG_HEADS}{producer}.json"
+def log_hint(producer: str) -> str:
+    return f"{LOG_HINTS}{producer}.json"
 
 
-def is_log_head(key: str) -> bool:
-    """Whether a key listed below `LOG_HEADS` is a head."""
-    name = key.removeprefix(LOG_HEADS)
+def is_log_hint(key: str) -> bool:
+    """Whether a key listed below `LOG_HINTS` is a hint of a producer."""
+    name = key.removeprefix(LOG_HINTS)
     return name.endswith(".json") and _NAME.fullmatch(name.removesuffix(".json")) is not None
 
 

@@ -13,7 +13,7 @@ from actorproc.admin.replay import Replay
 from actorproc.admin.retained import RetainedLog
 from actorproc.admin.trim import Trim, plan_trim, trim
 from actorproc.errors import CorruptObject, SourceError, StoreRefused, StoreUnavailable
-from actorproc.log.offsets import end_offset, first_base
+from actorproc.log.positions import end_base, first_base
 from actorproc.log.transactions import Transactions
 from actorproc.retention.boundary import raise_boundary, read_boundary
 from actorproc.retention.readers import Reader, decide, read_registry, register
@@ -108,7 +108,7 @@ async def test_producers_and_processors_go_on_after_a_trim(
     await trim_now(kept_log)
     await produce(place.store, 10, first=30, partitions=None)
     assert await place.numbers(LOG) == [20, 30]
-    assert await end_offset(place.store, "0") == 40
+    assert await end_base(place.store, "0") == 40
     await processor(place, container).run(until_end=True)
     letters = [entry.key for entry in (await container.list(LAYOUT.dead_letters)).entries]
     assert len(letters) == 4, "7, 17, 27 and 37"
@@ -272,7 +272,7 @@ async def test_a_replay_of_a_trimmed_segment_is_refused(place: Place, kept_log: 
     async with Replay.opened(container, "numbers", place.store) as replay:
         with pytest.raises(CorruptObject, match=UNFINISHED):
             await replay.file(letters)
-    assert await end_offset(place.store, "0") == 21
+    assert await end_base(place.store, "0") == 21
 
 
 async def test_a_log_of_which_everything_is_young_is_left_alone(place: Place, kept_log: RetainedLog) -> None:

@@ -6,7 +6,7 @@ from actorproc import Processor
 from actorproc.admin.retained import RetainedLog, RetainedOutput
 from actorproc.admin.trim import trim
 from actorproc.config.settings import Settings
-from actorproc.log.offsets import end_offset
+from actorproc.log.positions import end_base
 from actorproc.retention.boundary import read_boundary
 from actorproc.retention.readers import Reader, read_registry, register
 from actorproc.sources import LogSource
@@ -38,7 +38,7 @@ async def test_a_log_and_an_output_are_trimmed_behind_their_readers(s3_server: S
         trimmed = await trim(old_log, settings)
         assert trimmed.partitions[0].hold == (60, "reader numbers reads 60 next")
         assert [number_of(entry.key) for entry in (await log.list("partition=")).entries] == [60]
-        assert await end_offset(log, "0") == 70
+        assert await end_base(log, "0") == 70
 
         identity = await old_state.stream_identity()
         async with open_store(f"{url}/checkpoint", settings) as checkpoint:

@@ -14,7 +14,7 @@ from actorproc.admin.replay import Replay
 from actorproc.admin.retained import RetainedLog
 from actorproc.admin.trim import trim
 from actorproc.config.settings import Settings
-from actorproc.log.offsets import log_end
+from actorproc.log.positions import log_end
 from actorproc.log.producer import Producer
 from actorproc.log.staged_files import StagedFile, encode_staged
 from actorproc.log.transactions import Transactions, is_done

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from actorproc.log.offsets import log_end, offset_of_time
+from actorproc.log.positions import log_end, position_of_time
 from actorproc.log.segment import SegmentFooter, encode_segment
 from actorproc.records import Batch
 from actorproc.storage.backend import Listing
@@ -50,4 +50,4 @@ async def test_a_segment_created_during_the_end_lookup_is_not_covered() -> None:
     old = file(2, "old", covers=end.base, running=max(end.running, microseconds(2)))
     await store.create(log_file("0", 2), old)
     await store.create(log_file("0", 3), file(11, "last", covers=3))
-    assert await offset_of_time(store, "0", microseconds(9)) == (1, 0)
+    assert await position_of_time(store, "0", microseconds(9)) == (1, 0)

@@ -14,7 +14,7 @@ import pytest
 from actorproc.errors import CorruptObject, SourceError, StoreUnavailable, UsageError
 from actorproc.log import transactions
 from actorproc.log.metadata import create_log
-from actorproc.log.offsets import end_offset
+from actorproc.log.positions import end_base
 from actorproc.log.producer import Producer
 from actorproc.log.staged_files import StagedFile, decode_staged, encode_staged
 from actorproc.log.transactions import Transactions, is_begun, is_done
@@ -320,7 +320,7 @@ async def test_an_unfinished_batch_below_the_boundary_is_refused_beside_a_void_s
     await world.truth.put_if_absent(log_file("0", 1), slept.body)
     with pytest.raises(CorruptObject, match=r"transactions/t\.json: batch 0 is unfinished.*partition 0.*begin at 2"):
         await world.commit(0, BATCH)
-    assert await end_offset(Store(world.truth), "0") == 3
+    assert await end_base(Store(world.truth), "0") == 3
 
 
 async def test_a_transaction_of_format_1_is_continued(world: World) -> None:

@@ -72,12 +72,12 @@ class World:
         self.fed += count
 
     def actor(self, epoch: int) -> PartitionActor:
-        common = HostContext(
+        context = HostContext(
             "p", f"host-{epoch}", self.handler, output_schema(parse_schema(self.handler.output_schema)), self.source,
             self.store, self.layout, self.settings, self.clock(epoch), "earliest", None, None,
             self.budget, self.waiting, DeadLetterSummary(), HandlerThreads(1, self.clock(epoch)),
         )  # fmt: skip
-        return PartitionActor("0", epoch, common)
+        return PartitionActor("0", epoch, context)
 
     async def until_end(self, epoch: int) -> PartitionActor:
         """Run a new owner until everything there is now is committed, and drain it."""

@@ -17,7 +17,7 @@ from actorproc import Batch, Capture, Decision, PartitionContext, PartitionHandl
 from actorproc.config.settings import Settings
 from actorproc.runtime.logger import get_logger
 from actorproc.sources import LogSource
-from actorproc.storage.names import log_head
+from actorproc.storage.names import log_hint
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from actorproc.testing.memory_source import MemorySource
@@ -137,7 +137,7 @@ def test_events_of_the_built_in_log_name_the_reading_processor() -> None:
         log, container = Store(MemoryStore(clock=clock), clock=clock), Store(MemoryStore(clock=clock), clock=clock)
         async with Producer(log, partitions=2, clock=clock) as producer:
             await producer.send("1")
-        await log.put(log_head("junk"), b"no head")
+        await log.put(log_hint("junk"), b"no head")
         source = LogSource(log, settings=Settings(), clock=clock)
         async with Processor(
             Capture, source=source, container=container, host="a", clock=clock, nudge_host="no such host"

@@ -9,7 +9,7 @@ from actorproc.admin.retained import RetainedLog, RetainedOutput
 from actorproc.admin.status import read_status
 from actorproc.admin.trim import plan_trim
 from actorproc.config.settings import Settings
-from actorproc.log.offsets import first_base, last_base
+from actorproc.log.positions import first_base, last_base
 from actorproc.log.producer import Producer
 from actorproc.output.compaction import sweep
 from actorproc.output.dead_letters import dead_letters, letter_files
@@ -18,7 +18,7 @@ from actorproc.sources import LogSource, OutputSource
 from actorproc.storage import names as layout
 from actorproc.storage.listing import numbered_files
 from actorproc.storage.locations import missing_processor
-from actorproc.storage.names import LOG_HEADS, ProcessorLayout, log_dir
+from actorproc.storage.names import LOG_HINTS, ProcessorLayout, log_dir
 from actorproc.storage.store import Store
 from actorproc.stores.memory import MemoryStore
 from tests.log.reading import values
@@ -57,7 +57,7 @@ async def send(store: Store, *sent: str) -> list[int]:
 
 
 async def test_a_log_is_read_and_appended_to_as_if_nothing_else_was_there(store: Store) -> None:
-    await litter(store, log_dir("0"), LOG_HEADS, layout.LOG_BOUNDARIES)
+    await litter(store, log_dir("0"), LOG_HINTS, layout.LOG_BOUNDARIES)
     assert await send(store, "a") == [0]
     assert await send(store, "b") == [1]
     source = LogSource(store, settings=SETTINGS)
@@ -69,7 +69,7 @@ async def test_a_log_is_read_and_appended_to_as_if_nothing_else_was_there(store:
 
 
 async def test_a_head_that_is_none_keeps_no_reader_looking(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    await litter(store, LOG_HEADS)
+    await litter(store, LOG_HINTS)
     await send(store, "a")
     source = LogSource(store, settings=SETTINGS)
     await source.open()
@@ -123,7 +123,7 @@ def test_only_what_is_named_as_we_do_is_ours(name: str) -> None:
     assert layout.number_in("f/", "f/" + name) is None
     assert layout.number_before_id("f/", "f/" + name) is None
     assert layout.partition_in("f/", "f/" + name) is None
-    assert not layout.is_log_head(LOG_HEADS + name)
+    assert not layout.is_log_hint(LOG_HINTS + name)
     assert layout.batch_of_staged(layout.LOG_STAGED + name) is None
     assert layout.batch_of_staged(f"{layout.LOG_STAGED}t/{name}") is None
     assert not ProcessorLayout("p").is_dead_letter_file(f"p/dead-letters/partition=0/{name}")
@@ -140,4 +140,4 @@ def test_whatever_is_named_as_we_do_is_ours(partition: str, number: int) -> None
     assert layout.partition_in(keys.checkpoints, keys.checkpoint(partition)) == partition
     assert layout.batch_of_staged(layout.log_staged("job-1", number, "n")) == ("job-1", number)
     assert layout.host_of(keys.host("h", "i")) == ("h", "i")
-    assert layout.is_log_head(layout.log_head("0a1b"))
+    assert layout.is_log_hint(layout.log_hint("0a1b"))

@@ -79,7 +79,7 @@ class Cluster:
     ) -> None:
         self.source = source
         self.settings = Settings(**(settings or {}))
-        self._once = self.settings.delivery == "at-most-once"
+        self._at_most_once = self.settings.delivery == "at-most-once"
         self.events: Counter[str] = Counter()
         """Number of events of hosts, by kind."""
         self._seed = seed
@@ -203,7 +203,7 @@ class Cluster:
         Raises:
             InvariantViolation: a record has none, or another invariant does not hold.
         """
-        if self._once:  # checkpoints are ahead of the handler
+        if self._at_most_once:  # checkpoints are ahead of the handler
             await self.run_for(100.0)
         for process in self.processes:
             await self.stop(process)
@@ -304,7 +304,7 @@ class Cluster:
             def records(after: int, upto: int) -> Any:
                 return self.source.records(after, upto, partition)
 
-            kind = AtMostOnceChecks if self._once else OutputChecks
+            kind = AtMostOnceChecks if self._at_most_once else OutputChecks
             checks = self._checks[partition] = kind(partition, records, self._check, self._report)
         return checks
 

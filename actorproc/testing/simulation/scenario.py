@@ -15,7 +15,7 @@ from actorproc.errors import StoreError
 from actorproc.output.checkpoint import read_checkpoint
 from actorproc.output.dead_letters import letter_files, purge
 from actorproc.runtime.clock import SYSTEM
-from actorproc.storage.names import LOG_HEADS, partition_of
+from actorproc.storage.names import LOG_HINTS, partition_of
 from actorproc.storage.store import Store
 from actorproc.testing.simulation.clock import VirtualClock
 from actorproc.testing.simulation.cluster import Cluster
@@ -394,4 +394,4 @@ class _Scenario:
     def _cut_heads(self) -> None:
         """A producer cannot write its hints, or a host cannot read them."""
         if process := self._some([*self._producing(), *self._cluster.processes]):
-            process.view.cut(self._random.uniform(5, 150), prefix=LOG_HEADS)
+            process.view.cut(self._random.uniform(5, 150), prefix=LOG_HINTS)

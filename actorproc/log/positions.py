@@ -61,13 +61,13 @@ async def last_base(store: Store, partition: str, hint: int = 0) -> int | None:
     return low
 
 
-async def end_offset(store: Store, partition: str, hint: int = 0) -> int:
+async def end_base(store: Store, partition: str, hint: int = 0) -> int:
     """The base that the next segment will get. `hint` as in `last_base`."""
     found = await newest_segment(store, partition, hint)
     return 0 if found is None else found[1]
 
 
-async def offset_of_time(store: Store, partition: str, time: int, hint: int = 0, lowest: int = 0) -> tuple[int, int]:
+async def position_of_time(store: Store, partition: str, time: int, hint: int = 0, lowest: int = 0) -> tuple[int, int]:
     """Position of the first record whose timestamp is at or after `time` (microseconds since 1970).
 
     Timestamps need not grow from record to record, but their running maximum does, and each segment's footer has it. A
@@ -77,7 +77,7 @@ async def offset_of_time(store: Store, partition: str, time: int, hint: int = 0,
         The base of its segment, and the number of records before it in that segment. The end of the partition and 0 if
         there is no such record.
     """
-    low, high = lowest, await end_offset(store, partition, hint)
+    low, high = lowest, await end_base(store, partition, hint)
     found = high
     while low < high:
         middle = (low + high) // 2
