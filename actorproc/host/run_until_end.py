@@ -20,7 +20,7 @@ from actorproc.storage.store import Store
 
 _UNREADABLE = (CorruptObject, SourceError, StoreError)
 
-LOCAL_POLL = 0.01
+LOCAL_POLL = 0.002
 """Seconds between two looks at the partitions of this host, at least. A look costs no request."""
 
 STORE_POLL = 0.5
