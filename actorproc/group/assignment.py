@@ -1,4 +1,4 @@
-"""Assignment of partitions to hosts: a pure function from members and leases to a plan, with a reason for each move."""
+"""Assigns partitions to hosts: a pure function from members and leases to a plan, with a reason for each move."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A host in the group. Its leases belong to its incarnation: another one of the same name does not inherit them."""
+    """A host in the group. Its leases belong to this incarnation; a later one does not inherit them."""
 
     incarnation: str
     leaving: bool = False
@@ -28,9 +28,10 @@ class Lease(NamedTuple):
 
 
 class Move(NamedTuple):
-    """A lease that changes, and why. `target` has it now, or (the source being alive) as soon as it is handed over.
+    """A lease that changes, and why.
 
-    `target` None: nobody is there to take it. `target` equal to `source`: a planned move is called off.
+    `target` gets the lease now if `source` is dead, else at the hand-over. None: there is no host to take it. `target`
+    equal to `source`: a planned move is called off.
     """
 
     partition: str
@@ -61,19 +62,19 @@ def plan(
     ready: Mapping[str, str] | None = None,
     may_move: bool = True,
 ) -> Plan:
-    """What to change so that every partition has one live owner and their counts differ by at most one.
+    """The changes after which every partition has one live owner, and lease counts of hosts differ by at most one.
 
-    Deterministic: equal arguments, equal plans, in whatever order they come. Sticky: as few leases move as can be,
-    none when balanced, so the plan of a plan is empty. Leases without a live owner are given away at once; those of
-    live owners get a `next` and change hands when they are `ready`.
+    The plan is deterministic: equal arguments give equal plans, in any order. It is sticky: as few leases move as
+    possible, and none if the counts are even, so the plan of a plan is empty. Leases without a live owner are given
+    away at once. Those of live owners get a `next`, and change hands when they are `ready`.
 
     Args:
-        partitions: those of the source; new ones are added. Leases of others stay: another host may know more.
-        joining: host -> incarnation to write in; replaces an older incarnation of that name.
-        leaving: members that want no leases any more; theirs are marked for others whatever `may_move` says.
-        gone: members to write out -> why, a clause such as "b is dead".
-        ready: partition -> why; its lease changes hands now, if it is to change hands at all.
-        may_move: whether leases may be taken from live owners that stay, for the sake of balance.
+        partitions: of the source; new ones are added. Leases of unlisted partitions stay: another host may know more.
+        joining: host -> incarnation that becomes a member, and replaces an older incarnation of the host.
+        leaving: members that give all their leases away, also if `may_move` is false.
+        gone: member to remove -> why, a clause such as "b is dead".
+        ready: partition -> why its lease may change hands now, if a move is planned for it.
+        may_move: whether leases of live owners that stay may move, for the sake of balance.
     """
     gone, ready = gone or {}, ready or {}
     now = {host: member for host, member in members.items() if host not in gone}
@@ -118,18 +119,18 @@ def plan(
 
 
 class _Targets:
-    """Where each lease should end up, level by level: as it is, without what is too much, with what has no place."""
+    """The host for each lease: as it is (`note`), without excess leases (`level`), then with all (`fill`)."""
 
     def __init__(self, hosts: Iterable[str]) -> None:
         self.hosts = frozenset(hosts)
         self.target: dict[str, str] = {}
         self.counts: dict[str, int] = dict.fromkeys(sorted(self.hosts), 0)
-        self._owner: dict[str, str] = {}  # those owners alone that may keep theirs
+        self._owner: dict[str, str] = {}  # live owners that do not leave
         self._of: dict[str, list[str]] = {host: [] for host in self.counts}
         self._free: list[str] = []
 
     def note(self, partition: str, owner: str | None, following: str | None) -> None:
-        """A lease as it is. `owner`: its live owner."""
+        """Add a lease as it is. `owner`: its live owner."""
         if owner is not None and owner in self.hosts:
             self._owner[partition] = owner
         target = following if following in self.hosts else self._owner.get(partition)
@@ -139,7 +140,7 @@ class _Targets:
             self._place(partition, target)
 
     def level(self) -> None:
-        """Take from each host what is beyond its share; the larger shares go to those that hold most."""
+        """Take the leases beyond its share from each host. The larger shares go to the hosts with most leases."""
         if not self.hosts:
             return
         least, larger = divmod(len(self.target) + len(self._free), len(self.hosts))
@@ -150,7 +151,7 @@ class _Targets:
         for host in by_load:
             excess = self.counts[host] - share[host]
             if excess > 0:
-                # Leases still on their way here go first: sending them elsewhere moves nothing twice.
+                # Leases that have not arrived here go first: to send them elsewhere costs no second move.
                 arriving = [p for p in self._of[host] if self._owner.get(p) != host]
                 settled = [p for p in self._of[host] if self._owner.get(p) == host]
                 taken += (settled + arriving)[-excess:]
@@ -159,12 +160,12 @@ class _Targets:
         for partition in taken:
             owner = self._owner.get(partition)
             if owner is not None and self.counts[owner] < share[owner]:
-                self._place(partition, owner)  # it has not left yet: calling the move off costs nothing
+                self._place(partition, owner)  # it has not left yet: to call the move off costs nothing
             else:
                 self._free.append(partition)
 
     def fill(self) -> None:
-        """Give each lease without a place to the host that has fewest."""
+        """Give each lease without a target to the host that has fewest."""
         if not self.hosts:
             return
         heap = [(count, host) for host, count in self.counts.items()]

@@ -1,4 +1,4 @@
-"""The group as one host sees and changes it: heartbeat, members and leases in one document, without a coordinator."""
+"""One host's part in its group: heartbeats, and a document of members and leases that each host changes by itself."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class GroupView:
     """The group after a look."""
 
     mine: Mapping[str, Lease]
-    """Leases of this host, by partition. With a `next` they are to be drained and handed over."""
+    """Leases of this host, by partition. A lease with a `next` must be drained and handed over."""
     members: Mapping[str, Member]
     leases: Mapping[str, Lease]
     moves: Sequence[Move]
-    """What this look changed itself."""
+    """The changes that this look has written."""
     look_again_in: float | None
     """Seconds; None: the usual interval will do."""
 
@@ -47,13 +47,13 @@ class GroupView:
 class Group:
     """One host's part in the group of a processor.
 
-    An idle group costs a PUT for each `renew`, a LIST and a GET (not modified) for each `look`, whatever the number of
-    partitions. Every look decides for all hosts, from the stored state only: no message can be missed.
-    `look`, `hand_over` and `leave` may overlap: they wait for one another.
+    An idle group costs a PUT for each `renew`, and a LIST and a GET (not modified) for each `look`, whatever the number
+    of partitions. Every look decides for all hosts from the stored state only, so it depends on no message.
+    `look`, `hand_over` and `leave` may overlap; they wait for one another.
 
     Args:
-        host: name of this host; nobody else may have it.
-        nudges: open already, or opened later: its address is read at each `renew`.
+        host: name of this host, which no other host may have.
+        nudges: may be opened later: its address is read at each `renew`.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class Group:
         self._lock = anyio.Lock()
         self._watch = LivenessTracker(settings.lease_expiration_interval)
         self._heartbeat = HeartbeatWriter(store, layout, host, settings, clock)
-        self._joined = False  # this incarnation has been a member
-        self._was_in = False  # this or an earlier one has
+        self._joined = False  # whether this incarnation has been a member
+        self._was_in = False  # whether this or an earlier incarnation has been one
         self._retiring = False
         self._left = False
 
@@ -86,7 +86,7 @@ class Group:
         self._document = GroupDocument.of()
         self._mine: dict[str, Lease] | None = None
         self._quiet_since = clock.monotonic()
-        self._marks: dict[str, tuple[Lease, float]] = {}  # leases with a `next`, and since when they are seen so
+        self._marks: dict[str, tuple[Lease, float]] = {}  # leases with a `next`, and when this was first seen
         self._settled_for: object = None  # circumstances under which there was nothing to change
         self._balance_awaited = False
 
@@ -94,7 +94,7 @@ class Group:
 
     @property
     def incarnation(self) -> str:
-        """Nonce of this life of the host: another one after each start and each `rejoin`."""
+        """Id of this life of the host; it changes with each start and each `rejoin`."""
         return self._heartbeat.incarnation
 
     async def renew(self, report: HostReport | None = None) -> None:
@@ -122,10 +122,10 @@ class Group:
             partitions: of the source, as far as known; new ones are added to the group.
 
         Raises:
-            Fenced: another host with this name has joined later. Final.
-            RemovedFromGroup: the other hosts considered this one dead. Its partitions must stop; then `rejoin`.
-            CorruptObject: `group.json` is not what we wrote.
-            StoreError: the store failed; nothing is known to have changed, the next look starts over.
+            Fenced: another host with this name has joined later. This host must stop for good.
+            RemovedFromGroup: the other hosts considered this one dead. Stop its partitions, then call `rejoin`.
+            CorruptObject: `group.json` is corrupt.
+            StoreError: the store failed. It is unknown whether the group has changed; the next look starts over.
         """
         wanted = tuple(partitions)
         async with self._lock:
@@ -174,9 +174,9 @@ class Group:
             return self._own().keys() & partitions
 
     async def raise_epoch(self, partition: str, epoch: int) -> None:
-        """Raise the epoch of an own lease beyond `epoch`, that of its checkpoint. Nothing if the lease is not ours.
+        """Raise the epoch of an own lease beyond `epoch`, that of its checkpoint. Without this lease, do nothing.
 
-        `group.json` was lost while all hosts were down, so its epochs started over, and no host could claim.
+        If `group.json` was lost while all hosts were down, its epochs start over, and no host could claim a checkpoint.
 
         Raises:
             StoreError: the store failed.
@@ -194,14 +194,14 @@ class Group:
             await self._change(propose)
 
     def retire(self) -> None:
-        """Want no leases any more. The next look marks them for other hosts; then they are drained and handed over."""
+        """Give up all leases: the next look marks them for other hosts; then they are drained and handed over."""
         self._retiring = True
 
     async def leave(self) -> None:
-        """Write this host out. Leases that it still has go to the other hosts. Call nothing else after it.
+        """Remove this host from the group. Its remaining leases go to the other hosts. Call nothing else after it.
 
         Raises:
-            StoreError: the store failed; what is left of this host expires.
+            StoreError: the store failed; the remaining leases expire.
         """
 
         def propose() -> Plan | None:
@@ -210,18 +210,18 @@ class Group:
             if self._joined or (self.host, self.incarnation) in self._document.out:
                 return None
             members, leases = self._state()
-            # A host that has seen the heartbeat may be about to write this one in.
+            # A host that has seen the heartbeat may be about to add this one to the group.
             return Plan(dict(members), dict(leases), [], changed=True)
 
         self._heartbeat.end()
         self._left = True
         async with self._lock:
-            # First, so that no host finds the heartbeat of one that is out. If this fails, the document says so.
+            # Before the change, so that no host finds the heartbeat of a former member.
             await self._others.remove_heartbeats([(self.host, self.incarnation), *self._own_past_heartbeats()])
             await self._change(propose)
 
     def rejoin(self) -> None:
-        """After RemovedFromGroup: be a new incarnation, which joins with its first `renew` and `look`."""
+        """After RemovedFromGroup: become a new incarnation, which joins with its first `renew` and `look`."""
         self._heartbeat.restart()
         self._joined = False
 
@@ -261,15 +261,15 @@ class Group:
         member = self._document.members.get(self.host)
         if member is None:
             if self._joined or (self.host, self.incarnation) in self._document.out:
-                raise RemovedFromGroup(f"{self._layout.group}: the others took host {self.host} for dead")
+                raise RemovedFromGroup(f"{self._layout.group}: other hosts considered host {self.host} dead")
         elif member.incarnation == self.incarnation:
             self._joined = self._was_in = True
         elif self._was_in and member.incarnation not in self._heartbeat.past:
             raise Fenced(
                 f"{self._layout.group}: another host named {self.host!r} has joined and replaced this one, which "
-                "stops; its partitions go on there. If something starts this one again, it will replace the other in "
-                "turn, and so on: give each process a host name of its own, or none (then it is the machine's name and "
-                "the process id)"
+                "stops; its partitions go on there. If this one is started again, it replaces the other in turn, and "
+                "so on: give each process a host name of its own, or none (the default is the machine's name and the "
+                "process id)"
             )
 
     def _is_in(self) -> bool:
@@ -291,7 +291,7 @@ class Group:
     # Deciding
 
     def _propose(self, partitions: tuple[str, ...], asked: float) -> tuple[Plan | None, object]:
-        """The plan, and the circumstances that it was made for. No plan if these had required no change before."""
+        """The plan, and the circumstances that it was made for. No plan if they required no change before."""
         members = self._document.members
         gone = {
             host: why
@@ -301,7 +301,7 @@ class Group:
         joining = self._document.may_join(self._watch.joining(members))
         joining.pop(self.host, None)
         if not (self._is_in() or self._retiring or self.fenced()):
-            joining[self.host] = self.incarnation  # an older incarnation of this name is replaced by the newer alone
+            joining[self.host] = self.incarnation  # only the newer incarnation replaces an older one of its name
         patience = self._settings.max_handoff_time + self._settings.lease_acquire_interval
         ready = {
             partition: f"{lease.owner} has not handed it over for {asked - since:.0f} s"
@@ -344,7 +344,7 @@ class Group:
     # Changing
 
     async def _change(self, propose: Callable[[], Plan | None]) -> None:
-        """Write what `propose` makes of the document. Start over each time that another host was first."""
+        """Write the plan of `propose`. Start over each time that another host was first."""
         attempt = 0
         while (proposal := propose()) is not None and proposal.changed:
             attempt += 1
@@ -353,7 +353,7 @@ class Group:
             await self._refresh()
 
     async def _write(self, proposal: Plan, attempt: int) -> bool:
-        """Swap the document, then nudge the hosts that it concerns. False, after a pause: another host was first."""
+        """Swap the document, then nudge the hosts concerned. False, after a pause: another host was first."""
         before = self._document
         left = [(self.host, self.incarnation)] if self._left else []
         successor = before.followed_by(proposal.members, proposal.leases, listed=self._watch.listed, left=left)

@@ -20,19 +20,19 @@ from actorproc.storage.store import Store
 log = get_logger(__name__)
 
 Incarnation = tuple[str, str]
-"""A host, and one of its lives: a nonce and the expiration in seconds, such as `1f0c...-60s`.
+"""A host, and the id of one of its lives: a nonce and the expiration in seconds, such as `1f0c...-60s`.
 
-The expiration is in the name, and so in every listing, because hosts may be configured differently."""
+Hosts may have different expirations. As part of the name, each is in every listing."""
 
 TRUST = 0.8
-"""Share of the expiration for which a host relies on its own heartbeat: the rest is for clocks that run unevenly."""
+"""Share of the expiration for which a host trusts its own heartbeat. The rest allows for clocks of different speed."""
 
 
 class HostReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a host reports of itself in its heartbeat, for `status` and for runs until the end."""
+    """A host's report in its heartbeat, for `status` and for runs until the end."""
 
     partitions: int = 0
-    """How many run there."""
+    """Number of partitions that run there."""
     failing: dict[str, str] = {}
     """Partition -> error, for the first few."""
     failed_for_good: tuple[str, ...] = ()
@@ -75,11 +75,11 @@ class HeartbeatWriter:
     def _begin(self) -> None:
         self.incarnation = f"{self._clock.nonce()}-{self._settings.lease_expiration_interval:g}s"
         self.valid_until = float("-inf")
-        """Until when, on `clock.monotonic`, nobody may take this host for dead."""
+        """Time on `clock.monotonic` until which no other host may consider this one dead."""
         self._started = self._clock.wall()
 
     async def renew(self, address: str | None, report: HostReport) -> None:
-        """Write the heartbeat. Its expiration counts from before the request: the store may have had it no later.
+        """Write the heartbeat. Its expiration counts from before the request, because the store may have it since then.
 
         Raises:
             StoreUnavailable: not written within the renew interval; due again at once.
@@ -100,7 +100,7 @@ class HeartbeatWriter:
         )
         within = self._settings.lease_renew_interval
         asked = self._clock.monotonic()
-        with anyio.move_on_after(within) as scope:  # trying for longer would make `asked` too old to be of use
+        with anyio.move_on_after(within) as scope:  # after a longer time `asked` would be too old
             self._writes.add(scope)
             try:
                 await self._store.put(self._layout.host(self._host, incarnation), heartbeat.to_json())

@@ -25,15 +25,15 @@ class _Seen:
 
 
 class LivenessTracker:
-    """Memory of which heartbeat changed when.
+    """Remembers when each heartbeat changed.
 
-    Silence runs from after the reply that first showed a tag to before the request that still shows it: so however
-    slow a request is, and however long this host is stopped in the middle of one, silence is never overrated.
-    A heartbeat that is missing from a listing is a silent one, no more: listings of some stores skip what is being
-    rewritten, and a host that stops in good order writes itself out.
+    Silence is counted from after the reply that first showed a tag until before the request that still shows it. So it
+    is never overestimated, however slow a request is, and however long this host is stopped in the middle of one.
+    A heartbeat that is missing from a listing counts as silent only: listings of some stores skip objects that are
+    being rewritten, and a host that stops in good order removes itself from the group.
 
     Args:
-        expire: seconds of silence after which a member is dead whose incarnation does not say it.
+        expire: seconds of silence after which a member is dead, if its incarnation names no expiration.
     """
 
     def __init__(self, expire: float) -> None:
@@ -51,7 +51,7 @@ class LivenessTracker:
             if who is None:
                 continue
             old = before.get(who)
-            # The time as well: tags may go by content, and an earlier heartbeat may land again after later ones.
+            # The time, too: a tag may be a hash of the content, and an earlier heartbeat may land after later ones.
             if old is None or (old.tag, old.modified) != (entry.tag, entry.modified):
                 self._seen[who] = _Seen(entry.tag, answered, age, entry.modified, old is not None)
             else:
@@ -63,7 +63,7 @@ class LivenessTracker:
                 self._seen[who] = before.get(who) or _Seen(None, answered, 0.0, 0.0, changed=False)
 
     def silence(self, who: Incarnation) -> float:
-        """Seconds for which its heartbeat has certainly not changed."""
+        """Seconds for which the heartbeat has certainly not changed."""
         seen = self._seen.get(who)
         return 0.0 if seen is None else max(0.0, self._asked - seen.since)
 
@@ -77,7 +77,7 @@ class LivenessTracker:
         return None
 
     def alive(self, who: Incarnation) -> bool:
-        """Whether it certainly was alive a short while ago. Only then do other hosts write it in."""
+        """Whether it certainly was alive a short while ago. Only then do other hosts add it to the group."""
         recent = self._expire_of(who) / 2
         if who not in self.listed or self.silence(who) > recent:
             return False
@@ -85,13 +85,13 @@ class LivenessTracker:
         return seen.changed or seen.age <= recent + _TICK
 
     def joining(self, members: Iterable[str]) -> dict[str, str]:
-        """Hosts that are alive and not among `members`, with their incarnation; of several the latest."""
+        """Hosts that are alive and not among `members`, each with its latest incarnation."""
         known = set(members)
         alive = [who for who in self.listed if who[0] not in known and self.alive(who)]
         return dict(sorted(alive, key=lambda who: (who[0], self._seen[who].modified, who[1])))
 
     def abandoned(self, members: Iterable[Incarnation]) -> list[Incarnation]:
-        """Heartbeats without a renewal for long that belong to no member, left by crashes."""
+        """Heartbeats of no member that were not renewed for a long time: crashed hosts have left them."""
 
         def is_abandoned(who: Incarnation) -> bool:
             expire = self._expire_of(who)

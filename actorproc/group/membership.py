@@ -14,7 +14,7 @@ from actorproc.storage.document import Document, SharedDocument
 from actorproc.storage.names import ProcessorLayout
 from actorproc.storage.store import Store
 
-_OUT_REMEMBERED = 64  # a heartbeat of one that is forgotten is taken for a newcomer's only while it is fresh
+_OUT_REMEMBERED = 64  # a forgotten incarnation could join again only while its heartbeat is fresh
 
 
 class GroupDocument(Document, frozen=True, dict=True):
@@ -22,13 +22,13 @@ class GroupDocument(Document, frozen=True, dict=True):
 
     members: dict[str, Member]
     owned: dict[str, dict[str, int]] = msgspec.field(name="leases")
-    """Owner -> partition -> epoch."""
+    """Leases with an owner: owner -> partition -> epoch."""
     unowned: dict[str, int]
-    """Partition -> epoch."""
+    """Leases without an owner: partition -> epoch."""
     next_owners: dict[str, str] = msgspec.field(name="next")
-    """Partition -> the host that its owner shall hand it over to."""
+    """Partition -> the host to which its owner hands it over."""
     out: tuple[Incarnation, ...] = ()
-    """Incarnations that are no members any more, the latest last. None of them may join again."""
+    """Former members, the latest last. None of these incarnations may join again."""
 
     def __post_init__(self) -> None:
         if len(self.leases) != len(self.unowned) + sum(map(len, self.owned.values())):
@@ -74,7 +74,7 @@ class GroupDocument(Document, frozen=True, dict=True):
         return lease.owner, self.members[lease.owner].incarnation
 
     def may_join(self, newcomers: Mapping[str, str]) -> dict[str, str]:
-        """The hosts among these, with their incarnation, that are not out."""
+        """Those of the newcomers, host -> incarnation, that are not `out`."""
         return {host: incarnation for host, incarnation in newcomers.items() if (host, incarnation) not in self.out}
 
     def followed_by(
@@ -88,8 +88,8 @@ class GroupDocument(Document, frozen=True, dict=True):
         """The document after this one.
 
         Args:
-            listed: those whose heartbeats are still stored. The oldest of the others that are out are forgotten.
-            left: out, too, though they may never have been members.
+            listed: incarnations whose heartbeats are still stored; as long as they are, `out` keeps them.
+            left: incarnations to add to `out`, although they may never have been members.
         """
         now = {(host, member.incarnation) for host, member in members.items()}
         out = [*self.out, *sorted(self.incarnations().union(left) - now)]

@@ -20,18 +20,18 @@ INTERVAL = 0.1
 """Seconds between two calls of `on_nudge` at least: a flood of datagrams costs ten looks a second, no more."""
 
 _MAGIC = b"actorproc look "
-_SOMEWHERE = "192.0.2.1"  # reserved for documentation (RFC 5737): routed like any outside address, and owned by nobody
+_SOMEWHERE = "192.0.2.1"  # routed like any outside address, and used by nobody: reserved for documentation (RFC 5737)
 _LOOPBACK = "127.0.0.1"
 
 
 class Nudges:
-    """How hosts of a group make one another look at once. A nudge carries no facts, and may be lost or repeated.
+    """Makes other hosts of the group look at once. A nudge carries no facts, and may be lost or repeated.
 
-    This class sends and receives none: the timers suffice.
+    This base class sends and receives none: then only the timers make hosts look.
     """
 
     address: str | None = None
-    """Where this host can be nudged, while it listens; for the other hosts' `send`. None: it cannot."""
+    """The address at which this host listens, for the `send` of other hosts. None while it does not listen."""
 
     async def open(self, on_nudge: Callable[[], None]) -> None:
         """Listen, and call `on_nudge` on the event loop for each nudge. Never fails."""
@@ -53,7 +53,7 @@ class Nudges:
 
 
 class UdpNudges(Nudges):
-    """Nudges as UDP datagrams. Those without our magic and the name of our processor are ignored.
+    """Nudges as UDP datagrams. Datagrams without our magic and the name of our processor are ignored.
 
     Args:
         container: URL of the container. Decides which of this machine's addresses is advertised to the other hosts.
@@ -97,13 +97,13 @@ class UdpNudges(Nudges):
         if self._transport is None:
             return
         host, _, port = address.rpartition(":")
-        with suppress(ValueError, OSError):  # malformed, or of a family or network that we cannot reach
-            numeric = str(ipaddress.ip_address(host.strip("[]")))  # to resolve a name would block
+        with suppress(ValueError, OSError):  # malformed, or an address that we cannot reach
+            numeric = str(ipaddress.ip_address(host.strip("[]")))  # a number only: to resolve a name would block
             self._transport.sendto(self._datagram, (numeric, int(port)))
 
 
 class _Receiver(asyncio.DatagramProtocol):
-    """Calls back for each datagram of ours. Those that come too fast share one call, which is late but not lost."""
+    """Calls back for each valid datagram. Datagrams that come too fast share one call, which is late but not lost."""
 
     def __init__(self, expected: bytes, on_nudge: Callable[[], None]) -> None:
         self._expected = expected
@@ -117,7 +117,7 @@ class _Receiver(asyncio.DatagramProtocol):
             self._pending = self._loop.call_at(max(self._earliest, self._loop.time()), self._call_back)
 
     def error_received(self, exc: Exception) -> None:
-        """A datagram of ours met nobody: that host is gone or will be soon, and timers do the rest."""
+        """Ignore that a datagram reached no host: that host is gone, and timers do the rest."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._pending is not None:
@@ -130,7 +130,7 @@ class _Receiver(asyncio.DatagramProtocol):
 
 
 def _own_address(container: str, settings: Settings) -> str:
-    """The address, in numbers, at which other hosts of the group reach this machine. May ask the resolver: blocks."""
+    """The numeric address at which other hosts of the group reach this machine. May ask the resolver, so it blocks."""
     if settings.nudge_host is not None:
         return str(socket.getaddrinfo(settings.nudge_host, None, type=socket.SOCK_DGRAM)[0][4][0])
     if urlsplit(container).scheme != "s3":

@@ -1,4 +1,4 @@
-"""Nudges the other hosts of the group, and removes the heartbeats of hosts that are out."""
+"""Nudges the other hosts of the group, and removes the heartbeats of former members."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class OtherHosts:
         self._addresses: dict[Incarnation, str | None] = {}
 
     async def nudge(self, changed: Iterable[Incarnation], out: Iterable[Incarnation]) -> None:
-        """Nudge the hosts whose leases have changed and those that are out; remove the heartbeats of the latter."""
+        """Nudge hosts whose leases have `changed` and former members (`out`); remove the heartbeats of the latter."""
         with anyio.move_on_after(TIME_LIMIT):
             async with anyio.create_task_group() as tasks:
                 for who in changed:
@@ -45,7 +45,7 @@ class OtherHosts:
         self._addresses = {who: address for who, address in self._addresses.items() if who in present}
 
     async def _nudge_and_remove(self, who: Incarnation) -> None:
-        await self._nudge(who)  # if it was only paused, or replaced by one of its name, it stops sooner
+        await self._nudge(who)  # if it was only paused, or replaced by a host of its name, it stops sooner
         await self._remove(who)
 
     async def _nudge(self, who: Incarnation) -> None:

@@ -1,4 +1,4 @@
-"""Logs failures of partitions: an error that many of them share once with its traceback, and then its count."""
+"""Logs failures of partitions. An error that many partitions share is logged once, with its traceback, and counted."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class FailureLog:
 
 
 def _traceback(error: Exception) -> Any:
-    """The user's part of the traceback. None for an error of ours, whose text says enough."""
-    cause = error.__cause__ or error  # what a handler raised, behind what we made of it
+    """The user's part of the traceback. None for an error of actorproc, whose text is enough."""
+    cause = error.__cause__ or error  # the error of the handler behind ours
     in_handler = isinstance(cause, HandlerMisuse) and user_traceback(cause) is not cause.__traceback__
     if isinstance(cause, (ActorprocError, OSError)) and not in_handler:
         return None

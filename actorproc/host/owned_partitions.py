@@ -34,7 +34,7 @@ _DRAIN_WAITS_FOR = {
 
 
 class Wake(Enum):
-    """Messages to the supervisor that say where to look. It decides from what it finds."""
+    """Messages to the supervisor that say where to look. It decides from the state that it finds there."""
 
     LOOK = auto()
     """Look at the group."""
@@ -43,14 +43,14 @@ class Wake(Enum):
 
 
 class RaiseEpoch(NamedTuple):
-    """The checkpoint of an own partition has a higher `epoch` than its lease: the group has forgotten its epochs."""
+    """The checkpoint of an own partition has a higher `epoch` than its lease, because `group.json` was lost."""
 
     partition: str
     epoch: int
 
 
 class OwnedPartitions(Mapping[str, PartitionSlot]):
-    """Slots by partition: those that run here, and those that are drained and wait to be handed over.
+    """The partitions that run here, and those that are drained and wait to be handed over, each with its slot.
 
     Args:
         notify: sends a message to the supervisor.
@@ -85,10 +85,10 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
         return len(self._slots)
 
     def begin(self, tasks: anyio.abc.TaskGroup) -> None:
-        """Run in `tasks` from now on."""
+        """Start the background tasks. Partitions, too, run in `tasks`."""
         self._tasks = tasks
         tasks.start_soon(self._watch_progress)
-        tasks.start_soon(self._warm_up)  # partitions wait for it, joining the group does not
+        tasks.start_soon(self._warm_up)  # only partitions wait for it; joining the group does not
 
     async def _warm_up(self) -> None:
         await self._clock.run_in_thread(warm_up)
@@ -101,11 +101,11 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
 
     @property
     def draining(self) -> bool:
-        """Whether some will be released soon."""
+        """Whether some partitions are draining, and will be released soon."""
         return any(slot.draining and not slot.released for slot in self._slots.values())
 
     def totals(self) -> Totals:
-        """Counts since the host started, with those of partitions that have moved away."""
+        """Counts since the host started, including partitions that have moved away."""
         return sum((slot.totals() for slot in self._slots.values()), self._ended)
 
     def failing(self) -> dict[str, str]:
@@ -153,7 +153,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
             self._begin_drain(slot)
 
     def forget(self, partitions: Iterable[str]) -> None:
-        """Other hosts have the leases of these now."""
+        """Drop the slots of partitions whose leases other hosts have now."""
         for partition in partitions:
             self._slots.pop(partition, None)
 
@@ -184,7 +184,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
                     await self._warm.wait()
                     await keep_running(make, slot.restarts, self._clock, failed=partial(self._handle_failure, slot))
         except HandlerError:
-            pass  # the scope's own cancellation, which user code kept it from ending
+            pass  # user code turned the cancellation of the scope into an error
         self._ended += slot.drop_actor()
         if self._slots.get(slot.partition) is not slot:
             return  # the lease is gone
@@ -193,11 +193,11 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
             self._notify(Wake.HAND_OVER)
         else:
             del self._slots[slot.partition]
-            if not self.fenced:  # no longer: the look right after the renewal still saw it as running, so look again
+            if not self.fenced:  # the fence ended meanwhile, and the look after it still saw this slot: look again
                 self._notify(Wake.LOOK)
 
     def _handle_failure(self, slot: PartitionSlot, error: Exception, delay: float) -> None:
-        locate(error, self._context.store.url)  # an error of the source says where it is by itself
+        locate(error, self._context.store.url)  # an error of the source names its own place
         slot.note_failure(error)
         if isinstance(error, RowsLost):
             self.rows_lost[slot.partition] = str(error)
@@ -220,7 +220,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
             )
             self._log.error(
                 "partition.stuck", partition=slot.partition, epoch=slot.epoch, error=slot.blocked,
-                why="until it ends, or this process does, the partition does not go on here",
+                why="the partition goes on here only when that call, or this process, ends",
             )  # fmt: skip
             await turn.acquire()
             slot.blocked = None
@@ -249,7 +249,7 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
             rest = (
                 "the next owner processes it again"
                 if self._settings.delivery == "at-least-once"
-                else "at most once what is left of it is lost"
+                else "with at-most-once delivery, the rest of the batch is lost"
             )
             why = f"the handler did not finish its batch within max_handoff_time: {rest}"
         self._log.warning("partition.drain_timed_out", partition=slot.partition, epoch=slot.epoch, after=limit, why=why)
@@ -267,6 +267,6 @@ class OwnedPartitions(Mapping[str, PartitionSlot]):
                     slot.error = describe_error(error)
                     self._log.error(
                         "partition.stuck", partition=slot.partition, epoch=slot.epoch, error=slot.error,
-                        why="it is cancelled; a handler that swallows that ends only with the process",
+                        why="it is cancelled; a handler that swallows its cancellation ends only with the process",
                     )  # fmt: skip
                     slot.actor.abort(error)

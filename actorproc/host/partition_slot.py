@@ -20,7 +20,7 @@ FAILURES_FOR_GOOD = 5
 
 @dataclass(slots=True)
 class PartitionSlot:
-    """A partition that this host has the lease of, or is about to hand over."""
+    """A partition whose lease this host has, or is about to hand over."""
 
     partition: str
     epoch: int
@@ -33,7 +33,7 @@ class PartitionSlot:
     released: bool = False
     """Drained and committed, but not handed over yet."""
     error: str | None = None
-    """Of the latest failure."""
+    """Text of the latest failure."""
     blocked: str | None = None
     """Why no actor can be started: a call of an earlier one has not returned."""
     _failures: int = 0  # in a row, with nothing committed in between
@@ -62,7 +62,7 @@ class PartitionSlot:
         return totals
 
     def note_failure(self, error: Exception) -> None:
-        """The current actor has failed. Being fenced does not count: the partition goes on elsewhere."""
+        """Note that the current actor has failed. Being fenced does not count: the partition goes on elsewhere."""
         committed = self._committed if self.actor is None else self.actor.statistics.committed.sequence
         if not isinstance(error, Fenced):
             self._failures = self._failures + 1 if committed <= self._committed else 1

@@ -58,7 +58,7 @@ class RunUntilEnd:
         self._supervisor: Supervisor | None = None
 
     async def take_ends(self) -> None:
-        """Note where each partition ends now. If that cannot be read for one, the others still have an end to get to.
+        """Note where each partition ends now. A partition whose end cannot be read is logged and left out.
 
         Raises:
             SourceError: the partitions cannot be listed.

@@ -32,7 +32,7 @@ async def check_container(store: Store, name: str) -> None:
 
 @asynccontextmanager
 async def opened(source: Source, start: Start, log: Any) -> AsyncIterator[None]:
-    """Open the source, and close it at the end. A `start` that it does not have is refused here, not in each partition.
+    """Open the source, and close it at the end. An unknown `start` is refused here, once for all partitions.
 
     Raises:
         UsageError: the source has no such start.
@@ -42,7 +42,7 @@ async def opened(source: Source, start: Start, log: Any) -> AsyncIterator[None]:
         await source.open()
     try:
         if start != "earliest":
-            with warn_while_slow(log, "start() of the source"), suppress(SourceError, StoreError):  # may be over soon
+            with warn_while_slow(log, "start() of the source"), suppress(SourceError, StoreError):  # asked again later
                 for partition in list(await source.partitions())[:1]:
                     await source.start(partition, start)
         yield
@@ -91,5 +91,5 @@ async def shared_value(handler: type[PartitionHandler], options: Any) -> AsyncIt
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Behind groups: a task group in a handler's `shared` wraps what passes it."""
+    """The error within exception groups: a task group in a handler's `shared` wraps errors that pass through it."""
     return first_cause(error) if isinstance(error, Exception) else error

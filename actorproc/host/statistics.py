@@ -15,15 +15,15 @@ class Statistics:
     host: str
     running: bool = False
     incarnation: str | None = None
-    """Another one after each start, and after each time the host was taken for dead; None before the first start."""
+    """Changes with each start, and each time that the host was removed from the group. None before the first start."""
     fenced: bool = False
     """No heartbeat was written in time, so nothing runs until one is."""
     members: tuple[str, ...] = ()
     """Hosts of the group, as this one saw it last."""
     error: str | None = None
-    """Why the latest look at the group, or at the source for its partitions, failed. Partitions that run go on."""
+    """Why the latest look at the group or at the source's partitions failed. Running partitions go on."""
     records: int = 0
-    """Processed since this host started, with partitions that moved away. Processed again, a record counts again."""
+    """Processed since this host started, including partitions that have moved away. A repeated record counts again."""
     rows: int = 0
     """Committed since this host started, as are `dead_letters` and `skipped`."""
     dead_letters: int = 0

@@ -46,8 +46,8 @@ LEAVING_TIME = 5.0
 """Seconds that a stopping host takes for the group, beyond the time in which its partitions drain."""
 
 _NO_PARTITIONS = (
-    "nothing is processed until the source lists some, for which it is asked again each partition_refresh_interval: "
-    "check that it is the right source, and that it may be read"
+    "nothing is processed until the source lists partitions; it is asked again each partition_refresh_interval: check "
+    "that it is the right source, and that its credentials may read it"
 )
 
 _GROUP_UNUSABLE = (StoreError, CorruptObject)
@@ -106,9 +106,9 @@ class Supervisor(Actor[Wake | RaiseEpoch]):
             Fenced: another host with the same name has taken over.
             StoreRefused: the container may not be used, from the beginning or for `lease_expiration_interval`.
             CorruptObject: the group's document is corrupt as this host begins.
-            ActorprocError: one of its tasks was cancelled, and nobody had asked it to stop.
+            ActorprocError: other code of this process has cancelled one of its tasks.
         """
-        # Stores and sources do not know whose they are: their log lines get processor and host from here.
+        # Stores and sources do not know processor and host; their log lines get both from here.
         with structlog.contextvars.bound_contextvars(processor=self._context.processor, host=self._context.host):
             async with anyio.create_task_group() as tasks:
                 await self._join()
@@ -120,8 +120,8 @@ class Supervisor(Actor[Wake | RaiseEpoch]):
                 tasks.cancel_scope.cancel()
         if not self._has_left:  # a task that ends cancelled ends its group without an error
             raise ActorprocError(
-                "this host has ended without being asked to: one of its tasks was cancelled, by code that runs beside "
-                "it, such as a handler that cancels tasks not its own"
+                "this host has ended, and nobody stopped it: other code of this process has cancelled one of its "
+                "tasks, for example a handler that cancels all tasks"
             )
 
     async def _join(self) -> None:
@@ -189,11 +189,11 @@ class Supervisor(Actor[Wake | RaiseEpoch]):
                 continue
             if not self.partitions.fenced:
                 self._fences += 1
-                if left > -inf:  # else it has just joined anew, and not written any
+                if left > -inf:  # else it has just joined anew, and has written no heartbeat yet
                     self._log.error(
                         "supervisor.fenced_itself",
                         partitions=len(self.partitions),
-                        why="no heartbeat was written in time; loop.blocked tells if a handler held the event loop up",
+                        why="no heartbeat was written in time; loop.blocked is logged if a handler was the cause",
                     )
                 self.partitions.fence()
             await self._renewed.wait()
@@ -214,14 +214,14 @@ class Supervisor(Actor[Wake | RaiseEpoch]):
             self._looking = None
 
     async def _look(self) -> float:
-        """One cycle; in how many seconds the next is due."""
+        """One cycle. Returns the seconds until the next one is due."""
         fences = self._fences
         fenced = self.partitions.fenced
         try:
             view = await self._group.look(await self._known_partitions())
         except RemovedFromGroup:
             self._log.warning(
-                "supervisor.written_out", why="other hosts considered this host dead and removed it; it joins again"
+                "supervisor.removed_from_group", why="other hosts considered this host dead; it joins the group again"
             )
             self.partitions.revoke_all()
             if not self.partitions.closing:
@@ -247,7 +247,7 @@ class Supervisor(Actor[Wake | RaiseEpoch]):
         return pause if view.look_again_in is None else min(pause, view.look_again_in)
 
     def _look_failed(self, error: str) -> bool:
-        """Whether it has failed for longer than the group has patience with a host."""
+        """Note a failed look. Whether looks have failed for longer than a lease is valid."""
         now = self._clock.monotonic()
         if self._error is None:
             self._failing_since = now
@@ -308,7 +308,7 @@ class Supervisor(Actor[Wake | RaiseEpoch]):
     # Leaving
 
     async def _leave(self) -> None:
-        """Drain everything, hand it over, and say so. Bounded: what takes too long is left to expire."""
+        """Drain all partitions, hand their leases over and leave the group. Leases that take too long expire."""
         self._log.info("supervisor.leaving", partitions=len(self.partitions))
         self._group.retire()
         self.partitions.drain_all()
@@ -318,7 +318,7 @@ class Supervisor(Actor[Wake | RaiseEpoch]):
                 if self._clock.monotonic() >= look_at:
                     look_at = self._clock.monotonic() + await self._look() / 4
                 if not len(self.partitions) or (self._group_needs_repair and not self.partitions.draining):
-                    break  # a damaged document waits for a person, not for a while
+                    break  # a corrupt document must be repaired by hand: waiting does not help
                 if await self.receive(look_at - self._clock.monotonic()) is Wake.HAND_OVER:
                     await self._hand_over()
         self.partitions.cancel_all()
@@ -328,9 +328,9 @@ class Supervisor(Actor[Wake | RaiseEpoch]):
             try:
                 await self._group.leave()
             except _GROUP_UNUSABLE as error:
-                self._log.warning("supervisor.leave_failed", error=str(error), why="what is left of this host expires")
+                self._log.warning("supervisor.leave_failed", error=str(error), why="its remaining leases expire")
 
 
 def _cut(error: str) -> str:
-    """As much of it as rides in a heartbeat."""
+    """The beginning of an error, short enough for a heartbeat."""
     return error if len(error) <= _ERROR_IN_HEARTBEAT else f"{error[:_ERROR_IN_HEARTBEAT]} ..."

@@ -70,7 +70,7 @@ class PartitionActor(Restartable):
     """Runs one partition under one epoch until it is drained, fenced or fails.
 
     Args:
-        limit: of dead letters; pass one in to keep its count across restarts.
+        limit: of dead letters. The supervisor passes the same one to each restart, so that the count goes on.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class PartitionActor(Restartable):
 
     @property
     def progress(self) -> tuple[object, ...] | None:
-        """Changes while the handler gets on; None while it has nothing to do."""
+        """Changes whenever the handler makes progress; None while it has nothing to do."""
         return self._processor.progress if self._processor else None
 
     @property
@@ -128,7 +128,7 @@ class PartitionActor(Restartable):
 
     @property
     def lag(self) -> int | None:
-        """Records that the source has after the committed ones; None while reading has not come to its end."""
+        """Records of the source that are not committed; None until reading has come to the end of the source."""
         newest = self._reads.newest
         return None if newest is None else max(0, newest - self.statistics.committed.sequence)
 
@@ -149,7 +149,7 @@ class PartitionActor(Restartable):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._reads.run, self._committer.cursor)
                 await self._work(processor)
-                await self._release(processor)  # before the reader has ended: it may wait in a thread for long
+                await self._release(processor)  # before the reader ends: it may be blocked in a thread for long
                 tasks.cancel_scope.cancel()
             reason = self._closing_for
         except Exception as error:
@@ -189,7 +189,7 @@ class PartitionActor(Restartable):
 
     @asynccontextmanager
     async def _in_time(self, trouble: str) -> AsyncIterator[None]:
-        """Bound by `max_process_time` what keeps the handler from its work, as the work itself is bounded."""
+        """Raise PartitionStuck if the block takes longer than `max_process_time`, the handler's limit."""
         most = self._settings.max_process_time
         with anyio.move_on_after(most) as scope:
             yield
@@ -213,7 +213,7 @@ class PartitionActor(Restartable):
                     return
                 if read.at_end and self.statistics.caught_up is None:
                     self.statistics.caught_up = self._committer.cursor
-                del read  # the next may take its time, and need not wait beside the memory of this one
+                del read  # frees its memory before the wait for the next one
             await self._check_late_rows(processor)
             if self._committer.is_due():
                 await self._committer.commit()
@@ -240,7 +240,7 @@ class PartitionActor(Restartable):
             self._reads.give_back(read)
         self._committer.add(batch, batch.last, read.cursor, results, begun)
         if not self._settings.auto_commit and processor.asked_for(batch, settled) >= batch.last:
-            await self._committer.commit()  # asked for while records of the batch were still open
+            await self._committer.commit()  # the handler asked for it before all records of the batch were done
 
     async def _check_late_rows(self, processor: BatchProcessor) -> None:
         """Stop if rows came after `process` had returned. Uncommitted records are processed again."""
@@ -263,13 +263,13 @@ class PartitionActor(Restartable):
     # Ending
 
     async def _commit_before_failing(self) -> None:
-        """Before a failure ends the actor: earlier batches were good, and need not be processed again."""
+        """Commit the earlier batches before a failure ends the actor, so that they are not processed again."""
         wanted = self._settings.auto_commit or self._settings.delivery == "at-most-once"
-        if wanted and self._committer.settled:  # else a commit of the handler's may have been cut short
+        if wanted and self._committer.settled:  # else a commit was cut short, and only a new start can find out
             await self._committer.commit()
 
     async def _commit_after_abort(self) -> None:
-        """At most once earlier batches count as processed, though the handler hangs in this one, or takes too long."""
+        """With at-most-once delivery, commit the earlier batches when the handler hangs in this one."""
         why = f"not committed within {CLOSING_TIME:g} s"
         with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSING_TIME):
             try:
@@ -280,7 +280,7 @@ class PartitionActor(Restartable):
         self._log.warning("partition.not_kept", error=why)
 
     async def _release(self, processor: BatchProcessor) -> None:
-        """Commit what is processed, and write the checkpoint, so that the next owner need not walk."""
+        """Commit the processed records, and write the checkpoint, so that the next owner does not have to walk."""
         await self._check_late_rows(processor)
         self.statistics.state = "draining"
         if self._settings.auto_commit:
@@ -290,7 +290,7 @@ class PartitionActor(Restartable):
 
     async def _close_handler(self, handler: PartitionHandler, reason: CloseReason) -> None:
         with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSING_TIME) as scope:
-            await self._context.threads.ended(self.partition)  # a plain `process` that was cut off
+            await self._context.threads.ended(self.partition)  # a plain `process` that was cut off still runs
             try:
                 with user_code("closing"):
                     await handler.closing(self._info, reason)

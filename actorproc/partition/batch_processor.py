@@ -31,7 +31,7 @@ from actorproc.runtime.clock import Clock
 from actorproc.runtime.error_text import format_error
 from actorproc.runtime.user_code import user_code
 
-_SHORT = 4 * 2**20  # bytes of a batch that a quick handler gets through in some ten milliseconds
+_SHORT = 4 * 2**20  # bytes of a batch that a quick handler processes in some ten milliseconds
 
 _BYTES_PER_VALUE = 2 / 3  # 50,000 values are worth a thread: they take some 5 ms
 
@@ -86,8 +86,8 @@ class BatchProcessor:
         """The results of the batch that the handler has not committed itself.
 
         Raises:
-            HandlerError: `on_error` said stop, too many records failed, or the handler is wrong.
-            Interrupted: a drain came in the pause before another attempt.
+            HandlerError: `on_error` returned `Decision.STOP`, too many records failed, or the handler is wrong.
+            Interrupted: a drain began in the pause before another attempt.
         """
         run = self._run = _BatchRun(batch, self)
         try:
@@ -118,7 +118,7 @@ class BatchProcessor:
         """Wait before the next attempt. Earlier batches are committed when they are due. Reading goes on.
 
         Raises:
-            Interrupted: a drain came, and does not sit the pause out.
+            Interrupted: a drain began, and the pause is too long to wait for.
         """
         with self._pace.pause():
             if self.committer.is_due():
@@ -133,7 +133,7 @@ class BatchProcessor:
 
 
 class _BatchRun:
-    """One batch, until each of its records is processed, given up or skipped."""
+    """Processes one batch until each of its records is done, given up or skipped."""
 
     def __init__(self, batch: Batch, processor: BatchProcessor) -> None:
         self._batch = batch
@@ -155,7 +155,7 @@ class _BatchRun:
         self._on.limit.begin(self._batch)
         for part in self._parts:
             await self._attempt(part)
-        done, self._done = self._done, Pending()  # a traceback may keep this object alive, and must not keep the rows
+        done, self._done = self._done, Pending()  # a traceback may keep this object alive, but not its rows
         if done.tables:
             done.tables = [joined(done.tables)]
         return done
@@ -168,15 +168,15 @@ class _BatchRun:
     # An attempt
 
     async def _attempt(self, part: Part) -> None:
-        batch = part.batch[:]  # the handler may change its lists, and another attempt or dead letters need the old ones
+        batch = part.batch[:]  # a copy, which the handler may change: another attempt needs the original
         rows = RowBuffer(self._on.encoder)
         attempt = Attempt(batch, rows, part.attempt, committed=self._committed, late=self._on.late)
         error = await self._call(attempt)
-        async with self._committing:  # a commit that the handler has begun and not awaited
+        async with self._committing:  # wait for a commit that the handler has begun and not awaited
             pass
         if self._fatal is not None:
             raise self._fatal
-        if not self._at_most_once:  # at most once a stop would lose the batch
+        if not self._at_most_once:  # with at-most-once delivery a stop would lose the batch
             for found in (error, *attempt.failures.values()):
                 if (misuse := _misuse_in(found)) is not None:
                     raise misuse
@@ -220,7 +220,7 @@ class _BatchRun:
         return None
 
     def _begin(self, attempt: Attempt) -> None:
-        """The handler is called now. While it waits for a thread it is not stuck."""
+        """Note that the handler is called now: progress counts from here, not from the wait for a thread."""
         self._current = attempt
         self._attempts += 1
         self._on.retries.called()
@@ -230,7 +230,7 @@ class _BatchRun:
             _check_nothing(self._on.handler.process(attempt.batch, ctx))
         ctx._finish()
         if self._committing.locked():
-            return None  # a commit may take some of the rows
+            return None  # a commit is under way, and may take some of the rows
         return attempt.rows.detach().encode()
 
     # Rows
@@ -276,13 +276,13 @@ class _BatchRun:
         if not len(rest):
             self._on.info.log.error(
                 "partition.failed_after_commit", sequence=attempt.committed, error=format_error(error),
-                why="ctx.commit had committed it as done",
+                why="ctx.commit had already committed the whole batch",
             )  # fmt: skip
             return
         failures = attempt.uncommitted(attempt.failures)
-        if failures and self._at_most_once:  # nothing is shown again
+        if failures and self._at_most_once:  # the handler sees no record twice
             failures = dict.fromkeys(rest.sequences, error) | failures
-        if failures:  # they may be why it raised: the others get a chance of their own
+        if failures:  # they may be why it raised: the other records are tried without them
             await self._failed_alone(part, failures, attempt, others=True)
             return
         seeking = part.isolating
@@ -319,7 +319,7 @@ class _BatchRun:
         self._done.letters[sequence] = render_letter(
             record, error, attempt.number, self._on.info, self._on.clock, kind=kind
         )
-        if not was_dead(record):  # else a replay before its cause is fixed would stop the partition
+        if not was_dead(record):  # a replay before the cause is fixed must not stop the partition
             self._on.limit.failed(sequence, error)
 
     # The handler's commits
@@ -343,11 +343,11 @@ class _BatchRun:
             return
         now = self._take(attempt, limit)
         self._committed = attempt.committed = limit
-        committer, began = self._on.committer, self._on.clock.monotonic()  # the rows have waited for nothing
+        committer, began = self._on.committer, self._on.clock.monotonic()  # the commit follows at once
         try:
             committer.add(self._batch, limit, Cursor(committer.cursor.position, limit), now, began)
             await committer.commit()
-        except BaseException as error:  # only a new start can tell whether it is committed
+        except BaseException as error:  # only a new start can find out whether it is committed
             self._fatal = _cut_short(error)
             raise
 

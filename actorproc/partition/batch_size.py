@@ -44,7 +44,7 @@ class Pace:
         self._compared: tuple[int, float] | None = None  # good records and seconds of an earlier batch
         self._each = 0.0  # seconds for a record
         self._once = 0.0  # seconds for a batch
-        self._compared_sizes = False  # the two are known apart
+        self._compared_sizes = False  # two sizes were compared, so the time per batch and per record are known
         self.records = FIRST_BATCH
         """Records that the next batch may have."""
 

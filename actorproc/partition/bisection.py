@@ -28,15 +28,15 @@ class Part:
     batch: Batch
     attempt: int = 1
     isolating: bool = False
-    """A bad record is sought among them."""
+    """One of them is bad, and is being searched for."""
 
 
 class Parts:
     """The parts of one batch that wait to be processed, in order.
 
     A batch that fails is tried `max_attempts` times. Then it is cut in halves until each bad record is alone. Records
-    that failed alone are tried again without the others. While a bad record is sought, attempts count per type of error
-    and batch: a part that fails by a new type of error is tried again, as a service may just have gone away.
+    that failed alone are tried again without the others. During this search, attempts are counted per type of error
+    and batch. A part that fails with a new type of error is tried again: a service may just have gone away.
     """
 
     def __init__(self, batch: Batch, settings: Settings, decide: Decide, log: Any) -> None:
@@ -61,7 +61,7 @@ class Parts:
         """The attempt as a whole failed. None: the part is tried again after a pause.
 
         Raises:
-            HandlerError: the handler's `on_error` said stop, or failed itself.
+            HandlerError: the handler's `on_error` returned `Decision.STOP`, or failed itself.
         """
         decision = self._decision(error, part.batch, part.attempt)
         self._tried[_kind(error)] += 1
@@ -84,10 +84,10 @@ class Parts:
         Args:
             failures: errors by sequence.
             hopeless: sequences of records that would fail again in the same way.
-            others: whether the other records are to be processed anew, by themselves.
+            others: whether the other records are processed again, without these.
 
         Raises:
-            HandlerError: the handler's `on_error` said stop, or failed itself.
+            HandlerError: the handler's `on_error` returned `Decision.STOP`, or failed itself.
         """
         if others:
             rest = [index for index, sequence in enumerate(part.batch.sequences) if sequence not in failures]
@@ -114,16 +114,16 @@ class Parts:
         except ActorprocError as stopping:
             if not self._at_most_once:
                 raise
-            why = "at most once a stop would lose the records, so they become dead letters"
+            why = "with at-most-once delivery a stop would lose the records, so they become dead letters"
             self._log.error("partition.not_stopped", error=str(stopping), why=why)
             return None
 
     def _asked(self, error: Exception, failed: Batch, attempt: int) -> Decision | None:
-        """The decision of `on_error`. Raises HandlerError if it is to stop, or if `on_error` fails."""
+        """The decision of `on_error`. Raises HandlerError if that is `Decision.STOP`, or if `on_error` fails."""
         with user_code("on_error", HandlerError):
             decision: object = self._decide(error, failed[:], attempt)  # it may change the lists of its batch
         if decision is Decision.STOP:
-            raise HandlerError(f"on_error said stop: {format_error(error)}") from error
+            raise HandlerError(f"on_error returned Decision.STOP: {format_error(error)}") from error
         if decision is None or isinstance(decision, Decision):
             return decision
         raise HandlerError(

@@ -1,4 +1,4 @@
-"""Commits rows, dead letters and position of a partition in one step, and keeps them in memory until then.
+"""Commits rows, dead letters and position of a partition in one step. Until then it keeps them in memory.
 
 The commit protocol: docs/protocol.md. Its conditional writes make two owners at once harmless.
 """
@@ -95,13 +95,13 @@ class Committer:
         self._keeper = CheckpointKeeper(store, layout, statistics.partition, host=host, epoch=statistics.epoch)
         self._number = 0
         self._totals = Totals()
-        self._time = 0.0  # no commit is made before
+        self._time = 0.0  # of the latest commit; no later commit gets an earlier time
         self._pending = Pending()
         self._new = Totals()  # of the records since the last commit
-        self._row_bytes = self._letter_bytes = 0  # of those
-        self._since: float | None = None  # when the batch of their oldest row or dead letter had begun
+        self._row_bytes = self._letter_bytes = 0  # of `_pending`
+        self._since: float | None = None  # start of the batch that has the oldest row or dead letter of `_pending`
         self._counted = -1  # sequence up to which records are in the totals
-        self._moved_at: float | None = None  # when the cursor left what is committed
+        self._moved_at: float | None = None  # when the cursor first passed `committed`
         self.settled = True
         """False once a commit was cut short: only a new start can find out whether it was made."""
         self.cursor = Cursor("")
@@ -128,7 +128,7 @@ class Committer:
                 break
             # The checkpoint was outdated: the walk may have met a file that was created too late, below the boundary.
         if walked and (gap := await self._chain.gap(self._number)) is not None:
-            raise gap  # a gap must not be filled with rows that later commits have
+            raise gap  # later commits exist: to fill the gap could repeat their rows
         self.committed = self.cursor
         self._counted = self.cursor.sequence
         self._statistics.cursor = self._statistics.committed = self.cursor
@@ -138,7 +138,7 @@ class Committer:
         """Read the commits from the checkpoint to the end of the chain; False if the partition is new."""
         self._number, self.cursor, self._totals = checkpoint.number, checkpoint.cursor, checkpoint.totals
         self._time = checkpoint.time
-        previous, new = Cursor(""), not checkpoint.time  # never moved: an earlier checkpoint may have been deleted
+        previous, new = Cursor(""), not checkpoint.time  # new: never moved, or an earlier checkpoint was deleted
         walking = not new or await self._chain.begun()
         while walking and (commit := await self._chain.read(self._number)) is not None:
             self._chain.check_follows(self._number, commit, previous, None if new else self.cursor)
@@ -162,7 +162,7 @@ class Committer:
     # Processed
 
     def add(self, batch: Batch, upto: int, cursor: Cursor, results: Pending, begun: float) -> None:
-        """Take over the results of the records of `batch` up to sequence `upto`. They wait for a commit.
+        """Add the results of the records of `batch` up to sequence `upto`. They wait for a commit.
 
         Args:
             begun: when the handler got the batch, on the clock's `monotonic`: its rows have waited since then.
@@ -182,14 +182,14 @@ class Committer:
         self.move(cursor)
 
     def move(self, cursor: Cursor) -> None:
-        """Everything up to `cursor` is processed, without results."""
-        cursor = max(cursor, self.cursor, key=lambda c: c.sequence)  # at most once it has gone ahead
+        """Note that everything up to `cursor` is processed."""
+        cursor = max(cursor, self.cursor, key=lambda c: c.sequence)  # with at-most-once delivery it is ahead already
         if cursor != self.committed:
             self._moved_at = self._moved_at or self._clock.monotonic()
         self.cursor = self._statistics.cursor = cursor
 
     def due_at(self) -> float | None:
-        """When the next commit is due, on the clock's `monotonic`; None: nothing waits, or only the handler commits."""
+        """When the next commit is due, on the clock's `monotonic`. None: nothing waits, or the handler commits."""
         if not self._settings.auto_commit:
             return None
         if self._since is not None:
@@ -197,7 +197,7 @@ class Committer:
         return None if self._moved_at is None else self._moved_at + self._settings.idle_commit_interval
 
     def is_due(self) -> bool:
-        """Whether to commit now: enough waits here or on this host, or it has waited long enough.
+        """Whether to commit now: enough rows wait, here or on this host, or they have waited long enough.
 
         Raises:
             HandlerError: too much waits on this host, but only the handler may commit (`auto_commit` is off).
@@ -226,8 +226,8 @@ class Committer:
         """Make output, dead letters and position durable in one step.
 
         Raises:
-            Fenced: another host runs this partition; nothing of it is committed.
-            StoreUnavailable: in doubt; only a new start can find out.
+            Fenced: another host runs this partition. Nothing is committed.
+            StoreUnavailable: the outcome is unknown; only a new start can find it out.
         """
         totals, statistics = self._totals + self._new, self._statistics
         with self._settling():
@@ -268,7 +268,7 @@ class Committer:
         self._log.debug("partition.committed", number=self._number - 1, rows=commit.rows, letters=len(letters))
 
     async def go_ahead(self, cursor: Cursor) -> None:
-        """At most once: records up to `cursor` count as processed before the handler sees them.
+        """For at-most-once delivery: records up to `cursor` count as processed before the handler sees them.
 
         Raises:
             Fenced: another host runs this partition.
@@ -289,9 +289,9 @@ class Committer:
 
     @contextmanager
     def _settling(self) -> Iterator[None]:
-        """Refuse to write after a write that was cut short: it would take that one for another host's."""
+        """Refuse to write after a write that was cut short: its file would look like another host's commit."""
         if not self.settled:
-            raise StoreUnavailable("a commit was cut short, and only a new start can tell whether it was made")
+            raise StoreUnavailable("a commit was cut short, and only a new start can find out whether it was made")
         self.settled = False
         yield
         self.settled = True
@@ -299,7 +299,7 @@ class Committer:
     def _now(self) -> float:
         """This host's time, but never before that of an earlier commit, so that commits can be found by time.
 
-        An earlier clock that was ahead by more than a day was broken, and is not followed.
+        A time that is more than a day ahead came from a clock that was set wrong, and is not followed.
         """
         now = self._clock.wall()
         self._time = now if self._time - now > _CLOCK_LEAD_MAX else max(self._time, now)

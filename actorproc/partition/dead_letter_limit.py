@@ -1,4 +1,4 @@
-"""Stops a partition that has too many dead letters, instead of draining its stream into them."""
+"""Stops a partition that has too many dead letters, so that a broken handler does not turn its stream into them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from actorproc.errors import TooManyDeadLetters
 from actorproc.records import Batch
 from actorproc.runtime.error_text import error_message
 
-_FEW = 100  # the share is taken of at least so many records: one bad record of the first two is no alarm
+_FEW = 100  # the share is taken of at least so many records: one bad record among the first two is no alarm
 _SHOWN = 200  # characters of an error in the message
 _NONE = np.array([], np.int64)
 
@@ -31,7 +31,7 @@ class DeadLetterLimit:
     """
 
     def __init__(self, settings: Settings) -> None:
-        # At most once a stop would lose the records, because the handler does not see them again.
+        # With at-most-once delivery a stop would lose records, because the handler does not see them again.
         self._share = 1.0 if settings.delivery == "at-most-once" else settings.dead_letter_limit
         self._window = settings.dead_letter_window
         self._sequences = _NONE  # of the current batch

@@ -1,11 +1,11 @@
 """The threads in which plain `def` handlers run: bounded per host, one at a time for a partition.
 
-Handlers that wait run beside each other. Handlers that compute take turns, with each other and with the decoding of
-batches that are read ahead. Otherwise the interpreter would switch between them every few milliseconds, each with ten
-thousand objects, and the CPU caches would hold none.
+Handlers that wait for a service run at the same time. Handlers that compute take turns with each other and with the
+decoding of batches: otherwise the interpreter would switch between them every few milliseconds, each with ten thousand
+objects, and the CPU caches would hold none of them.
 
-A thread cannot be stopped. A caller that is cancelled goes on without it. The thread keeps its slot until it ends, and
-until then its partition is not given to another instance of the handler on this host.
+A thread cannot be stopped. If the caller is cancelled, the thread runs on and keeps its slot until it ends. Until then
+no other instance of the handler gets its partition on this host.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from actorproc.runtime.cpu import CpuSlot
 
 T = TypeVar("T")
 
-_COMPUTES = 0.5  # of its time: a handler that does takes turns
-_LOOK_EVERY = 64  # attempts, of which one takes a turn to be measured: beside others anything is slow
+_COMPUTES = 0.5  # share of its time in which a handler computes, from which on it takes turns
+_LOOK_EVERY = 64  # one in so many attempts takes a turn, and is measured without the others
 
 
 class HandlerThreads:
     """Runs plain handlers, each in a thread.
 
     Args:
-        most: threads at work at once.
+        most: maximum number of threads at work.
         patience: seconds of waiting for a thread after which `no_thread` is called.
     """
 

@@ -1,4 +1,4 @@
-"""Reads a partition ahead of its handler: cuts what the source yields into batches, which wait in one bounded queue."""
+"""Reads a partition ahead of its handler: cuts the chunks of the source into batches, which wait in a bounded queue."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from actorproc.runtime.user_code import user_code
 from actorproc.sources.protocol import Chunk, Source
 
 MOST_PIECES = 64
-"""Pieces in one batch: each weighs kilobytes more than its `nbytes`."""
+"""Maximum number of pieces in one batch: each takes kilobytes more than its `nbytes`."""
 
 
 @dataclass(slots=True)
 class Read:
-    """Pieces that the handler gets as one batch; none: the source has come to its end, or moved its position.
+    """Pieces that the handler gets as one batch. Without pieces: the source is at its end, or has moved its position.
 
     Attributes:
-        start: position from which all of it can be read again.
-        cursor: how far the partition is processed once the handler is done with it.
+        start: position from which all pieces can be read again.
+        cursor: how far the partition is processed once the handler is done with these pieces.
         at_end: the source has nothing more for now.
     """
 
@@ -68,11 +68,11 @@ class Read:
         head = piece[:records]
         first = Read([head], self.start, Cursor(self.start, head.last))
         rest = Read([piece[records:]], self.start, self.cursor, self.at_end)
-        first.nbytes, rest.nbytes = 0, self.nbytes  # the memory is free when all of it is done
+        first.nbytes, rest.nbytes = 0, self.nbytes  # both share the memory, which is free once the rest is done
         return first, rest
 
     async def take(self, clock: Clock) -> Batch:
-        """The pieces as one batch, once: they are not kept beside it."""
+        """The pieces as one batch. Call it once: the pieces are not kept."""
         pieces, self.pieces = self.pieces, []
         return pieces[0] if len(pieces) == 1 else await clock.run_cpu_work(self.nbytes, Batch.joined, pieces)
 
@@ -109,7 +109,7 @@ class ReadAhead:
     # Reading
 
     async def run(self, cursor: Cursor) -> None:
-        """Read from `cursor` until that fails."""
+        """Read from `cursor` on until reading fails."""
         what = f"the source's read() of partition {self._partition}"
         try:
             with user_code(what, SourceError):
@@ -120,17 +120,17 @@ class ReadAhead:
         self.wake()
 
     async def _read(self, cursor: Cursor) -> None:
-        read = -1  # sequence up to which this read() has come: only a new one may begin again below it
+        read = -1  # last sequence of this read(); only a new read() may go back below it
         async with aclosing(self._source.read_within(self._partition, cursor.position, self._room)) as chunks:
             async for chunk in chunks:
-                if (pair := chunk.batch.disorder(read)) is not None:  # these would be passed over, or come twice
+                if (pair := chunk.batch.disorder(read)) is not None:  # such records would be skipped, or repeated
                     raise SourceError(
                         f"the source's read() of partition {self._partition} gave sequence {pair[1]} after {pair[0]}: "
                         "within one read() sequences must grow from record to record, from 0"
                     )
                 read = chunk.batch.last if len(chunk.batch) else read
                 cursor = await self._put_chunk(chunk, cursor)
-                del chunk  # the next may take its time, and this one's memory is free as soon as it is handled
+                del chunk  # frees its memory as soon as it is handled, before the wait for the next one
 
     async def _put_chunk(self, chunk: Chunk, cursor: Cursor) -> Cursor:
         """Queue the records of `chunk` beyond `cursor`. Returns the cursor behind the chunk."""
@@ -145,7 +145,7 @@ class ReadAhead:
             batch = batch[len(piece) :]
             done = piece.last
             await self._room.take(piece.nbytes)
-            # Within a chunk reading can only resume at its start, and passes over the records that are done.
+            # Reading can only resume at the start of the chunk; it then skips the records that are done.
             await self._put(Read([piece], start, Cursor(start if len(batch) else chunk.next, done)))
         if not reserved:
             self._room.resize(0)
@@ -170,7 +170,7 @@ class ReadAhead:
         Raises the error of the source after everything that was read before it.
         """
         changed = self._changed  # taken first, so that no `wake` is missed
-        await anyio.lowlevel.checkpoint()  # a partition with much to read must not starve the others
+        await anyio.lowlevel.checkpoint()  # a partition with a backlog must let the others run
         if not self._queue and self._failure is None and not self._interrupted:
             with anyio.move_on_after(None if within is None else max(0.0, within)):
                 await changed.wait()
@@ -198,9 +198,10 @@ class ReadAhead:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """While a batch waits for its next attempt: small reads are joined, and others may use this partition's memory.
+        """While a batch waits for its next attempt, join small reads, and lend this partition's memory to the others.
 
-        A batch costs its pauses however small it is. So small pieces with a bad record each would outrun the handler.
+        A batch with a bad record costs its pauses, however small it is. Without joining, a stream of small pieces with
+        a bad record each would arrive faster than they are handled.
         """
         self._joining = True
         queued, self._queue = self._queue, deque()
@@ -215,7 +216,7 @@ class ReadAhead:
             self._joining = False
 
     def _join(self, read: Read) -> bool:
-        """Join it to the last read in the queue, if that is allowed."""
+        """Join `read` to the last one in the queue. False if it does not fit, or if nothing is joined now."""
         if not self._joining or not self._queue:
             return False
         last = self._queue[-1]
@@ -225,7 +226,7 @@ class ReadAhead:
         return True
 
     def give_back(self, read: Read) -> None:
-        """The handler is done with it: its memory is free."""
+        """Free the memory of a read that the handler is done with."""
         self._room.give_back(read.nbytes)
 
     def close(self) -> None:

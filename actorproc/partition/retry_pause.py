@@ -1,4 +1,4 @@
-"""The pause between two attempts, which a drain cuts short, and what log and status say meanwhile."""
+"""The pause between two attempts, which a drain cuts short, and its reports in log and status."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from actorproc.runtime.clock import Clock
 from actorproc.runtime.error_text import format_error
 from actorproc.runtime.logger import LogThrottle
 
-_SHORT = 1.0  # seconds of pauses in all that a drain sits out rather than leave the batch to the next owner
+_SHORT = 1.0  # seconds of pauses in all for which a drain waits before it leaves the batch to the next owner
 
 
 class Interrupted(Exception):
-    """A drain came before the next attempt: the batch is left to the next owner."""
+    """A drain began before the next attempt. The batch is left to the next owner."""
 
 
 class RetryPause:
-    """For all batches of one partition.
+    """Pauses between the attempts at all batches of one partition.
 
     Args:
         log: bound to the partition.
@@ -33,13 +33,13 @@ class RetryPause:
         self._clock = clock
         self._log = log
         self._draining = draining
-        self._sat_out = 0.0  # seconds of pauses since a drain came
+        self._waited = 0.0  # seconds of pauses since a drain began
         self._repeats, self._skips = LogThrottle(), LogThrottle()
         self._again: str | None = None
         self._no_thread: str | None = None  # why none is free
 
     def log_failed(self, attempt: int, failed: Sequence[int], error: Exception) -> None:
-        """Log that these records failed and are tried again. Repeated warnings are logged now and then only."""
+        """Log that these records failed and are tried again. A repeated warning is logged only now and then."""
         records = f"record {failed[0]}" if len(failed) == 1 else f"{len(failed):,} records from {failed[0]} on"
         self._again = f"tries {records} again, after attempt {attempt}: {format_error(error)}"
         say = self._log.warning if self._repeats.due("", self._clock.monotonic()) else self._log.debug
@@ -48,7 +48,7 @@ class RetryPause:
         )
 
     def log_skipped(self, sequence: int, error: Exception | str) -> None:
-        """Log that `on_error` skipped this record. Repeated warnings are logged now and then only."""
+        """Log that `on_error` skipped this record. A repeated warning is logged only now and then."""
         times = self._skips.due("", self._clock.monotonic())
         say = self._log.warning if times else self._log.debug
         reason = error if isinstance(error, str) else format_error(error)
@@ -73,16 +73,16 @@ class RetryPause:
         self._no_thread = None
 
     async def pause(self, attempt: int, records: int) -> None:
-        """Wait after attempt number `attempt` at a batch of so many records.
+        """Wait after attempt number `attempt` at a batch with this number of records.
 
         Raises:
-            Interrupted: a drain came, and does not sit the pause out.
+            Interrupted: a drain began, and the pause is too long to wait for.
         """
         delay = self._backoff.delay(attempt, self._clock.random)
-        if self._sat_out + delay <= _SHORT:
+        if self._waited + delay <= _SHORT:
             await self._clock.sleep(delay)
             if self._draining.is_set():
-                self._sat_out += delay
+                self._waited += delay
             return
         with anyio.move_on_after(delay):
             await self._draining.wait()

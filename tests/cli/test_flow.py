@@ -405,7 +405,7 @@ def test_until_end_fails_with_reasons_if_it_cannot_finish(run: Run, folder: Path
             r"have not reached the end they had at the start\npartitions [0-3,\- ]+: failed at least 5 times",
             ended.stderr,
         )
-        assert "on_error said stop: KeyError: 'delay'" in ended.stderr
+        assert "on_error returned Decision.STOP: KeyError: 'delay'" in ended.stderr
         assert not any(line.startswith("Traceback") for line in ended.stderr.splitlines())
         assert "flights_app.py" in ended.stderr  # the log shows where, in the handler
         assert not re.search(r"actorproc/\w+\.py", ended.stderr)

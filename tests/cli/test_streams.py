@@ -99,7 +99,7 @@ def test_a_failed_run_exits_with_1_although_nobody_reads_stdout() -> None:
         failed = ended(*SERVE, "flights_app:Stops", "--until-end", stdout=stdout)
     assert failed.returncode == 1
     told = failed.stderr[failed.stderr.index("\nerror: ") :]
-    assert "on_error said stop" in told
+    assert "on_error returned Decision.STOP" in told
 
 
 def test_finished_workers_exit_with_0_although_nobody_reads_stdout() -> None:

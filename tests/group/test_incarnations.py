@@ -82,7 +82,7 @@ def test_a_host_that_saw_itself_written_out_does_not_push_its_successor_out_eith
             await other.look(site.partitions)
             await anyio.sleep(13)
         await earlier.renew()
-        with pytest.raises(RemovedFromGroup, match="took host a for dead"):
+        with pytest.raises(RemovedFromGroup, match="considered host a dead"):
             await earlier.look(site.partitions)
         earlier.rejoin()
         await earlier.renew()

@@ -189,7 +189,7 @@ def test_a_host_that_was_written_out_ends_its_partitions_at_once() -> None:
             await until(lambda: a.backend.heartbeats > before)  # so that a fencing is far
             a.backend.refuse = UNAVAILABLE
             await a.store.put(LAYOUT.group, GroupDocument.of({}, leases, put_id="another host").to_json())
-            await a.until_told("supervisor.written_out")
+            await a.until_told("supervisor.removed_from_group")
             await until(lambda: Handler.closed == [CloseReason.LOST], within=0.5)
             assert a.runs() == 0
             assert a.told("supervisor.fenced_itself") == 0

@@ -85,7 +85,7 @@ async def test_a_host_that_was_written_out_joins_again_once_it_can_renew() -> No
 
 def written_out(events: list[str]) -> int:
     """Index of the event that says so; the end if there is none."""
-    return events.index("supervisor.written_out") if "supervisor.written_out" in events else len(events)
+    return events.index("supervisor.removed_from_group") if "supervisor.removed_from_group" in events else len(events)
 
 
 class SlowImports(Clock):
