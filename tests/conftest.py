@@ -1,18 +1,21 @@
-"""S3 servers and Spark for the whole run. Each pytest worker starts its own when the first test needs it."""
+"""S3 servers, a Kafka broker and Spark for the whole run. Each pytest worker starts its own when a test needs it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import hypothesis
 import pytest
 import structlog
 
-from tests import servers
+from tests import kafka_server, servers
+from tests.kafka_server import Broker
 from tests.servers import S3Server
+
+T = TypeVar("T")
 
 pytest.register_assert_rewrite("tests.group.site", "tests.partition.world", "tests.testing.sources")  # they assert, too
 
@@ -47,6 +50,12 @@ def s3_server(request: pytest.FixtureRequest) -> S3Server:
 
 
 @pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A Kafka broker. A test that stops it starts it again."""
+    yield from _started(kafka_server.kafka, tmp_path_factory.mktemp("kafka"))
+
+
+@pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """One Spark session for all tests of a worker. A test must not stop it."""
     pytest.importorskip("pyspark.sql", reason="pyspark is not installed")
@@ -57,7 +66,7 @@ def spark() -> Iterator[Any]:
     session.stop()
 
 
-def _started(start: Callable[[Path], AbstractContextManager[S3Server]], folder: Path) -> Iterator[S3Server]:
+def _started(start: Callable[[Path], AbstractContextManager[T]], folder: Path) -> Iterator[T]:
     try:
         with start(folder) as server:
             yield server

@@ -24,6 +24,9 @@ USER, PASSWORD = (
     "$ConnectionString",
     "Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0",
 )
+"""As Azure Event Hubs wants them."""
+OCI_USER, OCI_POOL, OCI_TOKEN = "acme/oracleidentitycloudservice/me@acme.com", "ocid1.streampool.oc1.phx.x", "to<ken1>"
+"""As OCI Streaming wants them."""
 _LIBRARIES = CACHE / f"kafka-{VERSION}" / "libs"
 _START = 90.0
 _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
@@ -33,13 +36,19 @@ _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.
 _PROPERTIES = """process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{plain},SASL://127.0.0.1:{sasl},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{plain},SASL://127.0.0.1:{sasl}
+listeners={listeners},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners={listeners}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT,TLS:SASL_SSL,TOKEN:SASL_PLAINTEXT
 inter.broker.listener.name=PLAINTEXT
 sasl.enabled.mechanisms=PLAIN
 listener.name.sasl.plain.sasl.jaas.config={jaas}
+listener.name.tls.plain.sasl.jaas.config={jaas}
+listener.name.tls.ssl.keystore.type=PKCS12
+listener.name.tls.ssl.keystore.location={keystore}
+listener.name.tls.ssl.keystore.password=changeit
+listener.name.token.sasl.enabled.mechanisms=OAUTHBEARER
+listener.name.token.oauthbearer.sasl.jaas.config={token}
 log.dirs={data}
 offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1
@@ -49,7 +58,11 @@ log.retention.check.interval.ms=1000
 log.segment.delete.delay.ms=0
 auto.create.topics.enable=false
 """
-_JAAS = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
+_TOKENS = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;"
+_JAAS = (
+    f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}="{PASSWORD}" '
+    f'"user_{OCI_USER}/{OCI_POOL}"="{OCI_TOKEN}";'
+)
 
 
 @dataclass
@@ -59,6 +72,8 @@ class Broker:
     folder: Path
     plain_port: int
     sasl_port: int
+    tls_port: int
+    token_port: int
     _process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -68,6 +83,20 @@ class Broker:
     @property
     def sasl_address(self) -> str:
         return f"127.0.0.1:{self.sasl_port}"
+
+    @property
+    def tls_address(self) -> str:
+        """SASL over TLS. The certificate to trust is in `certificate`."""
+        return f"127.0.0.1:{self.tls_port}"
+
+    @property
+    def token_address(self) -> str:
+        """OAUTHBEARER, with tokens that nobody has signed."""
+        return f"127.0.0.1:{self.token_port}"
+
+    @property
+    def certificate(self) -> Path:
+        return self.folder / "certificate.pem"
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
@@ -102,19 +131,36 @@ class Broker:
 def kafka(folder: Path) -> Iterator[Broker]:
     """A broker that runs until the block ends. Raises `Unavailable` where Java, Maven or the client is missing."""
     _fetch()
-    plain, sasl, controller = free_ports(3)
-    data = folder / "data"
-    properties = _PROPERTIES.format(plain=plain, sasl=sasl, controller=controller, data=data, jaas=_JAAS)
+    plain, sasl, tls, token, controller = free_ports(5)
+    ports = {"PLAINTEXT": plain, "SASL": sasl, "TLS": tls, "TOKEN": token}
+    listeners = ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items())
+    keystore = _make_keystore(folder)
+    properties = _PROPERTIES.format(
+        listeners=listeners, controller=controller, data=folder / "data", jaas=_JAAS, token=_TOKENS, keystore=keystore
+    )
     (folder / "server.properties").write_text(properties)
     (folder / "log4j2.yaml").write_text("Configuration:\n  Loggers:\n    Root:\n      level: warn\n")
     cluster = _tool("random-uuid").strip().splitlines()[-1]
     _tool("format", "-t", cluster, "-c", str(folder / "server.properties"))
-    broker = Broker(folder, plain, sasl)
+    broker = Broker(folder, plain, sasl, tls, token)
     broker.start()
     try:
         yield broker
     finally:
         broker.stop()
+
+
+def _make_keystore(folder: Path) -> Path:
+    """A key of its own with a certificate for 127.0.0.1, which is also written to `certificate.pem`."""
+    store = folder / "keystore.p12"
+    common = ["-keystore", str(store), "-storepass", "changeit", "-alias", "broker"]
+    _keytool("-genkeypair", *common, "-keyalg", "EC", "-dname", "CN=127.0.0.1", "-ext", "SAN=IP:127.0.0.1")
+    _keytool("-exportcert", "-rfc", *common, "-file", str(folder / "certificate.pem"))
+    return store
+
+
+def _keytool(*arguments: str) -> None:
+    subprocess.run(["keytool", *arguments], capture_output=True, check=True)
 
 
 def _java(memory: str) -> list[str]:
@@ -132,7 +178,7 @@ def _fetch() -> None:
         import confluent_kafka  # noqa: F401
     except ImportError:
         raise Unavailable("confluent-kafka is not installed") from None
-    for command in ("java", "mvn"):
+    for command in ("java", "keytool", "mvn"):
         if not _LIBRARIES.exists() and shutil.which(command) is None:
             raise Unavailable(f"Kafka needs {command}, which is not on PATH")
     if _LIBRARIES.exists():

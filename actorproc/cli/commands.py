@@ -16,6 +16,7 @@ from actorproc.cli.parameters import (
     Partition,
     Set,
     Source,
+    SourceOption,
     between,
     count,
     location,
@@ -101,6 +102,7 @@ def serve(
     ],
     source: Source,
     container: Container,
+    source_option: SourceOption = None,
     name: Annotated[
         str | None,
         typer.Option(
@@ -178,6 +180,7 @@ def serve(
     run(
         handler=handler,
         source=source,
+        source_options=source_option or [],
         container=container,
         name=name,
         host=host,
@@ -208,6 +211,7 @@ def status(
     name: Name,
     container: Container,
     source: MaybeSource = None,
+    source_option: SourceOption = None,
     as_json: Json = False,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh every two seconds, until Ctrl-C.")] = False,
     plan: Annotated[
@@ -226,7 +230,8 @@ def status(
     from actorproc.cli.common import opened_processor
     from actorproc.cli.status import run
 
-    run(opened_processor(name, container, config, settings), source, as_json, watch, plan)
+    opened = opened_processor(name, container, config, settings, source_options=source_option)
+    run(opened, source, as_json, watch, plan)
 
 
 @app.command()

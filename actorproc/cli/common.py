@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 
@@ -40,9 +40,19 @@ def pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
     return found
 
 
-def load_settings(config: Path | None, given: Sequence[str] | None) -> Settings:
-    """Settings from `--set`, the environment and the file, in this order of precedence."""
-    return Settings.load(config, **pairs("--set", given))
+def load_settings(
+    config: Path | None, given: Sequence[str] | None, source_options: Sequence[str] | None = None
+) -> Settings:
+    """Settings from `--set` and `--source-option`, the environment and the file, in this order of precedence."""
+    return Settings.load(config, **setting_keywords(given, source_options))
+
+
+def setting_keywords(given: Sequence[str] | None, source_options: Sequence[str] | None) -> dict[str, Any]:
+    """Settings by name, as `--set` and `--source-option` give them."""
+    keywords: dict[str, Any] = dict(pairs("--set", given))
+    if source_options:
+        keywords["source_options"] = pairs("--source-option", source_options)
+    return keywords
 
 
 def run_async(work: Callable[[], Awaitable[T]]) -> T:
@@ -62,7 +72,12 @@ def run_async(work: Callable[[], Awaitable[T]]) -> T:
 
 @asynccontextmanager
 async def opened_processor(
-    name: str, container: str, config: Path | None, given: Sequence[str] | None, wait: float = 0.0
+    name: str,
+    container: str,
+    config: Path | None,
+    given: Sequence[str] | None,
+    wait: float = 0.0,
+    source_options: Sequence[str] | None = None,
 ) -> AsyncIterator[tuple[Store, ProcessorLayout, Settings]]:
     """The store and layout of a processor that has run there.
 
@@ -72,7 +87,7 @@ async def opened_processor(
     Raises:
         UsageError: it has never run there; lists the processors that have.
     """
-    layout, settings = ProcessorLayout(name), load_settings(config, given)
+    layout, settings = ProcessorLayout(name), load_settings(config, given, source_options)
     async with open_store(container, settings) as store:
         give_up = SYSTEM.monotonic() + wait
         while (problem := await missing_processor(store, name)) is not None:

@@ -98,8 +98,8 @@ Source = Annotated[
         metavar="URL",
         callback=location,
         envvar="ACTORPROC_SOURCE",
-        help="A log; kafka://BROKER/TOPIC; another processor's output, as actorproc+URL/NAME; or a source of your own, "
-        "as MODULE:NAME.",
+        help="A log; kafka://BROKER/TOPIC, eventhubs://NAMESPACE/HUB or oci-streaming://REGION/STREAM?pool=OCID; "
+        "another processor's output, as actorproc+URL/NAME; or a source of your own, as MODULE:NAME.",
     ),
 ]
 SourceLog = Annotated[
@@ -120,6 +120,14 @@ MaybeSource = Annotated[
         callback=location,
         envvar="ACTORPROC_SOURCE",
         help="The source that is processed; adds its end and the lag.",
+    ),
+]
+SourceOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUE",
+        help="A property of the source's client, for Kafka one of librdkafka's; @PATH: the content of a file, for "
+        "secrets; repeatable.",
     ),
 ]
 Partition = Annotated[str | None, typer.Option(metavar="P", help="Only this partition.")]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import typer
 
-from actorproc.cli.common import load_settings, pairs, run_async, shown_settings
+from actorproc.cli.common import load_settings, pairs, run_async, setting_keywords, shown_settings
 from actorproc.cli.loading import load_handler, load_source
 from actorproc.cli.spark import check
 from actorproc.cli.streams import conclude
@@ -31,6 +30,7 @@ def run(
     *,
     handler: str,
     source: str,
+    source_options: Sequence[str],
     container: str,
     name: str | None,
     host: str | None,
@@ -46,8 +46,9 @@ def run(
 ) -> None:
     """Serve until stopped. `root`: options that stand before the command, for workers."""
     host = default_host() if host is None else host
-    keywords: dict[str, Any] = dict(pairs("--set", settings))
-    load_settings(config, settings)  # first: a name that is no setting's may be that of an argument of Processor's
+    keywords = setting_keywords(settings, source_options)
+    # First: a name that is no setting's may be that of an argument of Processor's.
+    load_settings(config, settings, source_options)
     delegate, stream = load_handler(handler), load_source(source)
     processor = Processor(
         delegate,
@@ -69,6 +70,7 @@ def run(
         again = [*root, "serve", handler, "--source", source, "--container", container, "--start", start]
         again += ["--name", processor.name, *shared]
         again += ["--until-end"] if until_end else []
+        again += [part for option in source_options for part in ("--source-option", option)]
         again += [part for option in options for part in ("--option", option)]
         hosts = [host] if workers is None else [f"{host}-{index}" for index in range(workers)]
         commands = {host: command_line([*again, "--host", host]) for host in hosts}

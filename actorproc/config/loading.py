@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,13 @@ def merge(
     file: Mapping[str, Any],
     environment: Mapping[str, str] = os.environ,
     keywords: Mapping[str, Any],
+    tables: Collection[str] = (),
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Values by name. A keyword beats an environment variable, which beats the file.
 
     Args:
         fields: names that environment variables can set, as `prefix` and the name in any case.
+        tables: fields that are tables, or JSON objects as text. They are merged name by name.
 
     Returns:
         The values, and by name the start of a message about the value: the file or variable that it came from.
@@ -53,6 +56,21 @@ def merge(
     by_variable = {f"{prefix}{field}".upper(): field for field in fields}
     for variable, text in environment.items():
         if (field := by_variable.get(variable.upper())) is not None:
-            values[field] = text
+            values[field] = _over(values.get(field), text) if field in tables else text
             origins[field] = f"{variable} in the environment: "
-    return {**values, **keywords}, origins | dict.fromkeys(keywords, "")
+    above = {field: _over(values.get(field), value) if field in tables else value for field, value in keywords.items()}
+    return {**values, **above}, origins | dict.fromkeys(keywords, "")
+
+
+def _over(below: object, above: object) -> object:
+    """Both tables as one; `above` alone if one of them is no table, which its validation then says."""
+    lower, upper = _table(below), _table(above)
+    return above if lower is None or upper is None else {**lower, **upper}
+
+
+def _table(value: object) -> dict[str, Any] | None:
+    try:
+        found = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None

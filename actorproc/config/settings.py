@@ -84,7 +84,8 @@ class Settings(BaseModel):
         {},
         repr=False,
         description="Options of the source's client by name: librdkafka's properties for Kafka. A table "
-        "`[source_options]` in the file, or JSON. Keep secrets in the file or the environment.",
+        "`[source_options]` in the file, or JSON. File, environment and `--source-option` are merged name by name. The "
+        "value `@PATH` stands for the content of a file: keep secrets there, or in the environment.",
     )
     on_out_of_range: Literal["fail", "earliest", "latest"] = Field(
         "fail",
@@ -222,7 +223,9 @@ class Settings(BaseModel):
         """
         file = {name: value for name, value in read_config(config).items() if name != "options"}
         given = {name: value for name, value in keywords.items() if value is not None}
-        values, origins = merge(cls.model_fields, PREFIX, config=config, file=file, keywords=given)
+        values, origins = merge(
+            cls.model_fields, PREFIX, config=config, file=file, keywords=given, tables=("source_options",)
+        )
         try:
             return cls.model_validate(values)
         except ValidationError as error:

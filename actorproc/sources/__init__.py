@@ -15,6 +15,8 @@ from actorproc.stores import OUTPUT_SCHEME, SCHEMES
 
 __all__ = ["Chunk", "End", "LogSource", "OutputSource", "Source", "Start", "guard_source", "open_source", "source_kind"]
 
+KAFKA_SCHEMES = ("kafka", "eventhubs", "oci-streaming")
+
 
 def open_source(
     source: str | os.PathLike[str] | Source,
@@ -27,7 +29,7 @@ def open_source(
     Args:
         source: URL or path of a built-in log, such as `s3://bucket/events` or `file:///data/events`; of another
             processor's output, such as `actorproc+s3://bucket/state/Delays`; or of topics, such as
-            `kafka://broker:9092/events`.
+            `kafka://broker:9092/events`, `eventhubs://namespace/hub` or `oci-streaming://region/stream?pool=OCID`.
 
     Raises:
         UsageError: the URL has an unknown scheme, or `source` is neither a URL nor a Source.
@@ -43,13 +45,14 @@ def open_source(
     if source.startswith(OUTPUT_SCHEME):
         return OutputSource.of_url(source, settings=settings, clock=clock)
     scheme, found, _ = source.partition("://")
-    if scheme == "kafka" and found:
+    if scheme in KAFKA_SCHEMES and found:
         return _kafka_source(source, settings or Settings.load(), clock)
     if found and scheme not in SCHEMES:
         raise UsageError(
             f"source {source!r}: there is no {scheme!r} source. Allowed are a built-in log (s3://, file:// or a path), "
             f"another processor's output ({OUTPUT_SCHEME}CONTAINER/PROCESSOR), kafka://BROKER/TOPIC, "
-            "and a Source of your own (docs/sources.md)"
+            "eventhubs://NAMESPACE/HUB, oci-streaming://REGION/STREAM?pool=OCID, and a Source of your own "
+            "(docs/sources.md)"
         )
     return LogSource(source, settings=settings, clock=clock)
 

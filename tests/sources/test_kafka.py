@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,76 +17,23 @@ from pyarrow.dataset import dataset
 from actorproc import JsonRows, Processor, Settings, Source
 from actorproc.errors import RecordsLost, SourceError, UsageError
 from actorproc.testing import check_source
-from tests import kafka_server, servers
+from tests import servers
 from tests.kafka_server import PASSWORD, USER, Broker
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewPartitions, NewTopic
+from confluent_kafka.cimpl import NewTopic
 
 from actorproc.sources.kafka import KafkaSource
-from actorproc.sources.kafka.properties import client_properties, parse_url
+from actorproc.sources.kafka.presets import parse_url
+from actorproc.sources.kafka.properties import client_properties
+from tests.kafka_topics import Topic
 
 pytestmark = pytest.mark.servers
-_NUMBERS = count()
 
 
 class Rows(JsonRows):
     output_schema = "n bigint"
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    try:
-        with kafka_server.kafka(tmp_path_factory.mktemp("kafka")) as started:
-            yield started
-    except servers.Unavailable as reason:
-        if servers.REQUIRED:
-            raise
-        pytest.skip(str(reason))
-
-
-class Topic:
-    """A new topic, and a producer for it."""
-
-    def __init__(self, broker: Broker, partitions: int = 2, **config: str) -> None:
-        self.name = f"topic-{next(_NUMBERS)}"
-        self.url = f"kafka://{broker.address}/{self.name}"
-        self.admin = AdminClient({"bootstrap.servers": broker.address})
-        self.admin.create_topics([NewTopic(self.name, partitions, 1, config=config)])[self.name].result(30)
-        self.producer = Producer({"bootstrap.servers": broker.address})
-
-    def send(self, numbers: range, partition: int | None = None, **more: Any) -> None:
-        for n in numbers:
-            self.producer.produce(
-                self.name,
-                orjson.dumps({"n": n}),
-                key=b"%d" % n,
-                partition=n % 2 if partition is None else partition,
-                **more,
-            )
-        assert self.producer.flush(30) == 0
-
-    def transaction(self, numbers: range, *, commit: bool) -> None:
-        producer = Producer({**self._properties(), "transactional.id": f"{self.name}-{next(_NUMBERS)}"})
-        producer.init_transactions(30)
-        producer.begin_transaction()
-        for n in numbers:
-            producer.produce(self.name, orjson.dumps({"n": n}), partition=0)
-        producer.flush(30)
-        producer.commit_transaction(30) if commit else producer.abort_transaction(30)
-
-    def delete_before(self, offset: int) -> None:
-        [deleted] = self.admin.delete_records([TopicPartition(self.name, 0, offset)]).values()
-        deleted.result(30)
-
-    def grow(self, partitions: int) -> None:
-        self.admin.create_partitions([NewPartitions(self.name, partitions)])[self.name].result(30)
-
-    def _properties(self) -> dict[str, str]:
-        return {"bootstrap.servers": self.url.removeprefix("kafka://").partition("/")[0]}
 
 
 async def process(source: Source, container: Path) -> list[int]:

@@ -7,7 +7,7 @@ from actorproc.runtime.requirements import how_to_install
 try:
     import confluent_kafka  # noqa: F401
 except ImportError:
-    raise ImportError(f"a kafka:// source needs confluent-kafka: {how_to_install('kafka')}") from None
+    raise ImportError(f"a source of Kafka topics needs confluent-kafka: {how_to_install('kafka')}") from None
 
 from actorproc.sources.kafka.source import KafkaSource
 

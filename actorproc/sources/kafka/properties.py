@@ -1,14 +1,15 @@
-"""Which brokers, topics and librdkafka properties a Kafka URL and its options mean."""
+"""librdkafka's properties for a consumer: those of actorproc and those that the user gives."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from actorproc.errors import UsageError
 
-Properties = dict[str, str | int | float | bool]
+Properties = dict[str, Any]
+"""librdkafka's properties by name. A value may be a secret."""
 
 DEFAULTS: Properties = {
     "group.id": "actorproc",  # librdkafka wants one; nothing is committed to it and nobody joins it
@@ -29,48 +30,8 @@ OURS: Properties = {
 """Properties on which correctness rests."""
 
 
-@dataclass(frozen=True, slots=True)
-class KafkaAddress:
-    """`topics`: names, or one pattern that begins with `^`."""
-
-    brokers: str
-    topics: tuple[str, ...]
-
-    @property
-    def pattern(self) -> re.Pattern[str] | None:
-        """The pattern that topics must match from their beginning on; None where they are named."""
-        return re.compile(self.topics[0]) if self.topics[0].startswith("^") else None
-
-    def includes(self, topic: str) -> bool:
-        pattern = self.pattern
-        return bool(pattern.match(topic)) if pattern else topic in self.topics
-
-
-def parse_url(url: str) -> KafkaAddress:
-    """The brokers and topics of `kafka://BROKER[:PORT][,...]/TOPIC[,...]` or `.../^REGEX`.
-
-    Raises:
-        UsageError: a part is missing, or the pattern is no regular expression.
-    """
-    form = "kafka://BROKER:PORT[,BROKER:PORT...]/TOPIC[,TOPIC...] or /^REGEX"
-    brokers, slash, topics = url.removeprefix("kafka://").partition("/")
-    if not brokers or not slash or not topics:
-        raise UsageError(f"source {url!r}: write {form}")
-    if "@" in brokers:
-        raise UsageError(
-            f"source kafka://...@...: no credentials in a URL; put sasl.password into source_options, and write {form}"
-        )
-    names = (topics,) if topics.startswith("^") else tuple(dict.fromkeys(name for name in topics.split(",") if name))
-    try:
-        address = KafkaAddress(brokers, names)
-        _ = address.pattern
-    except re.error as error:
-        raise UsageError(f"source {url!r}: {topics!r} is no regular expression: {error}") from None
-    return address
-
-
-def client_properties(brokers: str, given: Mapping[str, str | int | float | bool]) -> Properties:
-    """librdkafka's properties for a consumer: ours, over those that are `given`, over the defaults.
+def client_properties(brokers: str, given: Mapping[str, Any], service: Mapping[str, Any] | None = None) -> Properties:
+    """librdkafka's properties for a consumer: ours, over those that are `given`, over the service's, over the defaults.
 
     Raises:
         UsageError: one of those on which correctness rests is given another value.
@@ -80,4 +41,24 @@ def client_properties(brokers: str, given: Mapping[str, str | int | float | bool
             raise UsageError(
                 f"source option {name} = {given[name]!r}: actorproc needs {str(OURS[name]).lower()}; leave it out"
             )
-    return {"bootstrap.servers": brokers, **DEFAULTS, **given, **OURS}
+    return {"bootstrap.servers": brokers, **DEFAULTS, **(service or {}), **given, **OURS}
+
+
+def with_secrets(given: Mapping[str, Any]) -> Properties:
+    """The options, with the content of a file for each value `@PATH`. A value that begins with `@@` loses one `@`.
+
+    Raises:
+        UsageError: a file cannot be read. Names the option and the file.
+    """
+    return {name: _resolved(name, value) for name, value in given.items()}
+
+
+def _resolved(name: str, value: object) -> object:
+    if not isinstance(value, str) or not value.startswith("@"):
+        return value
+    if value.startswith("@@"):
+        return value[1:]
+    try:
+        return Path(value[1:]).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"source option {name} = {value}: the file cannot be read: {error}") from None

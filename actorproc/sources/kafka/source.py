@@ -14,7 +14,8 @@ from actorproc.records import Cursor
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.sources.kafka.consumer import Feed, Key, SharedConsumer
-from actorproc.sources.kafka.properties import client_properties, parse_url
+from actorproc.sources.kafka.presets import parse_url
+from actorproc.sources.kafka.properties import client_properties, with_secrets
 from actorproc.sources.protocol import Chunk, End, Source, Start
 
 T = TypeVar("T")
@@ -26,13 +27,14 @@ class KafkaSource(Source):
     Offsets have gaps where the topic is compacted or written in transactions.
 
     Args:
-        url: `kafka://BROKER:PORT[,...]/TOPIC[,...]`, or `/^REGEX` for all topics that match.
-        properties: librdkafka's, by name, such as `security.protocol`.
+        url: `kafka://BROKER:PORT[,...]/TOPIC[,...]`, or `/^REGEX` for all topics that match;
+            `eventhubs://NAMESPACE/HUB`; or `oci-streaming://REGION/STREAM?pool=OCID`.
+        properties: librdkafka's, by name, such as `security.protocol`. The content of a file: `@PATH`.
         settings: `on_out_of_range` says what happens when the next offset is no longer at the broker, and
             `store_patience` for how long the first contact is tried.
 
     Raises:
-        UsageError: the URL is not of this form, or librdkafka refuses a property.
+        UsageError: the URL is not of its form, a login is missing, or a file cannot be read.
     """
 
     def __init__(
@@ -44,8 +46,9 @@ class KafkaSource(Source):
         clock: Clock = SYSTEM,
     ) -> None:
         self.url = url
-        self._address = parse_url(url)
-        self._properties = client_properties(self._address.brokers, properties or {})
+        given = with_secrets(properties or {})
+        self._address = parse_url(url, given)
+        self._properties = client_properties(self._address.brokers, given, self._address.properties)
         self._settings = settings or Settings.load()
         self._clock = clock
         self._shared: SharedConsumer | None = None

@@ -1,0 +1,59 @@
+"""Topics of a test's own on a real Kafka broker."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import orjson
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions, NewTopic
+
+from tests.kafka_server import Broker
+
+_NUMBERS = count()
+
+
+class Topic:
+    """A new topic, and a producer for it."""
+
+    def __init__(self, broker: Broker, partitions: int = 2, **config: str) -> None:
+        self.name = f"topic-{next(_NUMBERS)}"
+        self.url = f"kafka://{broker.address}/{self.name}"
+        self.admin = AdminClient({"bootstrap.servers": broker.address})
+        self.admin.create_topics([NewTopic(self.name, partitions, 1, config=config)])[self.name].result(30)
+        self.producer = Producer({"bootstrap.servers": broker.address})
+
+    def send(self, numbers: range, partition: int | None = None, **more: Any) -> None:
+        for n in numbers:
+            self.producer.produce(
+                self.name,
+                orjson.dumps({"n": n}),
+                key=b"%d" % n,
+                partition=n % 2 if partition is None else partition,
+                **more,
+            )
+        assert self.producer.flush(30) == 0
+
+    def transaction(self, numbers: range, *, commit: bool) -> None:
+        producer = Producer({**self._properties(), "transactional.id": f"{self.name}-{next(_NUMBERS)}"})
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        for n in numbers:
+            producer.produce(self.name, orjson.dumps({"n": n}), partition=0)
+        producer.flush(30)
+        producer.commit_transaction(30) if commit else producer.abort_transaction(30)
+
+    def delete_before(self, offset: int) -> None:
+        [deleted] = self.admin.delete_records([TopicPartition(self.name, 0, offset)]).values()
+        deleted.result(30)
+
+    def grow(self, partitions: int) -> None:
+        self.admin.create_partitions([NewPartitions(self.name, partitions)])[self.name].result(30)
+
+    def _properties(self) -> dict[str, str]:
+        return {"bootstrap.servers": self.url.removeprefix("kafka://").partition("/")[0]}
+
+    def delete(self) -> None:
+        self.admin.delete_topics([self.name])[self.name].result(30)
