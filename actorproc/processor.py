@@ -55,7 +55,7 @@ class Processor:
     """One host of a processor: shares the partitions of a source with the other hosts, and runs a handler on its own.
 
     Args:
-        handler: the delegate; one instance is made for each partition.
+        handler: class of the handler. Each partition gets an instance.
         source: URL (or folder) of a built-in log, URL of another processor's output, or a `Source`.
         container: URL (or folder) of the store in which the processor keeps everything it owns, or an opened `Store`.
         name: of the processor, the same on all hosts; default: the handler's name.
@@ -67,7 +67,7 @@ class Processor:
         keywords: settings by name.
 
     Raises:
-        UsageError: something is wrong with these; nothing was touched yet.
+        UsageError: an argument is wrong. Nothing was touched yet.
     """
 
     def __init__(
@@ -132,8 +132,8 @@ class Processor:
         Args:
             until_end: return when every partition has reached the end it had at the start, and all of it is committed.
             signals: SIGTERM and SIGINT drain and stop; a second one aborts. Only in the main thread.
-            draining, aborting: called at the first and the second signal, by the signal handler itself, so that it also
-                works while the event loop hangs.
+            draining, aborting: called at the first and the second signal, by the signal handler itself, so that they
+                also run while the event loop hangs.
 
         Raises:
             EndNotReached: `until_end`, and it was stopped before; or the partitions that are left have failed again and

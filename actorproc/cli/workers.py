@@ -100,12 +100,13 @@ class Workers:
             if code == self._well and self._until_end:
                 return
             if code == _WRONG_USE and first:  # later it is no reason to stop those that run
-                log.error("worker.wrong_use", host=host, why="it said what; all workers stop")
+                log.error("worker.wrong_use", host=host, why="its own message is above; all workers stop")
                 self._note(code)
                 self.stop(signal.SIGTERM)
                 return
             if code in (0, FAILED, _WRONG_USE) and self._until_end:
-                why = "it said what" if code else "exit code 0 before the end: does the handler end the process?"
+                ended = "exit code 0 before the end: does the handler end the process?"
+                why = "its own message is above" if code else ended
                 log.error("worker.gave_up", host=host, why=f"{why}; it is not started again until the end")
                 self._note(FAILED)
                 return
@@ -184,8 +185,10 @@ def end_soon() -> None:
 
 
 def deadline(seconds: float, which: str) -> threading.Timer:
-    """What ends this process with 1, so many seconds after its `start`, whatever the handler does: it may swallow its
-    cancellation, or block the event loop. `which`: the signal after which it was started, for the message."""
+    """A timer that ends this process with exit code 1, `seconds` after its `start`.
+
+    A handler may swallow its cancellation, or block the event loop. `which`: the signal, for the message.
+    """
 
     def end() -> None:
         sys.stderr.write(f"error: aborted: something still ran {seconds:g} s after the {which} signal\n")

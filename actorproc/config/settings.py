@@ -114,7 +114,7 @@ class Settings(BaseModel):
         description="Whether a batch is committed after or before the handler processes it. Output rows are exactly "
         "once, or at most once.",
     )
-    max_attempts: Count = Field(3, description="Attempts at a failing batch before its bad records are searched.")
+    max_attempts: Count = Field(3, description="Attempts at a failing batch. After them, its bad records are isolated.")
     retry_backoff: Seconds = Field(
         0.2,
         description="Wait after the first failed attempt. Doubles with each attempt. A random half of every backoff is "
@@ -126,8 +126,8 @@ class Settings(BaseModel):
     )
     dead_letter_window: Count = Field(
         1_000,
-        description="Number of latest records over which the share of dead letters is taken; at least 100 while the "
-        "host has seen fewer.",
+        description="Number of latest records of which `dead_letter_limit` is a share. A host that has seen fewer than "
+        "100 counts as if it had seen 100.",
     )
     max_process_time: Seconds = Field(
         300,

@@ -21,7 +21,7 @@ from actorproc.storage.store import Store
 
 _RETRY = Backoff(0.2, 5.0)
 _LOOK_AGAIN = 600.0  # seconds after which the end of the log is looked up again
-_SURE = RETENTION / 2  # seconds within which no trim can have deleted the end of the log that was seen
+_SURE = RETENTION / 2  # seconds for which no trim can delete the end of the log, after it was seen
 
 log = get_logger(__name__)
 
@@ -37,7 +37,7 @@ _NEVER = _Moment(-math.inf, -math.inf)
 
 
 class _OutcomeUnknown(Exception):
-    """Nobody can find out whether the records were appended, and trying again would not help."""
+    """It is unknown whether the records were appended, and another attempt could not find it out."""
 
 
 class Appender:
@@ -97,7 +97,7 @@ class Appender:
             except TimeoutError:
                 delay = math.inf
             except _OutcomeUnknown as unknown:
-                raise StoreUnavailable(f"{self._these(table)} were on their way for so long that {unknown}") from None
+                raise StoreUnavailable(f"{self._these(table)} were sent so long ago that {unknown}") from None
             if self._clock.monotonic() + delay >= give_up:
                 raise StoreUnavailable(f"{self._these(table)} are not confirmed; they may be in the log or not: {why}")
             log.warning("log.append_retry", partition=self._partition, attempt=attempt, error=why)
@@ -142,7 +142,7 @@ class Appender:
             base = self._base
             try:
                 other = await create_segment(self._store, self._partition, base, body)
-            finally:  # a segment that was deleted meanwhile is one more sign of a trim
+            finally:  # also after an error: a segment that is gone may have been trimmed
                 await self._check_not_trimmed(base)
             self._hint = base
             if other is None:

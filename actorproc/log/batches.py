@@ -50,7 +50,7 @@ class ProducerBatch:
         """Set when the batch should be sent. No record is added any more."""
         self.done = anyio.Event()
         self.error: Exception | None = None
-        """Of the append, which failed or has an unknown outcome."""
+        """Error of the append, which failed or has an unknown outcome."""
         self._pieces: list[pa.RecordBatch | _Columns] = []
         self._columns: _Columns | None = None  # the last piece, while records are added one by one
         self._base = -1

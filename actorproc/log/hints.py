@@ -1,11 +1,11 @@
 """Hints: each producer says where it has appended, so an idle log costs its readers one LIST per host and poll.
 
-A hint is a small document below `heads/`. It is `open` from before the producer's first append after a pause until it
-names everything that was appended. If it stays open and no longer changes, the producer may have died between an append
-and the hint. Readers then look for new segments themselves, at the ages `SWEEP_AGES`, so no record is stranded.
+A hint is a small document in the folder `heads/`. The producer makes it `open` before its first append after a pause.
+It stays open until it names everything that was appended. If an open hint no longer changes, the producer may have died
+between an append and the hint. Then readers look for new segments themselves, at the ages `SWEEP_AGES`.
 
-The hint of a busy producer never ages. So after an append whose outcome is unknown, the producer writes a second hint
-that it then leaves alone: open, so that readers look.
+A busy producer rewrites its hint all the time, so readers would never look. So after an append whose outcome is
+unknown, the producer writes a second hint, which stays open and unchanged.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class HintWriter:
         self._clock = clock
         self._state: State | None = "idle"  # None: a write of another state is under way, or its outcome is unknown
         self._own = _OwnHint(clock.nonce())
-        self._aging = _OwnHint(clock.nonce())  # the second hint, which ages
+        self._aging = _OwnHint(clock.nonce())  # the second hint, which is left unchanged
         self._aging_tried_at = -math.inf
         self._lock = anyio.Lock()
         self._appending = 0

@@ -72,7 +72,7 @@ async def create_log(store: Store, partitions: int) -> LogMetadata:
     if found is None:
         # A log inside a container would be read as part of a processor, and the processor's objects as part of the log.
         if (other := await processors_at(store)) is not None:
-            raise UsageError(f"{other.description}, and no place for a log: give it one of its own")
+            raise UsageError(f"{other.description}, where no log can be: give the log another place")
         try:
             return await document.swap(LogMetadata(partitions=partitions))
         except Conflict:
@@ -80,6 +80,6 @@ async def create_log(store: Store, partitions: int) -> LogMetadata:
     if found.partitions != partitions:
         raise UsageError(
             f"the log at {store.url} has {found.partitions} partitions, not {partitions}; the number never changes, "
-            "since keys would move. Leave it out, or produce to a new log"
+            "because keys would move. Leave the number out, or produce to a new log"
         )
     return found

@@ -84,7 +84,7 @@ class Router:
     def _checked(self, index: int) -> int:
         if isinstance(index, int) and 0 <= index < self._count:
             return int(index)  # str() of True or an enum member is not the name of a partition
-        raise UsageError(f"the partitioner said {index!r}: an int from 0 to {self._count - 1}")
+        raise UsageError(f"the partitioner returned {index!r}: expected an int from 0 to {self._count - 1}")
 
 
 def murmur2(key: bytes) -> int:

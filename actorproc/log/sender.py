@@ -125,7 +125,7 @@ class Sender:
         try:
             while queue:
                 batch = queue[0]
-                if not self._budget.crowded:  # else a send waits for space, perhaps for that of this batch
+                if not self._budget.crowded:  # else a send is waiting for space, and this batch may free it
                     with anyio.move_on_after(max(0.0, batch.born + self._linger - self._clock.monotonic())):
                         await batch.ripe.wait()
                 batch.ripe.set()

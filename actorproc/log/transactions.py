@@ -1,8 +1,8 @@
 """Transactions: append staged records to the log, all of them and each once, although drivers are killed.
 
-A transaction has a name, and batches that count up. One document decides what a batch consists of, and where the
-first segment of each partition is tried, before anything is appended. Every driver that goes on from there finishes
-exactly that, whatever it has staged itself.
+A transaction has a name, and batches with growing numbers. Before anything is appended, one document decides the
+content of a batch, and the base at which the first segment of each partition is tried. Every driver that continues the
+batch appends this content, even if it has staged other files itself.
 
 A base is left only after a valid segment of another producer was found there, and the document moves on by
 compare-and-swap before anything is sent to the next base. So all lower bases are settled, and each segment is appended

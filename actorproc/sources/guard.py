@@ -39,8 +39,8 @@ def source_kind(source: Source) -> str:
 class GuardedSource(Source):
     """Wraps a source that a user wrote.
 
-    An error of a method becomes a SourceError that names the method. Answers that would lose, repeat or misplace
-    records are refused: positions that are no text, sequences that are no integers, chunks of another partition.
+    An error of a method becomes a SourceError that names the method. Results that could lose, repeat or misplace
+    records are refused: a position that is not text, sequences that are not integers, a chunk of another partition.
     """
 
     def __init__(self, source: Source, log: Any) -> None:

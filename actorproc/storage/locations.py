@@ -38,7 +38,7 @@ async def missing_processor(store: Store, processor: str) -> str | None:
         return f"{missing}: {wrong}"
     names = await find_processors(store)
     if not names and await store.get(LOG_META, tail=1):
-        return f"{missing}: that is a log. Give it as the source, and as the container what `serve` had as container"
+        return f"{missing}: that is a log. Give the log as --source, and the URL that `serve` got as --container"
     known = f"there are: {', '.join(names)}" if names else "no processor has ever run there"
     return f"{missing}: {known}. Check the name and the container, or start it first"
 

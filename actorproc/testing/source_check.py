@@ -93,7 +93,7 @@ async def check_source(
     else:
         async with _opened(source(), " (a new instance)", patience) as check:  # type: ignore[operator]
             if check.source.identity != identity:
-                check.fail(f"identity is {check.source.identity!r}, and was {identity!r}: no processor would go on")
+                check.fail(f"identity is {check.source.identity!r}, and was {identity!r}: no processor could continue")
             check.none_gone([part.name for part in partitions], await check.names())
             await check.again(partitions)
     positions = {part.name: list(dict.fromkeys(place.position for place in part.places)) for part in partitions}
@@ -103,7 +103,7 @@ async def check_source(
 @asynccontextmanager
 async def _opened(source: Source, which: str, patience: float) -> AsyncIterator[_Check]:
     if not isinstance(source, Source):
-        raise UsageError(f"check_source: the function that makes a source gave {source!r:.80}, which is none")
+        raise UsageError(f"check_source: the function that makes a source returned {source!r:.80}, not a Source")
     check = _Check(guard_source(source), f"{source}{which}", patience)
     try:
         await check.source.open()

@@ -88,7 +88,7 @@ class Reading:
     async def _answer(self) -> list[Fact]:
         chunk = await self._answers.get()
         if isinstance(chunk, StopAsyncIteration):
-            self._fail("read() ended: it must go on for ever, and wait for news where there is nothing more for now")
+            self._fail("read() ended: it must go on for ever, and wait for new records at the end")
         if isinstance(chunk, (Exception, BaseExceptionGroup)):
             self._fail(f"read() failed: {describe_error(chunk)}", chunk)
         if pair := chunk.batch.disorder(self.last):

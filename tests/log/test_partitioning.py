@@ -100,7 +100,7 @@ def test_a_callable_partitioner_must_return_a_valid_partition() -> None:
     assert router.choose(b"key", b"xxx") == 3
     data = Batch.of("0", [b"", b"x", b"xxxxxx"], range(3)).data
     assert router.choose_many(data).tolist() == [0, 1, 2]
-    with pytest.raises(UsageError, match="the partitioner said 4: an int from 0 to 3"):
+    with pytest.raises(UsageError, match="the partitioner returned 4: expected an int from 0 to 3"):
         Router(4, lambda key, value, n: 4, Random(1)).choose(None, b"x")
 
 

@@ -87,5 +87,5 @@ async def test_an_identity_that_differs_between_instances_is_found() -> None:
 
 async def test_a_function_that_makes_no_source_is_refused() -> None:
     nothing: Any = lambda: None  # noqa: E731
-    with pytest.raises(UsageError, match="gave None, which is none"):
+    with pytest.raises(UsageError, match="returned None, not a Source"):
         await check_source(nothing)
