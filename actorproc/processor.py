@@ -20,6 +20,7 @@ from actorproc.handler.base import PartitionHandler
 from actorproc.handler.checks import checked_handler
 from actorproc.handler.options import load_options
 from actorproc.host.arguments import check_auto_commit, check_keywords, check_places, check_types, default_host
+from actorproc.host.first_contact import FirstContact, StoppedBeforeStart
 from actorproc.host.run_until_end import RunUntilEnd
 from actorproc.host.startup import check_container, opened, prepare_container, shared_value
 from actorproc.host.statistics import Statistics
@@ -112,6 +113,7 @@ class Processor:
         check_places(self.name, self._source, self._store, self.settings)
         self._nudges = nudges
         self._supervisor: Supervisor | None = None
+        self._contact: FirstContact | None = None  # while it runs
         self._last_statistics = Statistics(self.name, self.host)
         self._background: AbstractAsyncContextManager[None] | None = None
         self._stop_requested = False
@@ -142,6 +144,8 @@ class Processor:
             Fenced: another host of the same name has taken over.
             StoreError: the store cannot be used.
             UsageError: the handler's rows do not go with what is stored; or it runs already.
+
+        While store or source are away, the start is tried again and again, as `statistics().error` says.
         """
         signalled = Signals(self.clock, aborting, draining=draining, log=self._log) if signals else None
         end = RunUntilEnd(self._source, self._store, self.layout, self._log) if until_end else None
@@ -157,6 +161,8 @@ class Processor:
                         tasks.start_soon(end.watch, supervisor)
                     await supervisor.run()
                     tasks.cancel_scope.cancel()
+        except StoppedBeforeStart:
+            pass
         except ExceptionGroup as group:
             raise first_cause(group) from None
         if end:
@@ -209,10 +215,16 @@ class Processor:
         self._stop_requested = True
         if self._supervisor is not None:
             self._supervisor.stop()
+        elif self._contact is not None:
+            self._contact.stop()
 
     def statistics(self) -> Statistics:
         """A snapshot of this host, without a request. After it has stopped: as it was at the end."""
-        return self._last_statistics if self._supervisor is None else self._supervisor.statistics()
+        if self._supervisor is not None:
+            return self._supervisor.statistics()
+        if self._contact is not None:
+            return Statistics(self.name, self.host, error=self._contact.error)
+        return self._last_statistics
 
     # Starting
 
@@ -222,21 +234,22 @@ class Processor:
         settings, clock, source, store = self.settings, self.clock, self._source, self._store
         async with AsyncExitStack() as stack:
             stack.enter_context(self._not_twice())
+            contact = stack.enter_context(self._first_contact(until_end=end is not None))
             if self._owns_store:
-                await stack.enter_async_context(store)
-            await check_container(store, self.name)
-            await stack.enter_async_context(opened(source, self.start, self._log))
-            await prepare_container(store, self.layout, source, self.schema, self._log)
+                await contact(lambda: stack.enter_async_context(store))
+            await contact(lambda: check_container(store, self.name))
+            await contact(lambda: stack.enter_async_context(opened(source, self.start, self._log)))
+            await contact(lambda: prepare_container(store, self.layout, source, self.schema, self._log))
             with warn_while_slow(self._log, "shared() of the handler"):
                 shared = await stack.enter_async_context(shared_value(self.handler, self.options))
             with warn_while_slow(self._log, "register() of the source"):
-                await source.register(self.name, store.url)
+                await contact(lambda: source.register(self.name, store.url))
             if clock is SYSTEM:
                 await stack.enter_async_context(loop_watchdog(settings.loop_block_warning, self._log))
             nudges = self._nudges or UdpNudges(store.url, settings, self.name, clock=clock, log=self._log)
             group = Group(store.lane(), self.layout, self.host, settings, clock=clock, nudges=nudges)
             if end is not None:
-                await end.take_ends()
+                await contact(end.take_ends)
             supervisor = Supervisor(group, self._context(shared))
             self._log.info("processor.started", source=str(source), container=store.url)
             stack.callback(self._supervisor_ended, supervisor)
@@ -274,6 +287,14 @@ class Processor:
             yield
         finally:
             self._in_use = self._stop_requested = False
+
+    @contextmanager
+    def _first_contact(self, *, until_end: bool) -> Iterator[FirstContact]:
+        self._contact = FirstContact(self.settings, self.clock, self._log, until_end=until_end)
+        try:
+            yield self._contact
+        finally:
+            self._contact = None
 
     @contextmanager
     def _cancellation_logged(self) -> Iterator[None]:

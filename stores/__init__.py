@@ -33,8 +33,8 @@ def open_store(url: str | os.PathLike[str], settings: Settings | None = None, *,
 
     Raises:
         UsageError: the URL, or a setting that it needs, is malformed. Connecting raises it, too, for a file, and (as
-            PlaceRefused) for a place that does not exist or denies access.
-        StoreUnavailable: on connecting, if the store does not answer.
+            StoreAccessError) for a place that does not exist or denies access.
+        StoreUnavailable: on connecting, if the store does not answer within `store_patience`.
     """
     settings = settings or Settings.load()
     limits = StoreLimits(settings.store_timeout, settings.store_patience, settings.store_concurrency)

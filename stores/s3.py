@@ -172,9 +172,10 @@ class S3Store(Backend):
                 raise
 
     async def _put(self, key: str, body: bytes, **condition: str) -> str:
-        return self._tag(
-            await self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=body, **condition)
-        )
+        reply = await self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=body, **condition)
+        if condition and "ETag" not in reply:  # it is written; reading it back shows the tag
+            raise StoreUnavailable(f"{self.url}: the answer to a write of {key!r} has no ETag")
+        return self._tag(reply)
 
     async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Listing:
         """See `Backend.list`. A service that keeps folders (SeaweedFS) lists 'b/c' before 'b-c', and understands

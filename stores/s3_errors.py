@@ -9,7 +9,7 @@ from botocore import exceptions as aws
 
 from actorproc.errors import CredentialsExpired, StoreError, StoreRefused, StoreUnavailable
 
-_TRY_AGAIN = {408, 409, 425, 429}  # and all of 5xx
+_TRY_AGAIN = {307, 408, 409, 425, 429}  # and all of 5xx
 _TRY_AGAIN_CODES = {"SlowDown", "RequestTimeout", "RequestTimeoutException", "Throttling", "ThrottlingException"}
 _KEYS = "s3_access_key and s3_secret_key, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the AWS profile"
 _REGION = "set s3_region to the region of the bucket"

@@ -21,7 +21,8 @@ class Statistics:
     members: tuple[str, ...] = ()
     """Hosts of the group, as this one saw it last."""
     error: str | None = None
-    """Why the latest look at the group or at the source's partitions failed. Running partitions go on."""
+    """Why this host cannot start yet, or why the latest look at the group or at the source's partitions failed.
+    Running partitions go on."""
     records: int = 0
     """Processed since this host started, including partitions that have moved away. A repeated record counts again."""
     rows: int = 0

@@ -125,16 +125,16 @@ class Supervisor(Actor[Wake | RaiseEpoch]):
             )
 
     async def _join(self) -> None:
-        """Write the first heartbeat, within `store_patience`."""
-        give_up = self._clock.monotonic() + self._settings.store_patience
-        while True:
+        """Write the first heartbeat. Until then nobody counts on this host."""
+        while not self.partitions.closing:
             try:
-                return await self._renew()
+                await self._renew()
+                self._error = None
+                return
             except StoreUnavailable as error:
-                if self._clock.monotonic() >= give_up:
-                    raise
-                self._log.warning("supervisor.renew_failed", error=str(error))
-                await self._clock.sleep(self._settings.lease_renew_interval / 4)
+                self._error = str(error)
+                self._log.warning("supervisor.renew_failed", error=self._error)
+            await self.receive(self._settings.lease_renew_interval / 4)
 
     # Timers
 

@@ -6,7 +6,7 @@ Protocol and invariants: docs/protocol.md. Model: tests/protocol/commit_model.py
 from __future__ import annotations
 
 import base64
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -139,6 +139,25 @@ class OutputChain:
             raise CorruptObject(large_key, f"is missing; it holds the dead letters of {key}")
         return letters_of(key, footer, stored.body)
 
+    async def check_is_no_copy(self, number: int, commit: Commit, walked: Mapping[str, int]) -> None:
+        """Check that commit `number` is not a copy of an earlier one.
+
+        Args:
+            walked: the commits before, back to the checkpoint: put-id -> number.
+
+        Raises:
+            CorruptObject: it is a copy.
+        """
+        original = walked.get(commit.put_id)
+        if not walked and number and (before := await self.read(number - 1)) and before.put_id == commit.put_id:
+            original = number - 1
+        if original is not None:
+            raise CorruptObject(
+                self._layout.output_file(self._partition, number),
+                f"is a copy of commit {original}: its rows would be read twice. {RESTORE.capitalize()}, or delete it "
+                "if nothing was committed after it",
+            )
+
     def check_follows(self, number: int, commit: Commit, previous: Cursor, reached: Cursor | None) -> None:
         """Check that commit `number` continues the chain.
 
@@ -215,13 +234,22 @@ class OutputChain:
 
         Raises:
             Fenced: the commit is below the boundary, so it was trimmed or compacted while this worker slept.
+            CorruptObject: the file has other dead letters.
         """
         if not letters:
             return
         if number < await self.boundary():
             raise self._void(number)
-        with suppress(Conflict):  # published before, and purged since
-            await self._store.create(self._layout.dead_letter_file(self._partition, number), letters)
+        key = self._layout.dead_letter_file(self._partition, number)
+        try:
+            await self._store.create(key, letters)
+        except Conflict as conflict:
+            if conflict.stored is not None and conflict.stored.body:  # else published before, and purged since
+                raise CorruptObject(
+                    key,
+                    f"has other dead letters than commit {number}: it was changed, or restored without the commits. "
+                    "Delete it, and it is written again",
+                ) from None
 
     def _void(self, number: int) -> Fenced:
         return Fenced(f"commit {number} of partition {self._partition} was trimmed or compacted meanwhile")

@@ -15,7 +15,16 @@ import anyio
 import pyarrow as pa
 
 from actorproc.config.settings import Settings
-from actorproc.errors import Fenced, HandlerError, PartitionStuck, RowsLost
+from actorproc.errors import (
+    RESTORE,
+    CorruptObject,
+    Fenced,
+    HandlerError,
+    PartitionStuck,
+    RowsLost,
+    SourceError,
+    StoreError,
+)
 from actorproc.handler.base import CloseReason, PartitionHandler
 from actorproc.handler.context import PartitionInfo
 from actorproc.partition.batch_processor import BatchProcessor
@@ -27,6 +36,7 @@ from actorproc.partition.handler_threads import HandlerThreads
 from actorproc.partition.read_ahead import Read, ReadAhead
 from actorproc.partition.retry_pause import Interrupted
 from actorproc.partition.statistics import PartitionStatistics
+from actorproc.records import Cursor
 from actorproc.runtime.actor import Restartable
 from actorproc.runtime.budget import BufferTotal, ByteBudget
 from actorproc.runtime.clock import Clock
@@ -143,7 +153,7 @@ class PartitionActor(Restartable):
         try:
             async with self._in_time("an earlier call of process has not ended, and it cannot be stopped"):
                 await self._context.threads.ended(self.partition)
-            await self._committer.open(self._start)
+            await self._committer.open(self._start, self._check_cursor)
             processor = self._processor = await self._open_handler()
             self.statistics.state = "running"
             async with anyio.create_task_group() as tasks:
@@ -175,6 +185,30 @@ class PartitionActor(Restartable):
     async def _start(self) -> str:
         async with self._in_time("start() of the source has not ended"):
             return await self._context.source.start(self.partition, self._context.start)
+
+    async def _check_cursor(self, cursor: Cursor) -> None:
+        """Check that the source has the records up to `cursor`: new ones would be passed over as processed.
+
+        Positions that contain sequences show it without a request.
+
+        Raises:
+            CorruptObject: the source ends before them.
+        """
+        source, sequence = self._context.source, cursor.sequence
+        before = source.sequence_before(self.partition, cursor.position) if sequence >= 0 else None
+        if sequence < 0 or (before is not None and sequence <= before):
+            return
+        try:
+            async with self._in_time("end() of the source has not ended"):
+                newest = (await source.end(self.partition)).sequence
+        except (SourceError, StoreError):
+            return  # reading shows whether the source is there
+        if newest is not None and newest < sequence:
+            raise CorruptObject(
+                self._context.layout.checkpoint(self.partition),
+                f"says that records up to {sequence} are processed, but the source ends at {newest}: the checkpoint "
+                f"was changed, or the source has lost records. {RESTORE.capitalize()}",
+            )
 
     async def _open_handler(self) -> BatchProcessor:
         async with self._in_time("opened() has not ended"):

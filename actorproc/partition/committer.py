@@ -108,11 +108,12 @@ class Committer:
         """Processed up to here."""
         self.committed = Cursor("")
 
-    async def open(self, start: Callable[[], Awaitable[str]]) -> None:
+    async def open(self, start: Callable[[], Awaitable[str]], check: Callable[[Cursor], Awaitable[None]]) -> None:
         """Claim the checkpoint, and walk the chain of commits from there to its end.
 
         Args:
             start: asked for the position to begin at, if there is no checkpoint yet.
+            check: raises an error if the source has no such position.
 
         Raises:
             Fenced: another host runs this partition.
@@ -129,6 +130,7 @@ class Committer:
             # The checkpoint was outdated: the walk may have met a file that was created too late, below the boundary.
         if walked and (gap := await self._chain.gap(self._number)) is not None:
             raise gap  # later commits exist: to fill the gap could repeat their rows
+        await check(self.cursor)
         self.committed = self.cursor
         self._counted = self.cursor.sequence
         self._statistics.cursor = self._statistics.committed = self.cursor
@@ -139,10 +141,14 @@ class Committer:
         self._number, self.cursor, self._totals = checkpoint.number, checkpoint.cursor, checkpoint.totals
         self._time = checkpoint.time
         previous, new = Cursor(""), not checkpoint.time  # new: never moved, or an earlier checkpoint was deleted
+        walked: dict[str, int] = {}
         walking = not new or await self._chain.begun()
         while walking and (commit := await self._chain.read(self._number)) is not None:
+            if walked or commit.first.sequence < self.cursor.sequence:
+                await self._chain.check_is_no_copy(self._number, commit, walked)
             self._chain.check_follows(self._number, commit, previous, None if new else self.cursor)
             previous = commit.next
+            walked[commit.put_id] = self._number
             if commit.letters_size:
                 await self._chain.publish(self._number, await self._chain.letters(self._number))
             self._number += 1

@@ -92,7 +92,11 @@ class Source(ABC):
     A processor refuses to continue with a stream of another identity. None: the source cannot tell."""
 
     async def open(self) -> None:
-        """Connect. Called once, before any other method."""
+        """Connect. Called before any other method, and again after a pause if it has failed.
+
+        Raises:
+            UsageError: trying again cannot help.
+        """
 
     async def close(self) -> None:
         """Release connections."""

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from functools import partial
-from itertools import count
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from actorproc.config.settings import Settings
-from actorproc.errors import StoreUnavailable
-from actorproc.runtime.backoff import Backoff
-from actorproc.runtime.clock import SYSTEM
 from actorproc.storage.backend import Stored
 from actorproc.storage.store import Store
 from actorproc.stores import open_store
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-_BACKOFF = Backoff(0.1, 5.0)
 
 
 class BlockingStore(NamedTuple):
@@ -41,29 +35,11 @@ class BlockingStore(NamedTuple):
 
 
 @contextmanager
-def open_blocking(url: str, settings: Settings, *, retry: bool = False) -> Iterator[BlockingStore]:
-    """Open the store at `url`. `retry`: try for `store_patience` if it is unavailable.
+def open_blocking(url: str, settings: Settings) -> Iterator[BlockingStore]:
+    """Open the store at `url`.
 
     Raises:
         UsageError, StoreError: as `open_store` and its connecting do.
     """
-    with start_blocking_portal() as portal:
-        opening = _open_with_retries(url, settings) if retry else open_store(url, settings)
-        with portal.wrap_async_context_manager(opening) as store:
-            yield BlockingStore(store, portal)
-
-
-@asynccontextmanager
-async def _open_with_retries(url: str, settings: Settings) -> AsyncIterator[Store]:
-    give_up = SYSTEM.monotonic() + settings.store_patience
-    async with AsyncExitStack() as stack:
-        for attempt in count(1):
-            try:
-                store = await stack.enter_async_context(open_store(url, settings))
-                break
-            except StoreUnavailable:
-                delay = _BACKOFF.delay(attempt, SYSTEM.random)
-                if SYSTEM.monotonic() + delay >= give_up:
-                    raise
-            await SYSTEM.sleep(delay)
-        yield store
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(open_store(url, settings)) as store:
+        yield BlockingStore(store, portal)

@@ -138,7 +138,7 @@ def _rewrite(
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """In a task: rewrite the groups whose indices arrive. A bad file is reported, not raised: a retry cannot help."""
-    with open_blocking(url, settings, retry=True) as blocking:
+    with open_blocking(url, settings) as blocking:
         for index in (value.as_py() for batch in batches for value in batch.column(0)):
             try:
                 made = blocking.call(merge, blocking.store, layout, groups[index], schema)

@@ -68,7 +68,7 @@ class _LogWriter(QuickAck):
         self._options = options
 
     def _open(self) -> AbstractContextManager[BlockingStore]:
-        return open_blocking(self._options.url, self._options.settings, retry=True)
+        return open_blocking(self._options.url, self._options.settings)
 
     def _stage(self, rows: Iterator[pa.RecordBatch], partitions: int, transaction: str, batch: int) -> Message:
         """Stage a task's rows. `partitions`: of the log."""

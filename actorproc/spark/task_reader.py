@@ -44,7 +44,7 @@ def read_spans(options: ReadOptions, spans: Sequence[Span], schema: pa.Schema) -
     """
     if not spans:
         return
-    with open_blocking(options.url, options.settings, retry=True) as store:
+    with open_blocking(options.url, options.settings) as store:
         for span in spans:
             start = options.start_of(span.partition)
             for key, rows in _read(options, store, span, schema):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import count
 
 import anyio
 
@@ -20,21 +21,18 @@ async def probe(store: Store, prefix: str) -> list[Property]:
 
     Raises:
         StoreUnavailable: no property was found broken, but the store did not answer within `store.limits.patience`.
-        PlaceRefused: no property was found broken, but the store denied a request.
+        StoreAccessError: no property was found broken, but the store denied a request.
     """
-    bench = Bench(store, f"{prefix}{store.clock.nonce()}/")
+    own = f"{prefix}{store.clock.nonce()}/"
 
-    async def run(check: Check) -> Property | StoreError:
+    async def run(numbered: tuple[int, Check]) -> Property | StoreError:
+        number, check = numbered
         try:
-            return await _try(check, bench)
+            return await _try(check, store, f"{own}{number}-")
         except StoreError as error:
             return error
 
-    try:
-        results = await gather(CHECKS, run)
-    finally:
-        with anyio.CancelScope(shield=True), anyio.move_on_after(store.limits.timeout):
-            await bench.clean()
+    results = {check: result for (_, check), result in (await gather([*enumerate(CHECKS)], run)).items()}
     errors = [result for result in results.values() if isinstance(result, StoreError)]
     broken = any(isinstance(result, Property) and not result.held for result in results.values())
     if errors and not broken:
@@ -51,7 +49,7 @@ async def ensure_safe(store: Store, prefix: str) -> None:
 
     Raises:
         StoreUnsafe: names the property, the test, its result and the consequence.
-        StoreUnavailable, PlaceRefused: as `probe`.
+        StoreUnavailable, StoreAccessError: as `probe`.
     """
     for name, held, done, found, meaning in await probe(store, prefix):
         if not held:
@@ -65,19 +63,25 @@ async def ensure_safe(store: Store, prefix: str) -> None:
         await gather(left, store.delete)
 
 
-async def _try(check: Check, bench: Bench) -> Property:
+async def _try(check: Check, store: Store, prefix: str) -> Property:
     """Run a check, and repeat it on fresh keys while the store is unavailable: a lost reply proves nothing."""
-    clock, limits = bench.store.clock, bench.store.limits
+    clock, limits = store.clock, store.limits
     give_up = clock.monotonic() + limits.patience
-    attempt = 0
-    while True:
-        attempt += 1
+    for attempt in count(1):
+        bench = Bench(store, f"{prefix}{attempt}-")
         try:
             return check.result(held=True, found=await check.run(bench))
         except Broken as error:
-            return check.result(held=False, found=str(error))
-        except StoreUnavailable:
-            delay = limits.backoff.delay(attempt, clock.random)
-            if clock.monotonic() + delay >= give_up:
-                raise
-            await clock.sleep(delay)
+            if not bench.doubtful:
+                return check.result(held=False, found=str(error))
+            failure = StoreUnavailable(f"{store.url}: {check.name!r} cannot be tried: writes are not answered")
+        except StoreUnavailable as error:
+            failure = error
+        finally:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(limits.timeout):
+                await bench.clean()
+        delay = limits.backoff.delay(attempt, clock.random)
+        if clock.monotonic() + delay >= give_up:
+            raise failure
+        await clock.sleep(delay)
+    raise AssertionError("count() has no end")

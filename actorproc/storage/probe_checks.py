@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import count
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import anyio
 
@@ -13,6 +13,8 @@ from actorproc.errors import ConditionFailed, StoreError, StoreRefused, StoreUna
 from actorproc.runtime.tasks import gather
 from actorproc.storage.backend import Entry, NotModified, Stored
 from actorproc.storage.store import Store
+
+T = TypeVar("T")
 
 RACERS = 8
 
@@ -22,10 +24,11 @@ class Broken(Exception):
 
 
 class Bench:
-    """Fresh keys, and single requests to the backend, each with a deadline.
+    """Fresh keys for one attempt at a check, and requests to the backend, each with a deadline.
 
-    `Store` would hide faults, and repeat a write whose reply was lost. The first attempt might then be applied between
-    two later steps, and make a correct store look broken.
+    Conditional writes are sent once, since `Store` would hide faults. Other requests are repeated while the store is
+    unavailable. A write whose reply was lost may then be applied between two later steps and make a correct store look
+    broken. So once a write was repeated (`doubtful`), only a property that held proves something.
     """
 
     def __init__(self, store: Store, prefix: str) -> None:
@@ -33,6 +36,8 @@ class Bench:
         self.prefix = prefix
         self._numbers = count()
         self._keys: list[str] = []
+        self._give_up = store.clock.monotonic() + store.limits.patience
+        self.doubtful = False
 
     def key(self) -> str:
         return self.adopt(f"{self.prefix}{next(self._numbers):03d}")
@@ -43,10 +48,10 @@ class Bench:
         return key
 
     async def put(self, key: str, body: bytes) -> str:
-        return await self.store.once("put", lambda: self.store.backend.put(key, body))
+        return await self._repeat(self.store, "put", lambda: self.store.backend.put(key, body))
 
     async def put_durably(self, key: str, body: bytes) -> str:
-        return await self._durable.once("put", lambda: self._durable.backend.put(key, body))
+        return await self._repeat(self._durable, "put", lambda: self._durable.backend.put(key, body))
 
     async def create(self, key: str, body: bytes) -> str:
         return await self.store.once("put_if_absent", lambda: self.store.backend.put_if_absent(key, body))
@@ -71,13 +76,26 @@ class Bench:
         )
 
     async def get(self, key: str, *, unless: str | None = None, tail: int | None = None) -> Stored | None:
-        return await self.store.once("get", lambda: self.store.backend.get(key, unless=unless, tail=tail))
+        return await self._repeat(self.store, "get", lambda: self.store.backend.get(key, unless=unless, tail=tail))
 
     async def list(self, prefix: str, after: str = "", limit: int | None = None) -> Sequence[Entry]:
-        return (await self.store.once("list", lambda: self.store.backend.list(prefix, after, limit))).entries
+        listing = await self._repeat(self.store, "list", lambda: self.store.backend.list(prefix, after, limit))
+        return listing.entries
 
     async def delete(self, key: str) -> None:
-        await self.store.once("delete", lambda: self.store.backend.delete(key))
+        await self._repeat(self.store, "delete", lambda: self.store.backend.delete(key))
+
+    async def _repeat(self, store: Store, verb: str, send: Callable[[], Awaitable[T]]) -> T:
+        for attempt in count(1):
+            try:
+                return await store.once(verb, send)
+            except StoreUnavailable:
+                self.doubtful |= verb in ("put", "delete")
+                delay = store.limits.backoff.delay(attempt, store.clock.random)
+                if store.clock.monotonic() + delay >= self._give_up:
+                    raise
+            await store.clock.sleep(delay)
+        raise AssertionError("count() has no end")
 
     async def expect(self, key: str, body: bytes | None, when: str) -> None:
         stored = await self.get(key)

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import TypeVar
 
 import anyio
 
-from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable, first_contact, locate
+from actorproc.errors import ConditionFailed, StoreError, StoreRefused, StoreUnavailable, first_contact, locate
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import SYSTEM, Clock
 from actorproc.runtime.logger import get_logger
@@ -46,9 +47,10 @@ class Conflict(Exception):
 class Store:
     """A backend with deadlines, retries, request counts and conditional writes whose outcome is known.
 
-    After a lost reply, a 412 may be the answer to one's own write. So a doubtful write is settled by reading the object
-    back and comparing bodies. Bodies of conditional writes must therefore be unique (carry a put-id), unless it does
-    not matter which of two equal bodies is stored.
+    After a lost reply, a 412 may be the answer to one's own write, and a proxy may refuse a write that it has passed
+    on. So each conditional write that did not succeed is settled by reading the object back and comparing bodies.
+    Bodies of conditional writes must therefore be unique (carry a put-id), unless it does not matter which of two equal
+    bodies is stored.
     """
 
     def __init__(self, backend: Backend, *, limits: StoreLimits | None = None, clock: Clock = SYSTEM) -> None:
@@ -78,8 +80,25 @@ class Store:
         return store
 
     async def __aenter__(self) -> Store:
+        """Connect. Retried while the store is unavailable, and the first failure is logged: it may be a wrong address.
+
+        Raises:
+            StoreAccessError: the place does not exist, or denies access.
+            StoreUnavailable: it has not answered within `limits.patience`.
+        """
+        give_up = self.clock.monotonic() + self.limits.patience
         with first_contact():
-            await self.backend.open()
+            for attempt in count(1):
+                try:
+                    await self.backend.open()
+                    break
+                except StoreUnavailable as error:
+                    delay = self.limits.backoff.delay(attempt, self.clock.random)
+                    if self.clock.monotonic() + delay >= give_up:
+                        raise
+                    say = log.warning if attempt == 1 else log.debug
+                    say("store.unavailable", error=str(error), patience=self.limits.patience)
+                await self.clock.sleep(delay)
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -127,7 +146,7 @@ class Store:
             Conflict: another object exists; it is attached as `stored`.
             StoreUnavailable: not settled within twice `limits.patience`, or refused after a doubt. The write may still
                 be applied.
-            StoreRefused: the store refused, and nothing was written.
+            StoreRefused: the store refused; nothing was written, or nothing can be read either.
         """
         return await self._settle(key, body, None, lambda: self.backend.put_if_absent(key, body), "put_if_absent")
 
@@ -152,27 +171,28 @@ class Store:
         give_up = self.clock.monotonic() + self.limits.patience + len(body) // SLOWEST
         attempt = 0
         doubt: StoreUnavailable | None = None  # of an attempt that may have been applied, or may be later
+        refusal: StoreRefused | None = None  # something between us and the store may have refused what it had passed on
         while True:
             attempt += 1
             try:
-                try:
-                    return await self.once(verb, send, len(body))
-                except ConditionFailed:
-                    pass
-                except StoreUnavailable as error:
-                    doubt = error
+                return await self.once(verb, send, len(body))
+            except ConditionFailed:
+                pass
+            except StoreUnavailable as error:
+                doubt = error
+            except StoreRefused as error:
+                refusal = error
+            try:
                 stored = await self.get(key, size=len(body))
             except StoreRefused as error:
-                if doubt is None:
-                    raise
-                raise StoreUnavailable(
-                    f"{self.url}: {verb} of {key!r} may have been applied, or may be later: {error}"
-                ) from None  # StoreRefused would mean that nothing was written
+                raise _refused(f"{self.url}: {verb} of {key!r}", refusal or error, doubt) from None
             if stored is not None and stored.body == body:
                 return stored.tag
             untouched = stored is None if expected is None else stored is not None and stored.tag == expected
             if not untouched:
                 raise Conflict(key, stored)
+            if refusal is not None:
+                raise _refused(f"{self.url}: {verb} of {key!r}", refusal, doubt)
             # Not applied yet. An earlier attempt may still be, so the same bytes are sent again, never others.
             if self.clock.monotonic() >= give_up:
                 raise doubt or StoreUnavailable(
@@ -217,3 +237,10 @@ class Store:
                 raise StoreUnavailable(
                     f"{self.url}: no answer to {verb} within {timeout:g} s (store_timeout)"
                 ) from error
+
+
+def _refused(what: str, refusal: StoreRefused, doubt: StoreUnavailable | None) -> StoreError:
+    """The error for a refused write: StoreRefused means that nothing was written, so not after a doubtful attempt."""
+    if doubt is None:
+        return refusal
+    return StoreUnavailable(f"{what} may have been applied, or may be later: {refusal}")

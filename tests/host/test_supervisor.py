@@ -277,19 +277,35 @@ def test_a_host_whose_first_heartbeat_hangs_for_a_while_joins_once_one_is_taken(
     run(main())
 
 
-def test_a_store_that_takes_no_heartbeat_at_all_ends_the_start() -> None:
+def test_a_host_joins_once_the_store_takes_its_heartbeat() -> None:
     async def main() -> None:
         clock = VirtualClock("a")
         backend = HeartbeatsRefused(clock=clock)
         backend.refusing = True
-        processor = Processor(
+        async with Processor(
             Nothing, name="n", source=MemorySource(1), container=Store(backend, clock=clock), host="a", clock=clock,
             nudges=Nudges(),
-        )  # fmt: skip
-        began = clock.monotonic()
-        with pytest.raises(StoreUnavailable):
-            await processor.run()
-        assert 60 < clock.monotonic() - began < 120
+        ) as processor:  # fmt: skip
+            await clock.sleep(600)
+            assert processor.statistics().error == "memory://: no heartbeat written within 13 s"
+            backend.refusing = False
+            await until(lambda: bool(own(processor)))
+            assert processor.statistics().error is None
+
+    run(main())
+
+
+def test_a_host_that_cannot_join_stops_when_asked() -> None:
+    async def main() -> None:
+        clock = VirtualClock("a")
+        backend = HeartbeatsRefused(clock=clock)
+        backend.refusing = True
+        with anyio.fail_after(120):
+            async with Processor(
+                Nothing, name="n", source=MemorySource(1), container=Store(backend, clock=clock), host="a",
+                clock=clock, nudges=Nudges(),
+            ):  # fmt: skip
+                await clock.sleep(30)
 
     run(main())
 

@@ -55,6 +55,24 @@ def test_a_refusal_after_a_lost_reply_is_unknown() -> None:
     run(main())
 
 
+def test_an_append_that_was_applied_and_refused_is_in_the_log_once() -> None:
+    async def main() -> None:
+        clock = VirtualClock("p")
+        truth = MemoryStore(clock=clock)
+
+        async def applied_and_refused(key: str, body: bytes, really: Really) -> str:
+            await really()
+            raise StoreRefused("403 from a proxy")
+
+        store = Store(Tampered(truth, applied_and_refused), clock=clock)
+        async with Producer(store, partitions=1, linger=0, clock=clock) as producer:
+            await (await producer.send("paid"))
+            await (await producer.send("again"))
+        assert (await log_contents(Store(truth, clock=clock)))["0"] == [b"paid", b"again"]
+
+    run(main())
+
+
 def test_a_refusal_after_an_unknown_attempt_is_unknown() -> None:
     async def main() -> None:
         clock = VirtualClock("p")

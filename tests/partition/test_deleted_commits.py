@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from actorproc import errors
 from actorproc.handler.base import PartitionHandler
@@ -84,6 +85,54 @@ async def test_a_commit_with_other_records_than_it_had_is_noticed() -> None:
     assert other is not None
     await world.store.put(world.layout.output_file("0", 1), other.body)
     assert "00001.parquet: begins after record" in await refusal(world, 5)
+
+
+@pytest.mark.parametrize("since_checkpoint", [False, True])
+async def test_a_copy_of_a_commit_is_refused(since_checkpoint: bool) -> None:
+    world = World(Evens, commit_rows=1)
+    early = await three_commits(world)
+    newest = await world.store.get(world.layout.output_file("0", 2))
+    assert newest is not None
+    await world.store.put(world.layout.output_file("0", 3), newest.body)
+    if since_checkpoint:
+        await world.store.put(world.layout.checkpoint("0"), early)
+    assert "00003.parquet: is a copy of commit 2: its rows would be read twice" in await refusal(world, 5)
+
+
+async def test_a_checkpoint_beyond_the_end_of_the_source_is_refused() -> None:
+    world = World(Evens, commit_rows=1)
+    await three_commits(world)
+    before = await world.checkpoint()
+    newest = before.cursor.sequence
+    changed = replace(before, cursor=before.cursor._replace(sequence=10**17))
+    await world.store.put(world.layout.checkpoint("0"), changed.to_json())
+    assert f"up to {10**17} are processed, but the source ends at {newest}" in await refusal(world, 5)
+    await world.store.put(world.layout.checkpoint("0"), before.to_json())
+    world.feed(10)
+    await world.until_end(6)
+    assert await world.rows() == list(range(0, world.fed, 2))
+
+
+@pytest.mark.parametrize("published", [b"", b'{"another": "letter"}\n', None])
+async def test_other_dead_letters_than_the_committed_ones_are_refused(published: bytes | None) -> None:
+    """An empty file is the mark of a purge. A missing one is written again."""
+    world = World()
+    early = await three_commits(world)
+    await world.store.put(world.layout.checkpoint("0"), early)
+    key = world.layout.dead_letter_file("0", 1)
+    own = await world.store.get(key)
+    assert own is not None
+    if published is None:
+        await world.store.delete(key)
+    else:
+        await world.store.put(key, published)
+    if published:
+        assert "00001.jsonl: has other dead letters than commit 1" in await refusal(world, 5)
+        await world.store.delete(key)
+    await world.until_end(6)
+    stored = await world.store.get(key)
+    assert stored is not None
+    assert stored.body == (b"" if published == b"" else own.body)
 
 
 async def test_a_checkpoint_below_the_boundary_is_refused() -> None:

@@ -197,6 +197,65 @@ async def test_an_answer_that_says_try_again_is_tried_again(through: Through, st
     assert len(proxy.seen) == 2
 
 
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(403, "AccessDenied"), (307, "TemporaryRedirect"), (400, "InvalidArgument"), (413, "EntityTooLarge")],
+)
+async def test_a_write_that_was_applied_and_answered_with_a_refusal_is_found(
+    through: Through, status: int, code: str
+) -> None:
+    store, proxy, direct = through
+
+    async def apply_and_refuse(request: Request) -> bytes | None:
+        answer = await proxy.forward(request)
+        return reply(status, code) if request.method == "PUT" else answer
+
+    proxy.on_request = apply_and_refuse
+    tag = await store.create("key", b"mine")
+    assert await direct.get("key") == Stored(b"mine", tag, 4)
+    tag = await store.swap("key", b"later", tag)
+    assert await direct.get("key") == Stored(b"later", tag, 5)
+
+
+async def test_a_write_whose_answer_lacks_the_etag_is_found(through: Through) -> None:
+    store, proxy, direct = through
+
+    async def drop_etag(request: Request) -> bytes | None:
+        answer = await proxy.forward(request)
+        return re.sub(rb"(?i)\r\netag:[^\r]*", b"", answer) if request.method == "PUT" else answer
+
+    proxy.on_request = drop_etag
+    tag = await store.create("key", b"mine")
+    assert await direct.get("key") == Stored(b"mine", tag, 4)
+
+
+async def test_a_write_that_is_refused_and_not_applied_is_refused(through: Through) -> None:
+    store, proxy, direct = through
+
+    async def refuse_writes(request: Request) -> bytes | None:
+        return reply(403, "AccessDenied") if request.method == "PUT" else await proxy.forward(request)
+
+    proxy.on_request = refuse_writes
+    with pytest.raises(StoreRefused, match="AccessDenied"):
+        await store.create("key", b"mine")
+    assert await direct.get("key") is None
+
+
+@pytest.mark.parametrize("failure", [b"503", b"hang up"])
+async def test_a_store_whose_first_listing_fails_is_opened_all_the_same(s3_server: S3Server, failure: bytes) -> None:
+    url = await s3_server.new_url()
+    async with proxied(s3_server) as (proxy, front):
+
+        async def fail_first(request: Request) -> bytes | None:
+            if len(proxy.seen) == 1:
+                return reply(503, "SlowDown") if failure == b"503" else None
+            return await proxy.forward(request)
+
+        proxy.on_request = fail_first
+        async with _opened(url, front) as store:
+            assert await store.get("key") is None
+
+
 async def test_a_conflict_answered_409_instead_of_412_is_seen_as_such(through: Through) -> None:
     """As CoreWeave answers a create that lost."""
     store, proxy, direct = through

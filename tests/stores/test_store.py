@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 import pytest
+import structlog
 
 from actorproc.errors import ConditionFailed, StoreRefused, StoreUnavailable
 from actorproc.runtime.backoff import Backoff
@@ -204,12 +205,38 @@ async def test_a_store_that_stays_away_is_given_up_after_the_patience() -> None:
 
 
 async def test_a_refusal_is_final() -> None:
-    for verb in ("get", "create"):
+    for verb, sent in (("get", ["get"]), ("create", ["put_if_absent", "get"])):
         wire = Wire(refused)
         store = Store(wire, limits=LIMITS)
         with pytest.raises(StoreRefused):
             await (store.get("key") if verb == "get" else store.create("key", b"x"))
-        assert len(wire.sent) == 1
+        assert wire.sent == sent, "a write may have been passed on before it was refused"
+
+
+async def test_a_write_is_refused_with_its_own_reason_if_nothing_can_be_read_either() -> None:
+    async def forbidden(call: Call) -> object:
+        raise StoreRefused("no right to read")
+
+    with pytest.raises(StoreRefused, match="no such bucket"):
+        await Store(Wire(refused, forbidden), limits=LIMITS).create("key", b"x")
+
+
+async def test_a_store_is_opened_again_until_it_answers() -> None:
+    class Starting(MemoryStore):
+        opened = 0
+
+        async def open(self) -> None:
+            self.opened += 1
+            if self.opened < 4:
+                raise StoreUnavailable("503 SlowDown")
+
+    backend = Starting()
+    with structlog.testing.capture_logs() as logs:
+        async with Store(backend, limits=LIMITS):
+            pass
+    assert backend.opened == 4
+    said = [entry for entry in logs if entry["event"] == "store.unavailable" and entry["log_level"] == "warning"]
+    assert [entry["error"] for entry in said] == ["503 SlowDown"], "once"
 
 
 async def test_a_request_without_answer_ends_at_its_deadline() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 
 from actorproc.config.settings import Settings
-from actorproc.errors import Fenced, SourceError, StoreUnavailable
+from actorproc.errors import Fenced
 from actorproc.handler.base import CloseReason, PartitionHandler
 from actorproc.handler.context import PartitionContext, PartitionInfo
 from actorproc.handler.options import load_options
@@ -44,8 +44,8 @@ RESTART = (1.0, 5.0)
 """Seconds after which a process that ended with an error is restarted."""
 
 
-EXPECTED = (StoreUnavailable, Fenced, SourceError)
-"""Errors that may end a process: the store or the source is unreachable, or a second process has the same name."""
+EXPECTED = (Fenced,)
+"""Errors that may end a process: a second process has the same name."""
 
 
 class InvariantViolation(SimulationError):

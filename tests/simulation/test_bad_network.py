@@ -1,0 +1,33 @@
+"""A cluster whose store fails a third of all requests, from the first one on."""
+
+from __future__ import annotations
+
+import pytest
+
+from actorproc.admin.status import read_status
+from actorproc.storage.store import Store
+from actorproc.testing import Cluster, Faults, run
+from actorproc.testing.simulation.clock import VirtualClock
+from tests.simulation.test_cluster import Numbers, judge_number, numbers, owners
+
+THIRD = Faults(lost_request=0.15, lost_reply=0.15, late_write=0.05, busy=0.0)
+"""Half of these hang until the request times out, the others break at once."""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_hosts_start_run_and_stop_while_a_third_of_all_requests_fail(seed: int) -> None:
+    async def story() -> None:
+        cluster = Cluster(Numbers, numbers(4), check=judge_number, faults=THIRD, seed=seed)
+        for name in "abc":
+            cluster.start(name)
+        await cluster.settled(within=3600)
+        assert set(owners(cluster)) == {"a", "b", "c"}
+        assert not [event for event in cluster.events if event.startswith("ended")], "no host died of it"
+        clock = VirtualClock("d")
+        store = Store(cluster.store.view("d"), clock=clock)
+        status = await read_status(store, cluster.layout, "simulated", expiration=60)
+        assert [partition.error for partition in status.partitions] == [None] * 4
+        assert {member.host for member in status.members} == {"a", "b", "c"}
+        await cluster.finished()
+
+    run(story())
