@@ -70,7 +70,7 @@ def test_every_record_ends_once_on_a_folder(run: Path) -> None:
     assert len(list((run / "container").glob("*/output/*/*.parquet"))) > PARTITIONS
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.servers
 def test_every_record_ends_once_on_s3(tmp_path: Path) -> None:
     chaos("seaweedfs", tmp_path / "run")

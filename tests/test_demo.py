@@ -299,22 +299,10 @@ def test_the_demo_survives_a_kill_and_notices_damage(tmp_path: Path) -> None:
     means = table.group_by("carrier").aggregate([("minutes", "mean")]).sort_by("carrier")["minutes_mean"].to_pylist()
     assert means == [line.mean for line in told.carriers]
 
-    def check() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*DEMO, "--check"], check=False, cwd=tmp_path, capture_output=True, text=True, timeout=200
-        )
-
-    doubled = files[0].with_name(f"{10**6:020d}.parquet")
-    shutil.copy(files[0], doubled)
-    found = check()
+    shutil.copy(files[0], files[0].with_name(f"{10**6:020d}.parquet"))
+    files[-1].unlink()
+    found = subprocess.run([*DEMO, "--check"], check=False, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert found.returncode == 1, found.stdout + found.stderr
     assert "NOT EQUAL" in found.stdout
     assert f"{pq.read_metadata(files[0]).num_rows:,} (partition, _sequence) have more than one row" in found.stdout
-
-    doubled.unlink()
-    files[-1].unlink()
-    found = check()
-    assert found.returncode == 1, found.stdout + found.stderr
-    assert "NOT EQUAL" in found.stdout
     assert "but 40,000 events were sent" in found.stdout
-    assert "have more than one row" not in found.stdout
