@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 ARGS   ?=
 
-.PHONY: help demo test test-long check bench bench-spark chaos simulate docs install format clean
+.PHONY: help demo test test-long check bench bench-kafka bench-spark chaos simulate docs install format clean
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## *' '{printf "  make %-11s %s\n", $$1, $$2}'
 
@@ -29,6 +29,9 @@ format: $(STAMP) ## let ruff mend what it can
 
 bench: $(STAMP)  ## speed and cost, as tables; ARGS="speed" picks one
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+bench-kafka: $(STAMP) ## a Kafka topic into durable rows, against other libraries; needs Java and Maven
+	@$(BIN)/python -m benchmarks $(ARGS) kafka
 
 bench-spark: $(STAMP) ## the Spark half of it; ARGS="--quick" for a first impression
 	@$(BIN)/python -m benchmarks spark $(ARGS)

@@ -11,6 +11,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from itertools import groupby
 from typing import Any
 
@@ -19,22 +20,21 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
 
 from actorproc.errors import SourceError
 from actorproc.records import Batch
+from actorproc.runtime.collector import collector_paused
 from actorproc.runtime.logger import get_logger
-from actorproc.sources.kafka.columns import to_batch
+from actorproc.sources.kafka.columns import Key, by_partition, to_batch
 from actorproc.sources.protocol import Chunk
 
 log = get_logger(__name__)
 
 _POLL = 0.1  # seconds for which the thread waits for a message; assignments wait as long
-_MESSAGES = 1_000  # at once: more cost memory, fewer cost calls
-_ROUND = 10_000  # messages of a round, before batches are made
+_CONNECT = 1.0  # seconds for which the thread waits for a new topic
+_MESSAGES = 1_000  # taken from the client at once: of more, the caches no longer hold the objects
+_ROUND = 20_000  # messages that become batches together, at most
+_ROUND_BYTES = 8 * 2**20  # of a round, about: as many messages as the last round makes expect
 PAUSE_BYTES = 16 * 2**20
-"""Bytes of a partition that wait for its handler before it is paused at the broker. A pause drops what librdkafka has
+"""Bytes of a partition that wait for its handler before it is paused, at most. A pause drops what librdkafka has
 prefetched, so it must be rare."""
-_RESUME_BYTES = PAUSE_BYTES // 4
-
-Key = tuple[str, int]
-"""Topic and number of a partition."""
 
 
 class Feed:
@@ -48,8 +48,13 @@ class Feed:
         self._chunks: deque[Chunk] = deque()
         self._error: SourceError | None = None
         self._news = anyio.Event()
-        self.waiting = 0
-        """Bytes of the chunks. Written by the event loop only."""
+        self._put_bytes = 0  # written by the consumer's thread only
+        self._taken_bytes = 0  # written by the event loop only
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that were put and not taken, also while the event loop is blocked and has not seen them."""
+        return self._put_bytes - self._taken_bytes
 
     async def next(self) -> Chunk:
         """The next chunk.
@@ -63,11 +68,12 @@ class Feed:
             self._news = anyio.Event()
             await self._news.wait()
         chunk = self._chunks.popleft()
-        self.waiting -= chunk.batch.nbytes
+        self._taken_bytes += chunk.batch.nbytes
         return chunk
 
     def put(self, chunk: Chunk) -> None:
-        """Add a chunk, from any thread."""
+        """Add a chunk, from the consumer's thread."""
+        self._put_bytes += chunk.batch.nbytes
         self._loop.call_soon_threadsafe(self._put, chunk)
 
     def fail(self, error: SourceError) -> None:
@@ -76,7 +82,6 @@ class Feed:
 
     def _put(self, chunk: Chunk) -> None:
         self._chunks.append(chunk)
-        self.waiting += chunk.batch.nbytes
         self._news.set()
 
     def _fail(self, error: SourceError) -> None:
@@ -85,10 +90,17 @@ class Feed:
 
 
 class SharedConsumer:
-    """The consumer and its thread. Its methods are for the event loop's thread; what they order is done in turn."""
+    """The consumer and its thread. Its methods are for the event loop's thread; what they order is done in turn.
 
-    def __init__(self, properties: Mapping[str, Any]) -> None:
-        """Raises KafkaException where librdkafka refuses a property."""
+    Args:
+        most_waiting: bytes of all partitions that wait for their handlers. Shared evenly: a partition that has more
+            waiting than its share is paused.
+
+    Raises:
+        KafkaException: librdkafka refuses a property.
+    """
+
+    def __init__(self, properties: Mapping[str, Any], most_waiting: int) -> None:
         self.last_error: KafkaError | None = None
         """What the client reported last, such as that no broker is reachable. None since messages came."""
         quiet = dict(properties) | {"error_cb": self._note_error, "log_level": 0}
@@ -98,6 +110,10 @@ class SharedConsumer:
         self._consumer = Consumer(quiet)
         self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._feeds: dict[Key, Feed] = {}  # the thread's
+        self._topics: set[str] = set()  # of the feeds, and of earlier ones whose messages may still come
+        self._most_waiting = most_waiting
+        self._share = 0  # bytes of a partition that may wait
+        self._round = _MESSAGES  # messages of the next round
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="actorproc-kafka", daemon=True)
         self._thread.start()
@@ -114,7 +130,7 @@ class SharedConsumer:
 
     def resume_if_drained(self, feed: Feed) -> None:
         """Go on with a paused partition once its reader has taken most of what waited."""
-        if feed.paused and feed.waiting <= _RESUME_BYTES:
+        if feed.paused and feed.waiting <= self._share // 4:
             feed.paused = False
             self._orders.put(lambda: self._resume(feed))
 
@@ -129,10 +145,7 @@ class SharedConsumer:
         try:
             while not self._stopped:
                 self._carry_out_orders()
-                messages = self._consume()
-                for key, run in groupby(messages, _key_of):
-                    if (feed := self._feeds.get(key)) is not None:
-                        self._deliver(feed, list(run))
+                self._read_round()
         except Exception as error:
             log.exception("kafka.thread_failed")
             for feed in self._feeds.values():
@@ -148,40 +161,60 @@ class SharedConsumer:
         except queue.Empty:
             pass
 
-    def _consume(self) -> list[Message]:
-        """What has come, ordered by partition."""
+    def _read_round(self) -> None:
+        """Wait for a message, and hand over all that have come by then."""
         messages: list[Message] = self._consumer.consume(1, _POLL) if self._feeds else []
-        while messages and len(messages) < _ROUND:
-            more = self._consumer.consume(_MESSAGES, 0)
+        if messages:
+            with collector_paused():
+                self._take_more(messages)
+                self._hand_over(messages)
+
+    def _take_more(self, messages: list[Message]) -> None:
+        while len(messages) < self._round:
+            wanted = min(_MESSAGES, self._round - len(messages))
+            more = self._consumer.consume(wanted, 0)
             messages += more
-            if len(more) < _MESSAGES:
-                break
-        messages.sort(key=_key_of)  # stable: offsets of a partition stay in order
-        return messages
+            if len(more) < wanted:
+                return
 
-    def _deliver(self, feed: Feed, messages: list[Message]) -> None:
-        if not any(map(Message.error, messages)):
-            self._put(feed, messages)
-            return
-        good: list[Message] = []
-        for message in messages:
-            if message.error() is None:
-                good.append(message)
+    def _hand_over(self, messages: list[Message]) -> None:
+        has_errors = any(map(Message.error, messages))
+        if has_errors:
+            messages = [message for message in messages if self._has_place(message)]
+        nbytes = 0
+        for key, run in by_partition(messages, self._topics):
+            if (feed := self._feeds.get(key)) is not None:
+                nbytes += self._put_with_errors(feed, run) if has_errors else self._put(feed, run)
+        self._round = max(1, min(_ROUND, _ROUND_BYTES * len(messages) // max(nbytes, 1)))
+
+    def _has_place(self, message: Message) -> bool:
+        """Whether the message is of a partition. Notes an error that is of none."""
+        if message.partition() is not None:
+            return True
+        if (error := message.error()) is not None:
+            self._note_error(error)
+        return False
+
+    def _put_with_errors(self, feed: Feed, messages: list[Message]) -> int:
+        """Put the messages between those that report something."""
+        nbytes = 0
+        for is_error, run in groupby(messages, lambda message: message.error() is not None):
+            if not is_error:
+                nbytes += self._put(feed, list(run))
                 continue
-            self._put(feed, good)
-            good = []
-            self._report(feed, message)
-        self._put(feed, good)
+            for message in run:
+                self._report(feed, message)
+        return nbytes
 
-    def _put(self, feed: Feed, messages: list[Message]) -> None:
-        if not messages:
-            return
+    def _put(self, feed: Feed, messages: list[Message]) -> int:
+        """Put the messages into the feed as a chunk. Returns its bytes."""
         self.last_error = None
         batch = to_batch(feed.name, messages)
-        if feed.waiting + batch.nbytes > PAUSE_BYTES and not feed.paused:
+        if feed.waiting + batch.nbytes > self._share and not feed.paused:
             feed.paused = True  # before the chunk is there: its reader resumes, and no later chunk would come
             self._consumer.pause([TopicPartition(*feed.key)])
         feed.put(Chunk(batch, str(batch.last + 1)))
+        return batch.nbytes
 
     def _report(self, feed: Feed, message: Message) -> None:
         error = message.error()
@@ -195,6 +228,9 @@ class SharedConsumer:
 
     def _assign(self, feed: Feed, offset: int) -> None:
         topic, number = feed.key
+        if topic not in self._topics:
+            self._topics.add(topic)
+            self._connect(topic)
         try:
             if feed.key in self._feeds:
                 self._consumer.incremental_unassign([TopicPartition(topic, number)])
@@ -203,11 +239,21 @@ class SharedConsumer:
             feed.fail(SourceError(f"partition {feed.name} cannot be assigned: {error.args[0].str()}"))
         else:
             self._feeds[feed.key] = feed
+            self._share_out()
+
+    def _connect(self, topic: str) -> None:
+        """Ask for the topic, so that its first fetch does not wait for the client's own next look, up to a second."""
+        with suppress(KafkaException):  # a later look will find it
+            self._consumer.list_topics(topic, timeout=_CONNECT)
 
     def _unassign(self, feed: Feed) -> None:
         if self._feeds.get(feed.key) is feed:
             del self._feeds[feed.key]
             self._consumer.incremental_unassign([TopicPartition(*feed.key)])
+            self._share_out()
+
+    def _share_out(self) -> None:
+        self._share = min(PAUSE_BYTES, self._most_waiting // max(1, len(self._feeds)))
 
     def _resume(self, feed: Feed) -> None:
         if self._feeds.get(feed.key) is feed:
@@ -216,7 +262,3 @@ class SharedConsumer:
     def _note_error(self, error: KafkaError) -> None:
         if self.last_error is None or error.code() != KafkaError._ALL_BROKERS_DOWN:  # which says less than its cause
             self.last_error = error
-
-
-def _key_of(message: Message) -> Key:
-    return message.topic() or "", -1 if (number := message.partition()) is None else number

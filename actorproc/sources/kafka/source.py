@@ -13,7 +13,8 @@ from actorproc.errors import RecordsLost, SourceError, UsageError
 from actorproc.records import Cursor
 from actorproc.runtime.backoff import Backoff
 from actorproc.runtime.clock import SYSTEM, Clock
-from actorproc.sources.kafka.consumer import Feed, Key, SharedConsumer
+from actorproc.sources.kafka.columns import Key
+from actorproc.sources.kafka.consumer import Feed, SharedConsumer
 from actorproc.sources.kafka.presets import parse_url
 from actorproc.sources.kafka.properties import client_properties, with_secrets
 from actorproc.sources.protocol import Chunk, End, Source, Start
@@ -63,7 +64,7 @@ class KafkaSource(Source):
             SourceError: no broker answers within `store_patience`, or a topic is missing.
         """
         try:
-            self._shared = SharedConsumer(self._properties)
+            self._shared = SharedConsumer(self._properties, self._settings.read_ahead_bytes // 4)
         except KafkaException as error:
             raise UsageError(f"source {self.url}: {error.args[0].str()}") from None
         backoff, end = Backoff(0.5, 5.0), self._clock.monotonic() + self._settings.store_patience

@@ -1,0 +1,84 @@
+"""actorproc on a `kafka://` source, with a handler of each kind: exactly once, into its own output."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import anyio
+import msgspec
+import pyarrow as pa
+import pyarrow.json
+
+from actorproc import Batch, JsonRows, PartitionContext, PartitionHandler, Processor, RecordHandler
+from actorproc.handler.context import PartitionInfo
+from actorproc.sources.kafka import KafkaSource
+from benchmarks.kafka_programs.task import Stopwatch, Task
+from benchmarks.processes import only_warnings
+
+SCHEMA = "carrier string, minutes double, id bigint"
+_WATCH = Stopwatch()
+
+
+class Watched(PartitionHandler):
+    """The clock begins before the first partition is read."""
+
+    output_schema = SCHEMA
+
+    async def opened(self, info: PartitionInfo) -> None:
+        _WATCH.begin()
+
+
+class Emit(Watched):
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        for record in batch:
+            event = record.json()
+            row = {"carrier": event["carrier"], "minutes": event["minutes"], "id": event["id"]}
+            ctx.emit(record, row)
+
+
+class Event(msgspec.Struct):
+    carrier: str
+    minutes: float
+    id: int
+
+
+class Typed(Watched, RecordHandler[Event]):
+    def process_record(self, event: Event, ctx: PartitionContext) -> tuple[object, ...]:
+        return event.carrier, event.minutes, event.id
+
+
+class Rows(Watched, JsonRows):
+    pass
+
+
+class Columns(Watched):
+    """By hand, with Arrow's own JSON reader."""
+
+    async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+        table = batch.to_arrow()
+        values = table["value"].combine_chunks()
+        lines = b"\n".join(values.to_numpy(zero_copy_only=False))
+        rows = pyarrow.json.read_json(pa.BufferReader(lines), _READ, _PARSE)
+        ctx.emit_arrow(rows.append_column("_sequence", table["_sequence"]))
+
+
+_READ = pyarrow.json.ReadOptions(use_threads=False, block_size=64 * 2**20)
+_PARSE = pyarrow.json.ParseOptions(
+    explicit_schema=pa.schema([("carrier", pa.string()), ("minutes", pa.float64()), ("id", pa.int64())]),
+    unexpected_field_behavior="ignore",
+)
+
+HANDLERS: dict[str, type[Any]] = {"emit": Emit, "typed": Typed, "rows": Rows, "columns": Columns}
+
+
+async def main(task: Task) -> None:
+    source = KafkaSource(f"kafka://{task.brokers}/{task.topic}", task.properties)
+    await Processor(HANDLERS[task.variant], source=source, container=task.out, name="bench").run(until_end=True)
+    _WATCH.finish()
+    os._exit(0)  # the end of the interpreter is not measured
+
+
+if __name__ == "__main__":
+    only_warnings()
+    anyio.run(main, Task.given())
