@@ -120,7 +120,7 @@ def measure(program: Program, task: Task, folder: Path, rounds: int, console: Co
 def _run(program: Program, task: Task) -> dict[str, float]:
     python = Path(sys.executable) if program.is_ours else python_of_peers()
     core = str(min(os.sched_getaffinity(0)))
-    command = ["taskset", "-c", core, python, "-m", f"benchmarks.kafka_programs.{program.module}", task.argument]
+    command = ["taskset", "-c", core, str(python), "-m", f"benchmarks.kafka_programs.{program.module}", task.argument]
     root = Path(__file__).parent.parent
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=_LONGEST)
     reports = [line for line in done.stdout.splitlines() if line.startswith('{"seconds"')]

@@ -31,8 +31,18 @@ def python_of_peers() -> Path:
         unfinished = folder.with_suffix(".new")
         shutil.rmtree(unfinished, ignore_errors=True)
         uv = [sys.executable, "-m", "uv"]
-        subprocess.run([*uv, "venv", "--quiet", "--python", sys.executable, "--relocatable", unfinished], check=True)
-        install = [*uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", unfinished / "bin" / "python"]
+        subprocess.run(
+            [*uv, "venv", "--quiet", "--python", sys.executable, "--relocatable", str(unfinished)], check=True
+        )
+        install = [
+            *uv,
+            "pip",
+            "install",
+            "--quiet",
+            "--compile-bytecode",
+            "--python",
+            str(unfinished / "bin" / "python"),
+        ]
         subprocess.run([*install, *REQUIREMENTS], check=True)
         unfinished.rename(folder)
     return python

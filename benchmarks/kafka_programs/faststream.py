@@ -36,7 +36,7 @@ async def main(task: Task) -> None:
         max_records=BATCH,
         ack_policy=AckPolicy.REJECT_ON_ERROR,
         decoder=bodies,
-    )
+    )  # type: ignore[untyped-decorator]
     async def handle(values: list[bytes]) -> None:
         watch.begin()
         rows.add_values(values)

@@ -34,7 +34,7 @@ def main(task: Task) -> None:
         watch.begin()
         return value
 
-    @app.agent(topic)
+    @app.agent(topic)  # type: ignore[untyped-decorator]
     async def handle(stream: faust.Stream[bytes]) -> None:
         stream.add_processor(begun)
         async for values in stream.take(BATCH, within=1):

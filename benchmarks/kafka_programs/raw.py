@@ -35,7 +35,7 @@ def main(task: Task) -> None:
         seen += len(messages)
         if task.variant == "consume":
             continue
-        rows.add_values([message.value() for message in messages])
+        rows.add_values([message.value() or b"" for message in messages])
         if rows.waiting >= ROWS or seen >= task.events:
             rows.write()
             consumer.commit(asynchronous=False)

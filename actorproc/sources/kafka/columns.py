@@ -36,7 +36,7 @@ def by_partition(messages: list[Message], topics: Collection[str]) -> Iterator[t
         names = [*topics]
         topic_codes = np.zeros(len(messages), np.int64)
     else:
-        given = list(map(Message.topic, messages))
+        given = [message.topic() or "" for message in messages]
         names = list(dict.fromkeys(given))
         codes = {name: code for code, name in enumerate(names)}
         topic_codes = np.fromiter(map(codes.__getitem__, given), np.int64, len(messages))
