@@ -25,6 +25,7 @@ pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed"
 from confluent_kafka.cimpl import NewTopic
 
 from actorproc.sources.kafka import KafkaSource
+from actorproc.sources.kafka.consumer import _ROUND_BYTES
 from actorproc.sources.kafka.presets import parse_url
 from actorproc.sources.kafka.properties import client_properties
 from tests.kafka_topics import Topic
@@ -85,6 +86,28 @@ async def test_key_value_headers_and_timestamp_arrive_unchanged(broker: Broker) 
     assert (batch[0].key, batch[0].value, batch[0].headers) == (b"\xffkey", b"\x00value", (("a", b"1"), ("a", b"")))
     assert batch[0].timestamp == when
     assert (batch[1].key, batch[1].value, batch[1].headers) == (None, None, ())
+
+
+async def test_what_waits_for_slow_handlers_is_bounded_by_read_ahead_bytes(broker: Broker) -> None:
+    topic = Topic(broker)
+    for n in range(3_000):
+        topic.producer.produce(topic.name, bytes(10_000), partition=n % 2)
+    assert topic.producer.flush(60) == 0
+    most = 4 * 2**20
+    source = await opened(KafkaSource(topic.url, settings=Settings(read_ahead_bytes=4 * most, max_batch_bytes=most)))
+    readers = [source.read(f"{topic.name}-{number}", "0") for number in range(2)]
+    rows = [len((await anext(reader)).batch) for reader in readers]
+    feeds = list(source._consumer._feeds.values())
+    await _until(lambda: all(feed.paused for feed in feeds))
+    await anyio.sleep(0.5)
+    assert sum(feed.waiting for feed in feeds) < most + 2 * _ROUND_BYTES
+    with anyio.fail_after(60):
+        for number, reader in enumerate(readers):
+            while rows[number] < 1_500:
+                rows[number] += len((await anext(reader)).batch)
+    for reader in readers:
+        await reader.aclose()
+    await source.close()
 
 
 async def test_aborted_transactions_are_not_seen_and_do_not_keep_a_run_from_its_end(
