@@ -117,10 +117,10 @@ async def read_status(
 
 
 def _failing(group: GroupDocument, heartbeats: Iterable[tuple[Heartbeat, float]]) -> dict[str, str]:
-    """Partition -> why it fails, as its owner reports in its heartbeat."""
+    """Partition -> why it fails, as its owner has reported in its latest heartbeat, and how long ago that was."""
     return {
-        partition: f"on {beat.host}: {error}"
-        for beat, _ in heartbeats
+        partition: f"on {beat.host}, {max(0.0, age):.0f} s ago: {error}"
+        for beat, age in heartbeats
         for partition, error in beat.report.failing.items()
         if group.owner_of(partition) == (beat.host, beat.incarnation)
     }

@@ -116,8 +116,8 @@ async def plan_trim(dataset: RetainedDataset, settings: Settings, *, older_than:
     """
     if older_than < RETENTION:
         raise UsageError(
-            f"older_than = {older_than:g} s: {RETENTION:g} s (1h) at least. Late writes may land within 15 minutes, "
-            "and a query that listed the files still has to read them"
+            f"older_than = {older_than:g} s: allowed are {RETENTION:g} s (1h) and more. Younger files are always kept, "
+            "because queries that have listed them may still read them, and a delayed write may arrive late"
         )
     registry = await read_registry(dataset.store, dataset.readers)
     partitions = await dataset.partitions()

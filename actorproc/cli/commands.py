@@ -52,7 +52,8 @@ def produce(
             "--format",
             parser=one_of("json", "text", "csv"),
             metavar="json|text|csv",
-            help="Default: csv for a file that ends in .csv, otherwise as the key option says, otherwise text.",
+            help="Default: csv if the name of the file ends in .csv; otherwise json with --key, csv with --key-column, "
+            "else text.",
         ),
     ] = None,
     key: Annotated[

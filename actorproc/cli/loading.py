@@ -92,7 +92,9 @@ def _attribute(imported: ModuleType, path: str) -> object:
             own = [n for n, value in vars(found).items() if getattr(value, "__module__", None) == imported.__name__]
             near = get_close_matches(attribute, own, n=1)
             hint = f"did you mean {near[0]}?" if near else f"it has: {', '.join(sorted(own)) or 'nothing of its own'}"
-            raise HandlerDefinitionError(f"{imported!r:.300} has no {path!r}; {hint}")  # its file may be another one
+            file = getattr(imported, "__file__", None)  # the module may come from an unexpected file
+            module = f"module {imported.__name__}{f' ({file})' if file else ''}"
+            raise HandlerDefinitionError(f"{module} has no {path!r}; {hint}")
         found = getattr(found, attribute)
     return found
 

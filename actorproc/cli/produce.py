@@ -72,7 +72,7 @@ def run(
     """Append the records."""
     settings = load_settings(config, given)
     name, key = choose_format(file, format_name, keys)
-    options = {_KEY_OPTIONS[name]: key, "--rate": rate, "--config": config}
+    options = {_KEY_OPTIONS[name]: key, "--rate": None if rate is None else f"{rate:.15g}", "--config": config}
     words = [part for option, value in options.items() if value is not None for part in (option, str(value))]
     words += ["--format", name] if format_name is not None or (name == "csv" and key is None) else []
     words += [*(["--on-bad-line", on_bad_line] if on_bad_line != "fail" else []), *shown_settings(given or [])]

@@ -35,7 +35,8 @@ class Resume:
 
     @property
     def input(self) -> str:
-        return "the input" if self.file == "-" else self.file
+        """The name of the input. Lines of stdin are counted from where this command began to read."""
+        return "what this command read from stdin" if self.file == "-" else self.file
 
     def command(self, line: int) -> str:
         """The command that goes on from `line`; with the header of the file, if it has one."""
@@ -88,5 +89,5 @@ def _going_on(done: Delivered, resume: Resume) -> str:
     twice = ", which appends later lines that are in the log a second time" if done.doubtful or done.beyond else ""
     if resume.file == "-":
         header = " (after the header)" if resume.header_lines else ""
-        return f"go on from line {done.next_line:,}{header}{twice}"
+        return f"go on from line {done.next_line:,} of that input{header}{twice}"
     return f"go on from line {done.next_line:,}{twice}: {resume.command(done.next_line)}"

@@ -76,8 +76,8 @@ def _summary(dataset: RetainedDataset, found: Trim, *, done: bool) -> str:
     if done:
         return f"{files} deleted from {dataset}"
     if found.files:
-        return f"{files} would be deleted from {dataset}; --yes deletes them"
-    return f"no file of {dataset} can be deleted"
+        return f"{files} would be deleted from {dataset}. Nothing was deleted: run it again with --yes to delete them"
+    return f"no file of {dataset} can be deleted: the column 'because' says why"
 
 
 def _row(partition: PartitionTrim) -> Cells:

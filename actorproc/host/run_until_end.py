@@ -267,7 +267,7 @@ class RunUntilEnd:
             raise EndNotReached("stopped while starting: nothing was begun")
         if lost := self._supervisor.partitions.rows_lost:
             lines = [f"partition {partition}: {lost[partition]}" for partition in sorted(lost, key=natural)[:_NAMED]]
-            raise EndNotReached("\n".join(["rows were lost by the handler's own doing", *lines]))
+            raise EndNotReached("\n".join(["rows were lost, because the handler emitted them too late", *lines]))
         left = sorted(self.waiting | self._without_end.keys(), key=natural)
         if left:
             raise EndNotReached(self._message(left))

@@ -44,7 +44,7 @@ class Checkpoint(Document, frozen=True):
     """When the cursor or number last changed: seconds since 1970 by the host's clock, but never before a commit that
     the checkpoint has passed. 0 for a new partition."""
     ahead: bool = False
-    """At most once: `cursor` is the end of a batch that the handler is about to get. Its results are not committed."""
+    """With at-most-once delivery: `cursor` is the end of a batch whose results are not all committed yet."""
 
 
 class CheckpointKeeper:
@@ -55,9 +55,11 @@ class CheckpointKeeper:
         self._host = host
         self._epoch = epoch
         self.current = Checkpoint(epoch, 0, Cursor(""))
+        self.cut_off = False
+        """Whether an earlier owner ended in the middle of a batch with at-most-once delivery."""
 
     async def claim(self, start: Callable[[], Awaitable[str]]) -> Checkpoint:
-        """Write the own epoch into the checkpoint. Every later write of an earlier owner is refused.
+        """Write the epoch of this owner into the checkpoint. Every later write of an earlier owner is refused.
 
         Args:
             start: returns the position to begin at; called if there is no checkpoint yet.
@@ -70,10 +72,11 @@ class CheckpointKeeper:
             if found is None:
                 claimed = Checkpoint(self._epoch, 0, Cursor(await start()))
             elif found.epoch <= self._epoch:
-                claimed = replace(found, ahead=False)  # the batch of an earlier owner
+                claimed = replace(found, ahead=False)
             else:
                 why = f"epoch {found.epoch} of {found.host} is past ours, {self._epoch}"
                 raise StaleEpoch(self._document.key, found.epoch, why)
+            self.cut_off = self.cut_off or (found is not None and found.ahead)
             try:
                 return await self._write(claimed)
             except Conflict:

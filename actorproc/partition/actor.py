@@ -281,7 +281,10 @@ class PartitionActor(Restartable):
         if processor.late.is_set():
             if self._settings.delivery == "at-most-once":
                 await self._commit_before_failing()
-            raise RowsLost("rows were emitted after process() had returned: await all work before it returns")
+            raise RowsLost(
+                "rows were emitted after process() had returned, too late for their commit: await all work before "
+                "process() returns"
+            )
 
     async def _flush(self) -> None:
         committer = self._committer

@@ -134,6 +134,11 @@ class Committer:
         self.committed = self.cursor
         self._counted = self.cursor.sequence
         self._statistics.cursor = self._statistics.committed = self.cursor
+        if self._keeper.cut_off:
+            self._log.warning(
+                "partition.batch_cut_off", upto=self.cursor.sequence,
+                why="at-most-once delivery: the former owner ended in the batch up to there, and its rows may be lost",
+            )  # fmt: skip
         self._log.info("partition.opened", position=self.cursor.position, next_output=self._number)
 
     async def _walk(self, checkpoint: Checkpoint) -> bool:

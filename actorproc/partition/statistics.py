@@ -33,6 +33,10 @@ class PartitionStatistics:
     skipped: int = 0
     commits: int = 0
     lag: int | None = None
-    """Records that the source has after `committed`, by their sequences; None while reading has not come to its end."""
+    """Records of the source after `committed`, by their sequences.
+
+    None until reading has come to the end of the source, and again while there is a backlog: then `actorproc status`
+    with a source knows it.
+    """
     last_commit: datetime | None = None
     error: str | None = None

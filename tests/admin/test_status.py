@@ -69,7 +69,7 @@ async def test_what_fails_is_told_by_the_owner_and_not_by_its_former_life() -> N
     await put_group(store, {"a": Member("1")}, {"0": Lease("a", 2), "1": Lease("a", 2)})
     await beat(store, "a", "1", failing={"1": "now"})
     await beat(store, "a", "2", failing={"0": "before it was killed"})
-    assert [found.error for found in (await status_of(store)).partitions] == [None, "on a: now"]
+    assert [found.error for found in (await status_of(store)).partitions] == [None, "on a, 0 s ago: now"]
 
 
 async def test_members_are_alive_silent_joining_or_leaving() -> None:
@@ -361,7 +361,8 @@ async def test_a_partition_that_fails_on_its_owner_says_why() -> None:
             while not (errors := {p.partition: p.error for p in (await status_of(store)).partitions if p.error}):
                 await anyio.sleep(0.02)
     assert re.match(
-        r"on a: (failed, and was started again|fails and is started again and again): RuntimeError: no database \(in ",
+        r"on a, \d+ s ago: (failed, and was started again|fails and is started again and again): "
+        r"RuntimeError: no database \(in ",
         errors["1"],
     )
     assert "Broken.opened" in errors["1"]

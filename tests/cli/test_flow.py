@@ -537,7 +537,10 @@ def test_produce_follows_a_pipe_until_an_interrupt(run: Run, folder: Path) -> No
             out = process.stdout.read() if process.stdout else b""
         finally:
             process.kill()
-    assert out.decode() == "interrupted: 2 events are in events: all of the input up to line 2, and nothing after it\n"
+    assert out.decode() == (
+        "interrupted: 2 events are in events: all of what this command read from stdin up to line 2, "
+        "and nothing after it\n"
+    )
 
 
 def test_interrupting_produce_of_a_file_reports_its_progress(folder: Path) -> None:

@@ -110,7 +110,7 @@ def test_a_run_with_only_dead_letters_ends_with_a_warning(app: Path, run: Run) -
     ("source", "message", "code"),
     [
         ("own_source_app:four", "has no 'four'", 2),
-        ("json:four", "/json/__init__.py'> has no 'four'", 2),
+        ("json:four", "/json/__init__.py) has no 'four'", 2),
         ("own_source_app:number", "is of class builtins.int; it must be, or make, an actorproc.Source", 2),
         ("no_such_module:three", "there is no module 'no_such_module'", 2),
         (

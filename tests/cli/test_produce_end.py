@@ -112,8 +112,8 @@ def test_the_resume_command_after_a_full_disk_loses_nothing(
     assert f"{len(there)} events are in events, and " in ended.stderr
     assert first == 2 * min(set(range(1, 201)) - set(there)) + 1, "lines are counted as `tail` does, blank ones, too"
     again = ended.stderr.strip().rpartition(": ")[2]
-    assert again == f"tail -n +{first} blank | actorproc produce --log events --rate 200.0 -"
-    rest = again.replace("actorproc", shlex.join([sys.executable, "-m", "actorproc"])).replace("--rate 200.0", "")
+    assert again == f"tail -n +{first} blank | actorproc produce --log events --rate 200 -"
+    rest = again.replace("actorproc", shlex.join([sys.executable, "-m", "actorproc"])).replace("--rate 200", "")
     subprocess.run(["bash", "-c", rest], check=True, capture_output=True)
     assert set(in_log()) == set(range(1, 201))
 
@@ -143,7 +143,7 @@ def test_a_signal_while_the_disk_is_full_reports_delivered_lines(folder: Path, t
         assert (
             f"all of flights.txt up to line {len(there)}, and nothing after it. To append the rest, go on from" in err
         )
-        assert f"tail -n +{len(there) + 1} flights.txt | actorproc produce --log events --rate 100.0 -" in err
+        assert f"tail -n +{len(there) + 1} flights.txt | actorproc produce --log events --rate 100 -" in err
     else:
         missing = min(set(range(1, 201)) - set(there))
         assert f" more may be in the log or not. The first line of flights.txt that may be missing is {missing}" in err

@@ -233,7 +233,7 @@ def test_a_log_and_an_output_are_not_given_together(
     [
         (["trim"], "give the name and container of a processor for its output, or a log"),
         (["trim", "--log", "nowhere"], "there is no log at"),
-        (["trim", "--log", "events", "--older-than", "5m"], "older_than = 300 s: 3600 s (1h) at least"),
+        (["trim", "--log", "events", "--older-than", "5m"], "older_than = 300 s: allowed are 3600 s (1h) and more"),
         (["trim", "--log", "events", "--older-than", "soon"], "--older-than = 'soon': write seconds, or a number with"),
         (
             ["readers", "add", "x", "--log", "events"],

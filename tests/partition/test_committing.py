@@ -11,6 +11,7 @@ import anyio
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import structlog
 
 from actorproc import errors
 from actorproc.handler.base import CloseReason
@@ -164,6 +165,24 @@ async def test_records_read_before_the_source_failed_are_committed(delivery: str
     assert "the third page is torn" in str(first_cause(caught.value))
     assert await world.rows() == list(range(0, 20, 2))
     assert await world.letters() == [5, 15]
+
+
+async def test_the_next_owner_logs_a_batch_that_was_cut_off_at_most_once() -> None:
+    class Hanging(Numbers):
+        async def process(self, batch: Batch, ctx: PartitionContext) -> None:
+            begun.set()
+            await anyio.sleep_forever()
+
+    begun = anyio.Event()
+    world = World(Hanging, delivery="at-most-once")
+    world.feed(4)
+    async with world.running(1):
+        await begun.wait()
+    world.handler = Numbers
+    with structlog.testing.capture_logs() as logs:
+        await world.until_end(2)
+        await world.until_end(3)
+    assert [(log["upto"], log["epoch"]) for log in logs if log["event"] == "partition.batch_cut_off"] == [(9, 2)]
 
 
 async def test_at_most_once_records_without_rows_move_the_checkpoint() -> None:

@@ -75,7 +75,7 @@ async def test_until_end_fails_if_rows_were_emitted_after_their_commit() -> None
     processor = Processor(Hasty, name="Double", source=fed(1), container=store, **QUICK)
     with (
         anyio.fail_after(60),
-        pytest.raises(errors.EndNotReached, match=r"rows were lost .*\npartition 0: .* and is lost"),
+        pytest.raises(errors.EndNotReached, match=r"rows were lost, .*\npartition 0: .* and is lost"),
     ):
         await processor.run(until_end=True)
     assert await rows(store) == [0, 1, 2, 3]
@@ -96,7 +96,7 @@ async def test_until_end_is_no_success_where_rows_came_after_process_had_returne
     processor = Processor(Hasty, name="Double", source=fed(1), container=Store(MemoryStore()), **QUICK)
     with (
         anyio.fail_after(60),
-        pytest.raises(errors.EndNotReached, match=r"rows were lost .*\npartition 0: .*after process\(\) had returned"),
+        pytest.raises(errors.EndNotReached, match=r"rows were lost, .*\npartition 0: .*after process\(\) had returned"),
     ):
         await processor.run(until_end=True)
 
